@@ -2,17 +2,25 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup gpu text demo test quick e2e e2e-pods e2e-pjrt e2e-own mutate study bench docs lint lock clean horovod aot pjrt
+.PHONY: help setup gpu gpu-tf text demo test quick e2e e2e-pods e2e-pjrt e2e-jax e2e-own mutate study bench docs lint lock clean horovod aot
 
 VENV := .venv
 PY := $(VENV)/bin/python
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV := $(shell command -v uv)
 STUDY ?= resnet-photos
+# Of jax's runtime for NVIDIA's GPUs: 13, which needs driver 580, or 12.
+CUDA ?= 13
+LOCK := tools/requirements/dev.lock
+# What each target installs, as extras of pyproject.toml.
+TEXT := train text
+ALL := $(TEXT) xlsx docs dev
+EXTRAS := $(ALL) aot gpu gpu-cuda12 gpu-tf
 # Files of long tests that have a target of their own; `make e2e` leaves them to it.
 OWN_TESTS := tests/timetotrain/test_own_end_to_end.py
 POD_TESTS := tests/common/export/test_replicas.py tests/common/export/test_pods.py
-PJRT_TESTS := tests/common/run/test_pjrt_targets.py
+PJRT_TESTS := tests/timetotrain/run/test_pjrt_targets.py
+JAX_TESTS := tests/common/distributed/test_jax_releases.py
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 help:
@@ -20,11 +28,11 @@ help:
 
 setup: $(VENV)/.train ## install what a run needs into .venv
 
-gpu: $(VENV)/.gpu ## install TensorFlow's CUDA libraries and NCCL besides, several GB; shows the GPUs that it sees
-	@$(PY) -c 'import tensorflow as tf; print("GPUs     ", len(tf.config.list_physical_devices("GPU")))'
+gpu: $(VENV)/.gpu$(CUDA) ## install jax's CUDA runtime, several GB: CUDA=13, or CUDA=12 for an older driver; shows the GPUs that jax sees
+	@$(PY) -c 'import jax; print("jax      ", jax.__version__ + ":", *(f"{d.device_kind} ({d.platform})" for d in jax.devices()))'
 
-pjrt: $(VENV)/.pjrt ## install jax besides, for --replicas=pjrt; shows the devices that it sees
-	@$(PY) -c 'import jax; print("devices  ", *jax.devices())'
+gpu-tf: $(VENV)/.gpu-tf ## install TensorFlow's CUDA libraries and NCCL, for Horovod on V100 and A100; shows the GPUs that TensorFlow sees
+	@$(PY) -c 'import tensorflow as tf; print("GPUs     ", len(tf.config.list_physical_devices("GPU")))'
 
 text: $(VENV)/.text ## install what the translation benchmarks need besides
 
@@ -42,7 +50,7 @@ quick: $(VENV)/.dev ## what to run between edits: lint and the quick tests, two 
 
 e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network one step; goes on where it was stopped
 	@$(PY) -m tools.run_tests --by-file --slots=2 -n0 -m e2e --journal=.cache/e2e.txt \
-	  $(addprefix --ignore=,$(OWN_TESTS) $(POD_TESTS) $(PJRT_TESTS)) $(ARGS)
+	  $(addprefix --ignore=,$(OWN_TESTS) $(POD_TESTS) $(PJRT_TESTS) $(JAX_TESTS)) $(ARGS)
 
 mutate: $(VENV)/.dev ## put faults into copies of the project, say which the tests miss
 	@$(PY) -m tools.mutate $(ARGS)
@@ -53,56 +61,83 @@ e2e-own: $(VENV)/.dev ## from folders of own data to predictions, in four comman
 e2e-pods: $(VENV)/.dev ## exported steps of N replicas, on N CPU devices, equal those of mirrored
 	@$(PY) -m pytest -n0 -m "e2e or not e2e" -rP $(POD_TESTS) $(ARGS)
 
-e2e-pjrt: $(VENV)/.dev $(VENV)/.pjrt ## every tiny benchmark to its target through --replicas=pjrt; faults of two processes; goes on where it was stopped
-	@$(PY) -m tools.run_tests --by-file -n0 -m e2e -k pjrt --journal=.cache/e2e-pjrt.txt $(PJRT_TESTS) tests/common/launch/test_runs.py $(ARGS)
+e2e-pjrt: $(VENV)/.dev ## every tiny benchmark to its target through --replicas=pjrt; faults of two processes; goes on where it was stopped
+	@$(PY) -m tools.run_tests --by-file -n0 -m e2e -k pjrt --journal=.cache/e2e-pjrt.txt $(PJRT_TESTS) tests/timetotrain/launch/test_runs.py $(ARGS)
+
+e2e-jax: $(VENV)/.dev ## a program of four replicas by each minor release of jax from 0.7 on, in environments of their own
+	@$(PY) -m pytest -n0 -m "e2e or not e2e" -rP $(JAX_TESTS) $(ARGS)
 
 study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
-	@$(PY) -m studies $(STUDY) $(ARGS)
+	@$(PY) -m lab.studies $(STUDY) $(ARGS)
 
-bench: $(VENV)/.dev ## measured comparisons with named peers, into bench/results/
-	@failed=; for script in bench/[a-z]*.py; do module=bench.$$(basename $$script .py); \
+bench: $(VENV)/.dev ## measured comparisons with named peers, into lab/bench/results/
+	@failed=; for script in lab/bench/[a-z]*.py; do module=lab.bench.$$(basename $$script .py); \
 	  $(PY) -m $$module $(ARGS) || failed="$$failed $$module"; done; \
 	  [ -z "$$failed" ] || { echo "error: these ended with an error, see above:$$failed" >&2; exit 1; }
 
 docs: $(VENV)/.dev ## write the generated pages anew, then the site of all documents into build/site/
-	@$(PY) -m tools.docs.performance && $(PY) -m systems.predict docs && $(PY) -m systems.compile.document
+	@$(PY) -m tools.docs.performance && $(PY) -m systems.predict docs
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict --site-dir build/site && echo "site     build/site/index.html"
 
 lint: $(VENV)/.dev ## format and lint
 	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
 
-lock: ## write the lock files anew from pyproject.toml (needs uv)
-	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train -o requirements/train.lock
-	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text -o requirements/text.lock
-	@uv pip compile -q --no-header --python-version 3.11 --python-platform x86_64-manylinux_2_28 pyproject.toml --extra train --extra text --extra gpu -o requirements/gpu.lock
-	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra pjrt -o requirements/pjrt.lock
-	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra docs --extra xlsx --extra dev -o requirements/dev.lock
+lock: ## write the lock file anew from pyproject.toml (needs uv): one for Python 3.11 to 3.13
+	@uv pip compile -q --no-header --universal --python-version 3.11 pyproject.toml $(EXTRAS:%=--extra %) -o $(LOCK)
 
-horovod: $(VENV)/.horovod ## build Horovod for this TensorFlow and install it (once, minutes); with NCCL after make gpu
+horovod: $(VENV)/.horovod ## build Horovod for this TensorFlow and install it (once, minutes); with NCCL after make gpu-tf
 
-aot: .cache/aot/.installed ## install the compilers of TPUs and GPUs, which need no device
-
-.cache/aot/.installed: requirements/aot.txt
-	@$(PYTHON) -m venv .cache/aot
-	@echo "installing requirements/aot.txt into .cache/aot (once, about two minutes)" >&2
-	@.cache/aot/bin/python -m pip install -q --disable-pip-version-check -r requirements/aot.txt
-	@touch $@
+aot: $(VENV)/.aot ## install the compilers of TPUs and GPUs, which need no device
 
 clean: ## remove the environment and every cache; results stay
 	@rm -rf $(VENV) .cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	@[ -n "$(PYTHON)" ] || { echo "error: no python3 found; install Python 3.11" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
-	  { echo "error: $(PYTHON) is no Python 3.11 or 3.12, which TensorFlow 2.20 and the lock file need; set PYTHON=" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	  { echo "error: $(PYTHON) is no Python 3.11, 3.12 or 3.13, which the lock file is for; set PYTHON=" >&2; exit 1; }
 	@if [ -n "$(UV)" ]; then $(UV) venv -q --python $(PYTHON) $(VENV); else $(PYTHON) -m venv $(VENV); fi
 
-$(VENV)/.horovod: tools/horovod/build.sh $(wildcard tools/horovod/*requirements.txt tools/horovod/*.patch tools/horovod/*.sh $(VENV)/.gpu) $(VENV)/.train
+$(VENV)/.horovod: tools/horovod/build.sh $(wildcard tools/horovod/*requirements.txt tools/horovod/*.patch tools/horovod/*.sh $(VENV)/.gpu-tf) $(VENV)/.train
 	@tools/horovod/build.sh $(PY)
 	@touch $@
 
-$(VENV)/.%: requirements/%.lock | $(VENV)/bin/python
-	@echo "installing requirements/$*.lock into $(VENV) (once, about a minute)" >&2
-	@if [ -n "$(UV)" ]; then $(UV) pip install -q --python $(PY) -r $<; \
-	  else $(PY) -m pip install -q --disable-pip-version-check --use-pep517 -r $< ; fi
+# Installs extras: $(call install,EXTRAS,FLAGS).
+install = echo "installing $(1) from $(LOCK) into $(VENV) (once, about a minute)" >&2; \
+  packages=$$($(PY) tools/packages.py $(1)); set -f; \
+  if [ -n "$(UV)" ]; then $(UV) pip install -q --python $(PY) $(2) -c $(LOCK) $$packages; \
+  else $(PY) -m pip install -q --disable-pip-version-check --use-pep517 $(2) -c $(LOCK) $$packages; fi
+uninstall = if [ -n "$(UV)" ]; then $(UV) pip uninstall -q --python $(PY) $(1); \
+  else $(PY) -m pip uninstall -q -y $(1); fi
+
+$(VENV)/.train: $(LOCK) | $(VENV)/bin/python
+	@$(call install,train)
+	@touch $@
+
+$(VENV)/.text: $(LOCK) | $(VENV)/bin/python
+	@$(call install,$(TEXT))
+	@touch $@
+
+$(VENV)/.dev: $(LOCK) | $(VENV)/bin/python
+	@$(call install,$(ALL))
+	@touch $@
+
+# In a folder of their own (systems/compile/run.py): every import of jax would look for their devices, and complain.
+$(VENV)/.aot: $(LOCK) $(VENV)/.train | $(VENV)/bin/python
+	@$(call install,--alone aot,--no-deps --target $(VENV)/aot --upgrade)
+	@touch $@
+
+# jax takes the CUDA of one plugin.
+$(VENV)/.gpu12: $(LOCK) | $(VENV)/bin/python
+	@$(call uninstall,jax-cuda13-plugin jax-cuda13-pjrt)
+	@$(call install,$(TEXT) gpu-cuda12)
+	@rm -f $(VENV)/.gpu13 && touch $@
+
+$(VENV)/.gpu13: $(LOCK) | $(VENV)/bin/python
+	@$(call uninstall,jax-cuda12-plugin jax-cuda12-pjrt)
+	@$(call install,$(TEXT) gpu)
+	@rm -f $(VENV)/.gpu12 && touch $@
+
+$(VENV)/.gpu-tf: $(LOCK) | $(VENV)/bin/python
+	@$(call install,$(TEXT) gpu-tf)
 	@touch $@

@@ -20,21 +20,24 @@ from setuptools.errors import SetupError
 
 NAME = "timetotrain"
 ROOT = Path(__file__).resolve().parent
-# Top-level packages: common, the two tools and every benchmark.
+# Top-level packages beside timetotrain itself: the library, systems, the checker and every benchmark.
 PARTS = ("common", "compliance", "systems", *sorted(path.parent.name for path in ROOT.glob("*/task.py")))
 # The place of `timetotrain.` in `-m resnet`, in a docstring, a message, a page or a script.
 _COMMAND = re.compile(rf"(?<=-m )(?=(?:{'|'.join(PARTS)})\b)".encode())
+# A script's way to timetotrain/, beside its own folder in a checkout, around it in the wheel.
+_BESIDE = re.compile(rb"(?<=/\.\./)timetotrain/(?=\w+\.sh)")
 # Left out of the wheel's data: setup.sh (installs a checkout's lock file), modules (copied apart), other non-sources.
 _LEFT_OUT = ("setup.sh", "*.py", "*.pyc", ".*", "*~")
 
 
 def packages() -> dict[str, str]:
     """Returns {name in the wheel: folder}; every folder with an __init__.py is a package."""
-    found = {NAME: NAME}
-    for part in PARTS:
+    found = {}
+    for part in (NAME, *PARTS):
         for path in sorted((ROOT / part).rglob("__init__.py")):
             folder = path.parent.relative_to(ROOT).as_posix()
-            found[f"{NAME}.{folder.replace('/', '.')}"] = folder
+            name = folder.replace("/", ".")
+            found[name if part == NAME else f"{NAME}.{name}"] = folder
     return found
 
 
@@ -45,18 +48,18 @@ def data() -> dict[str, list[str]]:
         return path.is_file() and not any(path.match(pattern) for pattern in _LEFT_OUT)
 
     return {
-        f"{NAME}.{part}": [
+        NAME if part == NAME else f"{NAME}.{part}": [
             glob.escape(path.relative_to(ROOT / part).as_posix())
             for path in sorted((ROOT / part).rglob("*"))
             if shipped(path)
         ]
-        for part in PARTS
+        for part in (NAME, *PARTS)
     }
 
 
 def with_commands(text: bytes) -> bytes:
-    """Returns a text with its commands (`python -m resnet`) changed to the wheel's."""
-    return _COMMAND.sub(f"{NAME}.".encode(), text)
+    """Returns a text with its commands (`python -m resnet`) and paths of scripts changed to the wheel's."""
+    return _BESIDE.sub(b"", _COMMAND.sub(f"{NAME}.".encode(), text))
 
 
 def with_imports(source: bytes, path: str) -> bytes:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 
 class UserError(Exception):
     """Bad input or a bad environment: the message names the cause and the fix, in one line.
 
-    Command lines print the message to standard error and exit with `exit_code`.
+    Command lines print the message to standard error and exit with `exit_code`. Control characters, which a file's
+    name or content can bring to a terminal, become escapes.
     """
 
     def __init__(self, message: str, exit_code: int = 2):
-        super().__init__(" ".join(str(message).split()))
+        super().__init__(printable(" ".join(str(message).split())))
         self.exit_code = exit_code
 
 
@@ -24,6 +26,28 @@ class PeerLostError(UserError):
         super().__init__(
             "another process of this run ended or no longer answers; its own message says why", 75
         )
+
+
+def printable(text: str) -> str:
+    """Returns the text with escapes in the place of characters that a terminal would not show but obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+@contextlib.contextmanager
+def one_line(what: str, fix: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turns whatever a stranger's file makes a library raise into a UserError of one line, but for `passing`.
+
+    Where a file describes a network, any layer can raise anything about it: no list of exceptions is complete.
+    """
+    try:
+        yield
+    except (UserError, *passing):
+        raise
+    except MemoryError as error:
+        raise UserError(f"{what}: asks for more memory than there is; {fix}") from error
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), "")[:200]
+        raise UserError(f"{what}: {type(error).__name__}: {reason}; {fix}") from error
 
 
 def near(name: str, known: Sequence[str]) -> str:

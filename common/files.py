@@ -1,13 +1,20 @@
-"""Writes files and folders atomically: complete or unchanged, even on a full disk or after a kill. TensorFlow-free."""
+"""Writes files and folders atomically: complete or unchanged, even on a full disk or after a kill. TensorFlow-free.
+
+It also checks what files of strangers say: names, paths, JSON (docs/security.md).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import fcntl
 import hashlib
 import io
+import json
 import os
 import pathlib
+import re
+import stat
 import tempfile
 import zipfile
 import zlib
@@ -24,12 +31,73 @@ _BLOCK = 1 << 20  # Bytes read at a time.
 # Root of the checkout or of the installed package, and whether it is an installed package.
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 INSTALLED = __name__ != "common.files"
+# Names that Windows gives to devices, whatever their suffix.
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_NAME_BYTES = 255  # The longest name that common file systems take.
 # What numpy and zipfile raise for an .npz file that is cut, altered or of another kind, when it is opened or an array
 # is read. NotImplementedError and RuntimeError come from altered flags of the archive.
 NPZ_DAMAGE = (
     *(OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error),
     *(NotImplementedError, RuntimeError),
 )
+
+
+def is_plain_name(name: object) -> bool:
+    """Whether a name is safe as the name of a file in a folder of ours, on any system.
+
+    It is no path (no separator, drive, "." or ".."), no hidden file, no device, and it is printable.
+    """
+    return (
+        isinstance(name, str)
+        and name.isprintable()
+        and not re.search(r'[/\\:*?"<>|]', name)
+        and not name.startswith(".")
+        and name == name.strip(" .")
+        and 0 < len(name.encode(errors="replace")) <= _NAME_BYTES
+        and not _DEVICES.fullmatch(name)
+    )
+
+
+def stays_inside(path: str | os.PathLike) -> bool:
+    """Whether a path stays in the folder that it counts from; links on the disk are not looked at."""
+    text = os.fspath(path)
+    parts = re.split(r"[/\\]", text)
+    return "\0" not in text and not os.path.isabs(text) and os.path.pardir not in parts
+
+
+def parsed(text: str | bytes) -> Any:
+    """Returns the values of a JSON text.
+
+    Raises:
+      ValueError: it is no JSON, or its brackets are nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("brackets nested too deeply") from error
+
+
+def read_plain(path: pathlib.Path, most: int) -> bytes:
+    """Returns the content of a regular file of at most `most` bytes.
+
+    Raises:
+      OSError: it cannot be read.
+      ValueError: it is a link, a folder, a pipe or a device, or longer.
+    """
+    if path.is_symlink():
+        raise ValueError(f"{path.name} is a link; put the file itself there")
+    # Not blocking: a pipe opens at once.
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise ValueError(f"{path.name} is no regular file")
+        with open(number, "rb", closefd=False) as file:
+            content = file.read(most + 1)
+    finally:
+        os.close(number)
+    if len(content) > most:
+        raise ValueError(f"{path.name} has more than {most} bytes")
+    return content
 
 
 @contextlib.contextmanager
@@ -59,6 +127,27 @@ def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         made = pathlib.Path(folder, path.name)
         yield made
         os.replace(made, path)
+
+
+@contextlib.contextmanager
+def locked(folder: pathlib.Path) -> Iterator[None]:
+    """Lets in one process at a time: for a file of `folder` that several processes read, add to and write.
+
+    Raises:
+      OSError: there is no such folder.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def check_there(path: str | os.PathLike, fix: str) -> None:
+    """Raises UserError, which ends with `fix`, where there is no such file; does not open it."""
+    if not os.path.isfile(path):
+        raise UserError(f"cannot read {path}: no such file; {fix}")
 
 
 def sha256(*paths: str | os.PathLike) -> str:

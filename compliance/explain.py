@@ -11,6 +11,7 @@ from compliance.hints import nearest
 from compliance.log import rules
 from compliance.log.formulas import describe_formula, uses_metadata
 from compliance.log.predicates import describe
+from compliance.log.whole_run import planned
 
 _ASPECTS = ("occurs", "value", "metadata", "order", "target")
 # MLPerf's benchmarks whose logs this project writes, as round 0.7 wants them.
@@ -206,7 +207,7 @@ def table(ruleset: str, division: str, benchmark: str) -> str:
             near = nearest(value, choices)
             hint = f"did you mean {near}?" if near else f"known: {', '.join(choices)}"
             raise UserError(f"ruleset {ruleset} has no {word} {value!r}; {hint}")
-    name = rules.benchmark_file(ruleset, division, benchmark)
+    name = rules.benchmark_section(ruleset, division, benchmark)
     if name not in rules.names(ruleset):
         raise UserError(
             f"ruleset {ruleset} names {benchmark} and has no rules for it; name an earlier --ruleset"
@@ -247,7 +248,7 @@ def _facts(info: dict) -> list[str]:
         lines.append(f"target: {_target(info['goal'])} (used for the run's status)")
     schedule = info.get("schedule", {})
     if "epochs" in schedule:
-        lines.append(f"evaluation after epochs {', '.join(map(str, schedule['epochs']))}")
+        lines.append(f"evaluation after epochs {planned(schedule)}")
     elif schedule:
         every = "every epoch" if schedule["every"] == 1 else f"every {schedule['every']} epochs"
         lines.append(f"evaluation after {every}")

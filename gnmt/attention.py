@@ -16,7 +16,7 @@ from common.layers.dense import product, rows
 from common.layers.precision import Precision
 from gnmt.config import Config
 
-_MASKED = -1e9  # A score that the softmax turns into 0.
+MASKED = -1e9  # A score that the softmax turns into 0.
 # Most bytes of tanh [b, queries, m, width] at a time. 256 sentences of 75 tokens have 5.5 GiB in fp32, 0.07 a query.
 BLOCK_BYTES = 512 * 2**20
 
@@ -65,14 +65,17 @@ class Attention(tf_keras.layers.Layer):
 
     def attend(self, projected: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, tf.Tensor]:
         """As a call, from queries that are multiplied and have the bias, [b, q, width]."""
-        direction = tf.convert_to_tensor(self.direction)
-        direction *= self.scale * tf.math.rsqrt(tf.reduce_sum(direction * direction))
-        scores = additive_scores(projected, memory.keys, direction)
-        weights = tf.nn.softmax(tf.where(memory.real, scores, tf.constant(_MASKED, scores.dtype)))
+        scores = additive_scores(projected, memory.keys, self.scaled_direction())
+        weights = tf.nn.softmax(tf.where(memory.real, scores, tf.constant(MASKED, scores.dtype)))
         compute = self.precision.compute
         found = tf.matmul(tf.cast(weights, compute), tf.cast(memory.values, compute))
         found = tf.cast(found, self.precision.variable)
         return (found if self.attends else tf.zeros_like(found)), weights
+
+    def scaled_direction(self) -> tf.Tensor:
+        """Returns g v / |v|, [width]."""
+        direction = tf.convert_to_tensor(self.direction)
+        return direction * (self.scale * tf.math.rsqrt(tf.reduce_sum(direction * direction)))
 
     def _product(self, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         """Multiplies [b, n, width] by a matrix; the result is in full precision."""
@@ -94,7 +97,7 @@ def additive_scores(queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor) -
     """
     blocks = _blocks(queries, keys)
     if blocks == 1:
-        return _scores(queries, keys, direction), lambda above: _gradients(above, queries, keys, direction)
+        return scores_of(queries, keys, direction), lambda above: _gradients(above, queries, keys, direction)
     length = queries.shape[1]
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -113,22 +116,43 @@ def additive_scores(queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor) -
         return _joined(parts.stack(), length), d_keys, d_direction
 
     query_blocks = _split(queries, blocks)
-    scores = tf.map_fn(lambda part: _scores(part, keys, direction), query_blocks, parallel_iterations=1)
+    scores = tf.map_fn(lambda part: scores_of(part, keys, direction), query_blocks, parallel_iterations=1)
     return _joined(scores, length), gradient
 
 
-def _scores(queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor) -> tf.Tensor:
+def scores_of(queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.tanh(queries[:, :, None] + keys[:, None]) * direction, -1)
 
 
 def _gradients(
     upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Computes the gradients of the three inputs of `_scores`."""
+    """Computes the gradients of the three inputs of `scores_of`."""
     squashed = tf.tanh(queries[:, :, None] + keys[:, None])
     d_direction = tf.einsum("bqm,bqmn->n", upstream, squashed)
     inner = upstream[..., None] * (1 - squashed * squashed) * direction
     return tf.reduce_sum(inner, 2), tf.reduce_sum(inner, 1), d_direction
+
+
+def query_gradients(
+    upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor
+) -> tf.Tensor:
+    """Computes the gradient of the queries alone, [b, q, n]."""
+    squashed = tf.tanh(queries[:, :, None] + keys[:, None])
+    return tf.reduce_sum(upstream[..., None] * (1 - squashed * squashed) * direction, 2)
+
+
+def key_gradients(
+    upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Computes the gradients of keys and direction, [b, m, n] and [n]: both from sums over the queries.
+
+    Under XLA: there the sums read tanh [b, q, m, n] from no memory.
+    """
+    squashed = tf.tanh(queries[:, :, None] + keys[:, None])
+    upstream = upstream[..., None]
+    d_keys = direction * tf.reduce_sum(upstream * (1 - squashed * squashed), 1)
+    return d_keys, tf.reduce_sum(tf.reduce_sum(upstream * squashed, 1), [0, 1])
 
 
 def _blocks(queries: tf.Tensor, keys: tf.Tensor) -> int:

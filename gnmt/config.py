@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from common.config.closed_fields import data_field, system_field
+from common.config.closed_fields import data_field, later_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import at_least, fraction, one_of
+from common.config.ranges import at_least, fraction, one_of, positive
 from common.config.schema import RunConfig
+from common.config.validation import check_one_shape
 from common.errors import UserError
 
 WIRINGS = ("reference", "google")
@@ -70,7 +71,9 @@ class Config(RunConfig):
       label_smoothing: the part of the target probability that is spread.
       smoothing_over: the classes it is spread over: "all", as in the reference and Google's v0.6 code, or the "others"
         than the label, as in Google's v0.7 code (docs/sources.md, mlperf 0.7).
-      init_scale: variables start uniform in +-init_scale, biases at 0.
+      init_scale: variables but biases start uniform in +-init_scale.
+      bias_scale: biases of LSTMs and logits start uniform in +-bias_scale: 0.1 in the reference (REF seq2seq/utils.py,
+        models/decoder.py), 0 in Google's code. The attention's starts at 0.
       wiring: "reference", whose first decoder layer sees the embeddings only, or "google", whose first decoder
         layer also sees the attention's context of the step before (docs/sources.md, mlperf 2).
       output_bias: the softmax's matrix has a bias, as in the reference; Google's has none.
@@ -101,18 +104,22 @@ class Config(RunConfig):
     shift_targets: bool = True
     data: Data = Data()
     decode: Decode = Decode()
+    bias_scale: float = later_field(0.0)
 
     quality: ClassVar[Measure] = Measure("BLEU", unit="points")
 
-    def validate(self) -> None:
+    def validate_own_fields(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
-        super().validate()
         if self.partitions > 1:
             raise UserError(f"config.partitions={self.partitions}: gnmt has no images to partition; use 1")
+        one_of(self, "model", ("gnmt",))
+        positive(self, "init_scale")
         at_least(self, 4, "vocabulary_size")
         at_least(self, 2, "layers", "max_sequence_length")
         at_least(self, 1, "width")
         fraction(self, "dropout", "label_smoothing")
+        if not self.bias_scale >= 0:
+            raise UserError(f"config.bias_scale={self.bias_scale}: must be at least 0")
         one_of(self, "wiring", WIRINGS)
         one_of(self, "smoothing_over", SMOOTHINGS)
         limits = self.bucket_limits
@@ -123,6 +130,7 @@ class Config(RunConfig):
                 f"config.bucket_limits={list(limits)} must end with config.max_sequence_length="
                 f"{self.max_sequence_length}: give both"
             )
+        check_one_shape(self, len(limits))
         self._validate_decode()
 
     def _validate_decode(self) -> None:

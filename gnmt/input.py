@@ -16,13 +16,14 @@ import numpy as np
 import tensorflow as tf
 
 from common.config.clock import Clock
-from common.data import padding, pipeline
+from common.data import padding, pipeline, record_counts, tfrecords
 from common.data.bucketing import Buckets
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
+from common.files import check_there
 from common.text import bpe, parallel
 from gnmt.config import Config
-from gnmt.corpus import SIDES, Corpus, Side, load
+from gnmt.corpus import FIX, SIDES, Corpus, Side, load
 
 Batch = dict[str, np.ndarray]
 
@@ -158,6 +159,27 @@ def references(config: Config, data_dir: str | os.PathLike) -> list[str]:
     return [target for _, target in _eval_pairs(config, Path(data_dir))]
 
 
+def check_files(config: Config, data_dir: str | os.PathLike) -> None:
+    """Checks names, and a note's numbers of records, without opening a file of the data.
+
+    Raises:
+      UserError: files or a library are missing, or there are fewer pairs than the configuration says.
+    """
+    bpe.check_installed()
+    data, folder = config.data, Path(data_dir)
+    for name in (data.codes, data.vocabulary):
+        check_there(folder / name, "init_datasets.sh makes it")
+    for name in (data.eval_source, data.eval_reference):
+        check_there(folder / name, "correct the path")
+    known = record_counts.noted(tfrecords.list_files(data_dir, data.train_pattern, FIX))
+    # Pairs that are too long for the configuration are left out: their number is an upper bound.
+    if known is not None and sum(known) < config.num_train_examples:
+        raise UserError(
+            f"{data_dir} holds {sum(known)} pairs, config.num_train_examples is {config.num_train_examples}; give "
+            "other data, or set it to the number of pairs of up to config.max_sequence_length tokens"
+        )
+
+
 def check(config: Config, data_dir: str | os.PathLike) -> None:
     """Raises UserError where files are missing or bad, or their numbers of examples are not the configuration's."""
     sentences = len(_sentences(config, Path(data_dir))["index"])
@@ -195,6 +217,7 @@ def _eval_pairs(config: Config, folder: Path) -> list[tuple[str, str]]:
     return list(parallel.read_pairs(folder / config.data.eval_source, folder / config.data.eval_reference))
 
 
+@functools.lru_cache(maxsize=1)  # The check and the batches share one reading.
 def _sentences(config: Config, folder: Path) -> Batch:
     """Encodes all source sentences into the arrays of a batch; targets are empty."""
     words, pairs = encoding(config, folder), _eval_pairs(config, folder)

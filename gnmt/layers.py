@@ -17,7 +17,7 @@ import tf_keras
 from common.distributed.replicas.base import Replicas
 from common.layers.dense import product, rows
 from common.layers.dropout import TimeDropout, drop
-from common.layers.lstm import LSTM
+from common.layers.lstm import LSTM, side_by_side
 from common.layers.precision import Precision
 from gnmt.attention import Attention, Memory
 from gnmt.config import Config
@@ -38,6 +38,13 @@ class Parts:
         scale = self.config.init_scale
         return tf_keras.initializers.RandomUniform(-scale, scale, seed=next(self._seeds))
 
+    def uniform_bias(self) -> tf_keras.initializers.Initializer:
+        """Makes the initialiser of the biases of LSTMs and logits."""
+        scale = self.config.bias_scale
+        if not scale:
+            return tf_keras.initializers.Zeros()
+        return tf_keras.initializers.RandomUniform(-scale, scale, seed=next(self._seeds))
+
     def lstm(self) -> LSTM:
         return LSTM(
             self.config.width,
@@ -45,7 +52,7 @@ class Parts:
             self.config.hoisted,
             kernel_initializer=self.uniform(),
             recurrent_initializer=self.uniform(),
-            forget_bias=0.0,  # docs/sources.md, mlperf 1.5
+            bias_initializer=self.uniform_bias(),  # No forget bias: docs/sources.md, mlperf 1.5
         )
 
     def dropout(self) -> TimeDropout | None:
@@ -101,8 +108,8 @@ class Encoder(tf_keras.layers.Layer):
         first, *rest = self.dropouts
         x = drop(first, x, training)
         # A sentence is reversed within its length, so that the backward LSTM starts at its end, not in the padding.
-        reversed_outputs, _ = self.backward(_reversed(x, lengths))
-        x = tf.concat([self.forward(x)[0], _reversed(reversed_outputs, lengths)], -1)
+        both = side_by_side([self.forward, self.backward], [x, _reversed(x, lengths)])
+        x = tf.concat([both[0], _reversed(both[1], lengths)], -1)
         for i, (lstm, dropout) in enumerate(zip(self.lstms, rest)):
             y, _ = lstm(drop(dropout, x, training))
             x = y + x if i else y
@@ -213,7 +220,8 @@ class Logits(tf_keras.layers.Layer):
         self.length, size = config.max_sequence_length, config.vocabulary_size
         uniform: Callable = parts.uniform
         self.kernel = self.add_weight("kernel", shape=[config.width, size], initializer=uniform())
-        self.bias = self.add_weight("bias", shape=[size], initializer="zeros") if config.output_bias else None
+        bias = parts.uniform_bias()
+        self.bias = self.add_weight("bias", shape=[size], initializer=bias) if config.output_bias else None
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """Multiplies [..., width] -> [..., vocabulary], in full precision."""

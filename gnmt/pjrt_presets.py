@@ -1,4 +1,4 @@
-"""Defines presets of GNMT for TPU v5e and v6e, H100 and B200, which run through jax. TensorFlow-free.
+"""Defines presets of GNMT for TPU v5e and v6e, H100, H200 and B200, which run through jax. TensorFlow-free.
 
 Batch and schedule are those of the nearest published row, which `source` names; tests/test_presets.py compares them.
 The division is open: nobody has submitted these values on these machines. docs/presets/gnmt.md has the sources.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from common.config.schema import Communication, Optimizer, Schedule
-from gnmt.config import Config
+from gnmt.config import Config, Decode
 
 # The published decay: at most four halvings.
 _HALVINGS = Schedule(kind="gnmt", warmup_curve="exponential", warmup_epochs=0.0, factor=0.5, max_decays=4)
@@ -54,6 +54,7 @@ _OF_8 = Config(
     division="open",
     replicas="pjrt",
     num_replicas=8,
+    num_train_examples=3969024,
     global_batch_size=2048,
     eval_batch_size=1024,
     max_sequence_length=75,
@@ -61,8 +62,10 @@ _OF_8 = Config(
     wiring="reference",
     output_bias=True,
     smoothing_over="all",
+    bias_scale=0.1,
+    decode=Decode(target_length=150),
     train_epochs=8.0,
-    optimizer=Optimizer(name="adam", base_learning_rate=0.002, epsilon=1e-8, clip_replica_norm=5.0),
+    optimizer=Optimizer(name="adam", base_learning_rate=0.002, epsilon=1e-8, clip_norm=5.0),
     schedule=replace(
         _HALVINGS, warmup_steps=200.0, decay_start_step=6453, decay_interval=809, decay_at_start=True
     ),
@@ -73,6 +76,10 @@ PRESETS: dict[str, Config] = {
     "tpu-v5e-256": replace(_OF_256, hardware="tpu-v5e-256"),
     "tpu-v6e-16": replace(_OF_16, hardware="tpu-v6e-16"),
     "tpu-v6e-256": replace(_OF_256, hardware="tpu-v6e-256"),
+    # One GPU takes in turn what eight take at once.
+    "h100-1": replace(_OF_8, hardware="h100-1", num_replicas=1, accumulation_steps=8, eval_batch_size=128),
     "h100-8": replace(_OF_8, hardware="h100-8"),
+    "h200-1": replace(_OF_8, hardware="h200-1", num_replicas=1, accumulation_steps=8, eval_batch_size=128),
+    "h200-8": replace(_OF_8, hardware="h200-8"),
     "b200-8": replace(_OF_8, hardware="b200-8"),
 }

@@ -15,7 +15,9 @@ from common.layers.dense import rows
 from common.layers.lstm import LSTM, cell
 from common.layers.precision import Precision
 from common.layers.scan import Tensors, delayed, scan
+from common.layers.xla import under_xla
 from gnmt.attention import Attention, Memory
+from gnmt.recurrent_compiled import attend_compiled
 
 
 def attend_in_turn(
@@ -44,6 +46,12 @@ def attend_in_turn(
         lstm.build([None, None, 2 * width])
     x_kernel, context_kernel = tf.split(lstm.kernel, 2)
     recurrent = tf.concat([context_kernel, lstm.recurrent_kernel], 0)
+    if hoisted and attention.attends and under_xla() and None not in memory.keys.shape:
+        z = _inputs_part(lstm, x, x_kernel)
+        matrices = context_kernel, lstm.recurrent_kernel, attention.query_kernel
+        matrices = tuple(tf.convert_to_tensor(m) for m in matrices)
+        memory = memory._replace(keys=memory.keys + attention.bias)
+        return attend_compiled(z, matrices, memory, attention.scaled_direction(), masks, lstm.precision)
     run = _hoisted if hoisted else _plain
     return run(lstm, attention, memory, x, masks, x_kernel, recurrent)
 
@@ -89,9 +97,7 @@ def _hoisted(
     matrix, query_matrix = (tf.cast(x, precision.compute) for x in (recurrent, query_kernel))
     # What the loop multiplies with, of all steps: there when gradients are computed.
     states: list[tf.Tensor] = []
-    z = _times(rows(x), x_kernel, precision) + lstm.bias
-    z = tf.reshape(z, tf.concat([tf.shape(x)[:-1], [4 * lstm.units]], 0))
-    z = tf.ensure_shape(z, [*x.shape[:-1], 4 * lstm.units])
+    z = _inputs_part(lstm, x, x_kernel)
     z = _gradient_after(z, recurrent, lambda: states[0], precision)
     queries = tf.zeros_like(x, precision.variable) + attention.bias
     queries = _gradient_after(queries, query_kernel, lambda: states[1], precision)
@@ -112,6 +118,13 @@ def _hoisted(
     seen = seen if masks is None else seen * masks
     states += [tf.concat([seen, delayed(zeros[0], outputs)], -1), outputs]
     return outputs, contexts
+
+
+def _inputs_part(lstm: LSTM, x: tf.Tensor, x_kernel: tf.Tensor) -> tf.Tensor:
+    """Returns what the inputs of all steps, [n, b, width], add to the gates, [n, b, 4 units]."""
+    z = _times(rows(x), x_kernel, lstm.precision) + lstm.bias
+    z = tf.reshape(z, tf.concat([tf.shape(x)[:-1], [4 * lstm.units]], 0))
+    return tf.ensure_shape(z, [*x.shape[:-1], 4 * lstm.units])
 
 
 def _zeros(x: tf.Tensor, lstm: LSTM) -> Tensors:

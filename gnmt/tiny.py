@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.data import tiny_data
+from common.data import record_counts, tiny_data
 from common.text import pair
 from common.text.conversion import Text
 from gnmt import convert
@@ -48,7 +48,11 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
     settings = dataclasses.asdict(tiny) | {"version": pair.VERSION}
     names = [_FILES.train_pattern, _FILES.codes, _FILES.vocabulary, _FILES.eval_source, _FILES.eval_reference]
     return tiny_data.make(
-        "gnmt", data_dir, settings, [*names, "convert.json"], lambda folder: _convert(folder, tiny)
+        "gnmt",
+        data_dir,
+        settings,
+        [*names, "convert.json", record_counts.NAME],
+        lambda folder: _convert(folder, tiny),
     )
 
 

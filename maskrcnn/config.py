@@ -6,14 +6,17 @@ import dataclasses
 from typing import ClassVar
 
 from common.config.batch_norm_span import BatchNormSpan
-from common.config.closed_fields import rule_field, system_field
+from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import at_least, fraction, one_of
+from common.config.ranges import at_least, fraction, one_of, positive
 from common.config.schema import RunConfig
+from common.config.validation import check_one_shape
 from common.errors import UserError
 
 CACHES = ("none", "encoded")
 BATCH_NORMS = ("frozen", "span")
+LOSS_DIVISORS = ("positives", "sampled")
+UNIFORM_INITIALIZERS = ("fan_avg", "fan_in")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +76,12 @@ class Config(BatchNormSpan, RunConfig):
       detections: most detections of an image.
       score_threshold: a detection scores more than this.
       nms_iou: of two detections of a class with at least this IoU, the better one stays.
+      loss_divisors: "positives" takes each loss of boxes as a mean over positive anchors or regions, as Google's code
+        does; "sampled" as a sum over all that were sampled, as the reference and NVIDIA do (maskrcnn/loss.py).
+      uniform_initializer: of the pyramid and the box head's hidden layers: "fan_avg", TensorFlow's and Google's, or
+        "fan_in", as in the reference and NVIDIA's code (REF modeling/make_layers.py: kaiming_uniform).
+      rpn_inside: anchors that cross the image's border are in no loss, as in the reference (RPN.STRADDLE_THRESH = 0);
+        Google's code takes all.
       freeze: the stem and the first stage keep the checkpoint's weights.
       batch_norm: "frozen" uses the checkpoint's statistics and scales and trains neither; "span" trains, with
         statistics of `batch_norm_span` images (0: the micro-batch of a replica).
@@ -132,17 +141,24 @@ class Config(BatchNormSpan, RunConfig):
     anchor_shift: float = 0.0
     train_mask_head: bool = True
     eval_workers: int = system_field(0)
+    loss_divisors: str = later_field("positives")
+    uniform_initializer: str = later_field("fan_avg")
+    rpn_inside: bool = later_field(False)
     data: Data = Data()
 
+    # The stem and the four stages of the residual network.
+    stages: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("conv1", "bn1"),
+        *((f"layer{stage}.",) for stage in range(1, 5)),
+    )
     quality: ClassVar[Measure] = Measure("mAP", names={"BBOX": "box mAP", "SEGM": "mask mAP"})
     target_fields: ClassVar[tuple[str, ...]] = ("quality_target", "mask_quality_target")
 
     weights_field: ClassVar[str] = "backbone"
     starts_from: ClassVar[str] = "an ImageNet ResNet-50"
 
-    def validate(self) -> None:
+    def validate_own_fields(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
-        super().validate()
         one_of(self, "model", ("mask_rcnn_resnet50_fpn",))
         if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(
@@ -150,13 +166,13 @@ class Config(BatchNormSpan, RunConfig):
             )
         one_of(self, "data.cache", CACHES)
         one_of(self, "batch_norm", BATCH_NORMS)
+        one_of(self, "loss_divisors", LOSS_DIVISORS)
+        one_of(self, "uniform_initializer", UNIFORM_INITIALIZERS)
         at_least(self, 1, *_AT_LEAST_ONE)
         for name in _PARTS:
             if not 0 < getattr(self, name) <= 1:
                 raise UserError(f"config.{name}={getattr(self, name)}: must be above 0 and at most 1")
-        for name in ("anchor_scale", "batch_norm_epsilon"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"config.{name}={getattr(self, name)}: must be positive")
+        positive(self, "anchor_scale", "batch_norm_epsilon")
         fraction(self, "score_threshold", "batch_norm_momentum")
         for stage in ("rpn", "roi"):
             batch, part = getattr(self, f"{stage}_batch"), getattr(self, f"{stage}_foreground")
@@ -166,12 +182,11 @@ class Config(BatchNormSpan, RunConfig):
             raise UserError(
                 f"config.rpn_negative={self.rpn_negative}: must not be above config.rpn_positive={self.rpn_positive}"
             )
-        for name in ("eval_workers", "mask_convs"):
-            if getattr(self, name) < 0:
-                raise UserError(f"config.{name}={getattr(self, name)}: must not be negative")
+        at_least(self, 0, "eval_workers", "mask_convs", "data.private_threads")
         if self.num_classes < 2:
             raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
         self._validate_geometry()
+        check_one_shape(self, len(self.shapes))
         if self.batch_norm == "span":
             if self.freeze:
                 raise UserError(
@@ -198,7 +213,7 @@ class Config(BatchNormSpan, RunConfig):
                 f"config.padded_size={self.padded_size} does not hold images of config.short_side={self.short_side} by "
                 f"config.long_side={self.long_side}"
             )
-        cell = 2**self.max_level
+        cell = 2 ** min(self.max_level, 31)  # No side has 2^31 pixels.
         if short % cell or long % cell:
             raise UserError(
                 f"config.padded_size={self.padded_size}: must be multiples of {cell}, a cell of level "

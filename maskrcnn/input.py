@@ -19,9 +19,9 @@ import numpy as np
 import tensorflow as tf
 
 from common.config.clock import Clock
-from common.data import pipeline, tfrecords
+from common.data import pipeline, record_counts, tfrecords
 from common.data.images import normalise_rgb
-from common.detection import coco_index, coco_records
+from common.detection import coco_index, coco_records, notes
 from common.detection.coco_index import Index
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
@@ -156,8 +156,30 @@ def training_numbers(config: Config, index: Index) -> np.ndarray:
     return np.flatnonzero(index.objects > 0) if config.data.skip_empty else np.arange(len(index))
 
 
+def check_files(config: Config, data_dir: str | os.PathLike) -> None:
+    """Checks names, and a note's numbers of records, without opening a file of the data.
+
+    Raises:
+      UserError: files are missing, or a note has too few training images or another number of evaluated ones.
+    """
+    patterns = config.data.train_pattern, config.data.eval_pattern
+    train, held_out = (tfrecords.list_files(data_dir, pattern, FIX) for pattern in patterns)
+    coco_records.check_there(annotation_file(config, data_dir))
+    if all(
+        record_counts.noted(files) for files in (train, held_out)
+    ):  # The index tells the numbers on the clock.
+        coco_records.check_totals(train, held_out, config, read=False)
+    for files in (train, held_out):
+        if "://" not in files[0] and not coco_index.is_kept(files):
+            print(
+                f"{files[0]} and the like have no index: the run reads them all on the clock; make it before: "
+                f"{notes.command(data_dir)}",
+                file=sys.stderr,
+            )
+
+
 def check(config: Config, data_dir: str | os.PathLike) -> None:
-    """Checks the index of all records against the configuration; the first call reads the records to make the index.
+    """Checks the index of all records against the configuration; without an index, reads the records to make it.
 
     Raises:
       UserError: there are no files or no masks, the number of images or the categories do not fit the configuration, or

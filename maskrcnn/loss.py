@@ -1,7 +1,8 @@
 """Computes the five losses of Mask R-CNN.
 
-The divisors are those of Google's code (docs/sources.md, mlperf 2), not Detectron's. Every loss is a mean over a
-replica's micro-batch, and the replicas' means are averaged. The optimizer adds weight decay to the gradients.
+`config.loss_divisors` names the code whose divisors the losses have: Google's (docs/sources.md, mlperf 2) or the
+reference's, Detectron's. Every loss is a mean over a replica's micro-batch, and the replicas' means are averaged. The
+optimizer adds weight decay to the gradients.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def losses(
 
     anchors = networks.anchors(config, *image.shape[1:3])
     draw = sampling.noise(config.seed, step, ids, sum(map(len, anchors)), _RPN_USE)
-    wanted = rpn.targets(np.concatenate(anchors), boxes, classes, tf.cast(draw, variable), config)
+    wanted = rpn.targets(np.concatenate(anchors), boxes, classes, tf.cast(draw, variable), info, config)
     limits = config.rpn_pre_nms, config.rpn_post_nms, config.rpn_nms_iou
     proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits)
 
@@ -53,11 +54,12 @@ def losses(
     labels = regions.classes[:, :count]
     found = model.heads(features.maps, regions.boxes, regions.boxes[:, :count], labels)
     masks = roi.mask_targets(regions, boxes, batch["masks"], count, config.mask_size)
+    of_samples = config.loss_divisors == "sampled"
     return {
-        "rpn_score": rpn_score_loss(features.logits, wanted, weight, config.rpn_batch),
-        "rpn_box": rpn_box_loss(features.codes, wanted, weight),
+        "rpn_score": rpn_score_loss(features.logits, wanted, weight, 0 if of_samples else config.rpn_batch),
+        "rpn_box": (rpn_box_loss_of_samples if of_samples else rpn_box_loss)(features.codes, wanted, weight),
         "class": class_loss(found.logits, regions, weight),
-        "box": box_loss(found.codes, regions, weight),
+        "box": box_loss(found.codes, regions, weight, of_samples),
         "mask": mask_loss(found.masks, masks, labels, weight),
     }
 
@@ -71,12 +73,16 @@ def huber(error: tf.Tensor, delta: float) -> tf.Tensor:
 def rpn_score_loss(
     logits: Sequence[tf.Tensor], wanted: rpn.Targets, weight: tf.Tensor, anchors: int
 ) -> WeightedSum:
-    """Computes the cross-entropy of the sampled anchors, divided by `anchors` per image, also where fewer are found."""
+    """Computes the cross-entropy of the sampled anchors.
+
+    It is divided by `anchors` per image, also where fewer are found; 0 divides by the number that is found.
+    """
     logits = tf.concat(logits, 1)
     entropy = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(wanted.positive, logits.dtype), logits)
     counted = tf.where(wanted.positive | wanted.negative, entropy, tf.zeros_like(entropy))
     total = tf.reduce_sum(tf.reduce_sum(counted, -1) * weight)
-    return WeightedSum(total, anchors * tf.reduce_sum(weight), Over.REPLICA)
+    count = anchors * tf.reduce_sum(weight) if anchors else _sampled(wanted, weight)
+    return WeightedSum(total, count, Over.REPLICA)
 
 
 def rpn_box_loss(codes: Sequence[tf.Tensor], wanted: rpn.Targets, weight: tf.Tensor) -> WeightedSum:
@@ -90,6 +96,26 @@ def rpn_box_loss(codes: Sequence[tf.Tensor], wanted: rpn.Targets, weight: tf.Ten
     return WeightedSum(tf.add_n(means), tf.ones([], error.dtype), Over.REPLICA)
 
 
+def rpn_box_loss_of_samples(
+    codes: Sequence[tf.Tensor], wanted: rpn.Targets, weight: tf.Tensor
+) -> WeightedSum:
+    """Sums the smooth L1 loss over the four numbers of all positive anchors, over the number of sampled anchors.
+
+    The smooth L1 loss of REF maskrcnn_benchmark/layers/smooth_l1_loss.py, with a beta of 1/9, is nine times the Huber
+    loss. The divisor: modeling/rpn/loss.py.
+    """
+    error = huber(tf.concat(codes, 1) - wanted.codes, RPN_DELTA) / RPN_DELTA
+    counted = tf.where(wanted.positive[..., None], error, tf.zeros_like(error))
+    total = tf.reduce_sum(tf.reduce_sum(counted, [1, 2]) * weight)
+    return WeightedSum(total, _sampled(wanted, weight), Over.REPLICA)
+
+
+def _sampled(wanted: rpn.Targets, weight: tf.Tensor) -> tf.Tensor:
+    """Counts the sampled anchors of images that count."""
+    sampled = tf.cast(wanted.positive | wanted.negative, weight.dtype)
+    return tf.reduce_sum(tf.reduce_sum(sampled, -1) * weight)
+
+
 def class_loss(logits: tf.Tensor, regions: roi.Regions, weight: tf.Tensor) -> WeightedSum:
     """Computes the mean cross-entropy over all regions."""
     entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(regions.classes, logits)
@@ -97,14 +123,22 @@ def class_loss(logits: tf.Tensor, regions: roi.Regions, weight: tf.Tensor) -> We
     return WeightedSum(tf.reduce_sum(entropy * counted), tf.reduce_sum(counted), Over.REPLICA)
 
 
-def box_loss(codes: tf.Tensor, regions: roi.Regions, weight: tf.Tensor) -> WeightedSum:
-    """Computes the mean loss over the four numbers of the object's class, of each region with an object."""
+def box_loss(
+    codes: tf.Tensor, regions: roi.Regions, weight: tf.Tensor, of_samples: bool = False
+) -> WeightedSum:
+    """Computes the mean loss over the four numbers of the object's class, of each region with an object.
+
+    With `of_samples` the sum of all of them over the number of regions (REF modeling/roi_heads/box_head/loss.py).
+    """
     chosen = tf.gather(codes, regions.classes, batch_dims=2)
     positive = regions.classes > 0
     error = tf.where(positive[..., None], chosen - regions.codes, tf.zeros_like(chosen))
     counted = tf.cast(positive, error.dtype) * weight[:, None]
-    total = tf.reduce_sum(tf.reduce_mean(huber(error, 1.0), -1) * weight[:, None])
-    return WeightedSum(total, tf.reduce_sum(counted), Over.REPLICA)
+    loss = tf.reduce_sum(tf.reduce_mean(huber(error, 1.0), -1) * weight[:, None])
+    if of_samples:
+        regions_that_count = tf.cast(regions.valid, error.dtype) * weight[:, None]
+        return WeightedSum(4 * loss, tf.reduce_sum(regions_that_count), Over.REPLICA)
+    return WeightedSum(loss, tf.reduce_sum(counted), Over.REPLICA)
 
 
 def mask_loss(logits: tf.Tensor, masks: tf.Tensor, classes: tf.Tensor, weight: tf.Tensor) -> WeightedSum:

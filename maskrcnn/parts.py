@@ -77,13 +77,13 @@ class Parts:
         spatial: Spatial | None = None,
         activation: str | None = None,
     ) -> PaddedConv2D:
-        """Makes a convolution with bias that keeps the image's size; Glorot's uniform initialiser by default."""
+        """Makes a convolution with bias that keeps the image's size; `uniform` initialises it by default."""
         return PaddedConv2D(
             filters,
             size,
             pad=(size - 1) // 2,
             spatial=spatial or self.spatial,
-            kernel_initializer=initial or self.glorot(),
+            kernel_initializer=initial or self.uniform(),
             activation=activation,
             dtype=self.precision.layer,
             name=name,
@@ -96,11 +96,11 @@ class Parts:
     def dense(
         self, units: int, name: str, stddev: float | None = None, activation: str | None = None
     ) -> tf_keras.layers.Dense:
-        """Makes a dense layer: with `stddev` a predictor, N(0, stddev) in full precision; else Glorot's uniform one."""
+        """Makes a dense layer: with `stddev` a predictor, N(0, stddev) in full precision; else `uniform`."""
         return LastAxisDense(
             units,
             activation=activation,
-            kernel_initializer=self.glorot() if stddev is None else self.normal(stddev),
+            kernel_initializer=self.uniform() if stddev is None else self.normal(stddev),
             dtype=self.precision.layer if stddev is None else self.precision.full,
             name=name,
         )
@@ -111,9 +111,10 @@ class Parts:
     def add(self, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
         return tf_keras.layers.Add(dtype=self.precision.layer)([a, b])
 
-    def glorot(self) -> tf_keras.initializers.Initializer:
-        """Makes TensorFlow's default initialiser, which the TPU submissions use in the pyramid and the box head."""
-        return tf_keras.initializers.GlorotUniform(seed=next(self.seeds))
+    def uniform(self) -> tf_keras.initializers.Initializer:
+        """Makes the initialiser of the pyramid and of the box head's hidden layers (`config.uniform_initializer`)."""
+        mode = "fan_in" if self.config.uniform_initializer == "fan_in" else "fan_avg"
+        return tf_keras.initializers.VarianceScaling(1.0, mode, "uniform", seed=next(self.seeds))
 
     def normal(self, stddev: float) -> tf_keras.initializers.Initializer:
         return tf_keras.initializers.RandomNormal(stddev=stddev, seed=next(self.seeds))

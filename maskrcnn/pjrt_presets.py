@@ -1,4 +1,4 @@
-"""Defines presets of Mask R-CNN for TPU v5e and v6e, H100 and B200, which run through jax. TensorFlow-free.
+"""Defines presets of Mask R-CNN for TPU v5e and v6e, H100, H200 and B200, which run through jax. TensorFlow-free.
 
 Batch and schedule are those of the nearest published row, which `source` names; tests/test_presets.py compares them.
 The division is open: nobody has submitted these values on these machines. docs/presets/maskrcnn.md has the sources.
@@ -63,6 +63,9 @@ _OF_8 = Config(
     ruleset="0.7.0",
     division="open",
     replicas="pjrt",
+    loss_divisors="sampled",
+    uniform_initializer="fan_in",
+    rpn_inside=True,
     num_replicas=8,
     num_train_examples=117266,
     global_batch_size=48,
@@ -83,6 +86,10 @@ PRESETS: dict[str, Config] = {
     "tpu-v5e-256": replace(_OF_256, hardware="tpu-v5e-256"),
     "tpu-v6e-16": replace(_OF_16, hardware="tpu-v6e-16"),
     "tpu-v6e-256": replace(_OF_256, hardware="tpu-v6e-256"),
+    # One GPU takes in turn what eight take at once.
+    "h100-1": replace(_OF_8, hardware="h100-1", num_replicas=1, accumulation_steps=8, eval_batch_size=1),
     "h100-8": replace(_OF_8, hardware="h100-8"),
+    "h200-1": replace(_OF_8, hardware="h200-1", num_replicas=1, accumulation_steps=8, eval_batch_size=1),
+    "h200-8": replace(_OF_8, hardware="h200-8"),
     "b200-8": replace(_OF_8, hardware="b200-8"),
 }

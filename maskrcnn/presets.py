@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from common.config.automatic import Rule
 from common.config.clock import Clock
-from common.config.here import Rule
 from common.config.presets import named, without_metadata
 from common.config.schema import Optimizer, Schedule
 from maskrcnn import pjrt_presets
@@ -140,6 +140,9 @@ _V100_8 = Config(
     replicas="horovod",
     precision="fp16",
     loss_scale=128.0,
+    loss_divisors="sampled",
+    uniform_initializer="fan_in",
+    rpn_inside=True,
     num_replicas=8,
     num_train_examples=117266,
     global_batch_size=48,
@@ -295,11 +298,11 @@ _CPU_PRESETS = {
         # The rate follows the curve of seven epochs; a run of five catches the faults of README.md.
         schedule=Schedule(kind="cosine", warmup_epochs=0.25, train_epochs=7.0, end_learning_rate=0.0),
     ),
-    # Nuclei in microscope images, 7 to 22 pixels wide (studies/nuclei.py). The targets, 0.9, are out of reach: the run
-    # trains the whole schedule.
+    # Nuclei in microscope images, 7 to 22 pixels wide (lab/studies/nuclei.py). The targets, 0.9, are out of reach, so
+    # the run trains the whole schedule.
     "cpu-nuclei": replace(
         _CPU,
-        source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m studies nuclei --tune`",
+        source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m lab.studies nuclei --tune`",
         num_train_examples=271,
         num_eval_examples=63,
         eval_batch_size=9,
@@ -332,7 +335,7 @@ PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESE
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a training image, in bytes (bench/batch_memory.py: cpu-nuclei)."""
+    """Memory of a training image, in bytes (lab/bench/batch_memory.py: cpu-nuclei)."""
     height, width = config.padded_size
     return 1.2e8 * height * width / 256**2 * max(config.fpn_channels / 64, config.backbone_width / 16)
 

@@ -83,7 +83,12 @@ class Targets(NamedTuple):
 
 
 def targets(
-    anchors: np.ndarray, boxes: tf.Tensor, classes: tf.Tensor, noise: tf.Tensor, config: Config
+    anchors: np.ndarray,
+    boxes: tf.Tensor,
+    classes: tf.Tensor,
+    noise: tf.Tensor,
+    image_info: tf.Tensor,
+    config: Config,
 ) -> Targets:
     """Matches every anchor with the objects, draws a balanced sample and encodes it.
 
@@ -92,14 +97,20 @@ def targets(
       boxes: boxes of the objects, corners [b, G, 4].
       classes: int32 [b, G], 0 for padding.
       noise: [b, A], see `sampling.balanced`.
+      image_info: [b, 3]: height and width of the content in pixels.
       config: the fields `rpn_*` are read.
     """
     centres = tf.constant(anchors, boxes.dtype)
-    iou = matching.overlaps(boxes, classes > 0, box_ops.to_corners(centres)[None])
+    corners = box_ops.to_corners(centres)
+    iou = matching.overlaps(boxes, classes > 0, corners[None])
     found = matching.match(iou, config.rpn_positive, config.rpn_negative, force=True)
+    counted = tf.ones_like(found.state, tf.bool)
+    if config.rpn_inside:
+        end = tf.cast(image_info[:, None, :2], corners.dtype)
+        counted = tf.reduce_all((corners[None, :, :2] >= 0) & (corners[None, :, 2:] < end), -1)
     sample = sampling.balanced(
-        tf.equal(found.state, matching.POSITIVE),
-        tf.equal(found.state, matching.NEGATIVE),
+        counted & tf.equal(found.state, matching.POSITIVE),
+        counted & tf.equal(found.state, matching.NEGATIVE),
         noise,
         config.rpn_batch,
         int(config.rpn_batch * config.rpn_foreground),

@@ -31,8 +31,6 @@ class Task(task.Task):
     """Detection and segmentation of objects on COCO, or on anything in its TFRecord layout with its annotation file."""
 
     input = pipeline
-    # The stem and the four stages of the residual network.
-    stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 5)))
     evaluate_in_worker = True
     chooses = True  # A training step chooses regions.
     has_pictures = True

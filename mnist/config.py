@@ -71,9 +71,8 @@ class Config(RunConfig):
 
     quality: ClassVar[Measure] = Measure("top-1 accuracy", unit="%")
 
-    def validate(self) -> None:
+    def validate_own_fields(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
-        super().validate()
         if self.partitions > 1:
             raise UserError(
                 f"config.partitions={self.partitions}: mnist does not partition its images; use 1"
@@ -81,6 +80,7 @@ class Config(RunConfig):
         one_of(self, "model", MODELS)
         one_of(self, "activation", ACTIVATIONS)
         at_least(self, 1, "image_size", "num_classes", "lstm_units", "hidden_layers", "hidden_units")
+        at_least(self, 0, "data.held_out")
         fraction(self, "dropout")
         if self.model == "cnn" and self.image_size < 6:
             raise UserError(

@@ -23,6 +23,13 @@ Arrays = tuple[np.ndarray, np.ndarray]
 IMAGES_AT_ONCE = 2048
 
 
+def check_files(config: Config, data_dir: str | os.PathLike) -> None:
+    """Raises UserError where a file of a split that the run reads is not there; opens none."""
+    for split in ["train"] if config.data.held_out else ["train", "test"]:
+        for name in idx.FILES[split]:
+            idx.find(data_dir, name)
+
+
 def load(config: Config, data_dir: str | os.PathLike, training: bool) -> Arrays:
     """Loads the (images, labels) that a run trains or evaluates on.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.config.here import Rule
+from common.config.automatic import Rule
 from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
 from common.config.schema import Optimizer, Schedule
 from mnist.config import Config, Data
@@ -99,7 +99,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a training image, in bytes (bench/batch_memory.py: cpu-128)."""
+    """Memory of a training image, in bytes (lab/bench/batch_memory.py: cpu-128)."""
     return 2e5 * config.image_size / 28 * max(config.lstm_units, 128) / 128
 
 

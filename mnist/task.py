@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from common.train.classification import seen_once
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from mnist import input as pipeline
 from mnist import model
+from mnist.config import Config
 
 
 class Task(task.Task):
@@ -23,21 +25,25 @@ class Task(task.Task):
     input = pipeline
     has_pictures = True
 
-    def check_input(self) -> None:
+    def __init__(self, config: Config, data_dir: str | None):
+        super().__init__(config, data_dir)
+        # The check and the batches share one reading.
+        self._load = functools.lru_cache(maxsize=2)(functools.partial(pipeline.load, config, data_dir))
+
+    def check_data(self) -> None:
         for training in (True, False):
-            pipeline.load(self.config, self.data_dir, training)
-        self.check_weights_file()
+            self._load(training)
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision
         return model.build(self.config, replicas, precision)
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        arrays = pipeline.load(self.config, self.data_dir, training=True)
+        arrays = self._load(True)
         return pipeline.train_input(self.config, arrays, shard, batch_size, start_step)
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        arrays = pipeline.load(self.config, self.data_dir, training=False)
+        arrays = self._load(False)
         return pipeline.eval_input(self.config, arrays, shard, batch_size)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:

@@ -1,5 +1,5 @@
 """Command line of the ptb benchmark: `python -m ptb --system=cpu-tiny --data_dir=DIR`."""
 
-from common.run import cli
+from timetotrain.run import cli
 
 cli.main("ptb")

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import at_least, fraction, one_of
+from common.config.ranges import at_least, fraction, one_of, positive
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -93,11 +93,12 @@ class Config(RunConfig):
         """Number of sequences in an evaluation; the last of each stream is padded."""
         return -(-self.eval_words_per_stream // self.num_steps) * self.eval_batch_size
 
-    def validate(self) -> None:
+    def validate_own_fields(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
-        super().validate()
         if self.partitions > 1:
             raise UserError(f"config.partitions={self.partitions}: ptb has no images to partition; use 1")
+        one_of(self, "model", ("lstm",))
+        positive(self, "init_scale")
         at_least(self, 1, "vocabulary_size", "units", "layers", "num_steps")
         fraction(self, "dropout")
         one_of(self, "data.eval_split", SPLITS)

@@ -26,14 +26,37 @@ from ptb.config import Config
 _ENDLESS = 2**40  # Steps of an endless stream; small enough that times the batches of a step it fits 64 bits.
 
 
-def load(config: Config, data_dir: str | os.PathLike, training: bool) -> np.ndarray:
-    """Loads the words that a run trains or evaluates on, as numbers, int32 [N].
+def check_files(config: Config, data_dir: str | os.PathLike) -> None:
+    """Raises UserError where a file that the run reads is not there; opens none."""
+    for training in (True, False):
+        text.check_there(_path(config, data_dir, training))
+
+
+def load_both(config: Config, data_dir: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
+    """Loads the words that a run trains on and those that it evaluates on, as numbers, int32 [N] each.
 
     Raises:
       UserError: a file is missing, a word is not in the vocabulary, or a number of words is not the configuration's.
     """
-    data, folder = config.data, Path(data_dir)
-    path = folder / data.train_file
+    train, known = _training_words(config, data_dir)
+    return _numbers(config, data_dir, True, train, known), _numbers(config, data_dir, False, None, known)
+
+
+def load(config: Config, data_dir: str | os.PathLike, training: bool) -> np.ndarray:
+    """Loads one of the two that `load_both` returns."""
+    train, known = _training_words(config, data_dir)
+    return _numbers(config, data_dir, training, train if training else None, known)
+
+
+def _path(config: Config, data_dir: str | os.PathLike, training: bool) -> Path:
+    data = config.data
+    held_out = data.test_file if data.eval_split == "test" else data.valid_file
+    return Path(data_dir) / (data.train_file if training else held_out)
+
+
+def _training_words(config: Config, data_dir: str | os.PathLike) -> tuple[list[str], dict[str, int]]:
+    """Returns the words of the training text, and the vocabulary, which comes from them."""
+    path = _path(config, data_dir, True)
     words = text.read(path)
     known = text.vocabulary(words)
     if len(known) != config.vocabulary_size:
@@ -41,11 +64,19 @@ def load(config: Config, data_dir: str | os.PathLike, training: bool) -> np.ndar
             f"{path}: {len(known)} different words, {config.vocabulary_size} expected; "
             f"set --config.vocabulary_size={len(known)}"
         )
-    wanted, field = config.num_train_examples, "num_train_examples"
-    if not training:
-        path = folder / (data.test_file if data.eval_split == "test" else data.valid_file)
-        words = text.read(path)
-        wanted, field = config.num_eval_examples, "num_eval_examples"
+    return words, known
+
+
+def _numbers(
+    config: Config,
+    data_dir: str | os.PathLike,
+    training: bool,
+    words: list[str] | None,
+    known: dict[str, int],
+) -> np.ndarray:
+    """Numbers the words of a text, which is read where `words` is None."""
+    path, field = _path(config, data_dir, training), f"num_{'train' if training else 'eval'}_examples"
+    words, wanted = text.read(path) if words is None else words, getattr(config, field)
     if len(words) != wanted:
         raise UserError(f"{path}: {len(words)} words, {wanted} expected; set --config.{field}={len(words)}")
     return text.numbers(words, known, path)

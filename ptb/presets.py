@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from common.config.here import Rule
+from common.config.automatic import Rule
 from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
 from common.config.schema import Optimizer, Schedule
 from ptb.config import Config
@@ -83,7 +83,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a stream's step, in bytes (bench/batch_memory.py: cpu-20, most of it the logits)."""
+    """Memory of a stream's step, in bytes (lab/bench/batch_memory.py: cpu-20, most of it the logits)."""
     return config.num_steps * (8 * config.vocabulary_size + 100 * config.layers * config.units)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +17,7 @@ from common.train import task
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from ptb import input as pipeline
 from ptb import model, text
+from ptb.config import Config
 
 
 class Task(task.Task):
@@ -23,21 +25,24 @@ class Task(task.Task):
 
     input = pipeline
 
-    def check_input(self) -> None:
-        for training in (True, False):
-            pipeline.load(self.config, self.data_dir, training)
-        self.check_weights_file()
+    def __init__(self, config: Config, data_dir: str | None):
+        super().__init__(config, data_dir)
+        # The check and the batches share one reading.
+        self._texts = functools.cache(functools.partial(pipeline.load_both, config, data_dir))
+
+    def check_data(self) -> None:
+        self._texts()
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._variable = precision.variable
         return model.build(self.config, replicas, precision)
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        words = pipeline.load(self.config, self.data_dir, training=True)
+        words, _ = self._texts()
         return pipeline.train_input(self.config, words, shard, batch_size, start_step)
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        words = pipeline.load(self.config, self.data_dir, training=False)
+        _, words = self._texts()
         return pipeline.eval_input(self.config, words, shard, batch_size)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:

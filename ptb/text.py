@@ -15,6 +15,12 @@ EOS = "<eos>"
 FIX = "fill the folder with ptb/init_datasets.sh"
 
 
+def check_there(path: str | os.PathLike) -> None:
+    """Raises UserError where there is no such file."""
+    if not Path(path).is_file():
+        raise UserError(f"{path} is not there; {FIX}")
+
+
 def read(path: str | os.PathLike) -> list[str]:
     """Reads all words of a file, with EOS at the end of every line.
 

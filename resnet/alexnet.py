@@ -16,15 +16,12 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.base import Replicas
-from common.errors import UserError
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.convolution import GroupedConv2D, PaddedConv2D
 from common.layers.dense import Dense
 from common.layers.dropout import Dropout
 from common.layers.precision import Precision
 from resnet.config import Config
-
-SMALLEST_IMAGE = 67  # pixels; the third pooling leaves nothing of a smaller image
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
@@ -35,16 +32,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     Returns:
       A functional model: images [b, H, W, 3], normalised, any float dtype -> logits [b, classes] in
       `precision.variable`.
-
-    Raises:
-      UserError: images too small for the network, or a width that gives uneven groups.
     """
-    if config.image_size < SMALLEST_IMAGE:
-        raise UserError(f"config.image_size={config.image_size}: alexnet_bn needs at least {SMALLEST_IMAGE}")
-    if config.width % 8:
-        raise UserError(
-            f"config.width={config.width}: alexnet_bn needs a multiple of 8; 64 is the published size"
-        )
     seeds = (int(s >> 1) for s in np.random.SeedSequence(config.seed).generate_state(16))
     net = _Layers(config, replicas, precision, seeds)
     shape = (config.image_size, config.image_size, 3)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from common.config.batch_norm_span import BatchNormSpan
+from common.config.batch_norm_span import BatchNormSpan, check_tiles
 from common.config.closed_fields import later_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import at_least, fraction, one_of
+from common.config.ranges import at_least, fraction, interval, one_of, positive
 from common.config.schema import RunConfig
 from common.errors import UserError
 
 MODELS = ("resnet50", "alexnet_bn")
 INITIALIZERS = ("truncated_fan_in", "he_normal")
+SMALLEST_ALEXNET = 67  # Pixels; AlexNet's third pooling leaves nothing of a smaller image.
 CACHES = ("none", "encoded", "decoded")
 
 
@@ -97,6 +98,11 @@ class Config(BatchNormSpan, RunConfig):
     label_smoothing: float = 0.1
     data: Data = Data()
 
+    # The stem and the four stages of the residual network.
+    stages: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("conv1", "bn1"),
+        *((f"layer{stage}.",) for stage in range(1, 5)),
+    )
     quality: ClassVar[Measure] = Measure("top-1 accuracy", unit="%")
 
     def single_replica_changes(self) -> dict[str, Any]:
@@ -107,9 +113,8 @@ class Config(BatchNormSpan, RunConfig):
         """Extends RunConfig.own_functions by the norm."""
         return super().own_functions() | ({"norm": self.norm} if self.norm else {})
 
-    def validate(self) -> None:
+    def validate_own_fields(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
-        super().validate()
         if self.norm and self.model != "resnet50":
             raise UserError(f"config.norm={self.norm!r}: {self.model} has batch norm alone; use resnet50")
         if self.norm and self.partitions > 1:
@@ -120,7 +125,11 @@ class Config(BatchNormSpan, RunConfig):
         one_of(self, "data.resize", ("bicubic", "bilinear"))
         one_of(self, "optimizer.name", ("sgd", "lars", *self.own_functions().values()))
         at_least(self, 1, "image_size", "num_classes", "width")
-        fraction(self, "label_smoothing")
+        at_least(self, 1, "data.shuffle_buffer", "data.max_attempts")
+        at_least(self, 0, "data.private_threads", "data.label_offset")
+        fraction(self, "label_smoothing", "batch_norm_momentum")
+        positive(self, "batch_norm_epsilon", "data.crop_fraction")
+        interval(self, "data.area_range", "data.aspect_range")
         if self.space_to_depth and self.image_size % 2:
             raise UserError(
                 f"config.space_to_depth=True needs an even config.image_size, not {self.image_size}"
@@ -128,3 +137,22 @@ class Config(BatchNormSpan, RunConfig):
         if self.partitions > 1 and self.model != "resnet50":
             raise UserError(f"config.partitions={self.partitions}: {self.model} cannot partition its images")
         self.validate_span()
+        if self.bn_span > self.micro_batch_size:
+            check_tiles(
+                self.num_groups,
+                self.bn_span // self.micro_batch_size,
+                self.batch_norm_tile_rows,
+                self.batch_norm_grid_columns,
+            )
+        if self.model == "alexnet_bn":
+            self._validate_alexnet()
+
+    def _validate_alexnet(self) -> None:
+        if self.image_size < SMALLEST_ALEXNET:
+            raise UserError(
+                f"config.image_size={self.image_size}: alexnet_bn needs at least {SMALLEST_ALEXNET}"
+            )
+        if self.width % 8:
+            raise UserError(
+                f"config.width={self.width}: alexnet_bn needs a multiple of 8; 64 is the published size"
+            )

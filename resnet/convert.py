@@ -27,7 +27,7 @@ import numpy as np
 import tqdm
 from PIL import Image
 
-from common.data import conversion, pictures, tfrecords
+from common.data import conversion, pictures, record_counts, tfrecords
 from common.errors import UserError
 
 _IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
@@ -154,6 +154,7 @@ def convert(
             if not path.is_file():
                 tasks.append((path, [items[i] for i in order[shard::shards]], labels, names))
     conversion.write_shards(_write_shard, tasks, workers)
+    record_counts.write(folder, tfrecords.shard_names((s, shards) for s, (_, shards) in splits.items()))
 
 
 def _write_shard(path: Path, items: list[Item], labels: dict[str, int], names: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from common.data import padding, pipeline, record_stream, tfrecords
+from common.data import padding, pipeline, record_counts, record_stream, tfrecords
 from common.data.images import normalise_rgb
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
@@ -99,7 +99,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
     data = config.data
     files = tfrecords.list_files(data_dir, data.eval_pattern, FIX)
     names = tf.constant(files)
-    counts = [tfrecords.count(file) for file in files]
+    counts = record_counts.counts(files)
     sizes = [
         sum(part.size(counts[part.file]) for part in record_stream.assign(len(files), Shard(i, shard.count)))
         for i in range(shard.count)
@@ -155,12 +155,20 @@ def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
     return tf.ensure_shape(tf.reshape(tf.cast(rows, dtype), shape), static)
 
 
-def check(config: Config, data_dir: str | os.PathLike) -> None:
-    """Raises UserError where a split has no files, or another number of images than the configuration says."""
+def check_files(config: Config, data_dir: str | os.PathLike) -> None:
+    """Raises UserError where a split has no files, or a note has another number of images; opens none of them."""
+    check(config, data_dir, read=False)
+
+
+def check(config: Config, data_dir: str | os.PathLike, read: bool = True) -> None:
+    """Raises UserError where a split has no files, or another number of images than the configuration says.
+
+    Without `read` only a note's numbers are compared.
+    """
     for split in ("train", "eval"):
         files = tfrecords.list_files(data_dir, getattr(config.data, f"{split}_pattern"), FIX)
         field = f"num_{split}_examples"
-        tfrecords.check_totals(files, getattr(config, field), field)
+        record_counts.check_totals(files, getattr(config, field), field, read)
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:

@@ -136,7 +136,9 @@ _V06_PRESETS = {
     ),
 }
 
-# --- Round v0.7: unscaled momentum, no L2 in the loss, epsilon 0. First the TensorFlow 1 code.
+# --- Round v0.7: unscaled momentum, no L2 in the loss, epsilon 0. A run ends with the evaluation at or after the end of
+# its decay that the rules know, one every four epochs (G7 resnet-research-TF-tpu-v4-16/util/train_and_eval_runner.py
+# rounds the blocks of a run up, as here). First the TensorFlow 1 code.
 _V07_TF1 = Config(
     ruleset="0.7.0",
     replicas="tpu",
@@ -179,7 +181,8 @@ _NVIDIA = Config(
     zero_init_last_gamma=False,
     kernel_initializer="he_normal",
     batch_norm_span=208,
-    data=Data(area_range=(0.05, 1.0)),
+    # Its library draws any part from 5 % on and interpolates linearly (common/dali.py).
+    data=Data(area_range=(0.05, 1.0), min_object_covered=0.0, resize="bilinear"),
 )
 
 _V07_PRESETS = {
@@ -194,13 +197,18 @@ _V07_PRESETS = {
         num_replicas=8,
         global_batch_size=2496,
         eval_batch_size=2496,
-        train_steps=40 * 513,
+        train_steps=43 * 513,
         first_block_steps=3 * 513,
         steps_per_block=4 * 513,
         batch_norm_span=312,
         optimizer=Optimizer(name="lars", base_learning_rate=9.5, weight_decay=2e-4),
         schedule=Schedule(
-            kind="poly", warmup_epochs=5.0, warmup_steps=5.0 * 513, power=2.0, end_learning_rate=1e-4
+            kind="poly",
+            warmup_epochs=5.0,
+            warmup_steps=5.0 * 513,
+            train_epochs=40 * 513 * 2496 / 1281167,
+            power=2.0,
+            end_learning_rate=1e-4,
         ),
         data=Data(
             shuffle_buffer=10000,
@@ -236,13 +244,19 @@ _V07_PRESETS = {
         num_replicas=16,
         global_batch_size=3328,
         eval_batch_size=3328,
-        train_epochs=42.0,
-        train_steps=42 * 385,
+        train_epochs=41.0,
+        train_steps=41 * 385,
         first_block_steps=385,
         steps_per_block=4 * 385,
-        optimizer=Optimizer(name="sgd", base_learning_rate=6.0, weight_decay=2.5e-5),
+        # The classifier's bias decays too (common/fit.py: set_wd_mult).
+        optimizer=Optimizer(name="sgd", base_learning_rate=6.0, weight_decay=2.5e-5, skip_kinds=("norm",)),
         schedule=Schedule(
-            kind="poly", warmup_epochs=5.0, warmup_steps=5.0 * 385, power=2.0, end_learning_rate=1e-4
+            kind="poly",
+            warmup_epochs=5.0,
+            warmup_steps=5.0 * 385,
+            train_epochs=42 * 385 * 3328 / 1281167,
+            power=2.0,
+            end_learning_rate=1e-4,
         ),
     ),
     "dgx-2h-32": replace(
@@ -254,14 +268,19 @@ _V07_PRESETS = {
         global_batch_size=33280,
         eval_batch_size=33280,
         batch_norm_span=65,
-        train_epochs=58.0,
-        train_steps=58 * 39,
+        train_epochs=56.0,
+        train_steps=56 * 39,
         first_block_epochs=4.0,
         first_block_steps=4 * 39,
         steps_per_block=4 * 39,
         optimizer=Optimizer(name="lars", base_learning_rate=21.2, momentum=0.94, weight_decay=2.5e-5),
         schedule=Schedule(
-            kind="poly", warmup_epochs=16.0, warmup_steps=16.0 * 39, power=2.0, end_learning_rate=1e-4
+            kind="poly",
+            warmup_epochs=16.0,
+            warmup_steps=16.0 * 39,
+            train_epochs=58 * 39 * 33280 / 1281167,
+            power=2.0,
+            end_learning_rate=1e-4,
         ),
     ),
     "tpu-v3-32-v0.7": replace(
@@ -273,13 +292,18 @@ _V07_PRESETS = {
         num_replicas=32,
         global_batch_size=4096,
         eval_batch_size=4096,
-        train_steps=41 * 312,
+        train_steps=43 * 312,
         first_block_steps=3 * 312,
         steps_per_block=4 * 312,
         batch_norm_span=128,
         optimizer=Optimizer(name="lars", base_learning_rate=13.0, weight_decay=2e-4),
         schedule=Schedule(
-            kind="poly", warmup_epochs=2.0, warmup_steps=2.0 * 312, power=2.0, end_learning_rate=1e-4
+            kind="poly",
+            warmup_epochs=2.0,
+            warmup_steps=2.0 * 312,
+            train_epochs=41 * 312 * 4096 / 1281167,
+            power=2.0,
+            end_learning_rate=1e-4,
         ),
         data=Data(
             cache="decoded",
@@ -298,10 +322,17 @@ _V07_PRESETS = {
         num_replicas=16,
         global_batch_size=2048,
         eval_batch_size=2048,
-        train_steps=25656,
+        train_steps=11 * 2502,
         steps_per_block=2502,
         batch_norm_span=128,
         optimizer=Optimizer(name="lars", base_learning_rate=8.5, weight_decay=2e-4),
+        schedule=Schedule(
+            kind="poly",
+            warmup_epochs=5.0,
+            train_epochs=25656 * 2048 / 1281167,
+            power=2.0,
+            end_learning_rate=1e-4,
+        ),
         data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), private_threads=100),
     ),
     "tpu-v4-128": replace(
@@ -325,10 +356,17 @@ _V07_PRESETS = {
         num_replicas=512,
         global_batch_size=8192,
         eval_batch_size=8192,
-        train_steps=6875,
+        train_steps=11 * 626,
         steps_per_block=626,
         batch_norm_span=64,
         optimizer=Optimizer(name="lars", base_learning_rate=17.0, weight_decay=2e-4),
+        schedule=Schedule(
+            kind="poly",
+            warmup_epochs=5.0,
+            train_epochs=6875 * 8192 / 1281167,
+            power=2.0,
+            end_learning_rate=1e-4,
+        ),
         data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), private_threads=48),
     ),
     "tpu-v3-8192": replace(

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.config import own
+from common.config import plugins
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import Spatial
 from common.distributed.spatial.layers import Enter, GlobalAverage, MaxPool
@@ -121,7 +121,9 @@ class _Layers:
         gamma = "zeros" if last and config.zero_init_last_gamma else "ones"
         if config.norm:
             dtype = self.precision.layer
-            return own.call("norm", config.norm, config, name=name, gamma_initializer=gamma, dtype=dtype)(x)
+            return plugins.call("norm", config.norm, config, name=name, gamma_initializer=gamma, dtype=dtype)(
+                x
+            )
         return SpanBatchNorm(
             self.replicas,
             config.batch_norm_span,

@@ -1,4 +1,4 @@
-"""Defines presets of ResNet-50 for TPU v5e and v6e, H100 and B200, which run through jax. TensorFlow-free.
+"""Defines presets of ResNet-50 for TPU v5e and v6e, H100, H200 and B200, which run through jax. TensorFlow-free.
 
 Batch and schedule are those of the nearest published row, which `source` names; tests/test_presets.py compares them.
 The division is open: nobody has submitted these values on these machines. docs/presets/resnet.md has the sources.
@@ -19,13 +19,19 @@ _OF_16 = Config(
     num_replicas=16,
     global_batch_size=2048,
     eval_batch_size=2048,
-    train_steps=25656,
+    train_steps=11 * 2502,
     steps_per_block=2502,
     epochs_per_block=4.0,
     batch_norm_span=128,
     space_to_depth=True,
     optimizer=Optimizer(name="lars", base_learning_rate=8.5, weight_decay=2e-4),
-    schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
+    schedule=Schedule(
+        kind="poly",
+        warmup_epochs=5.0,
+        train_epochs=25656 * 2048 / 1281167,
+        power=2.0,
+        end_learning_rate=1e-4,
+    ),
     data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33)),
 )
 _OF_256 = Config(
@@ -67,7 +73,7 @@ _OF_8 = Config(
     schedule=Schedule(
         kind="poly", warmup_epochs=2.0, warmup_steps=2.0 * 770, power=2.0, end_learning_rate=1e-4
     ),
-    data=Data(area_range=(0.05, 1.0)),
+    data=Data(area_range=(0.05, 1.0), min_object_covered=0.0, resize="bilinear"),
 )
 
 PRESETS: dict[str, Config] = {
@@ -75,6 +81,10 @@ PRESETS: dict[str, Config] = {
     "tpu-v5e-256": replace(_OF_256, hardware="tpu-v5e-256"),
     "tpu-v6e-16": replace(_OF_16, hardware="tpu-v6e-16"),
     "tpu-v6e-256": replace(_OF_256, hardware="tpu-v6e-256"),
+    # One GPU takes in turn what eight take at once.
+    "h100-1": replace(_OF_8, hardware="h100-1", num_replicas=1, accumulation_steps=8, eval_batch_size=208),
     "h100-8": replace(_OF_8, hardware="h100-8"),
+    "h200-1": replace(_OF_8, hardware="h200-1", num_replicas=1, accumulation_steps=8, eval_batch_size=208),
+    "h200-8": replace(_OF_8, hardware="h200-8"),
     "b200-8": replace(_OF_8, hardware="b200-8"),
 }

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from common.config.automatic import Rule
 from common.config.clock import Clock
-from common.config.here import Rule
-from common.config.machine import Machine
+from common.config.hardware import Machine
 from common.config.presets import named, without_metadata
 from common.config.schema import Optimizer, Schedule
 from resnet import large_batch_presets, mlperf_presets, pjrt_presets
@@ -122,7 +122,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a training image, in bytes (bench/batch_memory.py: cpu-photos in bf16)."""
+    """Memory of a training image, in bytes (lab/bench/batch_memory.py: cpu-photos in bf16)."""
     area = (config.image_size / 48) ** 2 * config.width / 32
     return 1.3e6 * area * (1 if config.precision == "bf16" else 2)
 

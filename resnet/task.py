@@ -25,8 +25,6 @@ class Task(task.Task):
 
     input = pipeline
     has_pictures = True
-    # The stem and the four stages of the residual network.
-    stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 5)))
 
     def find_damage(self) -> UserError | None:
         return pipeline.diagnose(self.config, self.data_dir)

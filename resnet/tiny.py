@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from common.data import tfrecords, tiny_data
+from common.data import record_counts, tfrecords, tiny_data
 
 SHAPES = ("circle", "square", "triangle", "cross")
 TEXTURES = ("stripes", "checks", "dots")
@@ -216,13 +216,16 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     """
 
     def write(folder: Path) -> None:
-        for split, total in (("train", tiny.train_files), ("validation", tiny.eval_files)):
+        files = ("train", tiny.train_files), ("validation", tiny.eval_files)
+        for split, total in files:
             serialized = list(examples(tiny, split))
             for i in range(total):
                 tfrecords.write(folder / tfrecords.shard_name(split, i, total), serialized[i::total])
+        record_counts.write(folder, tfrecords.shard_names(files))
 
     settings = {**dataclasses.asdict(tiny), "version": VERSION}
-    tiny_data.make("resnet", data_dir, settings, [f"{split}-*-of-*" for split in SPLITS], write)
+    patterns = [*(f"{split}-*-of-*" for split in SPLITS), record_counts.NAME]
+    tiny_data.make("resnet", data_dir, settings, patterns, write)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,13 +6,14 @@ import dataclasses
 from typing import ClassVar
 
 from common.config.batch_norm_span import BatchNormSpan
-from common.config.closed_fields import rule_field, system_field
+from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import at_least, one_of
+from common.config.ranges import at_least, fraction, interval, one_of, positive
 from common.config.schema import RunConfig
 from common.errors import UserError
 
 CACHES = ("none", "encoded")
+BIAS_INITIALIZERS = ("zeros", "fan_in")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +84,8 @@ class Config(BatchNormSpan, RunConfig):
       batch_norm_momentum: momentum of the moving averages.
       batch_norm_epsilon: added to the variance.
       space_to_depth: compute the stem on 2x2 blocks; the result is the same.
+      bias_initializer: of the convolutions of extra feature maps and predictions: "zeros" as in Google's code, or
+        "fan_in", uniform in +-1 / sqrt(fan-in), as in the reference (PyTorch's own) and NVIDIA's code.
       backbone: checkpoint of a ResNet-34 to start from (ssd/backbone.py); "" starts from scratch.
       epoch_images: images of an epoch as the schedule counts them; 0: `num_train_examples`. Published schedules count
         118,287 or 120,000, though 117,266 images hold objects (docs/sources.md, mlperf 0.9).
@@ -116,22 +119,34 @@ class Config(BatchNormSpan, RunConfig):
     backbone: str = ""
     epoch_images: int = 0
     logged_rate_batch: int = rule_field(0)
+    bias_initializer: str = later_field("zeros")
     data: Data = Data()
 
+    # The stem and the three stages of the residual network.
+    stages: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("conv1", "bn1"),
+        *((f"layer{stage}.",) for stage in range(1, 4)),
+    )
     quality: ClassVar[Measure] = Measure("box mAP")
 
     weights_field: ClassVar[str] = "backbone"
     starts_from: ClassVar[str] = "an ImageNet ResNet-34"
 
-    def validate(self) -> None:
+    def validate_own_fields(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
-        super().validate()
         one_of(self, "model", ("ssd300_resnet34",))
         if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(f"config.optimizer.name={self.optimizer.name!r}: SSD is published with sgd only")
         one_of(self, "data.cache", CACHES)
+        one_of(self, "bias_initializer", BIAS_INITIALIZERS)
         at_least(self, 1, "image_size", "width", "candidates", "detections")
-        at_least(self, 1, "data.max_boxes", "data.crop_attempts")
+        at_least(self, 1, "data.max_boxes", "data.crop_attempts", "data.shuffle_buffer")
+        at_least(self, 0, "data.private_threads", "epoch_images", "logged_rate_batch")
+        at_least(self, 0, "strided_extras", "valid_extras", "negatives_per_positive")
+        at_least(self, 0, "data.brightness", "data.contrast", "data.saturation", "data.hue")
+        fraction(self, "batch_norm_momentum")
+        positive(self, "batch_norm_epsilon")
+        interval(self, "data.crop_sides", "data.crop_aspect")
         if self.num_classes < 2:
             raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
         if self.space_to_depth and self.image_size % 2:

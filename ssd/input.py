@@ -7,8 +7,9 @@ device. Evaluation batches have no objects: the ground truth is the annotation f
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -140,6 +141,17 @@ def annotation_file(config: Config, data_dir: str | os.PathLike) -> str:
     return os.path.join(os.fspath(data_dir), config.data.annotations)
 
 
+def check_files(config: Config, data_dir: str | os.PathLike) -> None:
+    """Checks names, and a note's numbers of records, without opening a file of the data.
+
+    Raises:
+      UserError: files are missing, or a note has too few training images or another number of evaluated ones.
+    """
+    train, held_out = _splits(config, data_dir)
+    coco_records.check_there(annotation_file(config, data_dir))
+    coco_records.check_totals(train, held_out, config, read=False)
+
+
 def check(config: Config, data_dir: str | os.PathLike) -> None:
     """Checks the data against the configuration without reading images.
 
@@ -147,18 +159,10 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
       UserError: there are no files, the number of categories or of evaluated images is not the configuration's, there
         are too few training images, or the annotations cannot be evaluated.
     """
-    files = list(_all_files(config, data_dir))
+    train, held_out = _splits(config, data_dir)
     annotations = annotation_file(config, data_dir)
     coco_records.Categories.read(annotations, config.num_classes)
-    if "://" not in files[0]:  # An object store: counting would read everything.
-        train, held_out = (
-            sum(map(tfrecords.count, tfrecords.list_files(data_dir, pattern, FIX)))
-            for pattern in (config.data.train_pattern, config.data.eval_pattern)
-        )
-        # Not all records hold objects: their number is only an upper bound of the training images.
-        if train < config.num_train_examples:
-            coco_records.check_count("train", train, config.num_train_examples)
-        coco_records.check_count("eval", held_out, config.num_eval_examples)
+    coco_records.check_totals(train, held_out, config)
     coco_records.check_evaluation(annotations, None, config.num_eval_examples)
 
 
@@ -168,15 +172,18 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
     def find() -> UserError | None:
         categories = coco_records.Categories.read(annotation_file(config, data_dir), config.num_classes)
         return tfrecords.diagnose(
-            _all_files(config, data_dir), lambda record: coco_records.complaint(record, categories)
+            itertools.chain(*_splits(config, data_dir)),
+            lambda record: coco_records.complaint(record, categories),
         )
 
     return tfrecords.explain(data_dir, find)
 
 
-def _all_files(config: Config, data_dir: str | os.PathLike) -> Iterator[str]:
-    for pattern in (config.data.train_pattern, config.data.eval_pattern):
-        yield from tfrecords.list_files(data_dir, pattern, FIX)
+def _splits(config: Config, data_dir: str | os.PathLike) -> tuple[list[str], list[str]]:
+    """Returns the files to train on and those to evaluate on."""
+    patterns = config.data.train_pattern, config.data.eval_pattern
+    train, held_out = (tfrecords.list_files(data_dir, pattern, FIX) for pattern in patterns)
+    return train, held_out
 
 
 def _parse(serialized: tf.Tensor, categories: coco_records.Categories) -> dict[str, tf.Tensor]:

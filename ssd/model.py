@@ -23,6 +23,7 @@ from common.layers.precision import Precision
 from ssd.config import Config
 
 BLOCKS = (3, 4, 6)  # basic blocks of conv2_x, conv3_x, conv4_x; there is no conv5_x
+_BIASES = 1  # makes the seeds of biases differ from those of kernels
 STRIDES = (1, 2, 1)  # strides of conv2_x, conv3_x, conv4_x: conv4_x keeps 38x38
 
 
@@ -35,7 +36,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
       those of its own (`Spatial.own_images`), so that loss and suppression are computed once.
     """
     spatial = Spatial(replicas, config.partitions)
-    net = _Layers(config, replicas, spatial, precision, _seeds(config.seed))
+    net = _Layers(config, replicas, spatial, precision, _seeds(config.seed), _seeds(config.seed, _BIASES))
     shape = (config.image_size, config.image_size, 3)
     images = replicas.model_input(shape, config.micro_batch_size, precision.compute)
 
@@ -105,6 +106,7 @@ class _Layers:
     spatial: Spatial
     precision: Precision
     seeds: Iterator[int]
+    bias_seeds: Iterator[int]
 
     def conv(self, x: tf.Tensor, filters: int, size: int, stride: int, name: str) -> tf.Tensor:
         """Applies a convolution of the backbone: without bias, zero-padded evenly."""
@@ -160,6 +162,10 @@ class _Layers:
 
     def _biased(self, x: tf.Tensor, filters: int, size: int, stride: int, pad: int, name: str) -> tf.Tensor:
         """Applies a convolution with bias and the reference's initialisation, Xavier's uniform one."""
+        bias: str | tf_keras.initializers.Initializer = "zeros"
+        if self.config.bias_initializer == "fan_in":
+            bound = (size * size * x.shape[-1]) ** -0.5
+            bias = tf_keras.initializers.RandomUniform(-bound, bound, seed=next(self.bias_seeds))
         return PaddedConv2D(
             filters,
             size,
@@ -167,6 +173,7 @@ class _Layers:
             pad=pad,
             spatial=self.spatial,
             kernel_initializer=tf_keras.initializers.GlorotUniform(seed=next(self.seeds)),
+            bias_initializer=bias,
             dtype=self.precision.layer,
             name=name,
         )(x)
@@ -192,6 +199,6 @@ class _AnchorMajor(tf_keras.layers.Layer):
         return tf.reshape(tf.transpose(split, [0, 2, 1, 3]), [-1, self.number * height * width, values])
 
 
-def _seeds(seed: int) -> Iterator[int]:
+def _seeds(*seed: int) -> Iterator[int]:
     """Yields an independent seed for each layer; the network has fewer than 96."""
     return (int(s >> 1) for s in np.random.SeedSequence(seed).generate_state(96))

@@ -1,4 +1,4 @@
-"""Defines presets of SSD for TPU v5e and v6e, H100 and B200, which run through jax. TensorFlow-free.
+"""Defines presets of SSD for TPU v5e and v6e, H100, H200 and B200, which run through jax. TensorFlow-free.
 
 Batch and schedule are those of the nearest published row, which `source` names; tests/test_presets.py compares them.
 The division is open: nobody has submitted these values on these machines. docs/presets/ssd.md has the sources.
@@ -23,6 +23,8 @@ _OF_16 = Config(
     eval_batch_size=1024,
     epoch_images=118287,
     train_epochs=64.0,
+    train_steps=13 * 578,
+    eval_epochs=(40.0, 50.0),
     epochs_per_block=5.0,
     steps_per_block=578,
     batch_norm_span=64,
@@ -41,8 +43,7 @@ _OF_256 = Config(
     eval_batch_size=1024,
     epoch_images=120000,
     train_epochs=64.0,
-    first_block_epochs=32.0,
-    first_block_steps=3750,
+    eval_epochs=(32.0, 128 / 3),
     epochs_per_block=16 / 3,
     steps_per_block=625,
     batch_norm_span=64,
@@ -61,9 +62,10 @@ _OF_8 = Config(
     global_batch_size=960,
     eval_batch_size=1280,
     train_epochs=80.0,
-    first_block_epochs=40.0,
+    eval_epochs=(40.0, 50.0),
     epochs_per_block=5.0,
     batch_norm_span=120,
+    bias_initializer="fan_in",
     optimizer=replace(_SGD, base_learning_rate=0.0875, weight_decay=1.6e-4),
     schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=650.0, boundaries=(44.0, 55.0)),
     data=Data(crop_attempts=1),
@@ -74,6 +76,10 @@ PRESETS: dict[str, Config] = {
     "tpu-v5e-256": replace(_OF_256, hardware="tpu-v5e-256"),
     "tpu-v6e-16": replace(_OF_16, hardware="tpu-v6e-16"),
     "tpu-v6e-256": replace(_OF_256, hardware="tpu-v6e-256"),
+    # One GPU takes in turn what eight take at once.
+    "h100-1": replace(_OF_8, hardware="h100-1", num_replicas=1, accumulation_steps=8, eval_batch_size=160),
     "h100-8": replace(_OF_8, hardware="h100-8"),
+    "h200-1": replace(_OF_8, hardware="h200-1", num_replicas=1, accumulation_steps=8, eval_batch_size=160),
+    "h200-8": replace(_OF_8, hardware="h200-8"),
     "b200-8": replace(_OF_8, hardware="b200-8"),
 }

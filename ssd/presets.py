@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from common.config.automatic import Rule
 from common.config.clock import Clock
-from common.config.here import Rule
-from common.config.machine import Machine
+from common.config.hardware import Machine
 from common.config.presets import named, without_metadata
 from common.config.schema import Optimizer, Schedule
 from ssd import pjrt_presets
@@ -48,13 +48,13 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 # The momentum is TensorFlow 1's, whose velocity does not contain the rate; the loss decays every variable.
 _SGD = Optimizer(name="sgd", momentum=0.9, weight_decay=5e-4, skip_kinds=(), scaled_momentum=True)
 
-# --- Round v0.6. The schedules count 120,000 images an epoch. Published evaluations come after 120,000 and 160,000
-# steps of 32 images, then every 20,000. These presets evaluate after 120,000, then every 20,000: once more, at 140,000.
+# --- Round v0.6. The schedules count 120,000 images an epoch. Evaluations come after 120,000 and 160,000 steps of 32
+# images, then every 20,000 (G6 tpu-v3-2048-ssd/ssd/ssd_constants.py: EVAL_STEPS); a block is a loop of 20,000.
 _V06 = Config(
     ruleset="0.6.0",
     replicas="tpu",
     epoch_images=120000,
-    first_block_epochs=32.0,
+    eval_epochs=(32.0, 128 / 3),
     epochs_per_block=16 / 3,
     batch_norm_span=64,
     logged_rate_batch=32,
@@ -65,7 +65,6 @@ _V06_1024 = replace(
     global_batch_size=1024,
     eval_batch_size=1024,
     train_epochs=64.0,
-    first_block_steps=3750,
     steps_per_block=625,
     optimizer=replace(_SGD, base_learning_rate=3e-3 * 1024 / 32),
     schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=585.0, boundaries=(42.6, 53.3)),
@@ -75,7 +74,7 @@ _V06_2048 = replace(
     global_batch_size=2048,
     eval_batch_size=2048,
     train_epochs=80.0,
-    first_block_steps=1875,
+    train_steps=15 * 313,
     steps_per_block=313,
     optimizer=replace(_SGD, base_learning_rate=2.5e-3 * 2048 / 32),
     schedule=Schedule(kind="step", warmup_epochs=20.0, warmup_steps=1171.0, boundaries=(56.0, 70.0)),
@@ -123,11 +122,13 @@ _V06_PRESETS = {
     ),
 }
 
-# --- Round v0.7: evaluations every five epochs of 118,287 images.
+# --- Round v0.7: evaluations after 40, 50, 55, 60, ... epochs of 118,287 images, as its rules fix them. Google's code
+# evaluates every five epochs; its runs end with a whole block, so the last of 64 epochs is the 65th.
 _V07 = Config(
     ruleset="0.7.0",
     replicas="tpu",
     epoch_images=118287,
+    eval_epochs=(40.0, 50.0),
     epochs_per_block=5.0,
     batch_norm_span=64,
     logged_rate_batch=32,
@@ -138,6 +139,7 @@ _V07_1024 = replace(
     global_batch_size=1024,
     eval_batch_size=1024,
     train_epochs=64.0,
+    train_steps=13 * 578,
     steps_per_block=578,
     optimizer=replace(_SGD, base_learning_rate=3.1e-3 * 1024 / 32),
     schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=577.0, boundaries=(40.0, 50.0)),
@@ -155,9 +157,10 @@ _V100_8 = Config(
     global_batch_size=960,
     eval_batch_size=1280,
     train_epochs=80.0,
-    first_block_epochs=40.0,
+    eval_epochs=(40.0, 50.0),
     epochs_per_block=5.0,
     batch_norm_span=120,
+    bias_initializer="fan_in",
     optimizer=replace(_SGD, base_learning_rate=0.0875, weight_decay=1.6e-4),
     schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=650.0, boundaries=(44.0, 55.0)),
     data=Data(crop_attempts=1),
@@ -184,6 +187,7 @@ _V07_PRESETS = {
         global_batch_size=2048,
         eval_batch_size=2048,
         train_epochs=80.0,
+        train_steps=16 * 289,
         steps_per_block=289,
         optimizer=replace(_SGD, base_learning_rate=2.5e-3 * 2048 / 32),
         schedule=Schedule(kind="step", warmup_epochs=20.0, warmup_steps=1155.0, boundaries=(56.0, 70.0)),
@@ -197,6 +201,7 @@ _V07_PRESETS = {
         global_batch_size=4096,
         eval_batch_size=4096,
         train_epochs=105.0,
+        train_steps=21 * 145,
         steps_per_block=145,
         optimizer=replace(_SGD, base_learning_rate=1.25e-3 * 4096 / 32),
         schedule=Schedule(kind="step", warmup_epochs=25.0, warmup_steps=721.0, boundaries=(72.0, 90.0)),
@@ -282,11 +287,11 @@ _CPU_PRESETS = {
             contrast=0.2,
         ),
     ),
-    # Nuclei in microscope images, 7 to 22 of 256 pixels wide (studies/nuclei.py). The target, 0.9, is out of reach: the
-    # run trains the whole schedule.
+    # Nuclei in microscope images, 7 to 22 of 256 pixels wide (lab/studies/nuclei.py). The target, 0.9, is out of reach,
+    # so the run trains the whole schedule.
     "cpu-nuclei": replace(
         _CPU,
-        source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m studies nuclei --tune`",
+        source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m lab.studies nuclei --tune`",
         num_train_examples=271,
         num_eval_examples=63,
         eval_batch_size=21,
@@ -309,7 +314,7 @@ PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESE
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a training image, in bytes (bench/batch_memory.py: cpu-nuclei)."""
+    """Memory of a training image, in bytes (lab/bench/batch_memory.py: cpu-nuclei)."""
     return 5.5e7 * (config.image_size / 384) ** 2 * config.width / 16
 
 

@@ -29,8 +29,6 @@ class Task(task.Task):
     """Object detection on COCO, or on anything in its TFRecord layout with its annotation file."""
 
     input = pipeline
-    # The stem and the three stages of the residual network.
-    stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 4)))
     evaluate_in_worker = True
     chooses = True  # A training step chooses hard negatives.
     has_pictures = True

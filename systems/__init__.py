@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from common.errors import UserError
-from systems.machine import detect
+from systems.detection import detect
 
 __all__ = ["LOCAL", "detect", "load", "names", "read", "size"]
 

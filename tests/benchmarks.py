@@ -22,8 +22,8 @@ from mlperf_logging.compliance_checker import mlp_compliance
 from common.config import overrides
 from common.config.clock import Clock
 from common.config.schema import RunConfig
-from common.run import mllog
 from common.train import events
+from timetotrain.run import mllog
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Keys that may differ between the logs of equal runs, or of runs that differ only in their seed.
@@ -41,6 +41,12 @@ def small_disk(folder: pathlib.Path, kilobytes: int) -> Iterator[pathlib.Path]:
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def check_all(task: Any) -> None:
+    """Makes a run's checks of its data: those before the clock, and those on it."""
+    task.check_input()
+    task.check_data()
 
 
 def one_batch_a_step(config: RunConfig, batch_size: int, shards: int = 1) -> RunConfig:
@@ -73,6 +79,12 @@ def header(config: RunConfig, path: str = "", value: str = "") -> dict[str, Any]
     """{key: value} of the log header of `config`, after `--config.PATH=VALUE` where a path is given."""
     changed = overrides.override(config, path, value) if path else config
     return {key: said for key, said, _ in hyperparameters(changed)}
+
+
+def decay_end(config: RunConfig) -> int:
+    """The step at which the decay of `config` ends."""
+    clock = Clock.of(config)
+    return config.schedule.decay_end(clock.steps_per_epoch, clock.train_steps)
 
 
 def assert_follows_legw(config: RunConfig, base: RunConfig, k: float) -> None:
@@ -112,18 +124,28 @@ def assert_the_header_follows(config: RunConfig, *fields: tuple[str, str, str]) 
 
 
 def scripted_log(
-    config: RunConfig, path: pathlib.Path, reached: float | None = None, missed: float | None = None
+    config: RunConfig,
+    path: pathlib.Path,
+    reached: float | None = None,
+    missed: float | None = None,
+    *,
+    stop_at: int = -1,
+    start: float = 1e9,
+    checker: Any = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a whole log: the real header of `config`, then events as the loop sends them.
 
-    The last evaluation gives `reached`, by default the target, the others `missed`, by default a tenth of it.
+    The last evaluation gives `reached`, by default the target, the others `missed`, by default a tenth of it. The run
+    starts at `start` and ends with the block of index `stop_at`.
     """
-    out = mllog.RunLog(path, config)
-    out.header(hyperparameters(config), cache_cleared=True)
+    out = mllog.RunLog(path, config, checker)
+    out.header(hyperparameters(config), cache_cleared=True, facts=facts)
     out.init_stop()
-    at = 1e9
+    at = start
     out.record(events.RunStarted(at, 0))
     blocks = list(Clock.of(config).blocks())
+    blocks = blocks[: blocks[stop_at].index + 1]
     target = config.logged_target
     reached = target if reached is None else reached
     if missed is None:

@@ -10,7 +10,7 @@ import sys
 import pytest
 from hypothesis import settings
 
-from tests import journal
+from tools import journal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 LOGICAL_CPUS = 8

@@ -16,7 +16,7 @@ def test_second(): assert pathlib.Path("mended").exists()
 CONFTEST = """
 import pathlib, sys
 sys.path.insert(0, {root!r})
-from tests.journal import Journal
+from tools.journal import Journal
 def pytest_configure(config):
     config.pluginmanager.register(Journal(pathlib.Path("journal.txt"), pathlib.Path("sources").read_text()))
 """

@@ -39,7 +39,9 @@ def test_without_a_measured_map_a_file_s_tests_are_those_that_use_it() -> None:
     assert "tests/common/distributed/replicas/test_tpu.py" in tests_of.importers(
         "common/distributed/replicas/xla.py"
     )
-    assert tests_of.importers("common/run/cli.py")[0] == "tests/common/run/test_cli.py", "it starts processes"
+    assert tests_of.importers("timetotrain/run/cli.py")[0] == "tests/timetotrain/run/test_cli.py", (
+        "it starts processes"
+    )
 
 
 def test_mechanical_faults_change_one_thing_and_compile() -> None:

@@ -4,8 +4,7 @@ import pathlib
 
 import pytest
 
-from tests import journal
-from tools import run_tests, slow_tests
+from tools import journal, run_tests, slow_tests
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -52,7 +51,7 @@ def project(tmp_path, monkeypatch):
     conftest = """
 import os, pathlib, sys
 sys.path.insert(0, {root!r})
-from tests.journal import SOURCES, Journal
+from tools.journal import SOURCES, Journal
 def pytest_addoption(parser):
     parser.addoption("--journal")
 def pytest_configure(config):

@@ -10,27 +10,21 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any
 
 import timetotrain
 from common.config import benchmarks
 from common.errors import UserError, near
 from common.files import INSTALLED
 from timetotrain import extras
+from timetotrain.flags import Parser
 from timetotrain.verbs import VERBS, Verb
 
 PROG = "timetotrain"
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, with near names for an unknown flag."""
-
-    def error(self, message: str) -> NoReturn:
-        """Prints the error and ends with status 2."""
-        unknown = message.partition("unrecognized arguments: ")[2].split(" ")[0].partition("=")[0]
-        known = [flag for action in self._actions for flag in action.option_strings]
-        hint = near(unknown, known) if unknown.startswith("-") else ""
-        self.exit(2, f"error: {message}{hint}; see {self.prog} --help\n")
+# Verbs whose configuration, the reader's own, may name modules in the folder where they start. The others read files of
+# strangers, and find no module there: a folder that was unpacked may hold one.
+_FINDS_OWN = ("run", "search", "study", "launch", "forecast", "completion")
+ALLOW_PLUGINS = "--allow_plugins"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,12 +56,12 @@ def _main(argv: list[str]) -> int:
     if argv[0] == "--version":
         print(f"{PROG} {timetotrain.__version__}")
         return 0
-    if "" not in sys.path:
-        # A console script lacks the folder where it starts, `python -m` has it. At the end it hides nothing installed.
-        sys.path.append("")
     name, *words = argv
     if name not in VERBS:
         raise UserError(f"{name}: no verb of {PROG}{near(name, list(VERBS))}; see {PROG} --help")
+    if "" not in sys.path and (name in _FINDS_OWN or ALLOW_PLUGINS in words):
+        # A console script lacks the folder where it starts, `python -m` has it. At the end it hides nothing installed.
+        sys.path.append("")
     status = call(name, words)
     sys.stdout.flush()
     return status
@@ -83,12 +77,25 @@ def call(name: str, words: Sequence[str]) -> int:
     module = load(name, verb)
     if verb.words is not None:
         return module.main([*verb.words, *words])
-    parser = Parser(prog=f"{PROG} {name}", description=_sentence(verb.about), allow_abbrev=False)
-    module.add_arguments(parser)
-    return module.run(parser.parse_args(words))
+    return module.run(parser(name).parse_args(words))
 
 
-def load(name: str, verb: Verb) -> object:
+def parser(name: str) -> argparse.ArgumentParser:
+    """Returns the parser of the verb `name`.
+
+    Raises:
+      UserError: the verb is not part of this installation.
+    """
+    verb = VERBS[name]
+    module = load(name, verb)
+    if verb.words is not None:
+        return module.parser(*verb.words)
+    made = Parser(prog=f"{PROG} {name}", description=_sentence(verb.about), allow_abbrev=False)
+    module.add_arguments(made)
+    return made
+
+
+def load(name: str, verb: Verb) -> Any:
     """Imports and returns the module of a verb; raises UserError where it is not part of this installation."""
     if verb.module.startswith(PROG + "."):
         module = verb.module

@@ -10,18 +10,16 @@ from types import TracebackType
 
 # Extra -> the import names of its packages; "" is what every installation has.
 EXTRAS = {
-    "": ("absl", "jinja2", "mlperf_logging", "shtab", "yaml"),
+    "": ("jinja2", "mlperf_logging", "shtab", "yaml"),
     "train": (
-        *("PIL", "av", "google", "h5py", "matplotlib", "ml_collections", "numpy", "optuna", "pycocotools"),
-        *("tensorflow", "tf_keras", "tqdm"),
+        *("PIL", "absl", "av", "google", "h5py", "jax", "jaxlib", "matplotlib", "ml_collections", "numpy"),
+        *("optuna", "pycocotools", "tensorflow", "tf_keras", "tqdm"),
         "tensorboard",  # Comes with tensorflow.
     ),
     "export": ("onnx", "safetensors", "tf2onnx"),
     "xlsx": ("openpyxl",),
-    "text": ("ai_edge_litert", "official", "sacrebleu", "sacremoses", "subword_nmt"),
+    "text": ("ai_edge_litert", "backports", "official", "sacrebleu", "sacremoses", "subword_nmt"),
 }
-# The newest interpreter that the pins of `train` have wheels for: numpy 1.26 has none for 3.13.
-NEWEST = (3, 12)
 
 
 def line(error: ModuleNotFoundError, installed: bool) -> str | None:
@@ -39,12 +37,6 @@ def line(error: ModuleNotFoundError, installed: bool) -> str | None:
                 return f"{missing} is not installed; run `make {target}`, and use .venv/bin/python"
             if not extra:
                 return f"{missing} is not installed; run: pip install --force-reinstall timetotrain"
-            if extra in ("train", "text") and sys.version_info[:2] > NEWEST:
-                newest = ".".join(map(str, NEWEST))
-                return (
-                    f"{missing} is not installed, and extra `{extra}` needs Python {newest} or older, whose "
-                    f"TensorFlow stack is pinned; make an environment of Python {newest}"
-                )
             return f"{missing} is not installed; it comes with extra `{extra}`: pip install 'timetotrain[{extra}]'"
     return None
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from common.run.follow import command
+from timetotrain.follow import command
 
 _ENDED = Path("report.html")
 

@@ -3,7 +3,8 @@
 A verb is one of two things:
 
 - a module with `add_arguments(parser)` and `run(options) -> int`, which returns the exit status, or
-- an existing command line, `main(argv) -> int`, which gets the words behind the verb.
+- a command line of its own: `main(argv) -> int` gets the words behind the verb, and `parser(*words)` returns the
+  parser of the verb, for completion.
 
 A module is imported when its verb is called, and only then.
 """
@@ -19,7 +20,7 @@ class Verb:
 
     Attributes:
       about: what it does, in a line.
-      module: the module, named as in a checkout: "timetotrain.data", "common.search.__main__".
+      module: the module, named as in a checkout: "timetotrain.use.data", "timetotrain.search.__main__".
       words: None where the module has `add_arguments` and `run`; else its `main` gets these words first.
     """
 
@@ -33,17 +34,17 @@ def _compliance(about: str, name: str) -> Verb:
 
 
 VERBS = {
-    "run": Verb("train a benchmark, and time it", "timetotrain.run", ()),
-    "data": Verb("make records of your own files", "timetotrain.data"),
-    "predict": Verb("apply a trained model to files", "timetotrain.predict"),
-    "export": Verb("write a trained model for other programs", "timetotrain.export"),
+    "run": Verb("train a benchmark, and time it", "timetotrain.run.command", ()),
+    "data": Verb("make records of your own files", "timetotrain.use.data"),
+    "predict": Verb("apply a trained model to files", "timetotrain.use.predict"),
+    "export": Verb("write a trained model for other programs", "timetotrain.use.export"),
     "search": Verb(
         "look for good rates, batches or any field",
-        "common.search.__main__",
+        "timetotrain.search.__main__",
         (),
     ),
-    "study": Verb("run a study on real data", "studies.__main__", ()),
-    "launch": Verb("start a command in several processes", "common.launch.__main__", ()),
+    "study": Verb("run a study on real data", "lab.studies.__main__", ()),
+    "launch": Verb("start a command in several processes", "timetotrain.launch.__main__", ()),
     "check": _compliance("check logs, results and submissions", "check"),
     "explain": _compliance("explain a rule and how to meet it", "explain"),
     "rules": _compliance("print the keys that a log must have", "rules"),
@@ -51,10 +52,10 @@ VERBS = {
     "report": Verb("timelines, curves and scores; --serve follows a run", "timetotrain.report"),
     "compare": _compliance("two runs or systems side by side", "compare"),
     "package": _compliance("build the submission of your results", "package"),
-    "systems": Verb("list, show, detect and validate machines", "systems.__main__", ()),
+    "systems": Verb("list, show, detect and validate machines", "timetotrain.forecast.cli", ()),
     "forecast": Verb(
         "how long a run takes on a machine that you lack",
-        "systems.__main__",
+        "timetotrain.forecast.cli",
         ("predict",),
     ),
     "completion": Verb("print the completion of a shell", "timetotrain.completion"),

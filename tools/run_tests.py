@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
 
-from tests import journal
+from tools import journal
 
 ROOT = Path(__file__).resolve().parents[1]
 # Folders that share a part; what none of them names is the last part.

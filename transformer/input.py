@@ -8,6 +8,7 @@ one source sentence.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -15,10 +16,11 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from common.data import padding, record_stream, tfrecords
+from common.data import padding, record_counts, record_stream, tfrecords
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.text import parallel
+from common.files import check_there
+from common.text import parallel, subwords
 from common.text.subwords import Subwords, check_size
 from transformer.config import NOTE, Config
 from transformer.model import INPUTS
@@ -107,11 +109,26 @@ def references(config: Config, data_dir: str | os.PathLike) -> list[str]:
     return [target for _, target in _eval_pairs(config, Path(data_dir))]
 
 
-def check(config: Config, data_dir: str | os.PathLike) -> None:
-    """Raises UserError where files are missing, or their numbers of examples are not the configuration's."""
-    files = tfrecords.list_files(data_dir, config.data.train_pattern, FIX)
+def check_files(config: Config, data_dir: str | os.PathLike) -> None:
+    """Checks names, and what our own notes say, without opening a file of the data.
+
+    Raises:
+      UserError: files or a library are missing, or a note contradicts the configuration.
+    """
+    subwords.check_installed()
+    data, folder = config.data, Path(data_dir)
+    files = tfrecords.list_files(data_dir, data.train_pattern, FIX)
+    check_there(folder / data.vocabulary, "init_datasets.sh makes it")
+    for name in (data.eval_source, data.eval_reference):
+        check_there(folder / name, "correct the path")
     _check_note(config, os.path.join(os.fspath(data_dir), NOTE))
-    tfrecords.check_totals(files, config.num_train_examples, "num_train_examples")
+    record_counts.check_totals(files, config.num_train_examples, "num_train_examples", read=False)
+
+
+def check(config: Config, data_dir: str | os.PathLike) -> None:
+    """Raises UserError where the data are bad, or their numbers of examples are not the configuration's."""
+    files = tfrecords.list_files(data_dir, config.data.train_pattern, FIX)
+    record_counts.check_totals(files, config.num_train_examples, "num_train_examples")
     sentences = len(_sentences(config, Path(data_dir))["index"])
     if sentences != config.num_eval_examples:
         raise UserError(
@@ -127,7 +144,7 @@ def _check_note(config: Config, path: str) -> None:
     try:
         with tf.io.gfile.GFile(path) as file:
             note = dict(json.load(file))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: no note of a conversion ({error}); convert the text again") from error
     for field, name in (("max_sequence_length", "max_length"), ("packed_length", "packed_length")):
         there, here = note.get(name), getattr(config, field)
@@ -206,15 +223,16 @@ def _eval_pairs(config: Config, folder: Path) -> list[tuple[str, str]]:
     return list(parallel.read_pairs(folder / config.data.eval_source, folder / config.data.eval_reference))
 
 
+@functools.lru_cache(maxsize=1)  # The check and the batches share one reading.
 def _sentences(config: Config, folder: Path) -> dict[str, np.ndarray]:
     """Encodes all source sentences into the arrays of a batch; targets are empty."""
-    subwords = Subwords(folder / config.data.vocabulary)
-    check_size(subwords, config.vocabulary_size)
+    words = Subwords(folder / config.data.vocabulary)
+    check_size(words, config.vocabulary_size)
     pairs = _eval_pairs(config, folder)
     arrays = {name: np.zeros([len(pairs), config.packed_length], np.int32) for name in INPUTS}
     longest = config.decode.source_length
     for i, (source, _) in enumerate(pairs):
-        tokens = subwords.encode(source)
+        tokens = words.encode(source)
         if len(tokens) > longest:
             raise UserError(
                 f"{folder / config.data.eval_source}: line {i + 1} has {len(tokens)} tokens, more than "

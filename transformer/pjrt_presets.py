@@ -1,4 +1,4 @@
-"""Defines presets of the Transformer for TPU v5e and v6e, H100 and B200, which run through jax. TensorFlow-free.
+"""Defines presets of the Transformer for TPU v5e and v6e, H100, H200 and B200, which run through jax. TensorFlow-free.
 
 Batch and schedule are those of the nearest published row, which `source` names; tests/test_presets.py compares them.
 The division is open: nobody has submitted these values on these machines. docs/presets/transformer.md has the sources.
@@ -45,6 +45,7 @@ _OF_8 = Config(
     replicas="pjrt",
     num_replicas=8,
     global_batch_size=320,
+    max_sequence_length=64,
     eval_batch_size=512,
     train_epochs=6.0,
     optimizer=Optimizer(name="lazy_adam", base_learning_rate=1.665, beta_2=0.98, epsilon=1e-9),
@@ -56,6 +57,10 @@ PRESETS: dict[str, Config] = {
     "tpu-v5e-256": replace(_OF_256, hardware="tpu-v5e-256"),
     "tpu-v6e-16": replace(_OF_16, hardware="tpu-v6e-16"),
     "tpu-v6e-256": replace(_OF_256, hardware="tpu-v6e-256"),
+    # One GPU takes in turn what eight take at once.
+    "h100-1": replace(_OF_8, hardware="h100-1", num_replicas=1, accumulation_steps=8, eval_batch_size=64),
     "h100-8": replace(_OF_8, hardware="h100-8"),
+    "h200-1": replace(_OF_8, hardware="h200-1", num_replicas=1, accumulation_steps=8, eval_batch_size=64),
+    "h200-8": replace(_OF_8, hardware="h200-8"),
     "b200-8": replace(_OF_8, hardware="b200-8"),
 }

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from common.config.automatic import Rule
 from common.config.clock import Clock
-from common.config.here import Rule
 from common.config.presets import named
 from common.config.schema import Communication, Optimizer, Schedule
 from transformer import pjrt_presets
@@ -129,7 +129,8 @@ _V07_2048 = Config(
 )
 
 # 81,920 tokens are 320 sequences of 256. A peak of 1.9e-3 after 750 steps needs a base_learning_rate of 1.9e-3 *
-# sqrt(750 * 1024). Four micro-batches of 10 sequences, whose logits take 1.4 GB: a V100 has 16 or 32 GB.
+# sqrt(750 * 1024). Pairs end at the --max-source-positions of each row's script. Four micro-batches of 10 sequences,
+# whose logits take 1.4 GB: a V100 has 16 or 32 GB.
 _V100_8 = Config(
     hardware="v100-8",
     source="NV7 DGX-1 transformer: 81,920 tokens, peak 1.9e-3, warmup 750 (mlperf_facts 4); betas and "
@@ -140,6 +141,7 @@ _V100_8 = Config(
     loss_scale=1024.0,
     num_replicas=8,
     global_batch_size=320,
+    max_sequence_length=64,
     accumulation_steps=4,
     eval_batch_size=512,
     train_epochs=6.0,
@@ -210,6 +212,7 @@ _V07_PRESETS = {
         "results/dgx2h_ngc20.06_pytorch/transformer: 131,072 tokens, peak 1.976e-3, warmup 1000",
         num_replicas=16,
         global_batch_size=512,
+        max_sequence_length=80,
         accumulation_steps=2,
         optimizer=Optimizer(name="lazy_adam", base_learning_rate=2.0, beta_2=0.98, epsilon=1e-9),
         schedule=Schedule(kind="noam", warmup_steps=1000.0, width=1024),
@@ -222,6 +225,7 @@ _V07_PRESETS = {
         "results/dgx2h_n10_ngc20.06_pytorch/transformer: 737,280 tokens, peak 1.732e-3, warmup 400",
         num_replicas=160,
         global_batch_size=2880,
+        max_sequence_length=76,
         accumulation_steps=1,
         eval_batch_size=3040,
         train_epochs=8.0,
@@ -237,6 +241,7 @@ _V07_PRESETS = {
         "results/dgx2h_n60_ngc20.06_pytorch/transformer: 737,280 tokens, peak 1.732e-3, warmup 400",
         num_replicas=960,
         global_batch_size=2880,
+        max_sequence_length=76,
         accumulation_steps=1,
         eval_batch_size=3840,
         train_epochs=8.0,
@@ -276,7 +281,7 @@ _CPU_PRESETS = {
         schedule=Schedule(kind="noam", warmup_steps=100.0, width=64),
         decode=Decode(source_length=40, extra_length=10),
     ),
-    # Most of an hour: captions of photographs, English to German (studies/multi30k.py).
+    # Most of an hour: captions of photographs, English to German (lab/studies/multi30k.py).
     "cpu-multi30k": replace(
         _CPU,
         source="this repository, for two CPU cores; layers, widths and dropout as Transformer-Tiny of Wu et al., 'Good "
@@ -304,7 +309,7 @@ PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESE
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a packed sequence, in bytes (bench/batch_memory.py: cpu-multi30k, most of it the logits)."""
+    """Memory of a packed sequence, in bytes (lab/bench/batch_memory.py: cpu-multi30k, most of it the logits)."""
     layers = 4 * config.layers * (20 * config.width + 4 * config.hidden)
     return config.packed_length * (24 * config.vocabulary_size + layers)
 

@@ -1,5 +1,5 @@
 """Command line of the tsm_kinetics benchmark: `python -m tsm_kinetics --system=cpu-tiny --data_dir=DIR`."""
 
-from common.run import cli
+from timetotrain.run import cli
 
 cli.main("tsm_kinetics")

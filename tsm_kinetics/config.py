@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from common.config.closed_fields import system_field
 from common.config.quality import Measure
-from common.config.ranges import at_least, fraction, one_of
+from common.config.ranges import at_least, fraction, one_of, positive
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -94,6 +94,11 @@ class Config(RunConfig):
     inflation: str = "mean"
     data: Data = Data()
 
+    # The stem and the four stages of the residual network.
+    stages: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("conv1", "bn1"),
+        *((f"layer{stage}.",) for stage in range(1, 5)),
+    )
     quality: ClassVar[Measure] = Measure("top-1 accuracy", unit="%")
 
     weights_field: ClassVar[str] = "initial_weights"
@@ -115,9 +120,8 @@ class Config(RunConfig):
             return super().weight_transformations
         return f"{super().weight_transformations}, 2-D kernels inflated to 3-D ({self.inflation})"
 
-    def validate(self) -> None:
+    def validate_own_fields(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
-        super().validate()
         one_of(self, "model", MODELS)
         one_of(self, "inflation", INFLATIONS)
         one_of(self, "data.sampling", SAMPLINGS)
@@ -131,11 +135,14 @@ class Config(RunConfig):
             raise UserError(f"config.blocks={self.blocks}: give four positive numbers such as 3,4,6,3")
         if not 0 <= self.shift_fraction <= 0.5:
             raise UserError(f"config.shift_fraction={self.shift_fraction}: must be in [0, 0.5]")
+        fraction(self, "batch_norm_momentum")
+        positive(self, "batch_norm_epsilon")
         self._validate_data()
 
     def _validate_data(self) -> None:
         data = self.data
         at_least(self, 1, "data.window", "data.eval_clips", "data.eval_short_side", "data.eval_size")
+        at_least(self, 0, "data.private_threads")
         fraction(self, "data.jitter")
         if data.modality == "rgb_difference" and self.frames < 2:
             raise UserError("config.num_frames=1: data.modality=rgb_difference needs two frames; raise it")

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import conversion, tfrecords
+from common.data import conversion, record_counts, tfrecords
 from common.errors import UserError
 from tsm_kinetics import shards, video
 
@@ -159,6 +159,7 @@ def convert(
             if not (path.is_file() and shards.index_path(path).is_file()):
                 tasks.append((path, [videos[i] for i in order[shard::count]], labels, settings))
     conversion.write_shards(_write_shard, tasks, workers)
+    record_counts.write(folder, [path.name for path in paths])
     failed = _summary(folder, paths)
     for split in splits:
         if not len(shards.Index(folder, split)):

@@ -15,7 +15,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from common.data import padding, pipeline, tfrecords
+from common.data import padding, pipeline, record_counts, tfrecords
 from common.data.images import normalise_rgb
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
@@ -29,6 +29,14 @@ _ORDER_STREAM = 0x6F72  # Makes the key of the order differ from those of sampli
 _KEPT_ORDERS = (
     3  # Permutations kept: a step may reach into the next epoch while an earlier one is still being read.
 )
+
+
+def check_files(config: Config, data_dir: str | os.PathLike) -> None:
+    """Raises UserError where shards or their indices are missing, or a note has other numbers of videos; opens none."""
+    for training, field in ((True, "num_train_examples"), (False, "num_eval_examples")):
+        files = shards.check_files(data_dir, SPLITS[training])
+        if record_counts.noted(files):  # On the clock the index tells the number.
+            record_counts.check_totals(files, getattr(config, field), field, read=False)
 
 
 def load(config: Config, data_dir: str | os.PathLike, training: bool) -> shards.Index:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.config.here import Rule
+from common.config.automatic import Rule
 from common.config.presets import momentum_key, named, solver_keys, without_metadata
 from common.config.schema import Optimizer, Schedule
 from tsm_kinetics.config import Config, Data
@@ -87,7 +87,7 @@ PRESETS: dict[str, Config] = named(
             num_classes=10,
             optimizer=Optimizer(name="adam", base_learning_rate=0.001, epsilon=1e-8),
             schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
-            # Differences of frames hide the background, by which so few clips can be told (studies/ucf101/tuning.md).
+            # Differences of frames hide the background, which would give clips away (lab/studies/ucf101/tuning.md).
             data=Data(
                 window=16,
                 modality="rgb_difference",
@@ -213,7 +213,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a training clip, in bytes (bench/batch_memory.py: cpu-ucf101 in bf16)."""
+    """Memory of a training clip, in bytes (lab/bench/batch_memory.py: cpu-ucf101 in bf16)."""
     area = config.frames / 8 * (config.image_size / 64) ** 2 * config.width / 16 * sum(config.blocks) / 4
     return 6e6 * area * (1 if config.precision == "bf16" else 2)
 

@@ -6,11 +6,11 @@ import os
 import pathlib
 from collections.abc import Iterator, Mapping
 
-import h5py
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common.data import npz
 from common.distributed.replicas.base import Replicas
 from common.errors import UserError
 from common.layers import weight_files
@@ -84,46 +84,39 @@ def _load_classifier(layer: tf_keras.layers.Dense, weights: Mapping[str, np.ndar
 def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
     try:
         if os.fspath(path).endswith(".npz"):
-            with np.load(path) as stored:
-                return {name: stored[name] for name in stored.files}
+            return npz.read(path)
         if os.fspath(path).endswith((".pth", ".pt")):
             return weight_files.torch_arrays(pathlib.Path(path))
-        with h5py.File(path) as file:
-            return dict(_from_keras(file))
+        return dict(_from_keras(weight_files.hdf_arrays(path)))
     except weight_files.DAMAGE as error:  # The errors of h5py are among these.
         raise UserError(
             f"{path}: no .npz, .pth or .h5 file of weights ({error}); see tsm_kinetics/README.md"
         ) from error
 
 
-def _from_keras(file: h5py.File) -> Iterator[tuple[str, np.ndarray]]:
+def _from_keras(arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (torchvision's name, array in torchvision's layout) of each weight of tf_keras.applications.ResNet50.
 
     Keras's convolutions have a bias, which the batch norm after them subtracts again: it goes into the moving mean.
+
+    Args:
+      arrays: by their paths in the file, LAYER/.../NAME.
     """
+    layers: dict[str, dict[str, np.ndarray]] = {}
+    for path, array in arrays.items():
+        layer = layers.setdefault(weight_files.torchvision_name(path.partition("/")[0]), {})
+        layer[path.rpartition("/")[2]] = array
     biases = {}
-    for group in file:
-        name = weight_files.torchvision_name(group)
-        arrays = {key.split(":")[0]: np.array(value) for key, value in _leaves(file[group])}
+    for name, layer in layers.items():
         if name == "fc":
-            yield "fc.weight", arrays["kernel"].T
-            yield "fc.bias", arrays["bias"]
-        elif "kernel" in arrays:
-            yield f"{name}.weight", np.transpose(arrays["kernel"], [3, 2, 0, 1])
-            biases[name.replace("conv", "bn").replace("downsample.0", "downsample.1")] = arrays["bias"]
-    for group in file:
-        name = weight_files.torchvision_name(group)
-        arrays = {key.split(":")[0]: np.array(value) for key, value in _leaves(file[group])}
-        if "gamma" in arrays:
-            yield f"{name}.weight", arrays["gamma"]
-            yield f"{name}.bias", arrays["beta"]
-            yield f"{name}.running_mean", arrays["moving_mean"] - biases[name]
-            yield f"{name}.running_var", arrays["moving_variance"]
-
-
-def _leaves(group: h5py.Group) -> Iterator[tuple[str, h5py.Dataset]]:
-    for key, value in group.items():
-        if isinstance(value, h5py.Group):
-            yield from _leaves(value)
-        else:
-            yield key, value
+            yield "fc.weight", layer["kernel"].T
+            yield "fc.bias", layer["bias"]
+        elif "kernel" in layer:
+            yield f"{name}.weight", np.transpose(layer["kernel"], [3, 2, 0, 1])
+            biases[name.replace("conv", "bn").replace("downsample.0", "downsample.1")] = layer["bias"]
+    for name, layer in layers.items():
+        if "gamma" in layer:
+            yield f"{name}.weight", layer["gamma"]
+            yield f"{name}.bias", layer["beta"]
+            yield f"{name}.running_mean", layer["moving_mean"] - biases[name]
+            yield f"{name}.running_var", layer["moving_variance"]

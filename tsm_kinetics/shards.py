@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from common.data import tfrecords
+from common.data import npz, tfrecords
 from common.errors import UserError
 from common.files import NPZ_DAMAGE, whole
 from tsm_kinetics.video import Clip
@@ -24,6 +24,7 @@ from tsm_kinetics.video import Clip
 FIX = "set DATA_DIR to a folder that tsm_kinetics/init_datasets.sh or `timetotrain data` filled"
 _HEADER, _FOOTER = 12, 4  # Bytes before and after a record: tensorflow/core/lib/io/record_writer.h.
 _OPEN_FILES = 256
+_AGAIN = "remove both and run tsm_kinetics.convert again"
 
 
 def index_path(shard: str | os.PathLike) -> Path:
@@ -132,19 +133,39 @@ class Index:
         return [_read(path, int(self.length[i]), int(self.offset[i])) for i in places]
 
 
+def check_files(data_dir: str | os.PathLike, split: str) -> list[str]:
+    """Returns the shards of `split`, each of which has an index; opens none of them.
+
+    Raises:
+      UserError: there are no shards, or an index is missing.
+    """
+    files = tfrecords.list_files(data_dir, f"{split}-*", FIX)
+    for path in files:
+        if not index_path(path).is_file():
+            raise _no_index(path)
+    return files
+
+
+def _no_index(path: str) -> UserError:
+    return UserError(f"{path}: its index {index_path(path).name} is missing; {_AGAIN}")
+
+
 def _load(path: str) -> dict[str, np.ndarray]:
     index = index_path(path)
-    again = "remove both and run tsm_kinetics.convert again"
     try:
-        with np.load(index) as stored:
-            arrays = {name: stored[name] for name in stored.files}
+        arrays = npz.read(index)
         actual = os.path.getsize(path)
+        begin, size = arrays["offset"], arrays["length"]
+        if begin.dtype.kind not in "iu" or size.dtype.kind not in "iu" or arrays["count"].sum() != len(begin):
+            raise ValueError("its frames do not add up")
+        if (begin < 0).any() or (size < 0).any() or (size > actual).any():
+            raise ValueError("a frame lies outside its shard")
         if actual != int(arrays["bytes"]):
-            raise UserError(f"{path}: {actual} bytes, {int(arrays['bytes'])} expected; {again}")
+            raise UserError(f"{path}: {actual} bytes, {int(arrays['bytes'])} expected; {_AGAIN}")
     except FileNotFoundError as error:
-        raise UserError(f"{path}: its index {index.name} is missing; {again}") from error
+        raise _no_index(path) from error
     except NPZ_DAMAGE as error:
-        raise UserError(f"{index}: damaged ({error}); {again}") from error
+        raise UserError(f"{index}: damaged ({error}); {_AGAIN}") from error
     return arrays
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,6 +17,7 @@ from common.train.classification import seen_once, top_k_sums
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from tsm_kinetics import input as pipeline
 from tsm_kinetics import model, pretrained
+from tsm_kinetics.config import Config
 
 
 class Task(task.Task):
@@ -23,17 +25,19 @@ class Task(task.Task):
 
     input = pipeline
     has_pictures = True
-    # The stem and the four stages of the residual network.
-    stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 5)))
     input_errors = (
         *task.Task.input_errors,
         tf.errors.UnknownError,
     )  # Raised for an exception in a numpy_function.
 
-    def check_input(self) -> None:
+    def __init__(self, config: Config, data_dir: str | None):
+        super().__init__(config, data_dir)
+        # The check and the batches share one reading.
+        self._load = functools.lru_cache(maxsize=2)(functools.partial(pipeline.load, config, data_dir))
+
+    def check_data(self) -> None:
         for training in (True, False):
-            pipeline.load(self.config, self.data_dir, training)
-        self.check_weights_file()
+            self._load(training)
 
     def find_damage(self) -> UserError | None:
         return pipeline.diagnose(self.config, self.data_dir)
@@ -46,11 +50,11 @@ class Task(task.Task):
         return network
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        index = pipeline.load(self.config, self.data_dir, training=True)
+        index = self._load(True)
         return pipeline.train_input(self.config, index, shard, batch_size, start_step)
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        index = pipeline.load(self.config, self.data_dir, training=False)
+        index = self._load(False)
         return pipeline.eval_input(self.config, index, shard, batch_size)
 
     def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:

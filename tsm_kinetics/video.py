@@ -11,9 +11,7 @@ import av
 import numpy as np
 from PIL import Image
 
-MAX_FRAMES = (
-    100_000  # Most frames of a video, an hour at 25 per second; more is no clip, or a damaged header.
-)
+from common.data.videos import MOST_FRAMES, MOST_PIXELS, opened
 
 
 class BadVideoError(Exception):
@@ -54,18 +52,20 @@ def read(path: str | os.PathLike, short_side: int, rate: float = 0.0, quality: i
     encoded: list[bytes] = []
     size, remark = (0, 0), ""
     try:
-        with av.open(os.fspath(path)) as container:
+        with opened(path) as container:
             if not container.streams.video:
                 raise BadVideoError("holds no video stream")
             stream = container.streams.video[0]
             stream.thread_type = "AUTO"
             shown = _evenly(container.decode(stream), rate) if rate else container.decode(stream)
             for frame in shown:
+                if frame.width * frame.height > MOST_PIXELS:
+                    raise BadVideoError(f"has frames of {frame.width} x {frame.height} pixels")
                 picture = _picture(frame, short_side, size)
                 size = size if any(size) else picture.size
                 encoded.append(_jpeg(picture, quality))
-                if len(encoded) > MAX_FRAMES:
-                    raise BadVideoError(f"holds more than {MAX_FRAMES} frames")
+                if len(encoded) > MOST_FRAMES:
+                    raise BadVideoError(f"holds more than {MOST_FRAMES} frames")
     except (av.error.FFmpegError, OSError, ValueError) as error:
         if not encoded:
             raise BadVideoError(f"cannot be decoded: {getattr(error, 'strerror', None) or error}") from error

@@ -36,3 +36,27 @@ class BatchNormSpan:
                 f"config.batch_norm_span={span} does not group {self.num_groups} replicas of {batch} "
                 f"images; use a divisor of {batch}, or {batch} times a divisor of {self.num_groups}"
             )
+
+
+def check_tiles(num_replicas: int, size: int, tile_rows: int = 1, grid_columns: int = 0) -> None:
+    """Checks the arguments of `common.distributed.replicas.base.replica_groups`.
+
+    Raises:
+      UserError: the sizes do not divide.
+    """
+    if not grid_columns:
+        if tile_rows != 1:
+            raise UserError(
+                f"tiles of {tile_rows} rows need the columns of the replicas' grid; set grid_columns"
+            )
+        if size < 1 or num_replicas % size:
+            raise UserError(f"groups of {size} replicas do not divide {num_replicas} replicas; use a divisor")
+        return
+    if grid_columns < 1 or num_replicas % grid_columns:
+        raise UserError(f"grid_columns={grid_columns} does not divide {num_replicas} replicas; use a divisor")
+    grid_rows, columns = num_replicas // grid_columns, size // max(tile_rows, 1)
+    if size < 1 or tile_rows < 1 or size % tile_rows or grid_rows % tile_rows or grid_columns % columns:
+        raise UserError(
+            f"groups of {size} replicas in {tile_rows} rows do not tile {grid_rows} x {grid_columns} replicas; use a "
+            f"divisor of {size} and {grid_rows} rows, and a divisor of {grid_columns} columns"
+        )

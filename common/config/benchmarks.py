@@ -24,7 +24,11 @@ def command(name: str) -> str:
 def module(benchmark: str, part: str) -> ModuleType:
     """Imports and returns a module of a benchmark; `part` is "config", "presets" or "task".
 
+    Nothing is imported for a name that is not in NAMES.
+
     Raises:
       ModuleNotFoundError: no such benchmark or part.
     """
+    if benchmark not in NAMES:
+        raise ModuleNotFoundError(f"no benchmark {benchmark!r}", name=f"{PREFIX}{benchmark}")
     return importlib.import_module(f"{PREFIX}{benchmark}.{part}")

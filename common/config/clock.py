@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import fractions
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from common.config.schema import RunConfig
 from common.errors import UserError
 
 
@@ -38,22 +39,28 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Clock:
-    """Lengths of a run in steps and epochs, derived from its configuration."""
+    """Lengths of a run in steps and epochs, derived from its configuration.
+
+    Attributes:
+      first_evaluations: (steps, epochs) trained before each evaluation until they come at even distances.
+    """
 
     num_examples: int
     global_batch_size: int
     train_steps: int
     steps_per_block: int
-    first_block_steps: int
     epochs_per_block: float
-    first_block_epochs: float
+    first_evaluations: tuple[tuple[int, float], ...]
     num_eval_examples: int
     eval_batch_size: int
     rounding: str
 
     @classmethod
-    def of(cls, config: RunConfig) -> Clock:
+    def of(cls, config: Any) -> Clock:
         """Returns the clock of a configuration.
+
+        Args:
+          config: a RunConfig.
 
         Raises:
           UserError: no training or evaluation examples, or a run of less than one step.
@@ -76,9 +83,8 @@ class Clock:
             global_batch_size=config.global_batch_size,
             train_steps=train_steps,
             steps_per_block=per_block,
-            first_block_steps=config.first_block_steps or steps(config.first_block_epochs) or per_block,
             epochs_per_block=config.epochs_per_block,
-            first_block_epochs=config.first_block_epochs or config.epochs_per_block,
+            first_evaluations=_first_evaluations(config, steps, per_block),
             num_eval_examples=config.examples_per_evaluation,
             eval_batch_size=config.eval_batch_size,
             rounding=config.steps_per_epoch_rounding,
@@ -111,18 +117,41 @@ class Clock:
         block, that block comes first, with no steps left.
         """
         first, index, previous_epoch = 0, 0, 0
-        size = self.first_block_steps
-        while first < self.train_steps:
-            end = min(first + size, self.train_steps)
+        for planned, epochs in self._evaluations():
+            if first >= self.train_steps:
+                return
+            end = min(planned, self.train_steps)
+            if end <= first:  # `eval_epochs` lists epochs of less than a step.
+                continue
             # A whole block counts its configured epochs, however its steps are rounded (79 of 65,536 images are 4.04).
-            whole = round(self.first_block_epochs + index * self.epochs_per_block)
-            last_epoch = whole if end - first == size else self.epoch_number(end)
+            last_epoch = round(epochs) if end == planned else self.epoch_number(end)
             # Every block counts at least one epoch, even if shorter than half of one: logged epochs must increase.
             last_epoch = max(last_epoch, previous_epoch + 1)
             if end > start_step or (end == start_step and not evaluated):
                 begin = max(first, start_step)
                 yield Block(index, begin, end - begin, previous_epoch + 1, last_epoch)
-            first, index, previous_epoch, size = end, index + 1, last_epoch, self.steps_per_block
+            first, index, previous_epoch = end, index + 1, last_epoch
+
+    def _evaluations(self) -> Iterator[tuple[int, float]]:
+        """Yields (steps, epochs) trained before each evaluation, without end."""
+        yield from self.first_evaluations
+        steps, epochs = self.first_evaluations[-1]
+        for number in itertools.count(1):
+            yield steps + number * self.steps_per_block, epochs + number * self.epochs_per_block
+
+
+def _first_evaluations(
+    config: Any, steps: Callable[[float], int], per_block: int
+) -> tuple[tuple[int, float], ...]:
+    """Returns (steps, epochs) before each evaluation that `eval_epochs` lists, or before the first one."""
+    if not config.eval_epochs:
+        first = config.first_block_steps or steps(config.first_block_epochs) or per_block
+        return ((first, config.first_block_epochs or config.epochs_per_block),)
+    every = exact(config.epochs_per_block)
+    return tuple(
+        (round(exact(epoch) / every * per_block) if config.steps_per_block else steps(epoch), epoch)
+        for epoch in config.eval_epochs
+    )
 
 
 def exact(value: float) -> fractions.Fraction:
@@ -130,5 +159,5 @@ def exact(value: float) -> fractions.Fraction:
     return fractions.Fraction(value).limit_denominator(1 << 20)
 
 
-def _round(value: fractions.Fraction, config: RunConfig) -> int:
+def _round(value: fractions.Fraction, config: Any) -> int:
     return math.floor(value) if config.steps_per_epoch_rounding == "floor" else math.ceil(value)

@@ -28,7 +28,7 @@ def rule_field(default: Any) -> Any:
     """Declares a field of the rules or the problem: no closed run changes it, even where the log shows it.
 
     A closed run may change a field without a mark if a line of the log's header shows it to the rules
-    (common/run/closed_division.py).
+    (timetotrain/run/closed_division.py).
     """
     return dataclasses.field(default=default, metadata={"closed": "fixed"})
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import types
+import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from common.config import own
+from common.config import plugins
+from common.config.fields import kind_of
 from common.config.overrides import field_types
 from common.errors import UserError, near
 
@@ -20,25 +23,43 @@ def to_dict(config: Any) -> dict[str, Any]:
     return dataclasses.asdict(config)
 
 
-def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
+def from_dict(cls: type[C], values: Mapping[str, Any], path: str = "config") -> C:
     """Returns the configuration that `to_dict` converted; JSON lists become tuples again.
 
     Raises:
-      UserError: a field that this version does not know.
+      UserError: a field that this version does not know, or a value of another kind than the field's.
     """
+    if not isinstance(values, Mapping):
+        raise UserError(f"{path}: is no group of fields; written by another version?")
     hints = field_types(cls)
     fields = {}
     for name, value in values.items():
         if name not in hints:
             hint = near(name, list(hints))
-            raise UserError(f"config.{name}: unknown field{hint}; written by another version?")
+            raise UserError(f"{path}.{name}: unknown field{hint}; written by another version?")
         kind = hints[name]
         if dataclasses.is_dataclass(kind):
-            value = from_dict(kind, value)
-        elif isinstance(value, list):
-            value = tuple(value)
+            fields[name] = from_dict(kind, value, f"{path}.{name}")
+            continue
+        value = tuple(value) if isinstance(value, list) else value
+        if not _fits(value, kind):
+            raise UserError(
+                f"{path}.{name}={str(value)[:80]}: not {kind_of(kind)}; written by another version?"
+            )
         fields[name] = value
     return cls(**fields)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a field's type; a whole number is a number too."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in arguments)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is kind or (kind is type(None) and value is None)
 
 
 def digest(config: Any) -> str:
@@ -52,7 +73,7 @@ def digest(config: Any) -> str:
     """
     values = _digested(config)
     if functions := config.own_functions():
-        values["own_functions"] = {field: own.digest(field, name) for field, name in functions.items()}
+        values["own_functions"] = {field: plugins.digest(field, name) for field, name in functions.items()}
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -75,7 +75,7 @@ def override(config: C, path: str, value: str) -> C:
       UserError: an unknown field (the message lists similar names) or a value of the wrong type.
     """
     if path == "legw":
-        return legw(config, _parse(value, float, "config.legw"))
+        return legw(config, parse_value(value, float, "config.legw"))
     return _override(config, path.split("."), value, "config." + path)
 
 
@@ -110,10 +110,20 @@ def _override(config: Any, parts: Sequence[str], value: str, full: str) -> Any:
     if dataclasses.is_dataclass(current):
         names = ", ".join(f.name for f in dataclasses.fields(current))
         raise UserError(f"--{full}={value}: {head!r} is a group; set one of its fields: {names}")
-    return dataclasses.replace(config, **{head: _parse(value, types_[head], full)})
+    return dataclasses.replace(config, **{head: parse_value(value, types_[head], full)})
 
 
-def _parse(text: str, kind: Any, full: str) -> Any:
+def parse_value(text: str, kind: Any, full: str) -> Any:
+    """Returns the value of a field or flag from its text.
+
+    Args:
+      text: as a command line has it.
+      kind: the field's type.
+      full: the field's name on a command line, without dashes.
+
+    Raises:
+      UserError: not a value of that type.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     optional = origin in (typing.Union, types.UnionType)
     if optional and text.lower() in ("none", ""):

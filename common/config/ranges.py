@@ -5,6 +5,7 @@ A field is named by its path behind `--config.`: "width" or "data.max_boxes".
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,21 @@ def at_least(config: Any, least: int, *paths: str) -> None:
         # Negated, so that nan fails.
         if not (value := _get(config, path)) >= least:
             raise UserError(f"config.{path}={value}: must be at least {least}")
+
+
+def positive(config: Any, *paths: str) -> None:
+    """Raises UserError where one of the fields is not a finite number above 0."""
+    for path in paths:
+        if not 0 < (value := _get(config, path)) < math.inf:
+            raise UserError(f"config.{path}={value}: must be positive")
+
+
+def interval(config: Any, *paths: str) -> None:
+    """Raises UserError where one of the fields is not a range LOW,HIGH of positive numbers."""
+    for path in paths:
+        value = _get(config, path)
+        if len(value) != 2 or not 0 < value[0] <= value[1] < math.inf:
+            raise UserError(f"config.{path}={value}: must be two numbers above 0, the lower one first")
 
 
 def fraction(config: Any, *paths: str) -> None:

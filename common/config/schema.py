@@ -7,18 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from common.config import own, quality
+from common.config import plugins, quality, validation
 from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import at_least, one_of
-from common.errors import UserError
-
-PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
-RULESETS = ("0.6.0", "0.7.0")
-REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu", "pjrt")
-SUMMATIONS = ("flat", "hierarchical", "2d")
-WIRES = ("full", "bf16", "bf16_sum")
-LARGEST_SEED = 2**32 - 1  # The largest that np.random.seed takes.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,18 +74,22 @@ class Schedule:
         # Rounded to six decimals first, so that 28.999999999999996 counts as 29 steps.
         return self.warmup_steps or math.floor(round(self.warmup_epochs * steps_per_epoch, 6))
 
+    def decay_end(self, steps_per_epoch: float, train_steps: int) -> int:
+        """The step at which "poly" and "cosine" end: that of `train_epochs`, or the end of training."""
+        return round(self.train_epochs * steps_per_epoch) or train_steps
+
     def decay_steps(self, steps_per_epoch: float, train_steps: int) -> float:
         """Steps over which "poly" and "cosine" decay: T - Sw + 1 (lars_util.py as above), or T over the whole run.
 
         T is the end of the decay and Sw its start, in steps.
         """
-        end = round(self.train_epochs * steps_per_epoch) or train_steps
+        end = self.decay_end(steps_per_epoch, train_steps)
         return max(end - self.decay_start(steps_per_epoch) + (0 if self.decay_over_whole_run else 1), 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """The optimizer `name`, one of common.optim.optimizers.RULES or MODULE:FUNCTION; a rule ignores other fields.
+    """The optimizer `name`, one of common.config.validation.OPTIMIZERS or MODULE:FUNCTION; a rule ignores other fields.
 
     Attributes:
       name: the rule, e.g. "sgd", "lars", "adam"; or MODULE:FUNCTION, a rule of your own (docs/add-an-optimizer.md).
@@ -147,12 +142,12 @@ class Optimizer:
     @property
     def is_own(self) -> bool:
         """Whether `name` is MODULE:FUNCTION, a rule that is no part of this project."""
-        return own.is_own(self.name)
+        return plugins.is_own(self.name)
 
     @property
     def short_name(self) -> str:
         """The name without its module, for the names of logged keys."""
-        return own.short(self.name)
+        return plugins.short(self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,12 +212,14 @@ class RunConfig:
       steps_per_block: training steps between evaluations; 0 derives it from `epochs_per_block`.
       epochs_per_block, first_block_epochs: epochs between evaluations, and before the first one (0: as the others).
       first_block_steps: training steps before the first evaluation; 0 derives it from `first_block_epochs`.
+      eval_epochs: epochs before each of the first evaluations, where their distances differ; the others follow every
+        `epochs_per_block`. In steps they are that part of `steps_per_block`.
       quality_target: the quality to reach, in the logged unit; None: none, the run trains to its end and is no result.
       checkpoint_blocks: blocks between checkpoints, if a checkpoint folder is given.
       init: weights to start from, as far as they fit: a checkpoint, or a file that common/layers/weight_files.py reads;
         "" starts as the preset says. `--init=FILE` is short for it.
-      frozen_stages: so many of the network's first stages keep the weights that they start from; the stages are listed
-        in BENCHMARK/task.py. `--frozen_stages=N` is short for it.
+      frozen_stages: number of the network's first stages that keep the weights that they start from; `stages` in
+        BENCHMARK/config.py lists the stages. `--frozen_stages=N` is short for it.
     """
 
     benchmark: str = rule_field("")
@@ -259,96 +256,40 @@ class RunConfig:
     checkpoint_blocks: int = system_field(1)
     loss_scale_growth_steps: int = later_field(0, closed="free")
     steps_per_execution: int = later_field(1, closed="free")
+    eval_epochs: tuple[float, ...] = later_field((), closed="free")
     init: str = later_field("")
     frozen_stages: int = later_field(0)
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
 
     # For benchmarks that can start from a trained network: the field that names its file, and the network that a closed
-    # run must start from (common/run/closed_division.py).
+    # run must start from (timetotrain/run/closed_division.py).
     weights_field: ClassVar[str] = ""
     starts_from: ClassVar[str] = ""
+    # The network's stages from the input on, each the beginnings of its layers' names (common/train/names.py);
+    # `frozen_stages` counts them.
+    stages: ClassVar[tuple[tuple[str, ...], ...]] = ()
     # The quality's own name and unit, and the fields that hold its targets (common/config/quality.py).
     quality: ClassVar[Measure] = Measure("quality")
     target_fields: ClassVar[tuple[str, ...]] = ("quality_target",)
 
     def validate(self) -> None:
-        """Raises UserError where fields contradict each other."""
-        one_of(self, "precision", PRECISIONS)
-        one_of(self, "ruleset", RULESETS)
-        one_of(self, "replicas", REPLICAS)
-        one_of(self, "division", ("closed", "open"))
-        one_of(self, "compile", ("auto", "on", "off"))
-        one_of(self, "communication.algorithm", SUMMATIONS)
-        one_of(self, "communication.wire", WIRES)
-        one_of(self, "steps_per_epoch_rounding", ("floor", "ceil"))
-        at_least(self, 1, "num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size")
-        at_least(self, 1, "steps_per_execution", "checkpoint_blocks")
-        if self.steps_per_execution > 1 and self.replicas != "pjrt":
-            raise UserError(
-                f"config.steps_per_execution={self.steps_per_execution}: config.replicas={self.replicas} has its "
-                "loop in TensorFlow; use 1, or config.replicas=pjrt"
-            )
-        at_least(self, 0, "frozen_stages", "loss_scale_growth_steps", "communication.segments")
-        if self.communication.shard_in_blocks and not self.communication.shard_weight_update:
-            raise UserError(
-                "config.communication.shard_in_blocks=True needs config.communication.shard_weight_update=True"
-            )
-        # Lengths; 0 derives most of them from another field.
-        at_least(self, 0, "train_steps", "steps_per_block", "first_block_steps")
-        at_least(self, 0, "train_epochs", "epochs_per_block", "first_block_epochs")
-        _check_numbers(self)
-        self._check_own()
-        if not 0 <= self.seed <= LARGEST_SEED:
-            raise UserError(f"config.seed={self.seed}: must be at least 0 and at most {LARGEST_SEED}")
-        if not self.loss_scale > 0:
-            raise UserError(f"config.loss_scale={self.loss_scale}: must be above 0; 1 scales nothing")
-        if self.partitions < 1 or self.num_replicas % self.partitions:
-            raise UserError(
-                f"config.partitions={self.partitions} does not divide config.num_replicas={self.num_replicas}"
-            )
-        if self.partitions > 1 and self.optimizer.clip_replica_norm:
-            raise UserError(
-                f"config.optimizer.clip_replica_norm={self.optimizer.clip_replica_norm}: a replica of "
-                f"config.partitions={self.partitions} holds a part of a gradient; use clip_norm"
-            )
-        groups = "replicas" if self.partitions == 1 else f"groups of {self.partitions} replicas"
-        parts = self.num_groups * self.accumulation_steps
-        if self.global_batch_size % parts:
-            raise UserError(
-                f"config.global_batch_size={self.global_batch_size} does not divide into {self.num_groups} "
-                f"{groups} x {self.accumulation_steps} accumulation steps; use a multiple of {parts}"
-            )
-        if self.eval_batch_size % self.num_groups:
-            raise UserError(
-                f"config.eval_batch_size={self.eval_batch_size} does not divide by {self.num_groups} "
-                f"{groups}; use a multiple of {self.num_groups}"
-            )
-        if self.communication.group_size and self.num_replicas % self.communication.group_size:
-            raise UserError(
-                f"config.communication.group_size={self.communication.group_size} does not divide "
-                f"{self.num_replicas} replicas; use a divisor, or 0"
-            )
-        if self.quality_target is None and not self.smoke_run:
-            raise UserError(
-                "config.quality_target=none: such a run is no result; set config.smoke_run=true, or a target"
-            )
-        if self.smoke_run and self.division != "open":
-            raise UserError("config.smoke_run=True needs config.division=open: tiny data is no closed result")
+        """Checks the fields, before TensorFlow is imported.
+
+        Raises:
+          UserError: a later stage would refuse a value, or fields contradict each other.
+        """
+        validation.check_values(self)
+        self.validate_own_fields()
+        validation.check_stages(self)
+
+    def validate_own_fields(self) -> None:
+        """Raises UserError for a benchmark's own fields; a benchmark with such fields overrides it."""
 
     def own_functions(self) -> dict[str, str]:
         """Returns {field: MODULE:FUNCTION} of the functions that are no part of this project."""
         named = {"optimizer.name": self.optimizer.name, "schedule.kind": self.schedule.kind}
-        return {field: name for field, name in named.items() if own.is_own(name)}
-
-    def _check_own(self) -> None:
-        for field, name in self.own_functions().items():
-            own.check(field, name)
-            if self.division != "open":
-                raise UserError(
-                    f"config.{field}={name!r}: the closed rules know no function of your own; log the run as "
-                    "--config.division=open"
-                )
+        return {field: name for field, name in named.items() if plugins.is_own(name)}
 
     def single_replica(self) -> RunConfig:
         """Returns the configuration of one replica run alone: its share of the batch, no communication."""
@@ -417,19 +358,3 @@ class RunConfig:
     def micro_batch_size(self) -> int:
         """Examples that one replica processes at once; with partitions, it holds its rows of each of them."""
         return self.global_batch_size // (self.num_groups * self.accumulation_steps)
-
-
-_AVERAGES = ("momentum", "beta_1", "beta_2", "rho")
-
-
-def _check_numbers(config: RunConfig) -> None:
-    """Raises UserError for numbers that make no sense in a rule or schedule but would not fail by themselves."""
-    for part in ("optimizer", "schedule"):
-        for name, value in vars(getattr(config, part)).items():
-            if isinstance(value, (int, float)) and not 0 <= value < math.inf:
-                raise UserError(f"config.{part}.{name}={value}: must be a number of at least 0")
-    for name in _AVERAGES:
-        if not (value := getattr(config.optimizer, name)) < 1:
-            raise UserError(f"config.optimizer.{name}={value}: must be below 1")
-    if not all(0 <= epoch < math.inf for epoch in config.schedule.boundaries):
-        raise UserError(f"config.schedule.boundaries={config.schedule.boundaries}: epochs must be at least 0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -11,12 +12,30 @@ from PIL import Image, ImageOps
 
 def fault(path: str | os.PathLike) -> str | None:
     """Returns a line about a file that is no whole picture, or None; decodes all of it."""
+    if os.path.exists(path) and not os.path.isfile(path):  # A pipe would wait for ever.
+        return f"{os.fspath(path)}: no whole picture (no regular file)"
     try:
         with Image.open(path) as image:
             image.load()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         return f"{os.fspath(path)}: no whole picture ({error})"
     return None
+
+
+def refused(data: bytes) -> str | None:
+    """Returns why the content of a file is no picture to decode, or None; reads its header alone.
+
+    A picture of more pixels than Pillow's limit, about 10,000 x 9,000, would fill the memory.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data)):
+                return None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        return f"a picture of more than {Image.MAX_IMAGE_PIXELS} pixels"
+    except (OSError, SyntaxError, ValueError):
+        return "no JPEG or PNG picture"
 
 
 def size(path: str | os.PathLike) -> tuple[int, int]:

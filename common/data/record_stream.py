@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from common.data.tfrecords import READ_AHEAD, count
+from common.data.record_counts import counts
+from common.data.tfrecords import READ_AHEAD
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 
@@ -58,7 +59,8 @@ def assign(num_files: int, shard: Shard) -> list[Part]:
 
 def size(files: Sequence[str], shard: Shard) -> int:
     """Number of records in one pass of `shard` over the files."""
-    return sum(part.size(count(files[part.file])) for part in assign(len(files), shard))
+    known = counts(files)
+    return sum(part.size(known[part.file]) for part in assign(len(files), shard))
 
 
 def endless(
@@ -81,7 +83,7 @@ def endless(
       shard: see `assign`.
       seed: determines the order.
       shuffle_buffer: size of the buffer, in records.
-      start: records to skip. Skipping whole epochs reads record headers only; the rest is read and dropped.
+      start: records to skip. Skipping whole epochs reads record headers at most; the rest is read and dropped.
       transform: (file, record, serialized) -> any nest, applied before the cache; None keeps the serialized record.
       cache: keep transformed records in memory. The order is the same with and without.
       deterministic: False lets the stream overtake a slow file.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ from common.files import whole
 _HEADER, _FOOTER = 12, 4
 # Bytes of read-ahead for each file; the TPU reference takes 8 MiB (G6 resnet/imagenet_input.py).
 READ_AHEAD = 1 << 20
-_THREADS = 16  # Files counted at once; counting takes one short read of the disk per record.
 
 
 def list_files(data_dir: str | os.PathLike, pattern: str, fix: str) -> list[str]:
@@ -76,6 +74,11 @@ def example(features: Mapping[str, bytes | str | int | Sequence[float]]) -> byte
 def shard_name(prefix: str, index: int, total: int) -> str:
     """Returns a name such as "train-00003-of-01024", in the form of the TPU reference's and tf-models' converters."""
     return f"{prefix}-{index:05d}-of-{total:05d}"
+
+
+def shard_names(splits: Iterable[tuple[str, int]]) -> list[str]:
+    """Returns the names of all files of (prefix, number of files)."""
+    return [shard_name(prefix, i, total) for prefix, total in splits for i in range(total)]
 
 
 def write(path: str | os.PathLike, records: Iterable[bytes]) -> int:
@@ -170,35 +173,3 @@ def _first_line(error: Exception) -> str:
         return error.strerror or str(error)
     message = getattr(error, "message", "") or str(error)
     return message.splitlines()[0].split("}} ")[-1].split(" [Op:")[0]
-
-
-def check_totals(files: Sequence[str], expected: int, field: str) -> None:
-    """Checks, before a run starts, that files hold as many records as the configuration says.
-
-    A file cut off between two records reads like a whole one; only the total shows it. Records are counted from header
-    to header. Files in an object store are not checked, because counting would read them.
-
-    Args:
-      files: the files of one split.
-      expected: number of records in all of them.
-      field: the configuration's field with that number.
-
-    Raises:
-      UserError: the number differs (the message names the file with the fewest records), or a file ends inside a
-        record.
-    """
-    if "://" in files[0]:
-        return
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-        counts = list(threads.map(count, files))
-    found = sum(counts)
-    if found == expected:
-        return
-    fewest = min(range(len(files)), key=counts.__getitem__)
-    missing = "was a file lost?"
-    if counts[fewest] < max(counts):
-        missing = f"was it cut off? It has {counts[fewest]}, others up to {max(counts)}"
-    raise UserError(
-        f"{files[fewest]}: {len(files)} such files hold {found} records, config.{field} is {expected}; {missing}; give "
-        f"all of them whole, or --config.{field}={found}"
-    )

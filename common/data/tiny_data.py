@@ -114,7 +114,7 @@ def _noted(path: Path, benchmark: str, settings: Mapping[str, Any]) -> dict[str,
     try:
         text = path.read_text(encoding="utf-8")
         found = {"benchmark": benchmark} if text == _EARLIER_UNFINISHED else json.loads(text)
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     if not isinstance(found, dict):
         return None

@@ -48,7 +48,7 @@ def ground_truth(annotations: str) -> COCO:
             _check(item, images, categories, annotations)
     except OSError as error:
         raise ValueError(f"cannot read {annotations}: {error.strerror}") from error
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"{annotations} is no COCO annotation file ({type(error).__name__}: {error})"
         ) from error

@@ -3,7 +3,7 @@
 Images of both orientations cannot share a batch of static shapes, and all replicas of a step must run the same
 program. As in common/data/bucketing.py, every host makes the same plan and takes its part, so nothing has to be sent.
 The plan needs each image's height and width before decoding; they are read once and kept in a small file beside the
-records.
+records, which the converter makes, so that no run does it on the clock.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from common.data import tfrecords
+from common.data import npz, tfrecords
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.files import NPZ_DAMAGE, whole
 
-VERSION = 1  # Version of the index file.
+VERSION = 2  # Version of the index file.
 _HEADER, _FOOTER = 12, 4  # Bytes around a record's payload, see common/data/tfrecords.py.
 _THREADS = 8
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
@@ -86,9 +86,11 @@ def _read(files: tuple[str, ...], state: tuple) -> Index:
     # A damaged index file is written anew.
     with contextlib.suppress(*NPZ_DAMAGE):
         if kept and kept.is_file():
-            with np.load(kept, allow_pickle=False) as stored:
+            with npz.opened(kept) as stored:
                 if str(stored["state_of_files"]) == repr(state):
-                    return Index(files, *(stored[f"{name}_of"] for name in _COLUMNS))
+                    index = Index(files, *(stored[f"{name}_of"] for name in _COLUMNS))
+                    _check_places(index, [size for _, size, _ in state[1:]])
+                    return index
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
         parts = list(pool.map(_scan, range(len(files)), files))
     rows = np.array([row for part in parts for row in part], np.int64).reshape(-1, len(_COLUMNS))
@@ -98,13 +100,34 @@ def _read(files: tuple[str, ...], state: tuple) -> Index:
     return index
 
 
+def _check_places(index: Index, sizes: Sequence[int]) -> None:
+    """Raises ValueError where a record of an index that was kept lies outside its file."""
+    if not (
+        np.isin(index.file, range(len(sizes))).all()
+        and (index.offset >= 0).all()
+        and (index.length >= 0).all()
+    ):
+        raise ValueError("a record of no file")
+    if (index.length > np.array(sizes, np.int64)[index.file]).any():
+        raise ValueError("a record is longer than its file")
+
+
 def _state(files: Sequence[str]) -> tuple:
-    """Returns names, sizes and times of the files; the index of other files is not used."""
-    found = []
-    for file in files:
-        stat = tf.io.gfile.stat(os.fspath(file))
-        found.append((os.path.basename(file), stat.length, stat.mtime_nsec // 10**9))
-    return (VERSION, *found)
+    """Returns names and sizes of the files, not their times, which a copy loses; the index of others is not used."""
+    return VERSION, *((os.path.basename(file), tf.io.gfile.stat(os.fspath(file)).length) for file in files)
+
+
+def keep(files: Sequence[str]) -> None:
+    """Writes the index beside the files, where it is not there; reads them all, and raises as `read`."""
+    index = read(files)
+    if not is_kept(files) and (kept := _index_file(files)):
+        _keep(kept, index, _state(files))
+
+
+def is_kept(files: Sequence[str]) -> bool:
+    """Whether an index file lies beside the files; it is not opened, so it may be one of others."""
+    kept = _index_file(files)
+    return kept is not None and kept.is_file()
 
 
 def _index_file(files: Sequence[str]) -> Path | None:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from common.data import record_stream
+from common.config.schema import RunConfig
+from common.data import record_counts, record_stream
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 
@@ -94,10 +95,8 @@ def _category_ids(annotations: str) -> tuple[int, ...]:
             content = json.load(file)
         ids = tuple(sorted(category["id"] for category in content["categories"]))
     except tf.errors.OpError as error:
-        raise UserError(
-            f"annotation file {annotations} cannot be read; fill the folder with init_datasets.sh"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(_unreadable(annotations)) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{annotations} is no COCO annotation file ({type(error).__name__}: {error}); download it again"
         ) from error
@@ -132,6 +131,41 @@ def parse(serialized: tf.Tensor, masks: bool = False) -> Objects:
     if masks:
         found["masks"] = tf.boolean_mask(tf.sparse.to_dense(raw["image/object/mask"]), real)
     return found
+
+
+def check_there(annotations: str | os.PathLike) -> None:
+    """Checks that the annotation file is there, without opening it; imports what an evaluation needs.
+
+    Raises:
+      UserError: it is not there.
+    """
+    from common.detection import coco_eval  # noqa: F401 (before the clock, not on it)
+
+    if not tf.io.gfile.exists(os.fspath(annotations)):
+        raise UserError(_unreadable(annotations))
+
+
+def _unreadable(annotations: str | os.PathLike) -> str:
+    return f"annotation file {annotations} cannot be read; fill the folder with init_datasets.sh"
+
+
+def check_totals(train: Sequence[str], held_out: Sequence[str], config: RunConfig, read: bool = True) -> None:
+    """Checks the numbers of records in the files of both splits.
+
+    Args:
+      train, held_out: the files.
+      config: `num_train_examples` and `num_eval_examples` are read.
+      read: whether files that no note knows may be counted: not before the clock, and not in an object store.
+
+    Raises:
+      UserError: too few training images, or another number of evaluated ones.
+    """
+    for split, files in (("train", train), ("eval", held_out)):
+        known = record_counts.known_or_read(files, read)
+        found, wanted = sum(known or ()), getattr(config, f"num_{split}_examples")
+        # Not all records hold objects: their number is only an upper bound of the training images.
+        if known is not None and not (split == "train" and found >= wanted):
+            check_count(split, found, wanted)
 
 
 def check_count(split: str, found: int, configured: int) -> None:

@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
+from xml.parsers import expat
 
-from common.data import own_data, pictures
-from common.data.own_data import Options
+from common.data import folder_conversion, pictures
+from common.data.folder_conversion import Options
 from common.errors import UserError
+from common.files import stays_inside
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 _HELP = "expected COCO's JSON beside the pictures, or Pascal VOC's XML files"
@@ -42,7 +44,7 @@ def find(folder: Path, options: Options) -> tuple[Source, Source | None]:
     if options.annotations:
         held = _coco(folder, options.eval_annotations) if options.eval_annotations else None
         return _coco(folder, options.annotations), held
-    first, second = own_data.given_split(folder)
+    first, second = folder_conversion.given_split(folder)
     if second and _jsons(first) and _jsons(second):
         return _coco(first, _only(first, _jsons(first))), _coco(second, _only(second, _jsons(second)))
     found = _jsons(folder) + (_jsons(folder / "annotations") if (folder / "annotations").is_dir() else [])
@@ -57,7 +59,7 @@ def find(folder: Path, options: Options) -> tuple[Source, Source | None]:
 
 
 def _jsons(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.json"))
+    return sorted(path for path in folder.glob("*.json") if path.is_file())
 
 
 def _only(folder: Path, found: Sequence[Path]) -> Path:
@@ -84,14 +86,15 @@ def _coco(folder: Path, path: Path) -> Source:
 
 def _pictures_of(folder: Path, path: Path, images: Sequence[Any]) -> Path:
     """Returns the folder in which the pictures that the file names are."""
-    names = [image["file_name"] for image in images if isinstance(image, dict) and image.get("file_name")][
-        :20
+    given = [
+        str(image["file_name"]) for image in images if isinstance(image, dict) and image.get("file_name")
     ]
+    names = [name for name in given if stays_inside(name)][:20]
     inside = [folder, folder / "images", path.parent, path.parent.parent / "images"]
     inside += sorted(p for p in folder.iterdir() if p.is_dir())
     inside += sorted(p for p in (folder / "images").glob("*") if p.is_dir())
     for place in inside:
-        if any((place / str(name)).is_file() for name in names):
+        if any((place / name).is_file() for name in names):
             return place
     shown = f", such as {names[0]}" if names else ""
     raise UserError(f"{path}: none of its pictures{shown} is in {folder}; name the folder that holds them")
@@ -112,7 +115,7 @@ def _voc_with_lists(folder: Path) -> tuple[Source, Source | None]:
 
 
 def _voc(folder: Path) -> Source:
-    files = sorted(folder.rglob("*.xml"))
+    files = sorted(path for path in folder.rglob("*.xml") if path.is_file())
     if not files:
         raise UserError(f"{folder}: no annotations; {_HELP}")
     finder = _Pictures(folder)
@@ -121,7 +124,7 @@ def _voc(folder: Path) -> Source:
     broken: list[str] = []
     for path in files:
         try:
-            root = ElementTree.parse(path).getroot()
+            root = _root(path)
             picture = finder.of(path, root.findtext("filename") or "")
             found = [_voc_object(item) for item in root.iter("object")]
         except (OSError, ElementTree.ParseError, TypeError, ValueError) as error:
@@ -140,6 +143,26 @@ def _voc(folder: Path) -> Source:
     return Source(content, folder, str(folder))
 
 
+def _root(path: Path) -> ElementTree.Element:
+    """Parses an XML file without entities, which can unpack to any size or name other files.
+
+    Raises:
+      OSError, ElementTree.ParseError, ValueError: it cannot be read, is no XML, or defines an entity.
+    """
+    data = path.read_bytes()
+
+    def refuse(name: str, *_: Any) -> None:
+        raise ValueError(f"it defines the entity {name[:40]!r}")
+
+    looking = expat.ParserCreate()
+    looking.EntityDeclHandler = refuse
+    try:
+        looking.Parse(data, True)
+    except expat.ExpatError as error:
+        raise ElementTree.ParseError(str(error)) from error
+    return ElementTree.fromstring(data)
+
+
 class _Pictures:
     """Finds the picture of an XML file: the one beside it, else in JPEGImages, else by the name that the file gives.
 
@@ -149,7 +172,7 @@ class _Pictures:
     def __init__(self, folder: Path):
         self._by_stem: dict[str, list[Path]] = collections.defaultdict(list)
         for path in sorted(folder.rglob("*")):
-            if path.suffix.lower() in _SUFFIXES:
+            if path.suffix.lower() in _SUFFIXES and path.is_file():
                 self._by_stem[path.stem].append(path)
 
     def of(self, path: Path, name: str) -> Path:
@@ -239,6 +262,8 @@ def _images(source: Source, first: int, broken: list[str]) -> tuple[list[dict], 
     def fault(image: Any) -> str | None:
         if not isinstance(image, dict) or "id" not in image or not image.get("file_name"):
             return f"{source.named}: an image without id or file_name: {str(image)[:60]}"
+        if not stays_inside(str(image["file_name"])):
+            return f"{source.named}: {str(image['file_name'])[:60]!r} leaves the folder of the pictures"
         path = source.folder / str(image["file_name"])
         why = pictures.fault(path)
         if why:
@@ -248,7 +273,7 @@ def _images(source: Source, first: int, broken: list[str]) -> tuple[list[dict], 
             return f"{path}: has {found[0]}x{found[1]} pixels, its entry says {said[0]}x{said[1]}"
         return None
 
-    sound, faults = own_data.sound(source.content["images"], fault, "pictures")
+    sound, faults = folder_conversion.sound(source.content["images"], fault, "pictures")
     broken += faults
     images, places = [], {}
     for number, image in enumerate(sound, first):

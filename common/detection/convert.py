@@ -28,9 +28,9 @@ import numpy as np
 from PIL import Image
 
 from common.data import conversion, pictures, tfrecords
-from common.detection import coco_write
+from common.detection import coco_write, notes
 from common.errors import UserError
-from common.files import write_atomically
+from common.files import stays_inside, write_atomically
 
 _ORDER_SEED = 2017  # Seed of the order in which images are dealt to shards.
 SPLITS = ("train", "val")
@@ -55,6 +55,8 @@ class Pictures:
           UserError: the JPEG is missing, damaged or of another size; the image is named.
         """
         name, where = image["file_name"], f"{self.source}: image {image['id']} ({image['file_name']})"
+        if not stays_inside(name):
+            raise UserError(f"{where} leaves the folder of the pictures; get sound annotations")
         try:
             encoded = self._zip.read(self._names[name]) if self._zip else Path(self.source, name).read_bytes()
         except (OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
@@ -144,6 +146,7 @@ def convert(
             slice_ = {"images": part, "annotations": items, "categories": content["categories"]}
             tasks.append((path, source, slice_, masks))
     dropped = [line for lines in conversion.write_shards(_write_shard, tasks, workers) for line in lines]
+    notes.write(folder, index=masks, splits=[split])
     kept = folder / f"instances_{split}2017.json"
     write_atomically(kept, annotations, "free some space or name another DATA_DIR")
     return dropped

@@ -18,8 +18,8 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from common.data import tfrecords, tiny_data
-from common.detection import coco_write
+from common.data import record_counts, tfrecords, tiny_data
+from common.detection import coco_write, notes
 
 CATEGORIES = {2: "disc", 3: "square", 7: "triangle", 11: "cross"}
 SPLITS = {"train": "instances_train2017.json", "val": "instances_val2017.json"}
@@ -148,7 +148,10 @@ def generate(data_dir: str | os.PathLike, pictures: Pictures, benchmark: str) ->
             for i in range(total):
                 tfrecords.write(folder / coco_write.shard_name(split, i, total), serialized[i::total])
             (folder / SPLITS[split]).write_text(json.dumps(content))
+        notes.write(folder, index=benchmark == "maskrcnn")
 
     settings = {**dataclasses.asdict(pictures), "version": VERSION}
-    patterns = [*(f"{split}-*-of-*" for split in SPLITS), *SPLITS.values()]
+    patterns = [*(f"{split}-*-of-*" for split in SPLITS), *SPLITS.values(), record_counts.NAME]
+    if benchmark == "maskrcnn":
+        patterns += [f"{split}.index.npz" for split in SPLITS]
     tiny_data.make(benchmark, data_dir, settings, patterns, write)

@@ -7,10 +7,14 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from common.detection import boxes as box_ops
+from common.layers.xla import under_xla
 
 # Candidates compared at once. For accelerators, G6's SSD has 256 and its Mask R-CNN 512 (docs/sources.md, mlperf 3.19).
 # On a CPU, 128 takes 0.6 to 0.8 of the time of 256, and 64 a little less, but with twice as many loops.
 TILE = 128
+# Behind XLA a loop's end is known on the host after every turn, which waits for the device: fewer, larger tiles, and
+# several rounds a turn. 512 is G6's tile for Mask R-CNN.
+XLA_TILE, XLA_ROUNDS = 512, 4
 
 
 class Detections(NamedTuple):
@@ -22,7 +26,7 @@ class Detections(NamedTuple):
     valid: tf.Tensor  # bool [b, n]
 
 
-def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int = TILE) -> tf.Tensor:
+def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int | None = None) -> tf.Tensor:
     """Suppresses greedily: keeps a box unless it overlaps an earlier kept box by `threshold` or more.
 
     A tile first loses the boxes that kept boxes of earlier tiles suppress. Then, from all boxes left in the tile, "keep
@@ -33,13 +37,14 @@ def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int = T
       boxes: corners [..., n, 4], best first along n.
       valid: bool [..., n]; other boxes are neither kept nor suppress any.
       threshold: of the intersection over union.
-      tile: boxes per tile.
+      tile: boxes per tile; TILE if not given, behind XLA XLA_TILE.
 
     Returns:
       bool [..., n]: whether each box is kept.
     """
     boxes, valid = tf.stop_gradient(boxes), tf.convert_to_tensor(valid)
-    count = boxes.shape[-2]
+    compiled, count = under_xla(), boxes.shape[-2]
+    tile, rounds = tile or (XLA_TILE if compiled else TILE), XLA_ROUNDS if compiled else 1
     kept: list[tf.Tensor] = []
     for start in range(0, count, tile):
         here = boxes[..., start : start + tile, :]
@@ -47,12 +52,12 @@ def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int = T
         if start:
             before = box_ops.overlap(here, boxes[..., :start, :], threshold)
             left &= ~tf.reduce_any(before & tf.concat(kept, -1)[..., None, :], -1)
-        kept.append(_within(here, left, threshold))
+        kept.append(_within(here, left, threshold, rounds))
     return tf.concat(kept, -1)
 
 
-def _within(boxes: tf.Tensor, valid: tf.Tensor, threshold: float) -> tf.Tensor:
-    """Suppresses within one tile, by iterating to the fixed point."""
+def _within(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, rounds: int) -> tf.Tensor:
+    """Suppresses within one tile, by iterating to the fixed point; a turn of the loop is `rounds` rounds."""
     size = boxes.shape[-2]
     earlier = tf.range(size) < tf.range(size)[:, None]
     overlaps = (
@@ -60,8 +65,10 @@ def _within(boxes: tf.Tensor, valid: tf.Tensor, threshold: float) -> tf.Tensor:
     )  # [..., j, i]: box i suppresses box j if kept
 
     def round_(_: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        after = valid & ~tf.reduce_any(overlaps & kept[..., None, :], -1)
-        return tf.reduce_any(after != kept), after
+        after = kept
+        for _ in range(rounds):
+            before, after = after, valid & ~tf.reduce_any(overlaps & after[..., None, :], -1)
+        return tf.reduce_any(after != before), after
 
     _, kept = tf.while_loop(
         lambda changed, _: changed,

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from common.detection import topk
 from common.layers import philox
+from common.layers.xla import under_xla
 
 
 def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int = 0) -> tf.Tensor:
@@ -18,14 +19,14 @@ def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int 
 
     Args:
       seed: of the run; seeds that differ by 2^31 draw the same.
-      step: int64 scalar, below 2^32; int32 where the device emulates 64-bit integers (`Replicas.narrow`), which draws
-        the same numbers in 32-bit operations.
+      step: int64 scalar, below 2^32; int32 where the device emulates 64-bit integers (`Replicas.narrow`). That, and
+        XLA, draw the same numbers in 32-bit operations, and all images' in one kernel.
       image_id: int64 [b], below 2^32.
       count: numbers for each image, at least 1.
       use: number of the sample within a step, below 2^31.
     """
     blocks = -(-count // 4)
-    if step.dtype == tf.int32:
+    if step.dtype == tf.int32 or under_xla():
         bits = _narrow_bits(seed, step, image_id, blocks, use)
     else:
         # XLA draws the same integers as TensorFlow, but other floating-point numbers.
@@ -72,12 +73,16 @@ def balanced(positive: tf.Tensor, negative: tf.Tensor, noise: tf.Tensor, size: i
       size, positives: 256 and 128 for the RPN, 512 and 128 for the second stage (docs/sources.md, mlperf 2).
     """
 
-    def draw(candidates: tf.Tensor, wanted: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        count = tf.minimum(tf.reduce_sum(tf.cast(candidates, tf.int32), -1), wanted)
-        return topk.topk_mask(tf.where(candidates, noise, -tf.ones_like(noise)), count, exact=True), count
+    first = _count(positive, positives)
+    counts = tf.stack([first, _count(negative, size - first)], -1)
+    candidates = tf.stack([positive, negative], -2)
+    noise = noise[..., None, :]
+    ranked = tf.where(candidates, noise, -tf.ones_like(noise))
+    return Sample(*tf.unstack(topk.topk_mask(ranked, counts, exact=True), axis=-2))
 
-    chosen, count = draw(positive, tf.constant(positives))
-    return Sample(chosen, draw(negative, size - count)[0])
+
+def _count(candidates: tf.Tensor, wanted: int | tf.Tensor) -> tf.Tensor:
+    return tf.minimum(tf.reduce_sum(tf.cast(candidates, tf.int32), -1), wanted)
 
 
 class Chosen(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +11,18 @@ from typing import Any
 import tensorflow as tf
 
 from common.errors import UserError
+from common.hlo import stablehlo_text
+from common.hlo.stablehlo_text import DTYPES
 
 # Artifacts are written for this version of StableHLO, of June 2024: jaxlib promises to read the artifacts of the last
 # five years, and TensorFlow 2.20 can write this one.
 VERSION = "1.0.0"
-DTYPES = {
-    "f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64", "i32": "int32",
-    "i16": "int16", "i8": "int8", "ui64": "uint64", "ui32": "uint32", "ui16": "uint16", "ui8": "uint8", "i1": "bool",
-}  # fmt: skip
+# A collective, to where its attributes begin.
+_COLLECTIVE = re.compile(
+    r'("stablehlo\.(all_reduce|all_gather|reduce_scatter|all_to_all|collective_permute)"\([^()]*\) <\{)'
+)
+# Those whose groups may be of devices; those of the others are, where they have a channel.
+_SAY_DEVICES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +44,11 @@ class Lowered:
     captured: list[Any]
     returned: Any
 
-    def artifact(self) -> bytes:
+    def artifact(self, partitioned: bool = False) -> bytes:
         """Returns the portable artifact, MLIR bytecode of StableHLO's versioned dialect.
+
+        Args:
+          partitioned: one of N partitions, as jax runs it, in place of one of N replicas.
 
         Raises:
           UserError: TensorFlow's serializer does not take the program.
@@ -48,7 +56,8 @@ class Lowered:
         from tensorflow.compiler.mlir.stablehlo import stablehlo
 
         try:
-            return stablehlo.serialize_portable_artifact_str(self.text, VERSION)
+            text = with_channels(self.text) if partitioned else self.text
+            return stablehlo.serialize_portable_artifact_str(text, VERSION)
         except ValueError as error:
             raise UserError(
                 f"--export: the program holds an operation that StableHLO {VERSION} cannot express ({error})"
@@ -56,7 +65,22 @@ class Lowered:
 
     def custom_calls(self) -> list[str]:
         """Returns the targets of custom calls, which a device's compiler may not know."""
-        return sorted(set(re.findall(r"custom_call @([\w.]+)", self.text)))
+        return stablehlo_text.custom_calls(self.text)
+
+
+def with_channels(text: str) -> str:
+    """Returns a module whose collectives exchange between the N partitions of a program, not between N replicas.
+
+    jax compiles for partitions alone. A collective with a channel of its own is one between them, and its groups are
+    the same numbers.
+    """
+    numbers = itertools.count(1)
+
+    def with_channel(found: re.Match) -> str:
+        devices = "use_global_device_ids, " if found[2] in _SAY_DEVICES else ""
+        return f"{found[1]}channel_handle = #stablehlo.channel_handle<handle = {next(numbers)}, type = 1>, {devices}"
+
+    return _COLLECTIVE.sub(with_channel, text)
 
 
 def lower(function: Callable, batch: Any, what: str, asked: str = "--export") -> Lowered:
@@ -75,11 +99,12 @@ def lower(function: Callable, batch: Any, what: str, asked: str = "--export") ->
         text = function.experimental_get_compiler_ir(batch)(stage="stablehlo")
     except (tf.errors.OpError, ValueError, NotImplementedError, TypeError) as error:
         raise UserError(f"{asked}: XLA cannot compile the {what}: {_reason(error)}") from error
-    aliases, text = _aliases(text), _portable(text)
-    if re.search(r"tensor<[^>]*\?", text):
+    aliases, text = stablehlo_text.aliases(text), stablehlo_text.portable(text)
+    if stablehlo_text.has_unknown_sizes(text):
         raise UserError(f"{asked}: the {what} holds tensors of unknown size; give the network fixed shapes")
-    head = re.search(r"func\.func @main\((.*?)\) -> (.*?) \{\n", text).groups()
-    arguments, results = (_types(part) for part in head)
+    arguments, results = (
+        [(list(shape), DTYPES[kind]) for shape, kind in part] for part in stablehlo_text.signature(text)
+    )
     captured = list(traced.captured_inputs)
     returned = traced.structured_outputs
     given, kept = len(tf.nest.flatten(batch)), len(tf.nest.flatten(returned))
@@ -98,32 +123,3 @@ def _reason(error: Exception) -> str:
         line for line in lines if "not supported" in line or "No registered" in line or "unsupported" in line
     ]
     return (telling or lines or [type(error).__name__])[0][:300]
-
-
-def _aliases(text: str) -> dict[int, int]:
-    """Reads {result: argument} from the module's attribute mhlo.input_output_alias."""
-    pairs = re.findall(r"parameter_number = (\d+) : i64\}, output_index = array<i64(?:: (\d+))?>", text)
-    return {int(result or 0): int(argument) for argument, result in pairs}
-
-
-def _portable(text: str) -> str:
-    """Returns the module without what only TensorFlow's XLA reads, and without what depends on where it is made.
-
-    The former are attributes and copies of the dialect mhlo. The latter are paths of Python files, and the numbers that
-    TensorFlow gives to functions in their order. So a step has the same artifact wherever it is exported.
-    """
-    text = re.sub(r"^module @\S+ attributes .*\{$", "module @step {", text, count=1, flags=re.MULTILINE)
-    text = re.sub(r'loc\("[^"]*":\d+:\d+\)', "loc(unknown)", text)
-    names = re.findall(r"func\.func private @([\w.\-]+)\(", text)
-    plain = {name: f"part.{i}" for i, name in enumerate(names)}
-    text = re.sub(r"@([\w.\-]+)", lambda found: f"@{plain.get(found[1], found[1])}", text)
-    text = re.sub(r"mhlo\.copy (%\S+) : (\S+)", r"stablehlo.reshape \1 : (\2) -> \2", text)
-    return re.sub(r" \{mhlo\.frontend_attributes = \{[^{}]*\}\}", "", text)
-
-
-def _types(text: str) -> list[tuple[list[int], str]]:
-    found = []
-    for inside in re.findall(r"tensor<([^>]*)>", text):
-        *sizes, dtype = inside.split("x")
-        found.append(([int(size) for size in sizes], DTYPES[dtype]))
-    return found

@@ -1,4 +1,4 @@
 """Exports steps as StableHLO that any PJRT client runs: `python -m BENCHMARK --export=DIR`, see docs/replay.md.
 
-bench/replay.py, which runs an export, uses rules.py too; this module imports only numpy, the others TensorFlow.
+lab/bench/replay.py, which runs an export, uses rules.py too; this module imports only numpy, the others TensorFlow.
 """

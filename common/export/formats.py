@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from common.errors import UserError
+from common.errors import UserError, one_line
 from common.export.trained import Trained
 from common.files import whole, write_atomically
+from common.train.checkpoint_file import ABOUT
 
-ABOUT = "timetotrain.json"
 EXTRA = "assets.extra"  # TensorFlow's name for files that travel with a SavedModel and are not read by it.
 WEIGHTS = "weights"
 OPSET = 18
@@ -44,7 +44,8 @@ def write(trained: Trained, out: str | os.PathLike, kind: str) -> list[pathlib.P
         raise UserError(f"{out}: exists; name a new folder, or remove it")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with whole(out) as partial:
+        fix = "choose another --format, or get a sound copy of the checkpoint"
+        with whole(out) as partial, one_line(f"--format={kind}", fix, passing=(OSError,)):
             FORMATS[kind](trained, partial)
     except OSError as error:
         raise UserError(

@@ -12,7 +12,8 @@ import tensorflow as tf
 import tf_keras
 
 from common.config.clock import Clock
-from common.config.schema import LARGEST_SEED, RunConfig
+from common.config.schema import RunConfig
+from common.config.validation import LARGEST_SEED
 from common.distributed.replicas.xla import Xla
 from common.errors import UserError
 from common.export import rules

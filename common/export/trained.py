@@ -6,6 +6,7 @@ import dataclasses
 import os
 import pathlib
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,31 @@ from common.config import benchmarks
 from common.config.digest import from_dict
 from common.config.schema import RunConfig
 from common.distributed.replicas.single import Single
-from common.errors import UserError
+from common.errors import UserError, one_line
+from common.export import limits
 from common.layers import batch_norm
 from common.layers.precision import precision
-from common.train import checkpoint, checkpoint_file, start
+from common.train import checkpoint, checkpoint_file, warm_start
 from common.train.serving import Codec, Serving
-from common.train.step import State
+from common.train.step import Network
+
+_FIX = "it was written by another version, or is damaged; get a sound copy"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trust:
+    """What the reader of a model lets it do (docs/security.md).
+
+    Attributes:
+      plugins: it may name functions to import, MODULE:FUNCTION (docs/add-an-optimizer.md).
+      large: its sizes may lie far beyond those of the presets.
+    """
+
+    plugins: bool = False
+    large: bool = False
+
+
+STRANGER = Trust()  # The least.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +50,8 @@ class Trained:
 
     Attributes:
       path: the checkpoint.
-      config: of the run that saved it, for one replica in fp32 (fp64 stays).
+      config: of the run that saved it, for one replica in fp32 (fp64 stays), without its training.
+      saved: the configuration of the run that saved it.
       labels: names of its classes; () where the checkpoint has none.
       assets: {name: content}, such as a vocabulary.
       model, serving: the network, and what it offers.
@@ -39,6 +60,7 @@ class Trained:
 
     path: pathlib.Path
     config: RunConfig
+    saved: RunConfig
     labels: tuple[str, ...]
     assets: dict[str, bytes]
     model: tf_keras.Model
@@ -56,12 +78,15 @@ class Trained:
             "kind": self.serving.kind,
             "labels": list(self.labels),
             "step": self.step,
-            "config": dataclasses.asdict(self.config),
+            "config": {
+                **dataclasses.asdict(self.config),
+                **{name: dataclasses.asdict(getattr(self.saved, name)) for name in ("optimizer", "schedule")},
+            },
         }
 
     def weights(self) -> dict[str, tf.Variable]:
         """Returns the variables of an inference by name: weights, and of batch norm the merged moments."""
-        return start.variables(self.model)
+        return warm_start.variables(self.model)
 
 
 def find(path: str | os.PathLike) -> pathlib.Path:
@@ -79,39 +104,100 @@ def find(path: str | os.PathLike) -> pathlib.Path:
     return found[-1]
 
 
-def load(path: str | os.PathLike, benchmark: str = "", fold_batch_norm: bool = False) -> Trained:
-    """Rebuilds the network of a checkpoint.
+def load(
+    path: str | os.PathLike, benchmark: str = "", fold_batch_norm: bool = False, trust: Trust = STRANGER
+) -> Trained:
+    """Rebuilds the network of a checkpoint, which may be a stranger's.
+
+    The optimizer and the schedule are neither built nor looked at.
 
     Args:
       path: a checkpoint file, or a folder (`find`).
       benchmark: of a checkpoint of a version that did not store it; "" takes the configuration's.
       fold_batch_norm: fold the moments into the convolutions before them (`fold`).
+      trust: what the checkpoint may do.
 
     Raises:
-      UserError: the checkpoint is missing, damaged or of an unknown benchmark.
+      UserError: the checkpoint is missing, damaged, of an unknown benchmark, or asks for what `trust` does not allow.
     """
     path = find(path)
-    file = checkpoint_file.read(path)
+    file = checkpoint_file.read(path, training=False)
     benchmark = benchmark or file.meta.get("benchmark") or file.meta["config"].get("benchmark", "")
-    if benchmark not in benchmarks.NAMES:
-        raise UserError(f"{path}: benchmark {benchmark!r} is unknown; known: {', '.join(benchmarks.NAMES)}")
-    config = alone(from_dict(benchmarks.module(benchmark, "presets").Config, file.meta["config"]))
-    task = benchmarks.module(benchmark, "task").Task(config, None)
-    replicas = Single()
-    state = State(task, replicas, precision(config.precision))
-    checkpoint.restore_weights(state, path)
-    batch_norm.merge_moments(state.model, replicas)
-    if fold_batch_norm:
-        fold(state.model)
-    labels = tuple(file.meta.get("labels", ()))
-    serving = benchmarks.module(benchmark, "serving").serving(task, state.model, labels)
-    return Trained(path, config, labels, file.assets, state.model, serving, int(file.meta["step"]))
+    saved, config = described(benchmark, file.meta["config"], path, trust)
+    with one_line(f"{path}: no network can be made of it", _FIX):
+        task, replicas = benchmarks.module(benchmark, "task").Task(config, None), Single()
+        with limits.weights_within(file.arrays, path):
+            network = Network(task, replicas, precision(config.precision))
+        checkpoint.restore_weights_of(network, file)
+        batch_norm.merge_moments(network.model, replicas)
+        if fold_batch_norm:
+            fold(network.model)
+        labels = tuple(file.meta.get("labels", ()))
+        serving = benchmarks.module(benchmark, "serving").serving(task, network.model, labels)
+    if not trust.large:
+        limits.check_input(serving, path)
+    step = file.meta["step"]
+    return Trained(path, config, saved, labels, file.assets, network.model, serving, step)
+
+
+def check_benchmark(name: Any, where: str | os.PathLike) -> None:
+    """Refuses a benchmark that the model `where` names and this project does not have.
+
+    Raises:
+      UserError: so.
+    """
+    if name not in benchmarks.NAMES:
+        raise UserError(
+            f"{where}: benchmark {str(name)[:80]!r} is unknown; known: {', '.join(benchmarks.NAMES)}"
+        )
+
+
+def described(
+    benchmark: Any, values: Any, where: str | os.PathLike, trust: Trust = STRANGER
+) -> tuple[RunConfig, RunConfig]:
+    """Returns (the configuration that a model describes, the same for answers alone: `alone`).
+
+    Args:
+      benchmark: the name that the model gives.
+      values: its configuration as plain values.
+      where: the model, for errors.
+      trust: what it may do.
+
+    Raises:
+      UserError: the benchmark is unknown, a field is not sound, or it asks for what `trust` does not allow.
+    """
+    check_benchmark(benchmark, where)
+    presets = benchmarks.module(benchmark, "presets")
+    with one_line(f"{where}: its configuration cannot be used", _FIX):
+        try:
+            saved = dataclasses.replace(from_dict(presets.Config, values), benchmark=benchmark)
+            if not trust.large:
+                limits.check(saved, presets.PRESETS.values())
+            _check_plugins(_without_training(saved).own_functions(), trust)
+            return saved, alone(saved)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
+
+
+def _check_plugins(functions: Mapping[str, str], trust: Trust) -> None:
+    if functions and not trust.plugins:
+        field, name = next(iter(functions.items()))
+        raise UserError(
+            f"config.{field}={name[:80]!r} is code that the model names; give --allow_plugins to import and run it"
+        )
+
+
+def _without_training(config: RunConfig) -> RunConfig:
+    """Returns the configuration with the fields that only training reads as a preset has them."""
+    usual = next(iter(benchmarks.module(config.benchmark, "presets").PRESETS.values()))
+    names = ("optimizer", "schedule", "loss_scale", "loss_scale_growth_steps", "init")
+    return dataclasses.replace(config, **{name: getattr(usual, name) for name in names})
 
 
 def alone(config: RunConfig) -> RunConfig:
-    """Returns a run's configuration for one replica in full precision, uncompiled."""
+    """Returns a run's configuration for answers: one replica in full precision, uncompiled, without its training."""
     kept = "fp64" if config.precision == "fp64" else "fp32"
-    single = config.single_replica()
+    single = _without_training(config).single_replica()
     return dataclasses.replace(single, precision=kept, compile="off", accumulation_steps=1)
 
 
@@ -119,14 +205,17 @@ def codec(benchmark: str, config: RunConfig, assets: dict[str, bytes], where: st
     """Returns the codec of a network for texts, from its assets; `where` names their source in errors.
 
     Raises:
-      UserError: there are no assets.
+      UserError: there are no assets, or one has a name that is no plain file name.
     """
     if not assets:
         raise UserError(f"{where}: holds no vocabulary; save the checkpoint again with this version")
+    for name in assets:
+        checkpoint_file.check_asset(where, name)
     with tempfile.TemporaryDirectory() as folder:
         for name, content in assets.items():
             pathlib.Path(folder, name).write_bytes(content)
-        return benchmarks.module(benchmark, "serving").codec(config, folder)
+        with one_line(f"{where}: its vocabulary cannot be used", _FIX):
+            return benchmarks.module(benchmark, "serving").codec(config, folder)
 
 
 def fold(model: tf_keras.Model) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from common.data.videos import MOST_FRAMES, MOST_PIXELS, opened
 from common.errors import UserError
 
 PART = 4.0  # Seconds of a part that gets a label of its own.
@@ -53,13 +54,17 @@ def read(name: str) -> tuple[list[bytes], list[float]]:
         raise UserError(f"{name}: reading videos needs PyAV; pip install av") from error
     frames, times, span = [], [], Fraction(1, 25)
     try:
-        with av.open(name) as container:
+        with opened(name) as container:
             if not container.streams.video:
                 raise UserError(f"{name}: holds no video; leave it out")
             stream = container.streams.video[0]
             rate = stream.average_rate or stream.guessed_rate
             span = 1 / Fraction(rate) if rate else span
             for frame in container.decode(stream):
+                if frame.width * frame.height > MOST_PIXELS or len(frames) >= MOST_FRAMES:
+                    raise UserError(
+                        f"{name}: its frames are too large or too many; cut it into shorter videos"
+                    )
                 frames.append(_jpeg(frame))
                 times.append(float(frame.time) if frame.time is not None else len(times) * float(span))
     except (av.error.FFmpegError, OSError, ValueError) as error:
@@ -87,6 +92,6 @@ def _array(frames: Sequence[bytes]) -> np.ndarray:
 
 def _named(found: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     return [
-        {"name": name.decode(), "score": round(float(score), 6)}
+        {"name": name.decode(errors="replace"), "score": round(float(score), 6)}
         for name, score in zip(found["top_names"][0], found["top_scores"][0])
     ]

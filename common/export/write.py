@@ -73,7 +73,7 @@ def write(
         manifest = _write(task, config, folder, made, kind if values else "none", say, programs, values)
         with _writing(folder):
             stack.close()
-    say(f"{path}: {manifest['bytes'] / 1e6:.2f} MB in all; python -m bench.replay {path}")
+    say(f"{path}: {manifest['bytes'] / 1e6:.2f} MB in all; python -m lab.bench.replay {path}")
     return manifest
 
 
@@ -115,6 +115,8 @@ def _write(
             artifact = text.artifact()
             with _writing(folder):
                 (path / program["file"]).write_bytes(artifact)
+                if "partitioned_file" in program:
+                    (path / program["partitioned_file"]).write_bytes(text.artifact(partitioned=True))
             stored |= {a.name: a.stored for a in batch.values() if a.stored is not None}
             say(
                 f"{name}: {len(artifact) / 1e6:.2f} MB, {program['cost']['matrix_flops'] / 1e9:.3g} matrix GFLOP"
@@ -254,10 +256,13 @@ def _program(
         updates = names[lowered.aliases[i]] if i in lowered.aliases else None
         label = outputs[i] if i < len(outputs) else updates
         results.append({"name": label, "shape": shape, "dtype": dtype, "updates": updates})
+    # Of several replicas jax runs a program whose collectives have channels.
+    several = {"partitioned_file": f"{name}.partitioned.mlir.bc"} if steps.replicas.num_replicas > 1 else {}
     return {
         "name": name,
         "kind": "train" if training else "eval",
         "file": f"{name}.mlir.bc",
+        **several,
         "inputs": [_describe(a) for a in given],
         "arguments": arguments,
         "results": results,

@@ -47,6 +47,7 @@ class LSTM(tf_keras.layers.Layer):
         kernel_initializer: str | tf_keras.initializers.Initializer = "glorot_uniform",
         recurrent_initializer: str | tf_keras.initializers.Initializer = "orthogonal",
         forget_bias: float = 1.0,
+        bias_initializer: tf_keras.initializers.Initializer | None = None,
         name: str | None = None,
     ):
         """Keeps the settings.
@@ -57,12 +58,13 @@ class LSTM(tf_keras.layers.Layer):
           hoisted: computes the function `hoisted`, else `plain`.
           kernel_initializer, recurrent_initializer: as in tf_keras.
           forget_bias: initial value of the forget gate's bias; the others start at 0.
+          bias_initializer: of the biases of all gates, instead of `forget_bias`.
           name: name of the layer.
         """
         super().__init__(name=name, dtype=precision.full, autocast=False)
         self.units, self.precision, self.hoisted = units, precision, hoisted
         self._initializers = kernel_initializer, recurrent_initializer
-        self._forget_bias = forget_bias
+        self._forget_bias, self._bias_initializer = forget_bias, bias_initializer
 
     def build(self, input_shape: tf.TensorShape) -> None:
         """Creates the variables for inputs of [..., n]."""
@@ -72,7 +74,9 @@ class LSTM(tf_keras.layers.Layer):
         self.recurrent_kernel = self.add_weight(
             name="recurrent_kernel", shape=[self.units, gates], initializer=recurrent
         )
-        self.bias = self.add_weight(name="bias", shape=[gates], initializer=self._initial_bias)
+        self.bias = self.add_weight(
+            name="bias", shape=[gates], initializer=self._bias_initializer or self._initial_bias
+        )
         super().build(input_shape)
 
     def _initial_bias(self, shape: Sequence[int], dtype: tf.DType, **_: object) -> tf.Tensor:
@@ -161,11 +165,7 @@ def hoisted(
     """
 
     def chain(x: tf.Tensor, h: tf.Tensor, c: tf.Tensor, mask: tf.Tensor | None) -> Tensors:
-        shape = tf.shape(x)
-        z = product(tf.cast(rows(x), precision.compute), tf.cast(kernel, precision.compute))
-        z = tf.nn.bias_add(tf.cast(z, precision.variable), bias)
-        z = tf.reshape(z, [shape[0], shape[1], z.shape[-1]])
-        z.set_shape([x.shape[0], x.shape[1], z.shape[-1]])
+        z = _inputs_part(x, kernel, bias, precision)
         return _make_core(mask, precision)(z, recurrent, h, c)
 
     parts = _chains(x.shape[1], recurrent.shape[0])
@@ -178,6 +178,38 @@ def hoisted(
     return tf.concat(outputs, 1), (tf.concat(h, 0), tf.concat(c, 0))
 
 
+def _inputs_part(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, precision: Precision) -> tf.Tensor:
+    """What the inputs of all steps add to the gates: [T, b, n] -> [T, b, 4u]."""
+    shape = tf.shape(x)
+    z = product(tf.cast(rows(x), precision.compute), tf.cast(kernel, precision.compute))
+    z = tf.nn.bias_add(tf.cast(z, precision.variable), bias)
+    z = tf.reshape(z, [shape[0], shape[1], z.shape[-1]])
+    z.set_shape([x.shape[0], x.shape[1], z.shape[-1]])
+    return z
+
+
+def side_by_side(layers: Sequence[LSTM], inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the outputs of layers that do not depend on each other, each on its [T, b, n], from states of zeros.
+
+    Behind XLA one loop runs all of them: a step multiplies all their states in one batched product, so a GPU launches
+    as many kernels as for one layer. Elsewhere, and with layers that are not `hoisted`, each runs its own loop.
+    """
+    if not under_xla() or not all(layer.hoisted for layer in layers):
+        return [layer(x)[0] for layer, x in zip(layers, inputs)]
+    for layer, x in zip(layers, inputs):
+        if not layer.built:
+            layer.build(x.shape)
+    precision = layers[0].precision
+    parts = [_inputs_part(x, one.kernel, one.bias, precision) for one, x in zip(layers, inputs)]
+    z, recurrent = (
+        tf.stack(parts, 1),
+        tf.stack([tf.convert_to_tensor(one.recurrent_kernel) for one in layers]),
+    )
+    zeros = tf.zeros_like(z[0, :, :, : layers[0].units])
+    outputs, _, _ = _make_core(None, precision)(z, recurrent, zeros, zeros)
+    return tf.unstack(outputs, len(layers), axis=1)
+
+
 def _chains(batch: int | None, units: int) -> int:
     """Number of parts the batch is cut into, see SMALL_PRODUCT; 1 under XLA and on a GPU, which need no cut."""
     if under_xla() or tf.config.list_physical_devices("GPU"):
@@ -186,11 +218,20 @@ def _chains(batch: int | None, units: int) -> int:
 
 
 def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Tensors]:
-    """Returns the recurrence alone, (z, recurrent, h, c) -> (outputs, h, c), with its own gradient."""
+    """Returns the recurrence alone, (z, recurrent, h, c) -> (outputs, h, c), with its own gradient.
+
+    Of G layers side by side the arguments are [T, G, b, 4u], [G, u, 4u], [G, b, u], [G, b, u].
+    """
     compute, variable = precision.compute, precision.variable
 
     def times(a: tf.Tensor, b: tf.Tensor, **transpose: bool) -> tf.Tensor:
         return tf.cast(tf.matmul(tf.cast(a, compute), tf.cast(b, compute), **transpose), variable)
+
+    def outer(h: tf.Tensor, dz: tf.Tensor) -> tf.Tensor:
+        """The gradient of the recurrent weights: a product of all steps, one for each layer."""
+        if len(h.shape) == 3:
+            return times(rows(h), rows(dz), transpose_a=True)
+        return tf.stack([outer(*pair) for pair in zip(*(tf.unstack(x, axis=1) for x in (h, dz)))])
 
     @tf.custom_gradient
     def core(z: tf.Tensor, recurrent: tf.Tensor, h0: tf.Tensor, c0: tf.Tensor) -> tuple:
@@ -204,15 +245,14 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
                 new_h, new_c = m * new_h + (1 - m) * h, m * new_c + (1 - m) * c
             return (new_h, new_c), (i, f, g, o, squashed, new_h, new_c)
 
-        widths = [recurrent.shape[0]] * 7
+        widths = [recurrent.shape[-2]] * 7
         sequences = (z,) if mask is None else (z, mask)
         (h, c), (*gates, hs, cs) = scan(step, (h0, c0), sequences, widths, stack=False)
 
         def gradient(d_outputs: tf.Tensor, d_h: tf.Tensor, d_c: tf.Tensor) -> Tensors:
             saved = [*gates, delayed(c0, cs)]
             dz, d_h0, d_c0 = backward(saved, matrix, d_outputs, d_h, d_c)
-            d_recurrent = times(rows(stacked(delayed(h0, hs))), rows(dz), transpose_a=True)
-            return dz, d_recurrent, d_h0, d_c0
+            return dz, outer(stacked(delayed(h0, hs)), dz), d_h0, d_c0
 
         outputs = stacked(hs)
         return (outputs if mask is None else outputs * mask, h, c), gradient
@@ -223,7 +263,8 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
         """(dz [T, b, 4u], dh0, dc0); `saved` are i, f, g, o, tanh of c, and c before the step."""
         # Transposed once: `transpose_b` would do it at every step, and Grappler turns a plain transpose in front of
         # products into `transpose_b`. It does not look through ensure_shape.
-        transposed = tf.ensure_shape(tf.transpose(matrix), matrix.shape[::-1])
+        transposed = tf.linalg.matrix_transpose(matrix)
+        transposed = tf.ensure_shape(transposed, transposed.shape)
 
         def step(after: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
             i, f, g, o, squashed, c_before, d_output, *masks = inputs
@@ -234,17 +275,8 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
                 d_h, d_c = m * (d_h + d_output), m * d_c
             else:
                 d_h += d_output
-            d_c += tanh_gradient(squashed, d_h * o)
-            dz = tf.concat(
-                [
-                    sigmoid_gradient(i, d_c * g),
-                    sigmoid_gradient(f, d_c * c_before),
-                    tanh_gradient(g, d_c * i),
-                    sigmoid_gradient(o, d_h * squashed),
-                ],
-                -1,
-            )
-            d_h, d_c = times(dz, transposed), d_c * f
+            dz, d_c = cell_gradient(i, f, g, o, c_before, squashed, d_h, d_c)
+            d_h = times(dz, transposed)
             if masks:
                 d_h, d_c = d_h + kept_h, d_c + kept_c
             return (d_h, d_c), (dz,)
@@ -254,6 +286,30 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
         return dz, d_h0, d_c0
 
     return core
+
+
+def cell_gradient(
+    i: tf.Tensor,
+    f: tf.Tensor,
+    g: tf.Tensor,
+    o: tf.Tensor,
+    c_before: tf.Tensor,
+    squashed: tf.Tensor,
+    d_h: tf.Tensor,
+    d_c: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the gradients of z and of c before the step from those of h and c after it: [..., 4u], [..., u]."""
+    d_c += tanh_gradient(squashed, d_h * o)
+    dz = tf.concat(
+        [
+            sigmoid_gradient(i, d_c * g),
+            sigmoid_gradient(f, d_c * c_before),
+            tanh_gradient(g, d_c * i),
+            sigmoid_gradient(o, d_h * squashed),
+        ],
+        -1,
+    )
+    return dz, d_c * f
 
 
 def sigmoid_gradient(y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
@@ -267,9 +323,9 @@ def tanh_gradient(y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
 
 
 def cell(z: tf.Tensor, c: tf.Tensor) -> Tensors:
-    """Returns (i, f, g, o, new c, tanh(new c), new h) from the gates' inputs z, [b, 4u], and c, [b, u]."""
+    """Returns (i, f, g, o, new c, tanh(new c), new h) from the gates' inputs z, [..., b, 4u], and c, [..., b, u]."""
     # Not tf.split: along the last axis it copies element by element, which took a fifth of a step.
-    i, f, g, o = tf.unstack(tf.reshape(z, [-1, 4, c.shape[-1]]), axis=1)
+    i, f, g, o = tf.unstack(tf.reshape(z, [*z.shape[:-2], -1, 4, c.shape[-1]]), axis=-2)
     i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
     c = f * c + i * g
     squashed = tf.tanh(c)

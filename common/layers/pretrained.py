@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common.data import npz
 from common.distributed.replicas.base import Replicas
 from common.errors import UserError
 from common.layers import weight_files
@@ -79,7 +80,7 @@ def _reader(path: str, name: str) -> Iterator[Callable[[str], np.ndarray]]:
     with contextlib.ExitStack() as opened:
         try:
             if path.endswith(".npz"):
-                arrays = opened.enter_context(np.load(path, allow_pickle=False))
+                arrays = opened.enter_context(npz.opened(path))
                 keys, get = set(arrays.files), arrays.__getitem__
             elif path.endswith((".pth", ".pt")):
                 tensors = weight_files.torch_arrays(pathlib.Path(path))

@@ -1,6 +1,8 @@
 """Applies a step function along the first axis of sequences: unrolled where that pays, else as a `tf.while_loop`.
 
-Under XLA a loop stays a loop: written out, 48 steps of four layers make a program that takes its compiler minutes.
+Under XLA a loop stays a loop: written out, 48 steps of four layers make a program that takes its compiler minutes. A
+turn of it computes several steps: a GPU then launches fewer kernels, because each result of a turn, and the counter, is
+written by one kernel, and values that go from step to step within a turn are fused.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ Steps = tf.Tensor | list[tf.Tensor]  # [T, ...], or T of [...].
 UNROLLED_STEPS = 64
 # The same under XLA.
 UNROLLED_IN_XLA = 4
+# Most steps of a turn of a loop under XLA. lab/bench/gpu_programs.py counts the kernels.
+STEPS_OF_A_TURN = 8
 
 
 def scan(
@@ -44,7 +48,7 @@ def scan(
     length = len(lists[0]) if lists else sequences[0].shape[0]
     compiled = under_xla()
     if length is None or (not lists and length > (UNROLLED_IN_XLA if compiled else UNROLLED_STEPS)):
-        return _while(step, state, sequences, widths, reverse)
+        return _while(step, state, sequences, widths, reverse, steps_of_a_turn(length) if compiled else 1)
     parts = list(zip(*(s if isinstance(s, list) else tf.unstack(s, length) for s in sequences)))
     outputs = []
     for inputs in reversed(parts) if reverse else parts:
@@ -64,29 +68,56 @@ def delayed(first: tf.Tensor, steps: Steps) -> Steps:
     return [first, *steps[:-1]] if isinstance(steps, list) else tf.concat([first[None], steps[:-1]], 0)
 
 
+def steps_of_a_turn(length: int | None) -> int:
+    """Steps of a turn: the largest divisor of the length up to STEPS_OF_A_TURN; 1 where the length is unknown."""
+    return max(n for n in range(1, STEPS_OF_A_TURN + 1) if length % n == 0) if length else 1
+
+
 def _while(
     step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]],
     state: Tensors,
     sequences: Sequence[tf.Tensor],
     widths: Sequence[int],
     reverse: bool,
+    turn: int,
 ) -> tuple[Tensors, Tensors]:
-    static, batch = sequences[0].shape[:2]
+    """A loop whose turns compute `turn` steps each, which divides the length."""
+    static, lead = sequences[0].shape[0], state[0].shape[:-1]
     length = tf.shape(sequences[0])[0] if static is None else static
-    arrays = [tf.TensorArray(s.dtype, length, element_shape=s.shape[1:]).unstack(s) for s in sequences]
-    results = tuple(tf.TensorArray(state[0].dtype, length, element_shape=[batch, n]) for n in widths)
+    turns = length // turn
+    arrays = []
+    for s in sequences:
+        s = s if turn == 1 else tf.reshape(s, [turns, turn, *s.shape[1:]])
+        arrays.append(tf.TensorArray(s.dtype, turns, element_shape=s.shape[1:]).unstack(s))
+    shapes = [[*lead, n] if turn == 1 else [turn, *lead, n] for n in widths]
+    results = tuple(tf.TensorArray(state[0].dtype, turns, element_shape=shape) for shape in shapes)
 
     def body(i: tf.Tensor, state: Tensors, results: tuple) -> tuple:
-        at = length - 1 - i if reverse else i
-        state, outputs = step(state, tuple(a.read(at) for a in arrays))
+        at = turns - 1 - i if reverse else i
+        state, outputs = _steps(step, state, [a.read(at) for a in arrays], reverse, turn)
         return i + 1, state, tuple(r.write(at, o) for r, o in zip(results, outputs))
 
     _, state, results = tf.while_loop(
-        lambda i, *_: i < length,
+        lambda i, *_: i < turns,
         body,
         (tf.constant(0), state, results),
         parallel_iterations=1,
-        maximum_iterations=length,  # XLA differentiates no loop without a bound.
+        maximum_iterations=turns,  # XLA differentiates no loop without a bound.
     )
+    stacks = [
+        r.stack() if turn == 1 else tf.reshape(r.stack(), [static, *s[1:]]) for r, s in zip(results, shapes)
+    ]
     # Keeps a static length static.
-    return state, tuple(tf.ensure_shape(r.stack(), [static, batch, n]) for r, n in zip(results, widths))
+    return state, tuple(tf.ensure_shape(x, [static, *lead, n]) for x, n in zip(stacks, widths))
+
+
+def _steps(step: Callable, state: Tensors, inputs: Sequence[tf.Tensor], reverse: bool, turn: int) -> tuple:
+    """Computes the steps of a turn; (state, results), which have an axis for the steps if they are several."""
+    if turn == 1:
+        return step(state, tuple(inputs))
+    parts = list(zip(*(tf.unstack(x, turn) for x in inputs)))
+    outputs = []
+    for part in reversed(parts) if reverse else parts:
+        state, output = step(state, part)
+        outputs.append(output)
+    return state, tuple(tf.stack(o) for o in zip(*(outputs[::-1] if reverse else outputs)))

@@ -15,31 +15,32 @@ A state dict's convolutions are [out, in, h, w] and its dense layers [out, in]; 
 from __future__ import annotations
 
 import importlib
-import io
-import json
+import math
 import os
 import pathlib
-import pickle
-import struct
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import message
 
+from common.data import npz
 from common.errors import UserError
-from common.files import NPZ_DAMAGE
+from common.files import parsed, read_plain
+from common.layers import torch_files
+from common.layers.torch_files import torch_arrays
 
 Arrays = dict[str, np.ndarray]
-# What damaged files raise: pickles' errors are of many kinds.
-DAMAGE = (*NPZ_DAMAGE, pickle.UnpicklingError, AttributeError, IndexError, struct.error, tf.errors.OpError)
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's key of the names of what it saved.
+_DEEPEST = 1000  # Characters of a group's path.
 EXTRA = ("assets.extra", "timetotrain.json")  # common/export/formats.py writes it.
-_MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # torch/serialization.py, of files before torch 1.6.
-_STORAGES = {
-    "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "LongStorage": "<i8", "IntStorage": "<i4",
-    "ShortStorage": "<i2", "CharStorage": "i1", "ByteStorage": "u1", "BoolStorage": "?", "BFloat16Storage": "<u2",
-}  # fmt: skip
+# What damaged files raise: pickles' errors are of many kinds.
+DAMAGE = (*torch_files.DAMAGE, tf.errors.OpError, message.DecodeError)
+_SPARE = (
+    64 << 20
+)  # Bytes that arrays may have beyond their files: Keras's and TensorFlow's are not compressed.
+MOST_GRAPH = 1 << 28  # Bytes of a saved_model.pb; those of all presets have under a hundredth.
 
 
 def read(path: str | os.PathLike) -> Arrays:
@@ -55,7 +56,7 @@ def read(path: str | os.PathLike) -> Arrays:
         readers: Mapping[str, Callable[[pathlib.Path], Arrays]] = {
             ".pth": lambda p: of_state_dict(torch_arrays(p)),
             ".pt": lambda p: of_state_dict(torch_arrays(p)),
-            ".npz": lambda p: of_state_dict(_npz(p)),
+            ".npz": lambda p: of_state_dict(npz.read(p)),
             ".safetensors": lambda p: of_state_dict(_safetensors(p)),
             ".h5": _keras_file,
         }
@@ -95,122 +96,6 @@ def of_state_dict(arrays: Mapping[str, np.ndarray]) -> Arrays:
     return found
 
 
-def torch_arrays(path: pathlib.Path) -> Arrays:
-    """Returns the arrays of a state dict that torch.save wrote, without torch; no code of the file is run.
-
-    Raises:
-      UserError: the file holds other objects than tensors.
-    """
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            (name,) = (n for n in archive.namelist() if n.endswith("/data.pkl") or n == "data.pkl")
-            root = name.removesuffix("data.pkl")
-            storages = _Storages(lambda key: archive.read(f"{root}data/{key}"))
-            loaded = _Unpickler(io.BytesIO(archive.read(name)), storages, path).load()
-            return _tensors(loaded, path)
-    with open(path, "rb") as file:
-        return _tensors(_legacy(file, path), path)
-
-
-def _legacy(file: BinaryIO, path: pathlib.Path) -> Any:
-    """Reads the form before torch 1.6: pickles of magic, version, system, object and keys, then the storages."""
-
-    def next_pickle(storages: _Storages | None = None) -> Any:
-        return _Unpickler(file, storages or _Storages(None), path).load()
-
-    if next_pickle() != _MAGIC or next_pickle() != _PROTOCOL:
-        raise ValueError("no file of torch.save")
-    next_pickle()
-    # The storages come behind the object that views them: it is read twice.
-    begin = file.tell()
-    sizes: dict[str, str] = {}
-    next_pickle(_Storages(None, sizes))
-    content = {}
-    for key in next_pickle():
-        (count,) = struct.unpack("<q", file.read(8))
-        content[key] = file.read(count * np.dtype(sizes[key]).itemsize)
-    file.seek(begin)
-    return next_pickle(_Storages(content.__getitem__))
-
-
-class _Storages:
-    """Resolves a pickle's references to storages; without `get` to empty ones, whose dtypes go into `seen`."""
-
-    def __init__(self, get: Callable[[str], bytes] | None, seen: dict[str, str] | None = None):
-        self._get, self._seen = get, seen
-
-    def __call__(self, reference: tuple) -> tuple[str, np.ndarray]:
-        kind, storage, key, *_ = reference
-        if kind != "storage" or storage not in _STORAGES:
-            raise ValueError(f"a {kind} of {storage}")
-        if self._seen is not None:
-            self._seen[key] = _STORAGES[storage]
-        data = b"" if self._get is None else self._get(key)
-        return storage, np.frombuffer(data, _STORAGES[storage])
-
-
-class _Ordered(dict):
-    """A state dict, whose `_metadata`, versions of its modules, is left out."""
-
-    def __setstate__(self, state: Any) -> None:
-        pass
-
-
-class _Unpickler(pickle.Unpickler):
-    """Unpickles tensors, numbers, texts and containers; anything else is refused, not imported."""
-
-    def __init__(self, file: BinaryIO, storages: _Storages, path: pathlib.Path):
-        super().__init__(file, encoding="utf-8")
-        self._storages, self._path = storages, path
-
-    def persistent_load(self, reference: tuple) -> Any:
-        return self._storages(reference)
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("collections", "OrderedDict"):
-            return _Ordered
-        if module == "torch" and name in _STORAGES:
-            return name
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _tensor
-        if (module, name) == ("torch._utils", "_rebuild_parameter"):
-            return lambda tensor, *_: tensor
-        raise UserError(
-            f"{self._path}: holds a {module}.{name}, not only tensors; save the state_dict() alone"
-        )
-
-
-def _tensor(storage: tuple[str, np.ndarray], offset: int, size: tuple, stride: tuple, *_: Any) -> np.ndarray:
-    kind, data = storage
-    if not data.size:
-        return np.zeros(size if 0 in size else [0], data.dtype)
-    if offset < 0 or min(stride, default=0) < 0 or min(size, default=0) < 0:
-        raise ValueError("a tensor has a negative size")
-    last = offset + sum((n - 1) * s for n, s in zip(size, stride))
-    if last >= data.size:
-        raise ValueError("a tensor is longer than its storage")
-    if kind == "BFloat16Storage":
-        data = (data.astype("<u4") << 16).view("<f4")
-    strides = [s * data.itemsize for s in stride]
-    return np.lib.stride_tricks.as_strided(data[offset:], size, strides, writeable=False).copy()
-
-
-def _tensors(loaded: Any, path: pathlib.Path) -> Arrays:
-    # Training scripts wrap the state dict.
-    for wrapper in ("state_dict", "model", "model_state_dict"):
-        if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
-            loaded = loaded[wrapper]
-    found = {n: a for n, a in loaded.items() if isinstance(a, np.ndarray)} if isinstance(loaded, dict) else {}
-    if not found:
-        raise UserError(f"{path}: holds no tensors by name; save the state_dict() alone")
-    return found
-
-
-def _npz(path: pathlib.Path) -> Arrays:
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
-
-
 def _safetensors(path: pathlib.Path) -> Arrays:
     try:
         library = importlib.import_module("safetensors.numpy")
@@ -223,34 +108,85 @@ def _safetensors(path: pathlib.Path) -> Arrays:
 
 
 def _saved_model(folder: pathlib.Path) -> Arrays:
+    """Reads the variables' files alone: no graph is loaded, so none can run."""
+    check_variables(folder)
     about = folder.joinpath(*EXTRA)
     reader = tf.train.load_checkpoint(os.fspath(folder / "variables" / "variables"))
-    shapes = reader.get_variable_to_shape_map()
     if about.is_file():
-        names = json.loads(about.read_text(encoding="utf-8"))["weights"]
+        names = parsed(read_plain(about, MOST_GRAPH))["weights"]
         return {n: reader.get_tensor(f"weights/{i}/.ATTRIBUTES/VARIABLE_VALUE") for i, n in enumerate(names)}
-    loaded = tf.saved_model.load(os.fspath(folder))
-    found = {v.name.split(":")[0]: v.numpy() for v in getattr(loaded, "variables", ())}
-    if not found:
-        raise ValueError(f"{len(shapes)} variables, none with a name")
-    return keras_names(found)
+    keys = _keras_keys(folder, reader)
+    if not keys:
+        raise ValueError(f"{len(reader.get_variable_to_shape_map())} variables, none with a name")
+    return keras_names({name: reader.get_tensor(key) for name, key in keys.items()})
+
+
+def check_variables(folder: pathlib.Path) -> None:
+    """Refuses the variables of a SavedModel where they have more bytes than the files that hold them.
+
+    Raises:
+      ValueError: so.
+      OSError, tf.errors.OpError: a file is missing or damaged.
+    """
+    reader = tf.train.load_checkpoint(os.fspath(folder / "variables" / "variables"))
+    types, shapes = reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
+    wanted = sum(math.prod(shape) * (types[name].size or 1) for name, shape in shapes.items())
+    there = sum(path.stat().st_size for path in (folder / "variables").iterdir())
+    if wanted > there + _SPARE:
+        raise ValueError(f"its variables have {wanted} bytes, their files {there}")
+
+
+def _keras_keys(folder: pathlib.Path, reader: Any) -> dict[str, str]:
+    """Returns {variable's name: its key in the files} of the variables that a Keras model lists as its own."""
+    from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
+
+    data = read_plain(folder / "saved_model.pb", MOST_GRAPH)
+    nodes = saved_model_pb2.SavedModel.FromString(data).meta_graphs[0].object_graph_def.nodes
+    lists = [child.node_id for child in nodes[0].children if child.local_name == "variables"]
+    own = {nodes[child.node_id].variable.name for number in lists for child in nodes[number].children}
+    saved = trackable_object_graph_pb2.TrackableObjectGraph.FromString(reader.get_tensor(_OBJECT_GRAPH))
+    values = [value for node in saved.nodes for value in node.attributes]
+    return {value.full_name: value.checkpoint_key for value in values if value.full_name in own}
 
 
 def _keras_file(path: pathlib.Path) -> Arrays:
+    return keras_names(hdf_arrays(path))
+
+
+def hdf_arrays(path: str | os.PathLike) -> Arrays:
+    """Returns {path: array} of an HDF5 file, all of them in the file itself.
+
+    Raises:
+      OSError, ValueError: it is damaged, names other files, or holds more than its size.
+    """
     import h5py
 
-    with h5py.File(path) as file:
-        return keras_names(dict(_leaves(file)))
+    with h5py.File(path, "r") as file:
+        found = dict(_leaves(file))
+        size = sum(value.nbytes for value in found.values())
+        if size > os.path.getsize(path) + _SPARE:
+            raise ValueError(f"its arrays have {size} bytes, the file has fewer")
+        return {name: np.array(value) for name, value in found.items()}
 
 
-def _leaves(group: Any) -> Iterator[tuple[str, np.ndarray]]:
+def _leaves(group: Any) -> Iterator[tuple[str, Any]]:
     import h5py
 
-    for value in group.values():
+    for name in group:
+        # A link can name another file, or lead in a circle.
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            raise ValueError(f"{name[:80]!r} is a link")
+        value = group[name]
         if isinstance(value, h5py.Group):
+            if len(value.name) > _DEEPEST:
+                raise ValueError("its groups are nested too deeply")
             yield from _leaves(value)
+        elif value.external or value.is_virtual:
+            raise ValueError(f"{name[:80]!r} names another file")
+        elif value.dtype.hasobject:
+            raise ValueError(f"{name[:80]!r} holds no numbers")
         else:
-            yield value.name.strip("/").split(":")[0], np.array(value)
+            yield value.name.strip("/").split(":")[0], value
 
 
 def keras_names(arrays: Mapping[str, np.ndarray]) -> Arrays:

@@ -15,9 +15,10 @@ from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
-from common.config import own
+from common.config import plugins
 from common.config.schema import Optimizer
-from common.errors import UserError, near
+from common.config.validation import check_optimizer
+from common.errors import UserError
 
 Slots = dict[str, tf.Tensor]
 
@@ -96,22 +97,13 @@ def rule(config: Optimizer) -> Rule:
     """Returns the rule that `config` names.
 
     Raises:
-      UserError: unknown name, an epsilon of 0 where the rule would divide 0 by 0, or a function of one's own that is
-        not found or makes no rule.
+      UserError: as check_optimizer, or a function of one's own is not found or makes no rule.
     """
     if config.is_own:
         return _own_rule(config)
-    if config.name not in RULES:
-        hint = near(config.name, RULES)
-        raise UserError(f"config.optimizer.name={config.name!r}: unknown{hint}; known: {', '.join(RULES)}")
+    check_optimizer(config)
     # Without momentum there is no slot, and a third less to read and write.
     slots, move = _FORMS[config.name] if config.momentum or not config.has_momentum else ((), _plain)
-    starts_at_zero = config.name != "adagrad" or config.initial_accumulator <= 0
-    if config.name not in ("sgd", "lars") and config.epsilon <= 0 and starts_at_zero:
-        raise UserError(
-            f"config.optimizer.epsilon={config.epsilon}: {config.name} would divide 0 by 0; "
-            "use a small number such as 1e-8"
-        )
 
     def init(weight: tf.Tensor) -> Slots:
         start = {"accumulator": config.initial_accumulator}
@@ -141,7 +133,7 @@ def rule(config: Optimizer) -> Rule:
 
 
 def _own_rule(config: Optimizer) -> Rule:
-    made = own.call("optimizer.name", config.name, config)
+    made = plugins.call("optimizer.name", config.name, config)
     if not isinstance(made, Rule):
         raise UserError(
             f"config.optimizer.name={config.name!r}: returned {type(made).__name__}, not a common.optim.optimizers.Rule"
@@ -292,4 +284,3 @@ _FORMS = {
     "rmsprop": (("v",), _rmsprop),
     "adadelta": (("v", "moved"), _adadelta),
 }
-RULES = tuple(_FORMS)

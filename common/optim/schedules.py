@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from common.config import own
+from common.config import plugins
 from common.config.schema import Schedule
-from common.errors import UserError, near
+from common.config.validation import check_schedule
+from common.errors import UserError
 
 Curve = Callable[[tf.Tensor], tf.Tensor]
-KINDS = ("constant", "poly", "step", "cosine", "noam", "gnmt")
-WARMUPS = ("linear", "exponential")
 _SHORTEST = 10  # Logarithm of the shortest table's length: TensorFlow writes short ones into the program.
 
 
@@ -101,9 +100,9 @@ def learning_rate(
       A function of the step (an integer tensor of any shape) that gives the rate (float32, the same shape).
 
     Raises:
-      UserError: unknown kind, a "step" schedule without boundaries, a "noam" one without warmup or a "gnmt" one
-        without an interval; or a function of one's own that is not found or makes no curve.
+      UserError: as check_schedule, or a function of one's own is not found or makes no curve.
     """
+    check_schedule(schedule, steps_per_epoch)
     start = schedule.decay_start(steps_per_epoch)
     steps = schedule.decay_steps(steps_per_epoch, train_steps)
     if schedule.kind == "constant":
@@ -113,26 +112,28 @@ def learning_rate(
     elif schedule.kind == "cosine":
         curve = cosine(base_learning_rate, schedule.end_learning_rate, start, steps)
     elif schedule.kind == "step":
-        if not schedule.boundaries:
-            raise UserError("config.schedule.boundaries is empty: kind 'step' needs the epochs of its drops")
         # Rounded to six decimals, so that 28.999999999999996 counts as 29 steps.
         boundaries = [round(epoch * steps_per_epoch, 6) for epoch in schedule.boundaries]
         curve = piecewise(base_learning_rate, boundaries, schedule.factor)
     elif schedule.kind == "noam":
         curve = inverse_root(base_learning_rate, schedule.width)
     elif schedule.kind == "gnmt":
-        curve = _gnmt(schedule, base_learning_rate)
-    elif own.is_own(schedule.kind):
-        curve = own.call(
+        curve = halvings(
+            base_learning_rate,
+            schedule.factor,
+            schedule.decay_start_step,
+            schedule.decay_interval,
+            schedule.max_decays,
+            schedule.decay_at_start,
+        )
+    else:
+        curve = plugins.call(
             "schedule.kind", schedule.kind, schedule, base_learning_rate, steps_per_epoch, train_steps
         )
         if not callable(curve):
             raise UserError(
                 f"config.schedule.kind={schedule.kind!r}: returned {type(curve).__name__}, not a curve"
             )
-    else:
-        hint = near(schedule.kind, KINDS)
-        raise UserError(f"config.schedule.kind={schedule.kind!r}: unknown{hint}; known: {', '.join(KINDS)}")
     curve = _warmed(schedule, curve, base_learning_rate, schedule.warmup_length(steps_per_epoch))
 
     def rate(step: tf.Tensor) -> tf.Tensor:
@@ -153,32 +154,9 @@ def tabled(rate: Callable[[tf.Tensor], tf.Tensor], train_steps: int) -> Callable
     return lambda step: tf.gather(table, step)
 
 
-def _gnmt(schedule: Schedule, peak: float) -> Curve:
-    if schedule.decay_interval < 1:
-        raise UserError(
-            f"config.schedule.decay_interval={schedule.decay_interval}: kind 'gnmt' needs a positive number of steps"
-        )
-    return halvings(
-        peak,
-        schedule.factor,
-        schedule.decay_start_step,
-        schedule.decay_interval,
-        schedule.max_decays,
-        schedule.decay_at_start,
-    )
-
-
 def _warmed(schedule: Schedule, curve: Curve, peak: float, length: float) -> Curve:
     if schedule.kind == "noam":
-        if length <= 0:
-            raise UserError(
-                "config.schedule.warmup_steps=0.0: kind 'noam' starts at infinity without a warmup"
-            )
         peak /= math.sqrt(schedule.width * length)
     if schedule.warmup_curve == "exponential":
         return exponential_warmup(curve, peak, length)
-    if schedule.warmup_curve == "linear":
-        return warmup(curve, peak, length, schedule.initial_learning_rate)
-    raise UserError(
-        f"config.schedule.warmup_curve={schedule.warmup_curve!r}: unknown; known: {', '.join(WARMUPS)}"
-    )
+    return warmup(curve, peak, length, schedule.initial_learning_rate)

@@ -37,6 +37,11 @@ def _libraries() -> tuple[Any, Any, Any]:
     return apply_bpe, learn_bpe, sacremoses
 
 
+def check_installed() -> None:
+    """Imports the libraries; raises UserError where they are not installed."""
+    _libraries()
+
+
 class Moses:
     """Turns text into Moses's tokens and back, by the rules of one language."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import tensorflow as tf
 import tqdm
 
-from common.data import tfrecords
+from common.data import record_counts, tfrecords
 from common.data.conversion import deaths_explained
 from common.errors import UserError
 from common.files import whole
@@ -110,7 +110,7 @@ def progress(title: str) -> tqdm.tqdm:
 
 
 def deal(folder: Path, rows: Iterable[Mapping[str, Sequence[int]]], shards: int, unit: str) -> int:
-    """Deals rows of features to `shards` TFRecord files train-* in turns, named when all are written.
+    """Deals rows of features to `shards` TFRecord files train-* in turns, named when all are written, and notes them.
 
     Returns:
       The number of rows.
@@ -131,6 +131,7 @@ def deal(folder: Path, rows: Iterable[Mapping[str, Sequence[int]]], shards: int,
                 raise UserError(f"--shards {shards}: there are {count} {unit}; use fewer shards")
     except (OSError, tf.errors.OpError) as error:
         raise UserError(f"cannot write into {folder}: {error}; free some space") from error
+    record_counts.write(folder, names)
     return count
 
 

@@ -31,6 +31,11 @@ def _tokenizer() -> ModuleType:
         raise UserError(f"the subword tokenizer does not load ({error}); run `make text`") from None
 
 
+def check_installed() -> None:
+    """Imports the library; raises UserError where it is not installed."""
+    _tokenizer()
+
+
 class Subwords:
     """Turns text into subword tokens and back, by a vocabulary file."""
 

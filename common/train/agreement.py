@@ -87,6 +87,11 @@ class Agreement:
             if agreed != _WAIT:
                 return agreed == _NOTHING or self._replicas.agree(int(not done)) == 0
 
+    def meet(self) -> None:
+        """Returns when every process has called this."""
+        if not self.alone:
+            self._replicas.agree(_NOTHING)
+
     def check_start(self, step: int, weights: list[tf.Variable]) -> None:
         """Raises a UserError in every process unless all start from the same step with the same weights."""
         if self.alone:

@@ -23,11 +23,12 @@ from common.config.digest import digest, to_dict
 from common.config.schema import Communication
 from common.distributed.weight_update import SlotValues
 from common.errors import UserError
-from common.train import checkpoint_file, entries
+from common.train import checkpoint_file, checkpoint_variables
 from common.train.loop import Loop
-from common.train.step import State
+from common.train.step import Network, State
 
 KEEP = 2
+_NUMBERS = "biufV"  # Kinds of numpy's dtypes; V is what numpy reads bfloat16 as.
 # Fields that may differ between the run that saved and the one that resumes.
 FREE_FIELDS = (
     "replicas",
@@ -55,8 +56,8 @@ def save(
     state, task = loop.state, loop.task
     step = int(state.step)
     path = folder / f"checkpoint_{step:08d}.npz"
-    arrays = entries.values(state) | {
-        name: replicas.all_values(v) for name, v in entries.moving(state).items()
+    arrays = checkpoint_variables.values(state) | {
+        name: replicas.all_values(v) for name, v in checkpoint_variables.moving(state).items()
     }
     error = None
     if replicas.main:
@@ -110,7 +111,7 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
     return step
 
 
-def restore_weights(state: State, path: pathlib.Path) -> None:
+def restore_weights(network: Network, path: pathlib.Path) -> None:
     """Restores only weights and moments, for an evaluation; the run may have had other batches, not another network.
 
     State that layers carry from step to step is left out: it belongs to the rows of a batch, and an evaluation begins
@@ -119,20 +120,31 @@ def restore_weights(state: State, path: pathlib.Path) -> None:
     Raises:
       UserError: the file is damaged, or belongs to another network.
     """
-    arrays = entries.of_file(checkpoint_file.read(path), state)
-    weights = {
-        name: entry
-        for name, entry in entries.entries(state).items()
-        if name.startswith(checkpoint_file.WEIGHTS)
-    }
-    if any(name not in arrays or arrays[name].shape != tuple(w.shape) for name, w in weights.items()):
-        raise UserError(f"{path}: its variables are not those of this network; give the run's --config flags")
-    moments = entries.moments(state)
-    fitted = entries.fitted(state, arrays, moments, path)
+    restore_weights_of(network, checkpoint_file.read(path))
+
+
+def restore_weights_of(network: Network, file: checkpoint_file.File) -> None:
+    """As `restore_weights`, of a checkpoint that has been read.
+
+    Raises:
+      UserError: it belongs to another network.
+    """
+    arrays, weights = checkpoint_variables.of_file(file, network), checkpoint_variables.weights(network)
     for name, weight in weights.items():
-        for component in state.replicas.local_results(weight):
+        if (
+            name not in arrays
+            or arrays[name].shape != tuple(weight.shape)
+            or arrays[name].dtype.kind not in _NUMBERS
+        ):
+            raise UserError(
+                f"{file.path}: its variables are not those of this network; give the run's --config flags"
+            )
+    moments = checkpoint_variables.moments(network)
+    fitted = checkpoint_variables.fitted(network, arrays, moments, file.path)
+    for name, weight in weights.items():
+        for component in network.replicas.local_results(weight):
             component.assign(arrays[name])
-    _assign_per_replica(state, moments, fitted)
+    _assign_per_replica(network, moments, fitted)
 
 
 def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
@@ -143,33 +155,33 @@ def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
             f"{path}: written by another configuration ({_difference(file.meta['config'], loop)}); use its own"
         )
     arrays, shapes, moving = (
-        entries.of_file(file, loop.state),
-        entries.shapes(loop.state),
-        entries.moving(loop.state),
+        checkpoint_variables.of_file(file, loop.state),
+        checkpoint_variables.shapes(loop.state),
+        checkpoint_variables.moving(loop.state),
     )
     same = sorted(arrays) == sorted([*shapes, *moving])
     if not same or any(arrays[name].shape != shape for name, shape in shapes.items()):
         raise UserError(f"{path}: its variables are not those of this model; written by another version?")
-    return arrays | entries.fitted(loop.state, arrays, moving, path), int(file.meta["step"])
+    return arrays | checkpoint_variables.fitted(loop.state, arrays, moving, path), int(file.meta["step"])
 
 
 def _assign(state: State, arrays: dict[str, np.ndarray]) -> None:
     replicas = state.replicas
     slots: SlotValues = [{} for _ in state.model.trainable_variables]
-    for name, entry in entries.entries(state).items():
-        if isinstance(entry, entries.Slot):
+    for name, entry in checkpoint_variables.entries(state).items():
+        if isinstance(entry, checkpoint_variables.Slot):
             slots[entry.weight][entry.name] = arrays[name]
         else:
             for component in replicas.local_results(entry):
                 component.assign(arrays[name])
     state.update.write_slots(slots)
-    _assign_per_replica(state, entries.moving(state), arrays)
+    _assign_per_replica(state, checkpoint_variables.moving(state), arrays)
 
 
 def _assign_per_replica(
-    state: State, variables: dict[str, tf.Variable], arrays: dict[str, np.ndarray]
+    network: Network, variables: dict[str, tf.Variable], arrays: dict[str, np.ndarray]
 ) -> None:
-    replicas = state.replicas
+    replicas = network.replicas
     for name, variable in variables.items():
         local = replicas.local_results(variable)
         first = replicas.process_index * len(local)

@@ -20,13 +20,16 @@ from typing import Any
 
 import numpy as np
 
+from common.data import npz
 from common.errors import UserError
-from common.files import NPZ_DAMAGE, left_behind, whole
+from common.files import NPZ_DAMAGE, is_plain_name, left_behind, parsed, whole
 
-BEST = "best.npz"  # Points to the checkpoint with the best quality (common/run/best.py).
+BEST = "best.npz"  # Points to the checkpoint with the best quality (timetotrain/run/best.py).
 FORMAT = 2  # 1, which says nothing of its format, numbered the variables.
 # What the names in the file begin with; slots, moments and carried state have prefixes of their own.
-ASSETS, WEIGHTS = "assets/", "weights/"
+ABOUT = "timetotrain.json"  # What an export says of itself, beside its assets.
+ASSETS, WEIGHTS, SLOTS = "assets/", "weights/", "slots/"
+_META = {"step": int, "digest": str, "config": dict, "format": int, "benchmark": str, "labels": list}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,31 +49,61 @@ class File:
     assets: dict[str, bytes]
 
 
-def read(path: pathlib.Path) -> File:
-    """Reads a checkpoint.
+def read(path: pathlib.Path, training: bool = True) -> File:
+    """Reads a checkpoint, which may be a stranger's: its arrays' sizes are checked before they are unpacked.
+
+    Args:
+      path: of the file.
+      training: False leaves out the optimizer's slots, and takes only assets whose names are plain file names.
 
     Raises:
-      UserError: the file is damaged, or no checkpoint.
+      UserError: the file is damaged, no checkpoint, or has an asset of another name.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            if archive.testzip() is not None:
-                raise ValueError("a checksum is wrong")
-        with np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
-        meta = {"format": 1, **json.loads(arrays.pop("meta").tobytes())}
-        if not {"step", "digest", "config"} <= meta.keys():
-            raise KeyError("meta")
-        assets = {
-            name.removeprefix(ASSETS): arrays.pop(name).tobytes()
-            for name in list(arrays)
-            if name.startswith(ASSETS)
-        }
-        return File(path, arrays, meta, assets)
+        with npz.opened(path) as archive:
+            meta = _checked_meta(parsed(archive["meta"].tobytes()))
+            names = [name for name in archive.files if name != "meta"]
+            assets = [name for name in names if name.startswith(ASSETS)]
+            for name in [] if training else assets:
+                check_asset(path, name.removeprefix(ASSETS))
+            left_out = (ASSETS,) if training else (ASSETS, SLOTS)
+            kept = [name for name in names if not name.startswith(left_out)]
+            return File(
+                path,
+                {name: archive[name] for name in kept},
+                meta,
+                {name.removeprefix(ASSETS): archive[name].tobytes() for name in assets},
+            )
     except NPZ_DAMAGE as error:
         raise UserError(
             f"{path}: not a whole checkpoint ({error}); delete it to resume from the one before"
         ) from error
+
+
+def _checked_meta(meta: Any) -> dict[str, Any]:
+    if not isinstance(meta, dict):
+        raise ValueError("meta is no object")
+    meta = {"format": 1, **meta}
+    if not {"step", "digest", "config"} <= meta.keys():
+        raise KeyError("meta")
+    for name, kind in _META.items():
+        if name in meta and (not isinstance(meta[name], kind) or isinstance(meta[name], bool)):
+            raise ValueError(f"meta.{name} is of another kind")
+    if not 0 <= meta["step"] < 2**63 or not all(isinstance(label, str) for label in meta.get("labels", ())):
+        raise ValueError("meta has a step or a label that cannot be")
+    return meta
+
+
+def check_asset(path: str | os.PathLike, name: str) -> None:
+    """Refuses an asset of the model `path` whose name is no plain file name.
+
+    Raises:
+      UserError: so.
+    """
+    if not is_plain_name(name) or name == ABOUT:
+        raise UserError(
+            f"{path}: its asset {name[:80]!r} is no plain file name; the file is not as this project writes it"
+        )
 
 
 def is_checkpoint(path: pathlib.Path) -> bool:

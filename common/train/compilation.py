@@ -14,8 +14,8 @@ import tensorflow as tf
 import tf_keras
 
 from common.config.schema import RunConfig
+from common.config.validation import refuse_compile_on
 from common.distributed.replicas.base import Replicas
-from common.errors import UserError
 from common.layers import batch_norm
 
 SEGMENTS = 4  # On GPUs: about a quarter of the gradients waits for the end of the backward pass. Never measured there.
@@ -48,13 +48,9 @@ def plan(config: RunConfig, replicas: Replicas, model: tf_keras.Model) -> Plan:
     """Returns what is compiled in a run.
 
     Raises:
-      UserError: config.compile=on, and nothing can be; or off, under a backend that compiles all that it runs.
+      UserError: config.compile=on, and nothing can be.
     """
     if replicas.drives_from_host:
-        if config.compile == "off":
-            raise UserError(
-                f"config.compile=off: config.replicas={replicas.name} compiles every step; use auto or on"
-            )
         return Plan(Compiled.STEP)
     if config.compile == "off":
         return Plan(Compiled.NOTHING, "config.compile=off")
@@ -69,10 +65,8 @@ def plan(config: RunConfig, replicas: Replicas, model: tf_keras.Model) -> Plan:
     why = (
         f"{within} exchanges in the forward pass" if within else "its programs cannot stand between exchanges"
     )
-    why = f"config.replicas={replicas.name}: {why}"
-    if config.compile == "on":
-        raise UserError(f"config.compile=on: nothing of this run can be compiled ({why}); use auto or off")
-    return Plan(Compiled.NOTHING, why)
+    refuse_compile_on(config, why)
+    return Plan(Compiled.NOTHING, f"config.replicas={replicas.name}: {why}")
 
 
 def _segments(config: RunConfig) -> int:

@@ -1,4 +1,4 @@
-"""Defines the events that the loop yields, which common/run/mllog.py turns into log lines. TensorFlow-free.
+"""Defines the events that the loop yields, which timetotrain/run/mllog.py turns into log lines. TensorFlow-free.
 
 Times are seconds since 1970; those of steps and evaluations are taken inside the running block.
 """

@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from common.config.clock import Clock
+from common.config.validation import check_one_shape
 from common.distributed.spatial.sharing import counted_once
-from common.errors import UserError
 from common.train.agreement import Agreement
 from common.train.block import Result
 from common.train.compilation import Compiled, Plan
@@ -74,11 +74,7 @@ class HostBlock:
         """
         assert how.compiled is Compiled.STEP
         self._in_call = task.config.steps_per_execution
-        if self._in_call > 1 and len(task.batch_shapes) > 1:
-            raise UserError(
-                f"config.steps_per_execution={self._in_call}: batches here have {len(task.batch_shapes)} shapes, and a "
-                "call takes steps of one; use 1"
-            )
+        check_one_shape(task.config, len(task.batch_shapes))
         self.config, self.state, self.replicas = task.config, state, state.replicas
         self._timing, self._alone = timing, agreement.alone
         # What other threads read and write; `state.step` lags behind until the block's end.

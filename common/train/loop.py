@@ -148,7 +148,11 @@ class Loop:
         start = int(self.state.step)
         self._agreement.check_start(start, self.state.model.trainable_variables)
         train_input, eval_input = self.task.train_input, self.task.eval_input
-        yield events.RunStarted(time.time(), start)
+        started = time.time()
+        # No process touches the data before the first one has looked at its clock.
+        self._agreement.meet()
+        yield events.RunStarted(started, start)
+        self.task.check_data()
         batches = self._dataset(lambda shard: train_input(shard, self._batch_size(True), start))
         train = self._block.batches(batches)
         # One dataset for all evaluations, so that its cache stays; each evaluation begins a new iteration.

@@ -14,7 +14,6 @@ from common.distributed.replicas.base import Replicas
 from common.distributed.sharded_update import ShardedUpdate
 from common.distributed.spatial.sharing import of_first_in_group
 from common.distributed.weight_update import WholeUpdate
-from common.errors import UserError
 from common.layers import batch_norm
 from common.layers.precision import Precision
 from common.layers.variable_kinds import kind_of
@@ -24,8 +23,13 @@ from common.train.gradients import Gradients
 from common.train.task import Batch, Task
 
 
-class State:
-    """Every variable of a run: the model's, the optimizer's slots, the step counter."""
+class Network:
+    """The variables of a model, which are all that an answer needs.
+
+    Attributes:
+      replicas: the backend.
+      model: the network.
+    """
 
     def __init__(self, task: Task, replicas: Replicas, precision: Precision):
         config = task.config
@@ -33,7 +37,16 @@ class State:
         tf_keras.utils.set_random_seed(config.seed)
         with replicas.scope():
             self.model = task.build(replicas, precision)
-            freeze(self.model, task.stages, config.frozen_stages)
+            freeze(self.model, config.stages[: config.frozen_stages])
+
+
+class State(Network):
+    """Every variable of a run: the model's, the optimizer's slots, the step counter."""
+
+    def __init__(self, task: Task, replicas: Replicas, precision: Precision):
+        super().__init__(task, replicas, precision)
+        config = task.config
+        with replicas.scope():
             kinds = kind_of(self.model)
             self.update = _update_of(config)(self.model.trainable_variables, kinds, replicas, config)
             self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]
@@ -64,17 +77,9 @@ def _update_of(config: RunConfig) -> type[WholeUpdate | ShardedUpdate]:
     return BlockUpdate if config.communication.shard_in_blocks else ShardedUpdate
 
 
-def freeze(model: tf_keras.Model, stages: Sequence[Sequence[str]], count: int) -> None:
-    """Freezes the layers of the first `count` stages: their weights stay, and their batch norm uses its moments.
-
-    Raises:
-      UserError: the network has fewer stages.
-    """
-    if count > len(stages):
-        raise UserError(
-            f"config.frozen_stages={count}: {model.name} has {len(stages)} stages that can be frozen; use at most that"
-        )
-    first = tuple(beginning for stage in stages[:count] for beginning in stage)
+def freeze(model: tf_keras.Model, stages: Sequence[Sequence[str]]) -> None:
+    """Freezes the layers of some stages: their weights stay, and their batch norm uses its moments."""
+    first = tuple(beginning for stage in stages for beginning in stage)
     if not first:
         return
     paths = names.of_layers(model)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from common.launch.watch import heartbeat
+from common.distributed import heartbeat
 from common.train.gradients import Gradients
 
 

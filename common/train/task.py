@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.config import own_data
+from common.config import data_description
 from common.config.schema import RunConfig
 from common.distributed.replicas.base import Replicas, Shard
 from common.errors import UserError
@@ -71,18 +71,16 @@ class Task(abc.ABC):
     A benchmark overrides the abstract methods, and those of the others where it differs.
 
     Attributes:
-      input: the benchmark's input.py, whose functions `check`, `train_input`, `eval_input` and `synthetic` make its
-        batches, unless the methods of these names are overridden.
+      input: the benchmark's input.py, whose functions `check_files`, `check`, `train_input`, `eval_input` and
+        `synthetic` check the data and make its batches, unless the methods that call them are overridden.
       config: the run's configuration.
       data_dir: the folder with the data; None where none is needed (--describe, --dry_run, --export).
       evaluate_in_worker: `quality` runs in a worker process while the next block trains.
       evaluation_workers: where not 0, `quality` runs in a thread and spreads work over so many worker processes with
         its argument `spread`.
       batch_shapes, eval_batch_shapes: static shapes of the batches, where there are several (batch_shapes.py).
-      has_pictures: `look` is there, so that a run can keep evaluated examples as pictures (common/run/examples.py).
+      has_pictures: `look` is there, so a run can keep evaluated examples as pictures (timetotrain/run/examples.py).
       chooses: a training step selects examples by comparing computed values, so rounding can change the selection.
-      stages: names of the network's stages from the input on, each the beginnings of its layers' names
-        (common/train/names.py); `config.frozen_stages` counts them.
       input_errors: TensorFlow's errors that damaged data can cause.
     """
 
@@ -93,7 +91,6 @@ class Task(abc.ABC):
     eval_batch_shapes: Sequence[Shape] = ()
     has_pictures: bool = False
     chooses: bool = False
-    stages: Sequence[Sequence[str]] = ()
     input_errors: tuple[type[tf.errors.OpError], ...] = (
         tf.errors.DataLossError,
         tf.errors.InvalidArgumentError,
@@ -140,12 +137,24 @@ class Task(abc.ABC):
     # -- what a benchmark may have -----------------------------------------------------------------------------------
 
     def check_input(self) -> None:
-        """Checks that the data and the initial weights are there; cheap, called before anything is built.
+        """Checks by names, sizes and our own notes that the data and the initial weights are there.
+
+        Called before anything is built, so before the clock: it opens no file of the data.
 
         Raises:
-          UserError: something is missing.
+          UserError: something is missing, or a note contradicts the configuration.
         """
         self.check_weights_file()
+        self.input.check_files(self.config, self.data_dir)
+
+    def check_data(self) -> None:
+        """Reads as much of the data as it takes to refuse what does not fit the configuration.
+
+        Called first on the clock; `train_input` and `eval_input` then need not read the same again.
+
+        Raises:
+          UserError: the data are damaged or do not fit.
+        """
         self.input.check(self.config, self.data_dir)
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
@@ -169,7 +178,7 @@ class Task(abc.ABC):
 
         By default those of the description that `timetotrain data` writes beside the data.
         """
-        description = own_data.read(self.data_dir)
+        description = data_description.read(self.data_dir)
         return description.labels if description else ()
 
     def fitted(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -14,10 +14,10 @@ from array import array
 from compliance.findings import ADVICE, ERROR, Finding
 from compliance.hints import nearest
 from compliance.log import rules
-from compliance.log.kept import Kept
 from compliance.log.logs import BadLine, Record
 from compliance.log.reports import Reports
-from compliance.log.story import Story, Target
+from compliance.log.rule_state import Kept
+from compliance.log.whole_run import Story, Target
 
 _NONE: list[Finding] = []  # shared by the many records without a finding; never changed
 # Records held until the log names its benchmark. Real headers have under a hundred lines.
@@ -127,7 +127,7 @@ class StreamChecker:
         if benchmark is None or (division is None and rules.has_divisions(self.ruleset)):
             return []
         self.benchmark, self.division = benchmark, division
-        name = rules.benchmark_file(self.ruleset, division, benchmark)
+        name = rules.benchmark_section(self.ruleset, division, benchmark)
         self._checked = True
         if name not in rules.names(self.ruleset):
             wanted = "a benchmark with rules in this division"

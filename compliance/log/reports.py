@@ -8,7 +8,7 @@ from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import nearest, rescaled
 from compliance.log import rules
 from compliance.log.logs import BadLine, Record, shown
-from compliance.log.story import Target
+from compliance.log.whole_run import Target
 
 
 class Reports:

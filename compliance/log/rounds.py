@@ -26,7 +26,7 @@ _FOLDER = re.compile(
 )
 # A log names its benchmark and hyperparameters before it trains; real headers have a few hundred records.
 _MAX_RECORDS = 20_000
-# What only this project's logs say (common/run/mllog.py); its presets follow the rules of v0.7.
+# What only this project's logs say (timetotrain/run/mllog.py); its presets follow the rules of v0.7.
 _OWN_KEYS, _OWN_RULESET = frozenset(("config_digest", "smoke_run")), "0.7.0"
 _NOTHING = "0.7.0"  # what an unreadable or empty log is checked with, for its line findings
 
@@ -98,7 +98,7 @@ def of_keys(keys: dict[str, object]) -> Choice:
         reason = "the log is one of this project, whose rules are those of v0.7"
         return Choice(_OWN_RULESET, reason, fits=(_OWN_RULESET,))
     fitting = [
-        one for one in fitting if rules.benchmark_file(one, division, name) in rules.names(one)
+        one for one in fitting if rules.benchmark_section(one, division, name) in rules.names(one)
     ] or fitting
     missing = {ruleset: len(required(ruleset, division, name) - keys.keys()) for ruleset in fitting}
     fewest = min(missing.values())
@@ -132,7 +132,7 @@ def of_submission(choices: Iterable[Choice]) -> Choice | None:
 @cache
 def required(ruleset: str, division: str, benchmark: str) -> frozenset[str]:
     """The keys that a log of a benchmark must have, without those that depend on another key's value."""
-    files = ["common", f"{division}/common", rules.benchmark_file(ruleset, division, benchmark)]
+    files = ["common", f"{division}/common", rules.benchmark_section(ruleset, division, benchmark)]
     specs: dict[str, dict] = {}
     for name in files:
         if name in rules.names(ruleset):

@@ -1,11 +1,12 @@
-"""Loads and compiles the rule files of `rules/<ruleset>/`.
+"""Loads and compiles the rules of a round, `rules/<ruleset>.json`.
 
-A file is data in a closed vocabulary (docs/compliance.md lists it): for each key how often it must occur,
-what its value and metadata must be (predicates.py), which keys must come before or after it, and, for round
-v0.6, a small state that orders epochs, evaluations and blocks. `common.json` holds for every log;
-`<division>/<benchmark>.json` (`any/` where the round knows no difference) is added to it once the log has
-named its benchmark and division, after `<division>/common.json` where there is one. A file may build on the file
-of the same name of another round (`extends`): what it names replaces that round's, `without` takes keys away.
+The file has a section for every log ("common") and one for each benchmark ("closed/resnet"). A section is data in a
+closed vocabulary (docs/compliance.md lists it): for each key how often it must occur, what its value and metadata must
+be (predicates.py), which keys must come before or after it, and, for round v0.6, a small state that orders epochs,
+evaluations and blocks. Once a log has named its benchmark and division, the section "<division>/<benchmark>" is added
+to "common" ("any/<benchmark>" where the round's divisions have the same rules), after "<division>/common" where there
+is one. A section may build on the section of the same name of another round (`extends`): its keys replace that round's,
+`without` takes keys away.
 """
 
 from __future__ import annotations
@@ -40,17 +41,16 @@ _UNSET = object()
 
 @cache
 def load(ruleset: str, name: str) -> dict:
-    """The content of one rule file, e.g. `load("0.7.0", "closed/resnet")`.
+    """One section of a round's rules, e.g. `load("0.7.0", "closed/resnet")`.
 
     Raises:
-      UserError: there is no such file.
+      UserError: there is no such section.
     """
-    path = _DIRECTORY / ruleset / f"{name}.json"
     if name not in names(ruleset):
         raise UserError(
             f"no rules {name!r} in ruleset {ruleset}; there are {', '.join(sorted(names(ruleset)))}"
         )
-    own = json.loads(path.read_text(encoding="utf-8"))
+    own = dict(_sections(ruleset)[name])
     if "extends" not in own:
         return own
     base = load(own.pop("extends"), name)
@@ -60,10 +60,17 @@ def load(ruleset: str, name: str) -> dict:
 
 
 @cache
+def _sections(ruleset: str) -> dict[str, dict]:
+    """{name: section} of a round's file; {} of a round without one."""
+    if ruleset not in RULESETS:
+        return {}
+    return json.loads((_DIRECTORY / f"{ruleset}.json").read_text(encoding="utf-8"))
+
+
+@cache
 def names(ruleset: str) -> frozenset[str]:
-    """The names of a ruleset's files, e.g. {"common", "closed/resnet", ...}."""
-    root = _DIRECTORY / ruleset
-    return frozenset(path.relative_to(root).with_suffix("").as_posix() for path in root.glob("**/*.json"))
+    """The names of a ruleset's sections, e.g. {"common", "closed/resnet", ...}."""
+    return frozenset(_sections(ruleset))
 
 
 @cache
@@ -87,19 +94,19 @@ def has_divisions(ruleset: str) -> bool:
     return not any(name.startswith("any/") for name in names(ruleset))
 
 
-def benchmark_file(ruleset: str, division: str | None, benchmark: str) -> str:
-    """The name of a benchmark's rule file; `load` raises when there is none."""
+def benchmark_section(ruleset: str, division: str | None, benchmark: str) -> str:
+    """The name of a benchmark's section; `load` raises when there is none."""
     return f"{division if has_divisions(ruleset) else 'any'}/{benchmark}"
 
 
 def has_rules(ruleset: str, benchmark: str, division: str = "closed") -> bool:
-    """Whether there is a rule file for a benchmark; rounds name some that they have none for."""
-    return benchmark_file(ruleset, division, benchmark) in names(ruleset)
+    """Whether a round has a section for a benchmark; rounds name some that they have none for."""
+    return benchmark_section(ruleset, division, benchmark) in names(ruleset)
 
 
 def metric(ruleset: str, benchmark: str) -> dict:
-    """A benchmark's rule file, for fields equal in all divisions (runs, samples, target); {} if it is unknown."""
-    name = benchmark_file(ruleset, "closed", benchmark)
+    """A benchmark's section, for fields equal in all divisions (runs, samples, target); {} if it is unknown."""
+    name = benchmark_section(ruleset, "closed", benchmark)
     return load(ruleset, name) if name in names(ruleset) else {}
 
 
@@ -241,5 +248,5 @@ def compile_condition(condition: dict) -> Callable[..., bool]:
 
 @cache
 def compiled(ruleset: str, name: str) -> dict[str, KeyRule]:
-    """The compiled rules of one file, by key."""
+    """The compiled rules of one section, by key."""
     return {key: KeyRule(key, spec) for key, spec in load(ruleset, name)["keys"].items()}

@@ -23,7 +23,7 @@ IMPLEMENTATION = (
     *("input_data_types", "retraining"),
 )
 # The folders of a checkout that a run needs besides the folder of its benchmark.
-_CODE = ("common", "compliance", "systems", "timetotrain", "requirements")
+_CODE = ("common", "compliance", "systems", "timetotrain", "tools/requirements")
 _CODE_FILES = frozenset(("LICENSE", "Makefile", "README.md", "pyproject.toml", "setup.py"))
 _MAX_JSON_BYTES = 64 << 20
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
@@ -175,8 +175,8 @@ def code_files(source: Path, commit: str, benchmark: str) -> dict[str, tuple[int
     for entry in filter(None, listing.split(b"\0")):
         head, _, raw = entry.partition(b"\t")
         mode, kind, name = *head.split()[:2], raw.decode(errors="surrogateescape")
-        top = name.split("/", 1)[0]
-        if not (name in _CODE_FILES or ("/" in name and top in (*_CODE, benchmark))):
+        folders = tuple(f"{folder}/" for folder in (*_CODE, benchmark))
+        if not (name in _CODE_FILES or name.startswith(folders)):
             continue
         if kind != b"blob" or mode == b"120000" or not name.isprintable() or ".." in name.split("/"):
             raise UserError(

@@ -1,6 +1,6 @@
 """Reference convergence points: whether a submission converges no faster than the reference could.
 
-The reference was run several times at some batch sizes (data/rcp/BENCHMARK.json, from mlperf_logging/rcp_checker).
+The reference was run several times at some batch sizes (data/rcp.json, from mlperf_logging/rcp_checker).
 A submission's olympic mean of epochs (or samples) to converge is held against the point of its batch size, or
 against the line between the two points around it. The rules: mlcommons/training_policies, training_rules.adoc,
 "Reference Convergence Points"; the computation is that of mlperf_logging/rcp_checker/rcp_checker.py 4.1.68.
@@ -21,7 +21,7 @@ from compliance.submission.students_t import quantile
 
 PASS, FAIL, NO_REFERENCE, UNDECIDED = "pass", "fail", "no reference", "not checked"
 
-_DATA = Path(__file__).parents[1] / "data" / "rcp"
+_DATA = Path(__file__).parents[1] / "data" / "rcp.json"
 _ALPHA = 0.05  # rcp_checker.py, RCP_Checker.alpha
 _TOLERANCE = 0.0001  # rcp_checker.py, RCP_Checker.tolerance: where its bisection ends
 # rcp_checker.py, _eval_submission_record; training_rules.adoc, "v5.0 Specific Rules": one evaluation earlier counts.
@@ -70,12 +70,15 @@ def applies(ruleset: str, benchmark: str, division: object) -> bool:
 
 
 @cache
+def reference() -> dict[str, dict]:
+    """{benchmark: {"source", "rounds"}} of data/rcp.json."""
+    return json.loads(_DATA.read_text(encoding="utf-8"))
+
+
+@cache
 def table(benchmark: str, ruleset: str) -> tuple[tuple[float, tuple[float, ...]], ...]:
     """(batch size, epochs or samples to converge of each run) of the reference, by batch size; () without a table."""
-    path = _DATA / f"{benchmark}.json"
-    if not benchmark.isidentifier() or not path.is_file():
-        return ()
-    found = json.loads(path.read_text(encoding="utf-8"))["rounds"]
+    found = reference().get(benchmark, {}).get("rounds", {})
     rows = found.get(ruleset, ())
     while isinstance(rows, str):  # the same as another round's
         rows = found[rows]

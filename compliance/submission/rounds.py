@@ -35,7 +35,7 @@ def benchmarks(ruleset: str) -> tuple[str, ...]:
 
 
 def required_runs(benchmark: str, ruleset: str = "0.7.0") -> int:
-    """How many runs make a score. The benchmark's own rule file goes before the table of all rounds."""
+    """How many runs make a score. The benchmark's own rules go before the table of all rounds."""
     table = _facts()["runs"].get(benchmark, _DEFAULT_RUNS)
     return metric(ruleset, benchmark).get("runs", table)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from compliance.log.logs import BadLine, Record, read_log
 from compliance.log.rounds import find
 from compliance.log.rules import metric
-from compliance.log.story import Target
-from compliance.submission.thinned import Span, Spans, Thinned
+from compliance.log.whole_run import Target
+from compliance.submission.downsampling import Span, Spans, Thinned
 
 # Other names of benchmarks in v0.6 logs: Google's Mask R-CNN entries say "mask".
 _OTHER_NAMES = {"mask": "maskrcnn"}

@@ -1,15 +1,15 @@
-"""Writes docs/compiled.md from the kept results: `python -m systems.compile.document`; a test compares them."""
+"""Renders docs/compiled.md from the kept results of the presets that callers list; a test compares them."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from common.files import ROOT
-from systems.compile import run, series
+from systems.compile import series
+from systems.compile.store import RESULTS
 
 PATH = ROOT / "docs/compiled.md"
 _HEAD = (
@@ -78,9 +78,9 @@ Of the largest program of each benchmark, in seconds of one processor; the expor
 """
 
 
-def render(results: Path = run.RESULTS) -> str:
-    """Returns the page."""
-    known, records = list(series.presets()), _records(series.CHEAPEST_FIRST, results)
+def render(known: Sequence[series.Preset], results: Path = RESULTS) -> str:
+    """Returns the page on these presets."""
+    records = _records(known, results)
     missing = [(r, reason) for r in records if (reason := series.misses(r, results))]
     compiled = {(r["benchmark"], r["system"]) for r in records}
     rest: dict[str, list[str]] = {}
@@ -109,15 +109,15 @@ def render(results: Path = run.RESULTS) -> str:
     )
 
 
-def table(chosen: Sequence[str], results: Path = run.RESULTS) -> str:
-    """Returns the tables of some benchmarks, TPUs before GPUs."""
-    records = _records(chosen, results)
+def table(known: Sequence[series.Preset], results: Path = RESULTS) -> str:
+    """Returns the tables of these presets, TPUs before GPUs."""
+    records = _records(known, results)
     return "\n\n".join(filter(None, (_tpus(records, results), _gpus(records, results))))
 
 
-def _records(chosen: Sequence[str], results: Path) -> list[dict[str, Any]]:
-    places = [series.record_of(b, system, results) for b, system, _ in series.presets(chosen)]
-    return [json.loads(place.read_text()) for place in places if place.exists()]
+def _records(known: Sequence[series.Preset], results: Path) -> list[dict[str, Any]]:
+    found = [series.record_of(benchmark, system, results) for benchmark, system, _ in known]
+    return [record for record in found if record]
 
 
 def _tpus(records: list[dict], results: Path) -> str:
@@ -213,12 +213,3 @@ def _compiled(records: list[dict], results: Path, *parts: str) -> list[tuple[tup
 def _table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     lines = ["| " + " | ".join(map(str, head)) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
-
-
-def write() -> None:
-    """Writes the page."""
-    PATH.write_text(render(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write()

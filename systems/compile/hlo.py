@@ -1,4 +1,4 @@
-"""Reads an optimised program's text: time by kind and by layer, collectives, copies, kernels by library.
+"""Tells an optimised program's costs: time by kind and by layer, collectives, copies, kernels by library.
 
 The TPU compiler writes "estimated_cycles" into most instructions: its scheduler's own estimate. Collectives, custom
 calls and scalar operations have none. A loop's body counts as often as the loop is known to run.
@@ -6,124 +6,38 @@ calls and scalar operations have none. A loop's body counts as often as the loop
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator
 
-_BYTES = {
-    **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 1),
-    **dict.fromkeys(("s16", "u16", "f16", "bf16"), 2),
-    **dict.fromkeys(("s32", "u32", "f32"), 4),
-    **dict.fromkeys(("s64", "u64", "f64", "c64"), 8),
-}
+from common.hlo import hlo_text
+from common.hlo.hlo_text import Instruction
+from common.hlo.sizes import element_bytes
+
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 COPIES = ("copy", "transpose")
-_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
-_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (\([^=]*?\)|\S+) ([a-z][\w\-]*)\((.*)$")
-_COMMENT = re.compile(r"/\*.*?\*/")  # "/*index=5*/" in long tuples.
-_SHAPE = re.compile(r"\b(pred|[suf]\d+(?:e\d\w+)?|bf16|c64)\[([\d,]*)\]")
 
 
-@dataclasses.dataclass(frozen=True)
-class Instruction:
-    """One line of a computation.
-
-    Attributes:
-      name, opcode: as written.
-      result: text of the result's shape.
-      rest: what follows the opcode: operands and attributes.
-      cycles: the compiler's estimate, None where it has none.
-    """
-
-    name: str
-    opcode: str
-    result: str
-    rest: str
-    cycles: int | None
-
-    def attribute(self, pattern: str) -> str:
-        """The first group of `pattern` in the line, '' where it does not match."""
-        found = re.search(pattern, self.rest)
-        return found[1] if found else ""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the result; of a pair that a -start returns, those of its last part."""
-        shapes = _SHAPE.findall(self.result)
-        if self.opcode.endswith("-start") and len(shapes) > 1:
-            shapes = shapes[len(shapes) // 2 :]
-        return sum(
-            _BYTES.get(kind, 4) * math.prod(map(int, filter(None, sides.split(","))))
-            for kind, sides in shapes
-        )
-
-    @property
-    def layer(self) -> str:
-        """The layer that TensorFlow names: forward and backward of one layer share it."""
-        path = [p for p in self.attribute(r'op_name="([^"]*)"').split("/") if p != "gradient_tape"]
-        return "/".join(path[:2]) if len(path) > 1 else "other"
-
-
-class Program:
-    """An optimised program.
-
-    Attributes:
-      computations: {name: its instructions}.
-      entry: the name of the computation that runs.
-    """
+class Program(hlo_text.Program):
+    """An optimised program: what runs, how often, and what kind of work it is."""
 
     def __init__(self, text: str):
-        self.computations: dict[str, list[Instruction]] = {}
-        self.entry, current = "", ""
-        for line in text.splitlines():
-            head = None if line.startswith(" ") else _HEAD.match(line)
-            if head:
-                current = head[2]
-                self.computations[current] = []
-                self.entry = current if head[1] else self.entry
-            elif line.startswith("}"):
-                current = ""
-            elif current:
-                line = _COMMENT.sub("", line)
-                found = _INSTRUCTION.match(line)
-                if found:
-                    cycles = re.search(r'"estimated_cycles":"(\d+)"', line)
-                    self.computations[current].append(
-                        Instruction(
-                            found[1], found[3], found[2], found[4], int(cycles[1]) if cycles else None
-                        )
-                    )
-        self._results = {one.name: one.result for found in self.computations.values() for one in found}
+        super().__init__(text)
+        self.named = {one.name: one for found in self.computations.values() for one in found}
 
     def scheduled(self, name: str = "", times: int = 1) -> Iterator[tuple[Instruction, int]]:
         """Yields the instructions that run and how often: the entry's, and those of loops and calls inside it."""
         for one in self.computations.get(name or self.entry, []):
             yield one, times
             if one.opcode == "while":
-                body = one.attribute(r"body=%?([\w.\-]+)")
-                yield from self.scheduled(body, times * (self.trips(one) or 1))
+                yield from self._inside(self.called(one, "body"), times * (self.trips(one) or 1))
             elif one.opcode in ("call", "async-start"):
-                inner = one.attribute(r"(?:to_apply|calls)=%?([\w.\-]+)")
-                yield from self.scheduled(inner, times) if inner in self.computations else ()
+                yield from self._inside(self.called(one, "(?:to_apply|calls)"), times)
             elif one.opcode == "conditional":
                 yield from self._dearest(one, times)
 
-    def trips(self, loop: Instruction) -> int:
-        """How often a loop runs; 0 where it is not known.
-
-        The TPU compiler says it of no loop: then it is the bound of a condition that does nothing but compare a counter
-        with a constant. TensorFlow's counters start at 0 and grow by one.
-        """
-        known = loop.attribute(r'"known_trip_count":\{"n":"(\d+)"\}')
-        if known:
-            return int(known)
-        condition = self.computations.get(loop.attribute(r"condition=%?([\w.\-]+)"), [])
-        bounds = [i.attribute(r"^(\d+)\)") for i in condition if i.opcode == "constant"]
-        done = [i for i in condition if i.opcode not in ("constant", "parameter", "get-tuple-element")]
-        counts = len(done) == 1 and done[0].opcode == "compare" and "direction=LT" in done[0].rest
-        return int(bounds[0]) if counts and len(bounds) == 1 and bounds[0] else 0
+    def _inside(self, name: str, times: int) -> Iterator[tuple[Instruction, int]]:
+        return self.scheduled(name, times) if name else iter(())
 
     def _dearest(self, one: Instruction, times: int) -> Iterator[tuple[Instruction, int]]:
         branches = one.attribute(r"branch_computations=\{([^}]*)\}").split(",") + [
@@ -137,7 +51,7 @@ class Program:
 
     def kind(self, one: Instruction) -> str:
         """ "matrix", "collective", "copy", "loop", "random" or "other": a fusion is what it holds."""
-        base = one.opcode.removesuffix("-start").removesuffix("-done")
+        base = one.base
         if base in COLLECTIVES:
             return "collective"
         if base in COPIES:
@@ -148,8 +62,7 @@ class Program:
             return "loop"
         inside = {base}
         if base == "fusion":
-            called = one.attribute(r"calls=%?([\w.\-]+)")
-            inside |= {i.opcode for i in self.computations.get(called, [])}
+            inside |= {i.opcode for i in self.fused(one)}
         if inside & {"convolution", "dot"}:
             return "matrix"
         if base == "fusion" and not inside - {
@@ -163,20 +76,22 @@ class Program:
             return "copy"
         return "random" if any(name.startswith("rng") for name in inside) else "other"
 
+    def fused(self, one: Instruction) -> list[Instruction]:
+        """The instructions that a fusion holds."""
+        return self.computations.get(self.called(one, "calls"), [])
+
     def matrices(self, one: Instruction) -> list[Instruction]:
         """The convolutions and products of an instruction: itself, or what a fusion holds."""
         if one.opcode == "fusion":
-            inside = self.computations.get(one.attribute(r"calls=%?([\w.\-]+)"), [])
-            return [found for i in inside for found in self.matrices(i)]
+            return [found for i in self.fused(one) for found in self.matrices(i)]
         target = one.attribute(r'custom_call_target="([^"]+)"') if one.opcode == "custom-call" else ""
         called = re.search("conv|gemm|matmul", target, re.IGNORECASE)
         return [one] if called or one.opcode in ("convolution", "dot") else []
 
     def operand_type(self, one: Instruction) -> str:
         """The wider type of the first two operands of a convolution or product, "f16" or another."""
-        operands = re.findall(r"%([\w.\-]+)", one.rest.partition(")")[0])[:2]
-        kinds = [_SHAPE.findall(self._results.get(name, one.result))[0][0] for name in operands]
-        return max(kinds or ["f32"], key=lambda kind: _BYTES.get(kind, 4))
+        kinds = [self.named.get(name, one).dtype for name in one.operands[:2]]
+        return max(kinds or ["f32"], key=element_bytes)
 
 
 def cycles(program: Program) -> dict:
@@ -254,17 +169,16 @@ def loop_products(program: Program) -> dict[str, int]:
     """Convolutions and products in the bodies of loops, by the shape of their result; each counts once."""
     found: Counter[str] = Counter()
     bodies = [
-        one.attribute(r"body=%?([\w.\-]+)")
+        program.called(one, "body")
         for instructions in program.computations.values()
         for one in instructions
         if one.opcode == "while"
     ]
     for body in bodies:
-        for name in [body, *(i.attribute(r"calls=%?([\w.\-]+)") for i in program.computations.get(body, []))]:
-            for one in program.computations.get(name, []):
-                if one.opcode in ("convolution", "dot"):
-                    kind, sides = _SHAPE.findall(one.result)[0]
-                    found[f"{kind}[{sides}]"] += 1
+        inside = program.computations.get(body, [])
+        for one in [*inside, *(fused for i in inside for fused in program.fused(i))]:
+            if one.opcode in ("convolution", "dot"):
+                found[f"{one.dtype}[{','.join(map(str, one.shape))}]"] += 1
     return dict(found.most_common())
 
 
@@ -309,7 +223,7 @@ def kernels(program: Program) -> dict:
         for matrix in program.matrices(one):
             kind = program.operand_type(matrix)
             types[kind] += times
-            if _BYTES.get(kind, 4) > 2:
+            if element_bytes(kind) > 2:
                 wide[_named(matrix)] += times
     return {
         "calls": dict(calls),
@@ -323,7 +237,7 @@ def _named(one: Instruction) -> str:
     """Returns the layer of a convolution or product; where it has none, its operation's name and the result's shape."""
     if one.layer != "other":
         return one.layer
-    shape = _SHAPE.findall(one.result)[0][1].replace(",", "x")
+    shape = "x".join(map(str, one.shape))
     return (one.attribute(r'op_name="([^"]*)"').removeprefix("gradient_tape/") or one.opcode) + f" {shape}"
 
 
@@ -333,11 +247,7 @@ def wide_arithmetic(program: Program) -> dict[str, int]:
     for instructions in program.computations.values():
         for one in instructions:
             moves = one.opcode in ("parameter", "tuple", "get-tuple-element", "constant", "bitcast", "copy")
-            if (
-                not moves
-                and _SHAPE.findall(one.result)[:1]
-                and _SHAPE.findall(one.result)[0][0] in ("s64", "u64", "f64")
-            ):
+            if not moves and one.dtype in ("s64", "u64", "f64"):
                 found[one.opcode] += 1
             elif one.opcode == "custom-call" and "X64" in one.rest:
                 found[one.attribute(r'custom_call_target="([^"]+)"')] += 1

@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import INSTALLED, ROOT, write_atomically
-from systems.compile import hlo, targets
+from common.files import INSTALLED, ROOT
+from systems.compile import hlo, launches, store, targets
+from systems.compile.store import RESULTS, name_of
 from systems.compile.targets import Target
 
-RESULTS = Path(__file__).parent / "results"
+# Where `make aot` puts the compilers.
+COMPILERS = Path(sys.prefix) / "aot"
 _PACKAGE = __package__.partition("systems")[0]  # "timetotrain." in a wheel.
 _NEEDS = {"tpu": "libtpu", "cuda": "jax_plugins"}
 _COMPILERS = {"tpu": "libtpu", "cuda": "jaxlib"}  # The package whose version names a result.
@@ -33,19 +35,17 @@ _WIDTHS = re.compile(r"\d+$")  # Bits, in the name of a dtype.
 
 
 def compiler_python(platform: str) -> str:
-    """The interpreter that has jax and the platform's compiler: this one, or that of `make aot`.
+    """The interpreter that has jax and the platform's compiler: this one.
 
     Raises:
-      UserError: neither has it.
+      UserError: it has no such compiler.
     """
-    if find_spec("jax") and find_spec(_NEEDS[platform]):
-        return sys.executable
-    made = ROOT / ".cache" / "aot" / "bin" / "python"
-    if made.exists() and not INSTALLED:
-        return str(made)
-    raise UserError(
-        f"the compiler for {platform} is not installed ({_NEEDS[platform]}); run `make aot`, which needs no device"
-    )
+    if not (find_spec("jax") and (find_spec(_NEEDS[platform]) or (COMPILERS / _NEEDS[platform]).exists())):
+        fix = "pip install 'timetotrain[aot]'" if INSTALLED else "run `make aot`"
+        raise UserError(
+            f"the compiler for {platform} is not installed ({_NEEDS[platform]}); {fix}, which needs no device"
+        )
+    return sys.executable
 
 
 def versions(platform: str) -> dict[str, str]:
@@ -67,7 +67,7 @@ def versions(platform: str) -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": ""}
+    return {**os.environ, "PYTHONPATH": str(COMPILERS) if COMPILERS.exists() else ""}
 
 
 def export(
@@ -124,6 +124,7 @@ def compiled(
     say: Callable[[str], None],
     results: Path = RESULTS,
     keep: Path | None = None,
+    benchmark: str = "",
 ) -> dict[str, Any]:
     """The compiler's report on one program of an export; taken from `results` where it is there.
 
@@ -134,6 +135,7 @@ def compiled(
       say: prints a line of progress.
       results: where reports are kept, by program, target, replicas and version of the compiler.
       keep: a folder for the optimised program's text; with it the program is compiled anew.
+      benchmark: whose results the report belongs to; default: what the manifest names, or "other".
 
     Returns:
       {"digest", "target", "topology", "replicas", "fits", "memory", "cycles", "collectives", ...}, or with "error".
@@ -153,10 +155,11 @@ def compiled(
     }
     made = _COMPILERS[target.platform]
     identity["compiler"] = f"{made}-{versions(target.platform)[made]}"
-    place = results / f"{name_of(identity)}.json"
-    if place.exists() and not keep:
-        say(f"{program['name']}: compiled before, {place.name}")
-        return json.loads(place.read_text())
+    benchmark = benchmark or manifest.get("benchmark") or "other"
+    before = store.read(benchmark, results).programs.get(name_of(identity))
+    if before and not keep:
+        say(f"{program['name']}: compiled before, {name_of(identity)}")
+        return before
     say(f"{program['name']}: compiling for {target.topology}, {replicas} replicas")
     with tempfile.TemporaryDirectory() as scratch:
         raw = _in_child(artifact, program, target, replicas, Path(scratch))
@@ -170,8 +173,7 @@ def compiled(
             found |= _memory(raw["memory"], target)
             if "unread" not in raw:
                 found |= _read(hlo.Program(text.read_text()), raw, target)
-    results.mkdir(parents=True, exist_ok=True)
-    write_atomically(place, (json.dumps(found, indent=1) + "\n").encode())
+    store.put_program(benchmark, found, results)
     return found
 
 
@@ -184,11 +186,6 @@ def _argument_bytes(manifest: dict, program: dict) -> dict[str, int]:
         size = math.prod(argument["shape"]) * (int(wide[0]) // 8 if wide else 1)
         found[role] = found.get(role, 0) + size
     return found
-
-
-def name_of(identity: dict[str, Any]) -> str:
-    """A result's name: the program's digest, the device, the number of replicas and the compiler's version."""
-    return "{digest}-{target}-{replicas}-{compiler}".format(**identity)
 
 
 def _in_child(artifact: Path, program: dict, target: Target, replicas: int, scratch: Path) -> dict[str, Any]:
@@ -260,7 +257,7 @@ def _read(program: hlo.Program, raw: dict[str, Any], target: Target) -> dict[str
         "wide_arithmetic": hlo.wide_arithmetic(program),
     }
     if target.platform == "cuda":
-        return found | {"kernels": hlo.kernels(program)}
+        return found | {"kernels": hlo.kernels(program), "launches": launches.launches(program)}
     spent = hlo.cycles(program)
     # Every custom call without a cost counts as minus one second (aot: X64SplitLow, X64SplitHigh, X64Combine).
     uncosted = sum(1 for one, _ in program.scheduled() if one.opcode == "custom-call" and "X64" in one.rest)

@@ -1,37 +1,24 @@
-"""Compiles the steps of every preset for a TPU or GPU, one after another, and keeps which result belongs to which.
+"""Compiles the steps of presets for a TPU or GPU, one after another, and keeps which result belongs to which.
 
-A preset's record, results/presets/BENCHMARK-SYSTEM.json, names the results of its programs, and says why the last
-attempt failed, if it did.
-Presets with the same program share a result. A series that was stopped goes on with the presets that have no record.
+A preset's record (store.py keeps it) names the results of its programs, and says why the last attempt failed, if it
+did. Presets with the same program share a result. A series that was stopped goes on with the presets that have no
+record.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.config import benchmarks
 from common.errors import UserError
-from common.files import write_atomically
-from systems.compile import run
-from systems.compile.targets import kind_of_preset, target
+from systems.compile import run, store
+from systems.compile.store import RESULTS
+from systems.compile.targets import target
 
-# By the work of compiling one program.
-CHEAPEST_FIRST = ("mnist", "ptb", "resnet", "ssd", "maskrcnn", "gnmt", "transformer", "tsm_kinetics")
-
-
-def presets(chosen: Sequence[str] = CHEAPEST_FIRST) -> Iterator[tuple[str, str, str]]:
-    """Yields (benchmark, system, kind of device) of every preset whose machine has TPUs or GPUs."""
-    for benchmark in chosen:
-        found = benchmarks.module(benchmark, "presets").PRESETS
-        for system, config in sorted(found.items(), key=lambda item: (item[1].num_replicas, item[0])):
-            try:
-                yield benchmark, system, kind_of_preset(config)
-            except UserError:  # A machine without either.
-                continue
+Preset = tuple[str, str, str]  # Benchmark, system, kind of device.
 
 
 def is_wanted(name: str, chosen: str) -> bool:
@@ -39,9 +26,9 @@ def is_wanted(name: str, chosen: str) -> bool:
     return chosen in ("both", name, name.partition("-")[0])
 
 
-def record_of(benchmark: str, system: str, results: Path = run.RESULTS) -> Path:
-    """Returns the file of a preset's record."""
-    return results / "presets" / f"{benchmark}-{system}.json"
+def record_of(benchmark: str, system: str, results: Path = RESULTS) -> dict[str, Any] | None:
+    """Returns a preset's record; None where it was never compiled."""
+    return store.read(benchmark, results).presets.get(system)
 
 
 def compile_preset(
@@ -50,7 +37,7 @@ def compile_preset(
     kind: str,
     program: str,
     say: Callable[[str], None],
-    results: Path = run.RESULTS,
+    results: Path = RESULTS,
     made: Path | None = None,
 ) -> dict[str, Any]:
     """Compiles a preset's programs, writes its record and returns it.
@@ -63,8 +50,9 @@ def compile_preset(
       made: an export of the preset that is there already.
 
     Returns:
-      {"benchmark", "system", "kind", "replicas", "programs": {name: name of its result}, "partial": steps of which only
-      some shapes are compiled, "error": why this attempt failed; programs are then those of an earlier one}.
+      {"benchmark", "system", "kind", "replicas", "programs": {name: name of its result}, "lengths": of the batches that
+      the programs are for, where they have several, "partial": steps of which only some shapes are compiled, "error":
+      why this attempt failed; programs are then those of an earlier one}.
     """
     with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
         try:
@@ -76,34 +64,49 @@ def compile_preset(
             )
             goal = target(kind, int(manifest.get("num_replicas", 1)))
             found = {
-                one["name"]: run.compiled(folder, manifest, one, goal, say, results)
+                one["name"]: run.compiled(folder, manifest, one, goal, say, results, benchmark=benchmark)
                 for one in manifest["programs"]
                 if is_wanted(one["name"], program)
             }
         except UserError as error:
-            before = _read(record_of(benchmark, system, results))
+            before = record_of(benchmark, system, results) or {}
             earlier = before if before.get("programs") else {}
-            return _write(benchmark, system, {**earlier, "kind": kind, "error": str(error)}, results)
-    return keep(benchmark, system, kind, program, found, results)
+            return _put(benchmark, system, {**earlier, "kind": kind, "error": str(error)}, results)
+    return keep(benchmark, system, kind, program, found, lengths(manifest), results)
+
+
+def lengths(manifest: Mapping[str, Any]) -> list[int]:
+    """The largest length of each shape of a batch in an export, shortest first; [] where there is one shape."""
+    return list((manifest.get("config") or {}).get("bucket_limits", ()))
 
 
 def keep(
-    benchmark: str, system: str, kind: str, program: str, found: dict[str, dict], results: Path = run.RESULTS
+    benchmark: str,
+    system: str,
+    kind: str,
+    program: str,
+    found: dict[str, dict],
+    shapes: Sequence[int] = (),
+    results: Path = RESULTS,
 ) -> dict[str, Any]:
     """Writes the record of a preset of whose programs these are the reports, and returns it.
 
     One of several shapes, "train-2", leaves it "partial" until all "train" programs are compiled in one call.
+
+    Args:
+      shapes: `lengths` of the export.
     """
-    place = record_of(benchmark, system, results)
     # Steps of the other kind may have been compiled before.
-    before = _read(place)
-    programs = before.get("programs", {}) | {name: run.name_of(report) for name, report in found.items()}
+    before = record_of(benchmark, system, results) or {}
+    programs = before.get("programs", {}) | {name: store.name_of(report) for name, report in found.items()}
     # A step without an exchange is compiled for one replica.
     replicas = max([before.get("replicas", 0), *(report["replicas"] for report in found.values())])
     rest = {"kind": kind, "replicas": replicas, "programs": programs}
+    if shapes:
+        rest["lengths"] = list(shapes)
     if partial := _partial(before, program):
         rest["partial"] = sorted(partial)
-    return _write(benchmark, system, rest, results)
+    return _put(benchmark, system, rest, results)
 
 
 def _partial(before: dict[str, Any], program: str) -> set[str]:
@@ -114,46 +117,32 @@ def _partial(before: dict[str, Any], program: str) -> set[str]:
     return partial if program in before.get("programs", {}) else partial | {step}
 
 
-def _read(place: Path) -> dict[str, Any]:
-    return json.loads(place.read_text()) if place.exists() else {}
-
-
-def _write(benchmark: str, system: str, rest: dict[str, Any], results: Path) -> dict[str, Any]:
-    found, place = {"benchmark": benchmark, "system": system} | rest, record_of(benchmark, system, results)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(place, (json.dumps(found, indent=1) + "\n").encode())
+def _put(benchmark: str, system: str, rest: dict[str, Any], results: Path) -> dict[str, Any]:
+    found = {"benchmark": benchmark, "system": system} | rest
+    store.put_preset(found, results)
     return found
 
 
-def prune(results: Path = run.RESULTS) -> None:
-    """Removes results that no record names: of programs as they were before a change of the code."""
-    records = [json.loads(place.read_text()) for place in (results / "presets").glob("*.json")]
-    named = {name for record in records for name in record.get("programs", {}).values()}
-    for place in results.glob("*.json"):
-        if place.stem not in named:
-            place.unlink()
-
-
 def compile_all(
-    chosen: Sequence[str],
+    presets: Iterable[Preset],
     program: str,
     again: bool,
     say: Callable[[str], None],
-    results: Path = run.RESULTS,
+    results: Path = RESULTS,
 ) -> int:
-    """Compiles every preset of the benchmarks that has no record; returns how many have a program that misses.
+    """Compiles every preset that has no record; returns how many have a program that misses.
 
     With `again`, those with a record too: a preset's program follows the code, and only what has changed is compiled.
     Results that no record names are removed, unless a preset failed before its compilation.
     """
-    for kind in {kind for _, _, kind in presets(chosen)}:
+    presets = list(presets)
+    for kind in {kind for _, _, kind in presets}:
         run.versions(target(kind, 1).platform)  # A missing compiler is said before the first export.
     missed, failed = 0, False
-    for benchmark, system, kind in presets(chosen):
-        place = record_of(benchmark, system, results)
-        if place.exists() and not again:
-            found = json.loads(place.read_text())
-            say(f"{benchmark} {system}: has a record, {place.name}")
+    for benchmark, system, kind in presets:
+        found = None if again else record_of(benchmark, system, results)
+        if found:
+            say(f"{benchmark} {system}: has a record")
         else:
             found = compile_preset(benchmark, system, kind, program, say, results)
             failed = failed or "error" in found
@@ -161,19 +150,17 @@ def compile_all(
         say(f"{benchmark} {system}: {reason or 'compiles and fits'}")
         missed += bool(reason)
     if not failed:
-        prune(results)
+        store.prune(results)
     return missed
 
 
-def reports(record: dict[str, Any], results: Path = run.RESULTS) -> dict[str, dict]:
+def reports(record: dict[str, Any], results: Path = RESULTS) -> dict[str, dict]:
     """Returns {name of a program: its report} of a preset's record."""
-    return {
-        name: json.loads((results / f"{file}.json").read_text())
-        for name, file in record.get("programs", {}).items()
-    }
+    programs = store.read(record["benchmark"], results).programs
+    return {name: programs[kept] for name, kept in record.get("programs", {}).items()}
 
 
-def misses(record: dict[str, Any], results: Path = run.RESULTS) -> str:
+def misses(record: dict[str, Any], results: Path = RESULTS) -> str:
     """Says what the compiler has against a preset; '' where all its programs compile and fit."""
     if "error" in record:
         return record["error"]

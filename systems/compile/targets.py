@@ -95,6 +95,11 @@ _GPUS = {
         "major: 9 feature_extension: ACCELERATED_FEATURES",
         132, 128, 233472, 232448, 3352.32e9, 50 * 2**20, 1.98, 80 * GIB, "NVIDIA H100 80GB HBM3",
     ),
+    # The chip of an H100. Memory as nvidia-smi says it, 143,771 MiB.
+    "h200": _Gpu(
+        "major: 9 feature_extension: ACCELERATED_FEATURES",
+        132, 128, 233472, 232448, 4800e9, 50 * 2**20, 1.98, 140 * GIB, "NVIDIA H200",
+    ),
     "b200": _Gpu(
         "major: 10 feature_extension: ACCELERATED_FEATURES",
         148, 128, 233472, 232448, 7672.32e9, 126 * 2**20, 1.965, 180 * GIB, "NVIDIA B200",

@@ -1,38 +1,8 @@
-"""python -m systems.predict fit | docs: the model's own upkeep; `python -m systems predict` is what answers."""
+"""The upkeep of the model, `python -m systems.predict fit | docs`; timetotrain/forecast does it."""
 
-from __future__ import annotations
-
-import argparse
-import json
 import sys
 
-from common.files import INSTALLED
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m systems.predict", description=__doc__)
-    parser.add_argument(
-        "what", choices=("fit", "docs"), help="fit: data/constants.json; docs: docs/prediction.md"
-    )
-    arguments = parser.parse_args(argv)
-    if INSTALLED:
-        parser.error("it writes files of a checkout; run `python -m systems.predict` there")
-    if arguments.what == "fit":
-        from systems.predict import fitting, program_fit
-
-        constants, left_out = fitting.refit()
-        tpu = constants[program_fit.FAMILY]
-        tpu["programs"], programs = program_fit.refit(fitting.Constants(**tpu["constants"]))
-        fitting.PATH.write_text(json.dumps(constants, indent=1) + "\n", encoding="utf-8")
-        lines = ",\n ".join(json.dumps(row) for row in left_out)
-        fitting.LEFT_OUT.write_text(f"[\n {lines}\n]\n", encoding="utf-8")
-        program_fit.LEFT_OUT.write_text(json.dumps(programs, indent=1) + "\n", encoding="utf-8")
-    else:
-        from systems.predict import document
-
-        document.write()
-    return 0
-
+from timetotrain.forecast.upkeep import main
 
 if __name__ == "__main__":
     sys.exit(main())

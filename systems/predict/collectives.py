@@ -1,7 +1,9 @@
 """Models the seconds of sums over replicas: rings, a TPU pod's 2-D torus, NVLink in nodes and InfiniBand between them.
 
+Besides them the halo exchange of spatial partitions (figure 3 of the pods paper); compute.py models their imbalance.
+
 A ring of k members moves 2 n (k - 1) / k bytes past each, in 2 (k - 1) hops (Patarasuk and Yuan, 2009); the bytes of
-each route equal those of common.distributed.gradient_sum.bytes_moved, as tests check against bench/scaling.py.
+each route equal those of common.distributed.gradient_sum.bytes_moved, as tests check against lab/bench/scaling.py.
 """
 
 from __future__ import annotations
@@ -9,7 +11,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from systems.predict.machine import Machine
+import numpy as np
+
+from systems.predict.hardware import Machine
+from systems.predict.kernel_costs import Kernels
 
 # The part of a link's rate that collectives reach, for all families: an assumption, not fitted.
 LINK_SHARE = 0.8
@@ -101,3 +106,20 @@ def small_sum(machine: Machine, group: int) -> float:
         chips = max(1, group // machine.chip["replicas"])
         return 2 * max(1.0, 2 * (math.sqrt(chips) - 1)) * machine.chip["hop_seconds"]
     return 2 * math.log2(group) * machine.chip["hop_seconds"]
+
+
+def halo_seconds(machine: Machine, kernels: Kernels, batch: float, partitions: int) -> float:
+    """Seconds of all halo exchanges of a step.
+
+    Before a convolution larger than 1x1 each worker gets a row from each neighbour, forward and for the input's
+    gradient: width * channels * 2 bytes per example and side, and the latency of two messages. The width is the root of
+    the pixels; the input channels are a ninth of the summed length.
+    """
+    if partitions == 1:
+        return 0.0
+    spatial = (kernels.kind == "convolution") & (kernels.m[:, 1] > 1)
+    width = np.sqrt(kernels.m[spatial, 1])
+    channels = np.maximum(kernels.k[spatial, 0] / 9, 1)
+    moved = 2 * 2 * batch * width * channels
+    times = moved / (machine.chip["link_bandwidth"] * LINK_SHARE) + 2 * machine.chip["hop_seconds"]
+    return float(np.sum(kernels.count[spatial] * times))

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.config import benchmarks
-from systems.compile import run as compiler
 from systems.compile import series
-from systems.compile.targets import kind_of_preset, target
+from systems.compile.store import RESULTS
+from systems.compile.targets import target
 from systems.predict.formulas import GNMT_LENGTH
-from systems.predict.machine import Machine
+from systems.predict.hardware import Machine
 from systems.predict.torus import Torus
 
 _HERTZ = 1e6
@@ -133,23 +131,19 @@ class Scaled:
 
 
 @functools.cache
-def load(benchmark: str, system: str, results: Path = compiler.RESULTS) -> Program | None:
+def load(benchmark: str, system: str, results: Path = RESULTS) -> Program | None:
     """The compiled steps of a preset; None where its training step is not compiled for a TPU with a known clock.
 
     None as well where only some shapes of its training step are compiled.
     """
-    config = benchmarks.module(benchmark, "presets").PRESETS[system]
-    place = series.record_of(benchmark, system, results)
-    if not config.hardware.startswith("tpu") or not place.exists():
+    record = series.record_of(benchmark, system, results)
+    if not record or not record["kind"].startswith("tpu") or "train" in record.get("partial", ()):
         return None
-    record = json.loads(place.read_text(encoding="utf-8"))
-    if "train" in record.get("partial", ()):
-        return None
-    reports = series.reports(record, results)
-    kind = kind_of_preset(config)
+    reports, lengths = series.reports(record, results), record.get("lengths", ())
+    kind = record["kind"]
     clock = target(kind, 1).megahertz
-    train = _shares(config, [reports[name] for name in sorted(reports) if name.startswith("train")])
-    evaluate = _shares(config, [reports[name] for name in sorted(reports) if name.startswith("eval")])
+    train = _shares(lengths, [reports[name] for name in sorted(reports) if name.startswith("train")])
+    evaluate = _shares(lengths, [reports[name] for name in sorted(reports) if name.startswith("eval")])
     if not clock or not train or not all("cycles" in report for _, report in train):
         return None
     return Program(
@@ -167,13 +161,14 @@ def _known(programs: Sequence[tuple[float, Mapping[str, Any]]]) -> bool:
     return all("cycles" in r and not r["cycles"]["loops_of_unknown_length"] for _, r in programs)
 
 
-def _shares(config: Any, reports: Sequence[Mapping[str, Any]]) -> tuple[tuple[float, Mapping[str, Any]], ...]:
+def _shares(
+    lengths: Sequence[int], reports: Sequence[Mapping[str, Any]]
+) -> tuple[tuple[float, Mapping[str, Any]], ...]:
     """The share of steps of each program.
 
     Mask R-CNN's two orientations count alike. GNMT's buckets, in order of their lengths, count as the two around the
     mean length of a sentence.
     """
-    lengths = getattr(config, "bucket_limits", ())
     if len(lengths) != len(reports) or len(reports) < 2:
         return tuple((1 / len(reports), report) for report in reports)
     above = next((i for i, length in enumerate(lengths) if length >= GNMT_LENGTH), len(lengths) - 1)

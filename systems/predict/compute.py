@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from systems.predict.machine import Machine
-from systems.predict.network import SHARED, Kernels
+from systems.predict.hardware import Machine
+from systems.predict.kernel_costs import SHARED, Kernels
 
 # A systolic array: Jouppi et al., In-Datacenter Performance Analysis of a TPU, and XLA's tiles of 8 x 128.
 _LANES, _SUBLANES = 128, 8
@@ -28,6 +28,11 @@ SLOWER_IN_3D = (1.2 * 3) ** 0.5
 # Kinds that are fused into the kernel that writes or reads their input, and so move no bytes of their own: XLA's
 # multi-output fusion, cuDNN's persistent batch norm, fused layer norm and softmax.
 RIDING = ("norm", "reduction")
+# Values of four bytes per weight. SGD with momentum reads w, g, v and writes w, v; LARS reads w and g once more for its
+# norms; Adam reads w, g, m, v and writes w, m, v.
+VALUES = {"sgd": 5, "lars": 7, "adam": 7, "lazy_adam": 7}
+# Kernels per tensor: the update, and for LARS one more for both norms.
+_KERNELS = {"lars": 2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,3 +135,18 @@ def partition_shares(kernels: Kernels, partitions: int, spmd: bool = False) -> n
     work = kernels.count * kernels.m.max(axis=1) * kernels.n.max(axis=1) * kernels.k.max(axis=1)
     mean = float(np.average(share[products], weights=work[products])) if products.any() else 1 / partitions
     return np.where(products, share, np.where(shared, mean, np.where(second, 1 / partitions, 1.0)))
+
+
+def update_seconds(
+    machine: Machine, constants: Constants, optimizer: str, parameters: int, tensors: int, shards: int
+) -> float:
+    """Seconds of one optimizer's update, which only moves bytes: fp32 values read and written per weight.
+
+    Args:
+      shards: 1 for the whole update on every replica, or the number of replicas that share it (figure 4 of the pods
+        paper).
+    """
+    moved = 4 * VALUES.get(optimizer, 7) * parameters / shards
+    # A GPU launches per tensor, or per piece of a flat buffer; XLA for TPU fuses an update into one kernel per tensor.
+    launches = _KERNELS.get(optimizer, 1) * (tensors if shards == 1 else 1) * constants.launch
+    return moved / (constants.memory * machine.memory_bandwidth) + launches

@@ -13,34 +13,37 @@ from systems.predict import (
     document_programs,
     figure10,
     fitting,
+    kernel_costs,
     model,
-    network,
-    predictor,
     published,
 )
 from systems.predict.document_programs import table as _table
 from systems.predict.fitting import Test
+from systems.predict.predictor import Answer
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = ROOT / "docs/prediction.md"
 TEXT = Path(__file__).parent / "data/prediction.md.in"
-KINETICS = "summit-256"
 BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
 NAMES = ("time at the published epochs", "epochs", "epochs, without that batch", "together")
 GOAL = (0.15, 0.40)  # Median and 90th percentile, for each of NAMES.
 
 
-def write() -> None:
-    """Writes the page and its pictures."""
+def write(answer: Answer) -> None:
+    """Writes the page and its pictures; `answer` as in `render`."""
     from systems.predict import plot
 
-    PATH.write_text(render(), encoding="utf-8")
+    PATH.write_text(render(answer), encoding="utf-8")
     plot.figures(ROOT / "docs/prediction-figures.png")
     plot.scatter(ROOT / "docs/prediction-scores.png")
 
 
-def render() -> str:
-    """Renders the page: the text of data/prediction.md.in with its {tables} filled in."""
+def render(answer: Answer) -> str:
+    """Renders the page: the text of data/prediction.md.in with its {tables} filled in.
+
+    Args:
+      answer: the prediction for TSM's preset on Summit.
+    """
     text = TEXT.read_text(encoding="utf-8")
     tables = {
         "program_constants": document_programs.constants(),
@@ -58,7 +61,7 @@ def render() -> str:
         "bytes": wire(),
         "networks": networks(),
         "transformers": transformers(),
-        "kinetics_totals": kinetics_totals(),
+        "kinetics_totals": kinetics_totals(answer),
         "shared": str(fitting.shared(fitting.committed_tests())),
     }
     for name, table in tables.items():
@@ -110,9 +113,8 @@ def transformers() -> str:
     return f"{text}, {len(tests) - len(slow) - len(fast)} within 10 %, {len(fast)} too fast ({names})"
 
 
-def kinetics_totals() -> str:
-    """The predictions for the preset, with all of its evaluations and with one."""
-    answer = predictor.predict("tsm_kinetics", KINETICS)
+def kinetics_totals(answer: Answer) -> str:
+    """The prediction for a preset, with all of its evaluations and with one."""
     work, run = answer.work, answer.run
     once = dataclasses.replace(work, first_evaluation=run.epochs, evaluation_every=run.epochs)
     one = model.run(once, answer.machine, answer.constants, run.epochs)
@@ -196,9 +198,9 @@ def pods() -> str:
 
 
 def wire() -> str:
-    """Bytes that a replica sends to sum ResNet-50's gradients: counted in bench/results/scaling.json, and modelled."""
-    measured = json.loads((ROOT / "bench/results/scaling.json").read_text(encoding="utf-8"))["exchange"]
-    elements = network.load("resnet50").parameters
+    """Bytes that a replica sends to sum ResNet-50's gradients: measured (lab/bench/scaling.py) and modelled."""
+    measured = json.loads((ROOT / "lab/bench/results/scaling.json").read_text(encoding="utf-8"))["exchange"]
+    elements = kernel_costs.load("resnet50").parameters
     rows = []
     for place, variants in measured.items():
         replicas = int(place.split(", ")[1])
@@ -210,7 +212,7 @@ def wire() -> str:
 
 
 def exchange(variant: str, elements: int, replicas: int) -> collectives.Moved:
-    """The modelled bytes of a variant of bench/scaling.py: rows of two where there are two stages."""
+    """The modelled bytes of a variant of lab/bench/scaling.py: rows of two where there are two stages."""
     wire_bytes = 2 if "bf16" in variant else 4
     back = 4 if "sharded" in variant else wire_bytes
     row = 2 if variant in ("hierarchical", "2d") else replicas
@@ -219,8 +221,8 @@ def exchange(variant: str, elements: int, replicas: int) -> collectives.Moved:
 
 def networks() -> str:
     rows = []
-    for name in network.known():
-        net = network.load(name)
+    for name in kernel_costs.known():
+        net = kernel_costs.load(name)
         batch = 64
         mega = (net.train.bytes(2 * batch) - net.train.bytes(batch)) / batch / 1e6
         rows.append(

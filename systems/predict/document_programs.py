@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from systems.predict import blocks, evaluation, fitting, model, network, program_fit, published, workload
+from systems.predict import blocks, evaluation, fitting, kernel_costs, model, program_fit, published, workload
 from systems.predict.collectives import LINK_SHARE
 from systems.predict.compiled import Program, Scaled
 from systems.predict.fitting import Test
@@ -162,7 +162,7 @@ def _period(row: Row, made: Scaled, steps: float) -> float:
     work, machine = workload.as_logged(published.workload_of(row)), published.machine_of(row)
     values = fitting.constants("tpu-v3")
     one = model.step(work, machine, values, made).total
-    device = evaluation.device_seconds(work, network.load(work.network), machine, values, made)
+    device = evaluation.device_seconds(work, kernel_costs.load(work.network), machine, values, made)
     host = work.host_evaluation if work.blocking else 0.0
     return steps * one + device + host + made.scale.turnaround
 

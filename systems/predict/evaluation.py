@@ -7,8 +7,8 @@ import math
 from systems.predict import compute
 from systems.predict.compiled import Scaled
 from systems.predict.compute import Constants
-from systems.predict.machine import Machine
-from systems.predict.network import Network
+from systems.predict.hardware import Machine
+from systems.predict.kernel_costs import Network
 from systems.predict.workload import Workload
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 
 import systems
-from systems.predict import compute, fitting, machine, model, published
-from systems.predict.machine import Machine
+from systems.predict import compute, fitting, hardware, model, published
+from systems.predict.hardware import Machine
 from systems.predict.workload import Workload
 
 Fact = tuple[str, str, str]
@@ -69,7 +69,7 @@ def p100_cluster(nodes: int) -> Machine:
     The paper names neither the network nor the host. 10 Gbit/s is derived from the result of figure 3: at that rate
     training hides the gradients of TSM and not those of I3D. Figure 3 is therefore no test of the model.
     """
-    chip = dict(machine.chips()["V100-SXM2"])
+    chip = dict(hardware.chips()["V100-SXM2"])
     # NVIDIA's data sheet of Tesla P100 SXM2: 10.6 TFLOP/s fp32, 732 GB/s, 56 multiprocessors, four NVLinks of 20 GB/s.
     chip |= {
         "peak": {"fp32": 10.6e12},
@@ -77,7 +77,7 @@ def p100_cluster(nodes: int) -> Machine:
         "multiprocessors": 56,
         "link_bandwidth": 60e9,
     }
-    base = machine.machine(systems.load("summit-1"), 6, [])
+    base = hardware.machine(systems.load("summit-1"), 6, [])
     return dataclasses.replace(
         base, name="p100", accelerators=4 * nodes, per_node=4, node_bandwidth=10e9 / 8, chip=chip
     )

@@ -22,6 +22,7 @@ from systems.predict.published import Row
 
 PATH = Path(__file__).parent / "data/constants.json"
 LEFT_OUT = Path(__file__).parent / "data/left_out.json"
+FORMULAS = "formulas"  # The tests there of the constants of formulas; program_fit.py names those of programs.
 FAMILIES = ("tpu-v3", "v100")
 # The start of the search, and the physical bounds: shares of a peak, microseconds, seconds.
 _START = Constants(matrix=0.5, memory=0.7, launch=5e-6, turnaround=1.0)
@@ -64,10 +65,23 @@ def saved(test: Test) -> list:
 
 
 def committed_tests() -> list[Test]:
-    """The tests of data/left_out.json."""
+    """The tests of the formulas' constants in data/left_out.json."""
     found = {(row.key, row.benchmark): row for row in published.tested()}
-    saved = json.loads(LEFT_OUT.read_text(encoding="utf-8"))
-    return [Test(found[key, name], *numbers) for key, name, *numbers in saved]
+    return [Test(found[key, name], *numbers) for key, name, *numbers in left_out()[FORMULAS]]
+
+
+def left_out() -> dict[str, list[list]]:
+    """Reads {kind of fit: rows of its tests}, each as `saved` gives it."""
+    return json.loads(LEFT_OUT.read_text(encoding="utf-8"))
+
+
+def write_left_out(kinds: dict[str, list[list]]) -> None:
+    """Writes what `left_out` reads, a row a line."""
+    parts = []
+    for kind, rows in kinds.items():
+        lines = ",\n  ".join(map(json.dumps, rows))
+        parts.append(f"{json.dumps(kind)}: [\n  {lines}\n ]")
+    LEFT_OUT.write_text("{\n " + ",\n ".join(parts) + "\n}\n", encoding="utf-8")
 
 
 def seconds(row: Row, values: Constants, epochs: float | None = None, made: Scaled | None = None) -> float:

@@ -1,4 +1,4 @@
-"""Holds hand-counted costs, in the form of costs/*.json, of networks that are not traced and of a beam-search step."""
+"""Holds hand-counted costs, in the form of costs.json, of networks that are not traced and of a beam-search step."""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from systems.predict.machine import Machine
+from systems.predict.hardware import Machine
 
 # Images per second and hardware thread. A core makes 577 augmented images of 224 pixels with tf-models' pipeline
-# (bench/results/resnet_input.json); a core has two threads. The other rates are scaled by the pixels decoded.
+# (lab/bench/results/resnet_input.json); a core has two threads. The other rates are scaled by the pixels decoded.
 _IMAGES = 577.5 / 2
 RATES = {
     "resnet": _IMAGES,

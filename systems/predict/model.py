@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from systems.predict import collectives, compute, evaluation, inputs, network, spatial, update, workload
+from systems.predict import collectives, compute, evaluation, inputs, kernel_costs, workload
 from systems.predict.compiled import Scaled
 from systems.predict.compute import Constants
-from systems.predict.machine import Machine
+from systems.predict.hardware import Machine
 from systems.predict.workload import Workload
 
 # The share of a step's arithmetic that overlaps with the gradient sum: a GPU sends buckets during the backward pass,
@@ -78,7 +78,7 @@ def step(work: Workload, machine: Machine, constants: Constants, made: Scaled | 
     """Predicts a training step, which the slowest replica decides; with `made`, from the compiled program."""
     if made:
         return _compiled_step(work, machine, made)
-    net = network.load(work.network)
+    net = kernel_costs.load(work.network)
     constants = _for(net, machine, constants)
     batch = work.micro_batch
     shares = compute.partition_shares(net.train, work.partitions, work.spmd)
@@ -103,8 +103,8 @@ def step(work: Workload, machine: Machine, constants: Constants, made: Scaled | 
     )
     hidden = OVERLAP[machine.family] * arithmetic / work.accumulation
     exposed = max(0.0, whole - hidden)
-    changed = update.seconds(machine, constants, work.optimizer, net.parameters, net.tensors, shards)
-    halo = spatial.halo_seconds(machine, net.train, batch, work.partitions)
+    changed = compute.update_seconds(machine, constants, work.optimizer, net.parameters, net.tensors, shards)
+    halo = collectives.halo_seconds(machine, net.train, batch, work.partitions)
     busy = arithmetic + norms + exposed + changed + halo
     feed = _input(work, machine, busy)
     wait = max(0.0, feed.step - busy)
@@ -133,7 +133,7 @@ def _compiled_step(work: Workload, machine: Machine, made: Scaled) -> Step:
     )
 
 
-def _for(net: network.Network, machine: Machine, constants: Constants) -> Constants:
+def _for(net: kernel_costs.Network, machine: Machine, constants: Constants) -> Constants:
     """Adapts the constants to a network: GPU libraries have slower kernels for 3-D convolutions."""
     if machine.is_tpu or not net.three_dimensional:
         return constants
@@ -154,7 +154,7 @@ def run(
     one = step(work, machine, constants, made)
     steps = epochs * work.steps_per_epoch
     evaluations = work.evaluations(epochs)
-    net = network.load(work.network)
+    net = kernel_costs.load(work.network)
     device = evaluation.device_seconds(work, net, machine, constants, made)
     turnaround = made.scale.turnaround if made else constants.turnaround
     return Run(
@@ -173,5 +173,5 @@ def run(
 
 def with_buckets(work: Workload, bucket_bytes: int = 32 * 2**20) -> Workload:
     """The workload with its number of collectives filled in."""
-    parameters = network.load(work.network).parameters
+    parameters = kernel_costs.load(work.network).parameters
     return dataclasses.replace(work, buckets=workload.buckets(parameters, work.wire, bucket_bytes))

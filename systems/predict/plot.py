@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from systems.predict import convergence, fitting, model, published
-from systems.predict.machine import Machine
+from systems.predict.hardware import Machine
 from systems.predict.predictor import Answer
 from systems.predict.workload import Workload
 

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
-import systems
-from common.config import benchmarks
 from common.errors import UserError, near
 from systems.predict import (
     compiled,
     convergence,
     fitting,
-    machine,
+    kernel_costs,
     model,
-    network,
     program_fit,
     published,
     workload,
 )
+from systems.predict import hardware as machine
 from systems.predict.compiled import Scaled
 from systems.predict.compute import Constants
-from systems.predict.machine import Machine
+from systems.predict.hardware import Machine
 from systems.predict.model import Run
 from systems.predict.workload import Workload
 
@@ -111,63 +110,83 @@ class Answer:
             "estimated_seconds": self.made and dict(zip(("cycles", "exchange"), self.estimate)),
             "memory_bytes": self.made and dict(zip(("needed", "device"), self.made.program.needed)),
             "constants": dataclasses.asdict(self.made.scale if self.made else self.constants),
-            "costs": network.load(self.work.network).source,
+            "costs": kernel_costs.load(self.work.network).source,
             "assumptions": list(self.notes),
         }
 
 
 def predict(
-    benchmark: str,
-    system: str,
+    work: Workload,
+    description: Mapping[str, Any],
+    preset: str,
     what_if: WhatIf | None = None,
+    *,
+    own: bool = True,
     assume: bool = False,
     hypothetical: bool = False,
+    notes: list[str] | None = None,
 ) -> Answer:
-    """Predicts the time to train of a benchmark on a system.
+    """Predicts the time to train of a preset on a machine.
 
     Args:
-      benchmark: a benchmark's name.
-      system: a preset, a system, or a system's JSON file.
+      work: the preset's workload.
+      description: the machine's.
+      preset: the preset's name, by which its compiled program is found.
       what_if: changes to the preset; None for none.
-      assume: take defaults for required fields that the JSON lacks.
+      own: the machine is the one that the preset is for.
+      assume: take defaults for required fields that the description lacks.
       hypothetical: allow machines that are larger than any of their kind.
+      notes: assumptions that the caller made; more are added.
 
     Raises:
-      UserError: a name is unknown, a field is missing, or values contradict each other.
+      UserError: a field is missing, or values contradict each other.
     """
-    notes: list[str] = []
+    notes = [] if notes is None else notes
     what_if = what_if or WhatIf()
-    config, description = _preset(benchmark, system, notes)
-    work = workload.of_config(config)
     target = machine.machine(description, what_if.accelerators, notes, assume, hypothetical)
     if what_if.accelerators is None and work.cores != target.cores:
         # A machine without a preset works as a whole.
-        if system != config.system and _divides(work, target.cores):
-            notes.append(f"replicas: all {target.cores} cores; preset {config.system} has {work.cores}")
+        if not own and _divides(work, what_if, target.cores):
+            notes.append(f"replicas: all {target.cores} cores; preset {preset} has {work.cores}")
             what_if = dataclasses.replace(what_if, accelerators=target.accelerators)
+        elif work.cores > target.cores:
+            raise UserError(
+                f"--batch={what_if.batch or work.batch}: preset {preset} has {work.cores} replicas, this machine "
+                f"{target.cores} cores; give --batch={_nearest_batch(work, what_if, target.cores)}"
+            )
         else:
-            notes.append(f"preset {config.system} has {work.cores} replicas on {target.cores} cores")
+            notes.append(f"preset {preset} has {work.cores} replicas on {target.cores} cores")
     work = changed(work, target, what_if, notes)
-    made = _made(config, work, target, what_if, system == config.system, notes)
+    made = _made(preset, work, target, what_if, own, notes)
     return of_workload(work, target, notes, what_if.epochs, made)
 
 
-def _divides(work: Workload, cores: int) -> bool:
-    """Whether the workload's batch divides into so many cores."""
-    return cores % work.partitions == 0 and work.batch % (cores // work.partitions * work.accumulation) == 0
+def _divides(work: Workload, what_if: WhatIf, cores: int) -> bool:
+    """Whether the batch divides among `cores` cores."""
+    partitions = what_if.partitions or work.partitions
+    return (
+        cores % partitions == 0
+        and (what_if.batch or work.batch) % (cores // partitions * work.accumulation) == 0
+    )
+
+
+def _nearest_batch(work: Workload, what_if: WhatIf, cores: int) -> int:
+    """The batch nearest to the wanted one that divides among the replicas of `cores` cores."""
+    parts = max(1, cores // (what_if.partitions or work.partitions)) * work.accumulation
+    return max(1, round((what_if.batch or work.batch) / parts)) * parts
 
 
 def _made(
-    config: Any, work: Workload, target: Machine, what_if: WhatIf, preset: bool, notes: list[str]
+    preset: str, work: Workload, target: Machine, what_if: WhatIf, own: bool, notes: list[str]
 ) -> Scaled | None:
     """The compiled program of a preset without what-ifs; None where formulas have to do."""
     scale = program_fit.scale()
-    program = compiled.load(work.benchmark, config.system) if scale and target.is_tpu else None
+    program = compiled.load(work.benchmark, preset) if scale and target.is_tpu else None
     if not program or what_if.formulas:
         return None
-    if not preset or what_if.changes_step:
+    if not own or what_if.changes_step:
         notes.append(
-            f"step: by formulas, since no program is compiled for it; that of {config.system} unchanged comes from its "
+            f"step: by formulas, since no program is compiled for it; that of {preset} unchanged comes from its "
             "program: compare with --formulas"
         )
         return None
@@ -183,7 +202,7 @@ def of_workload(
 ) -> Answer:
     """Predicts a workload without what-ifs; with `made`, its step from the compiled program."""
     values = fitting.constants(target.family)
-    net = network.load(work.network)
+    net = kernel_costs.load(work.network)
     if "by hand" in net.source and not made:
         notes.append(f"costs of {work.network}: {net.source}")
     if target.chip.get("borrowed"):
@@ -264,11 +283,10 @@ def changed(work: Workload, target: Machine, what_if: WhatIf, notes: list[str]) 
     batch = work.batch if what_if.batch is None else what_if.batch
     parts = cores // partitions * work.accumulation
     if batch % parts:
-        near_ = max(1, round(batch / parts)) * parts
         raise UserError(
             f"--batch={batch}: does not divide into {cores // partitions} replicas"
             + (f" x {work.accumulation} micro-batches" if work.accumulation > 1 else "")
-            + f"; try --batch={near_}"
+            + f"; try --batch={_nearest_batch(work, what_if, cores)}"
         )
     shard = work.shard_update if what_if.shard_update is None else what_if.shard_update
     if target.is_tpu and what_if.shard_update is None and not shard:
@@ -285,9 +303,9 @@ def changed(work: Workload, target: Machine, what_if: WhatIf, notes: list[str]) 
     if eval_batch != work.eval_batch:
         notes.append(f"evaluation batch: {eval_batch}, the next multiple of {replicas} replicas")
     name = what_if.model or work.network
-    if name not in network.known():
+    if name not in kernel_costs.known():
         raise UserError(
-            f"--model={name}: unknown{near(name, network.known())}; known: {', '.join(network.known())}"
+            f"--model={name}: unknown{near(name, kernel_costs.known())}; known: {', '.join(kernel_costs.known())}"
         )
     new = dataclasses.replace(
         work, cores=cores, partitions=partitions, batch=batch, shard_update=shard, wire=wire, span=span,
@@ -307,38 +325,3 @@ def _span(span: int, mine: int, cores: int, what_if: WhatIf, notes: list[str]) -
         )
     notes.append(f"batch norm's span: {mine}, a replica's own examples, since {span} does not fit")
     return mine
-
-
-def _preset(benchmark: str, system: str, notes: list[str]) -> tuple[Any, dict[str, Any]]:
-    """The configuration to start from, and the machine's description."""
-    if benchmark not in workload.BENCHMARKS:
-        raise UserError(
-            f"benchmark {benchmark!r}: unknown{near(benchmark, workload.BENCHMARKS)}; "
-            f"known: {', '.join(workload.BENCHMARKS)}"
-        )
-    presets = getattr(benchmarks.module(benchmark, "presets"), "PRESETS", {})
-    if system in presets:
-        config = presets[system]
-        return config, systems.load(config.hardware)
-    if not system.endswith(".json") and system not in systems.names():
-        both = [*presets, *systems.names()]
-        raise UserError(
-            f"--system={system}: neither a preset nor a system{near(system, both)}; `python -m systems list`"
-        )
-    description = machine.load(system)
-    usable = {
-        name: c
-        for name, c in presets.items()
-        if not c.smoke_run and not c.hardware.startswith(("cpu", "local"))
-    }
-    usable = usable or presets
-    if not usable:
-        raise UserError(f"{benchmark}: has no presets yet; predict another benchmark")
-    kind = "tpu" if "tpu" in str(description.get("accelerator_model_name", "")).lower() else "v100"
-    alike = {n: c for n, c in usable.items() if c.hardware.startswith("tpu") == (kind == "tpu")} or usable
-    size = systems.size(description)[1] or 1
-    name = min(
-        alike, key=lambda n: abs(math.log((systems.size(systems.load(alike[n].hardware))[1] or 1) / size))
-    )
-    notes.append(f"{benchmark} has no preset for {system}: batch and hyperparameters are those of {name}")
-    return alike[name], description

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 
@@ -24,7 +22,6 @@ from systems.predict.fitting import Test
 from systems.predict.published import Row
 
 FAMILY = "tpu-v3"
-LEFT_OUT = Path(__file__).parent / "data/left_out_programs.json"
 FEWEST = 5  # Rows with a program, below which nothing is fitted.
 # LINK_SHARE is the formulas' assumption and is not fitted: in every row the exchange is a small part.
 _START = Scale(cycles=1.0, link=LINK_SHARE, turnaround=0.5)
@@ -122,7 +119,7 @@ def _rounded(found: Scale) -> Scale:
 
 
 def refit(values: Constants) -> tuple[dict | None, dict[str, list[list]]]:
-    """Fits all rows anew and tests the fit: the entry of data/constants.json, and data/left_out_programs.json."""
+    """Fits all rows anew and tests the fit: the entry of data/constants.json, and the rows of data/left_out.json."""
     rows = [row for row in published.tested() if row.is_tpu and program_of(row)]
     if len(rows) < FEWEST:
         return None, {ONE: [], EACH: [], NONE: []}
@@ -177,8 +174,8 @@ def _predicted(row: Row, values: Constants, found: Scale, without: str) -> Test:
 
 
 def committed_tests(kind: str = EACH) -> list[Test]:
-    """The tests of data/left_out_programs.json: TPU v3's rows, then TPU v4's."""
-    return tests_of(json.loads(LEFT_OUT.read_text(encoding="utf-8"))[kind])
+    """The tests of programs in data/left_out.json: TPU v3's rows, then TPU v4's."""
+    return tests_of(fitting.left_out()[kind])
 
 
 def tests_of(saved: Iterable[list]) -> list[Test]:

@@ -13,9 +13,8 @@ import functools
 from pathlib import Path
 
 import systems
-from systems.predict import machine as machines
-from systems.predict import model, workload
-from systems.predict.machine import Machine
+from systems.predict import hardware, model, workload
+from systems.predict.hardware import Machine
 from systems.predict.workload import Workload
 
 _SCORES = Path(__file__).resolve().parents[2] / "compliance/data/published_scores.csv"
@@ -154,7 +153,7 @@ def machine_of(row: Row) -> Machine:
         description = systems.load("dgx-2h")
         if not row.system.startswith("dgx2h"):  # a DGX-2: 350 W, 1.597 GHz (NVIDIA's data sheet)
             description = description | {"accelerator_frequency": "1.597 GHz"}
-    return machines.machine(description, row.accelerators, [])
+    return hardware.machine(description, row.accelerators, [])
 
 
 # Google's scripts (docs/sources.md, mlperf 1): partitions by (benchmark, cores); batch-norm span; decoded caches.
@@ -270,4 +269,4 @@ def kinetics_workload(nodes: int, batch: int, network_name: str = "tsm") -> Work
 
 @functools.cache
 def kinetics_machine(nodes: int) -> Machine:
-    return machines.machine(systems.load("summit-1"), 6 * nodes, [])
+    return hardware.machine(systems.load("summit-1"), 6 * nodes, [])

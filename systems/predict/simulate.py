@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from common.errors import UserError
-from systems.predict.machine import LARGEST
+from systems.predict.hardware import LARGEST
 from systems.predict.model import Run
 
 _SAMPLED = 256  # Steps that are drawn; a run's steps are drawn from these.

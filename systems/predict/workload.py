@@ -1,4 +1,4 @@
-"""Describes a training job for the cost model, from a benchmark's preset or from a published row."""
+"""Describes a training job for the cost model; its callers fill it from a preset or from a published row."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import dataclasses
 import math
 from typing import Any
 
-from common.config.clock import Clock
-from common.config.schema import RunConfig
 from systems.predict import blocks
 
 BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt", "tsm_kinetics", "mnist", "ptb")
-_NETWORKS = {"mnist": "mnist_lstm", "ptb": "ptb_lstm", "ssd": "ssd", "maskrcnn": "maskrcnn", "gnmt": "gnmt"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +28,7 @@ class Workload:
     examples: examples of an epoch, in the unit of `batch`.
     eval_examples, eval_batch: examples and batch of an evaluation.
     first_evaluation, evaluation_every: in epochs.
+    earlier_evaluations: epochs of evaluations before `first_evaluation`, at other distances.
     epochs: the number that the recipe fixes; None: predicted from the published points.
     decode_steps, beams: steps and width of an evaluation's beam search; decode_steps is 0 without one.
     host_evaluation: seconds of an evaluation beside the blocks; training hides all but the last one, unless
@@ -60,6 +58,7 @@ class Workload:
     buckets: int = 1
     first_evaluation: float = 1.0
     evaluation_every: float = 1.0
+    earlier_evaluations: tuple[float, ...] = ()
     epochs: float | None = None
     decode_steps: int = 0
     beams: int = 1
@@ -93,7 +92,7 @@ class Workload:
     def evaluations(self, epochs: float) -> int:
         """Evaluations of a run that reaches its target after so many epochs."""
         later = max(0.0, epochs - self.first_evaluation) / self.evaluation_every
-        return 1 + math.ceil(later - 1e-9)
+        return 1 + sum(one < epochs for one in self.earlier_evaluations) + math.ceil(later - 1e-9)
 
 
 # (steps, beams) of a beam search (docs/sources.md, mlperf 2 and 1.5): 97 + 50 steps; as many as the longest sentence
@@ -114,47 +113,6 @@ def as_logged(work: Workload) -> Workload:
         whole_evaluation=waits,
         start=blocks.start(work.benchmark, work.recipe),
     )
-
-
-def of_config(config: RunConfig) -> Workload:
-    """The workload of a run's configuration."""
-    clock = Clock.of(config)
-    communication, benchmark = config.communication, config.benchmark
-    network = _NETWORKS.get(benchmark, config.model)
-    steps, beams = SEARCH.get(benchmark, (0, 1))
-    first = config.first_block_epochs or config.epochs_per_block
-    published = benchmark in ("resnet", "ssd", "maskrcnn", "transformer", "gnmt") and not _is_study(config)
-    recipe = "v0.6" if config.ruleset == "0.6.0" else "v0.7" if published else "fixed"
-    return Workload(
-        benchmark=benchmark,
-        network=network,
-        recipe=recipe,
-        batch=config.global_batch_size,
-        cores=config.num_replicas,
-        examples=config.examples_per_epoch,
-        eval_examples=config.examples_per_evaluation * getattr(config, "views", 1),
-        eval_batch=config.eval_batch_size * getattr(config, "views", 1),
-        partitions=config.partitions,
-        accumulation=config.accumulation_steps,
-        span=getattr(config, "bn_span", 0),
-        precision=config.precision,
-        wire=4 if communication.wire == "full" else 2,
-        shard_update=communication.shard_weight_update,
-        optimizer=config.optimizer.name,
-        first_evaluation=max(first, 1e-6),
-        evaluation_every=max(config.epochs_per_block, 1e-6),
-        epochs=None if published else clock.train_steps / clock.steps_per_epoch,
-        decode_steps=steps,
-        beams=beams,
-        host_evaluation=HOST_EVALUATION.get(benchmark, 0.0),
-        decoded_cache=getattr(getattr(config, "data", None), "cache", "") == "decoded",
-        frames=getattr(config, "frames", 8) / 8,
-    )
-
-
-def _is_study(config: RunConfig) -> bool:
-    """Whether the run has a fixed number of epochs and a target other than MLPerf's."""
-    return config.smoke_run or config.hardware.startswith("cpu")
 
 
 def buckets(parameters: int, wire: int, bucket_bytes: int) -> int:

@@ -4,7 +4,7 @@ import json
 
 import systems
 
-# Converges a little slower than the reference does at batch size 8 (compliance/data/rcp/llama2_70b_lora.json).
+# Converges a little slower than the reference does at batch size 8 (compliance/data/rcp.json).
 SAMPLES = 3456
 HEADER = {
     "global_batch_size": 8,

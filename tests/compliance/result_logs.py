@@ -122,7 +122,7 @@ def log(
             "key": key,
             "value": value,
         }
-        record["metadata"] = {"file": "common/run/mllog.py", "lineno": 1, **metadata}
+        record["metadata"] = {"file": "timetotrain/run/mllog.py", "lineno": 1, **metadata}
         lines.append(":::MLLOG " + json.dumps(record))
 
     division, submitted = ("open", "research") if smoke else ("closed", "onprem")

@@ -18,7 +18,8 @@ from compliance.log.check_log import check_log
 from compliance.log.engine import StreamChecker
 from compliance.log.logs import BadLine, Record, parse_line
 from compliance.log.rules import RULESETS, compiled
-from tests.compliance import made_logs, published_logs, result_logs, stock_here
+from lab.bench.harness import stock_checker
+from tests.compliance import made_logs, published_logs, result_logs
 
 FULL = os.environ.get("TTT_FUZZ") == "full"
 LINES, LOGS = (100_000, 2_000) if FULL else (10_000, 200)
@@ -190,7 +191,7 @@ def test_mutated_logs_get_the_stock_verdict_where_there_is_one(tmp_path):
         if any('"common"' in line or "../" in line for line in mutated):
             assert ours.findings is not None  # not handed to the stock checker in this process: it would loop
             continue
-        theirs, messages = stock_here.verdict(path, ruleset)
+        theirs, messages = stock_checker.verdict(path, ruleset)
         if theirs == "pass":
             assert ours.passes or intended(ours.findings), (mutated, ours.findings)
         else:

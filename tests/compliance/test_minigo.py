@@ -10,7 +10,7 @@ import pytest
 
 from compliance import check
 from compliance.submission.scores import ScoreCard, score_directory
-from tests.compliance import stock_here
+from lab.bench.harness import stock_checker
 
 Lines = list[list]
 HEADER = {
@@ -91,7 +91,7 @@ def write(lines: Lines, folder: pathlib.Path) -> pathlib.Path:
 def verdicts(path: pathlib.Path) -> tuple[bool, bool]:
     """Whether (ours, stock) passes the log."""
     errors = [one for one in check([path], ruleset="0.6.0").findings if one.severity == "error"]
-    found, _ = stock_here.verdict(path, "0.6.0", config=stock_here.config(path, "0.6.0"))
+    found, _ = stock_checker.verdict(path, "0.6.0", config=stock_checker.config(path, "0.6.0"))
     return not errors, found == "pass"
 
 

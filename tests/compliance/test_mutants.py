@@ -10,7 +10,8 @@ import pytest
 
 from compliance.log.check_log import check_log
 from compliance.log.rounds import required
-from tests.compliance import made_logs, stock_here
+from lab.bench.harness import stock_checker
+from tests.compliance import made_logs
 
 FULL = os.environ.get("TTT_FUZZ") == "full"
 CASES = list(made_logs.every_case())
@@ -22,12 +23,12 @@ STRICTER = {"line-field", "line-key-twice", "run.reversed", "init.reversed", "ru
 
 @pytest.fixture(autouse=True)
 def quick_stock(monkeypatch):
-    stock_here.keep_rules(monkeypatch.setattr)
+    stock_checker.keep_rules(monkeypatch.setattr)
 
 
 def both(path, records, ruleset):
     path.write_text(made_logs.lines(records))
-    return check_log(str(path), ruleset), stock_here.verdict(path, ruleset)
+    return check_log(str(path), ruleset), stock_checker.verdict(path, ruleset)
 
 
 def ids(case):

@@ -21,34 +21,6 @@ BENCHMARKS = list(result_logs.CLOSED)
 SYSTEM = "dgx-1"
 
 
-@pytest.fixture(scope="session")
-def source(tmp_path_factory):
-    """A checkout with the files that a run needs, and files that belong to no package."""
-    root = tmp_path_factory.mktemp("source")
-    files = {
-        "LICENSE": "licence\n",
-        "pyproject.toml": "[project]\n",
-        "common/__init__.py": "",
-        "compliance/rules/0.7.0/common.json": "{}\n",
-        "systems/dgx-1.json": "{}\n",
-        "requirements/train.lock": "numpy\n",
-        "tests/test_all.py": "assert True\n",
-        "docs/notes.md": "notes\n",
-    }
-    for benchmark in BENCHMARKS:
-        files |= {f"{benchmark}/config.py": "A = 1\n", f"{benchmark}/README.md": f"# {benchmark}\n"}
-        files |= {f"{benchmark}/{script}": "#!/bin/sh\necho $SYSTEM $*\n" for script in package.SCRIPTS}
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-        (root / name).chmod(0o755 if name.endswith(".sh") else 0o644)
-    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "as run"]):
-        identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "core.hooksPath=/dev/null"]
-        subprocess.run(["git", "-C", root, *identity, *command], check=True)
-    (root / "resnet" / "untracked.py").write_text("not committed\n")
-    return root
-
-
 def head(source):
     return subprocess.run(
         ["git", "-C", source, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
@@ -80,9 +52,13 @@ def edit(path, change):
 
 
 def call(results, output, source, *more):
+    return call_for(SYSTEM, results, output, source, *more)
+
+
+def call_for(system, results, output, source, *more):
     parser = argparse.ArgumentParser()
     package.add_arguments(parser)
-    words = [results, "--org", "Example", "--system", SYSTEM, "--source", source, *more]
+    words = [results, "--org", "Example", "--system", system, "--source", source, *more]
     return package.run(
         parser.parse_args([str(word) for word in (*words, *(["-o", output] if output else []))])
     )
@@ -115,9 +91,8 @@ def test_the_tree_of_the_rules(tmp_path, results, source):
     assert call(given, tmp_path / "out", source) == 0
     code = "Example/benchmarks/resnet/implementations/tensorflow"
     own = f"Example/benchmarks/resnet/{SYSTEM}"
-    copied = (
-        "LICENSE common/__init__.py compliance/rules/0.7.0/common.json pyproject.toml requirements/train.lock"
-    )
+    copied = "LICENSE common/__init__.py compliance/rules/0.7.0.json pyproject.toml"
+    copied += " tools/requirements/dev.lock"
     copied += (
         " resnet/README.md resnet/config.py resnet/init_datasets.sh resnet/run_and_time.sh resnet/setup.sh"
     )

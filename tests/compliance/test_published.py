@@ -6,7 +6,8 @@ import pytest
 
 from compliance.api import check
 from compliance.log.check_log import check_log
-from tests.compliance import published_logs, stock_here
+from lab.bench.harness import stock_checker
+from tests.compliance import published_logs
 
 # round: (pass, fail, crash) of the stock checker over the logs; a crash counts as a failure of the log.
 EXPECTED = {"v0.6": (30, 35, 5), "v0.7": (328, 2, 15)}
@@ -16,7 +17,7 @@ EXPECTED = {"v0.6": (30, 35, 5), "v0.7": (328, 2, 15)}
 def test_verdicts_equal_the_stock_checkers(name):
     ruleset, counts, different = published_logs.ROUNDS[name], Counter(), []
     for path in published_logs.logs(name):
-        theirs, messages = stock_here.verdict(path, ruleset)
+        theirs, messages = stock_checker.verdict(path, ruleset)
         ours = check_log(str(path), ruleset)
         counts[theirs] += 1
         if ours.passes != (theirs == "pass"):

@@ -31,7 +31,7 @@ def stock_package(monkeypatch):
     pytest.importorskip("mlperf_logging.package_checker.package_checker")
     from mlperf_logging.compliance_checker import mlp_compliance
 
-    from bench import compliance_trees
+    from lab.bench import compliance_trees
 
     verdict_of = lambda path, *_: (made.passes(path), None, None, None)  # noqa: E731
     monkeypatch.setattr(mlp_compliance, "main", verdict_of)

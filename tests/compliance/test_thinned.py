@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from compliance.report import charts
 from compliance.submission import runs
+from compliance.submission.downsampling import Span, Spans, Thinned
 from compliance.submission.runs import read_run
-from compliance.submission.thinned import Span, Spans, Thinned
 from tests.compliance import result_logs
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Tests that the generated tables of the documents equal bench/results/*.json."""
+"""Tests that the generated tables of the documents equal lab/bench/results/*.json."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_ratios_are_times_over_ours() -> None:
 
 
 def test_every_file_of_results_is_named() -> None:
-    linked = set(re.findall(r"bench/results/(\w+\.json)", TEXTS["docs/performance.md"]))
+    linked = set(re.findall(r"lab/bench/results/(\w+\.json)", TEXTS["docs/performance.md"]))
     assert linked == {path.name for path in measurements.RESULTS.glob("*.json")}
 
 
@@ -71,7 +71,7 @@ def test_check_says_which_page_is_out_of_date(tmp_path: pathlib.Path, capsys: py
     assert performance.main(["--check"], tmp_path) == 1
     assert (
         capsys.readouterr().err
-        == "error: docs/performance.md: its tables differ from bench/results; run make docs\n"
+        == "error: docs/performance.md: its tables differ from lab/bench/results; run make docs\n"
     )
     assert performance.main([], tmp_path) == 0
     assert page.read_text() == TEXTS["docs/performance.md"]

@@ -36,6 +36,8 @@ def test_the_site_builds_and_has_every_page(tmp_path: pathlib.Path) -> None:
         made = page.with_name("index.html") if page.stem == "README" else page.with_suffix(".html")
         assert made.is_file(), f"{name} has no page"
     # The site includes linked pictures, results and code.
-    assert (tmp_path / "docs/report.png").is_file() and (tmp_path / "bench/results/scaling.json").is_file()
+    assert (tmp_path / "docs/report.png").is_file() and (
+        tmp_path / "lab/bench/results/scaling.json"
+    ).is_file()
     front = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert 'href="docs/getting-started.html"' in front and "https://fonts" not in front

@@ -19,7 +19,7 @@ from gnmt import input as pipeline
 from gnmt.config import Decode
 from gnmt.presets import PRESETS
 from gnmt.task import Task, smoothed_cross_entropy
-from tests.benchmarks import one_batch_a_step
+from tests.benchmarks import check_all, one_batch_a_step
 from tests.translation import (
     assert_a_lost_sentence_is_refused,
     conversion_flags,
@@ -331,12 +331,12 @@ def test_evaluation_text_is_never_cleaned(tmp_path, capsys):
 def test_data_that_does_not_fit_is_one_line(data, change, message):
     folder, config = data
     with pytest.raises(UserError, match=message):
-        Task(dataclasses.replace(config, **change), folder).check_input()
+        check_all(Task(dataclasses.replace(config, **change), folder))
 
 
 def test_data_that_fits_passes(data):
     folder, config = data
-    Task(config, folder).check_input()
+    check_all(Task(config, folder))
 
 
 def test_a_missing_folder_is_one_line(data, tmp_path):

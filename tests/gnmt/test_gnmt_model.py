@@ -81,6 +81,29 @@ def test_gradients_are_those_of_the_transcription(wiring, hoisted):
         )
 
 
+@wirings
+@pytest.mark.parametrize("lengths", [(12, 10), (5, 7)], ids=["turns of several steps", "one turn"])
+def test_the_compiled_form_equals_the_textbook_s(wiring, lengths):
+    """Loss and every gradient, with dropout: behind XLA the loops have other forms."""
+    data = batch(sources=(lengths[0], 4, 2), targets=(5, 3, lengths[1]))
+
+    def outcome(**changes):
+        config = dataclasses.replace(SMALL, **wiring, **changes)
+        network, task = build(config), Task(config, None)
+
+        @tf.function(autograph=False, jit_compile=changes["hoisted"])
+        def gradients():
+            with tf.GradientTape() as tape:
+                (term,) = task.loss(network, {k: tf.constant(v) for k, v in data.items()}).values()
+            found = tape.gradient(term.total, network.trainable_variables)
+            return [term.total, *(tf.convert_to_tensor(g) for g in found)]
+
+        return gradients()
+
+    for one, other in zip(outcome(hoisted=True), outcome(hoisted=False), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-11)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(("rows", "blocks"), [(7, 1), (4, 2), (3, 3), (1, 7), (0, 7)])
 def test_scores_equal_their_formula(rows, blocks, compiled, monkeypatch):
@@ -280,15 +303,24 @@ def test_describe_counts_products():
     assert told["parameters"] == parameters(SMALL)
 
 
-def test_initial_values_and_kinds():
-    network = model.build(PLAIN, Single(), precision("fp64"))
+@wirings
+@pytest.mark.parametrize("drawn", [False, True])
+def test_initial_values_and_kinds(wiring, drawn):
+    """REF seq2seq/utils.py (init_lstm_) and models/decoder.py (Classifier): biases too; Google's start at 0."""
+    network = model.build(configured(wiring, bias_scale=0.1 if drawn else 0.0), Single(), precision("fp64"))
     kinds = kind_of(network)
+    attention = network.decoder.attention
+    biases = [v for v in network.trainable_variables if kinds[v.ref()] == "bias"]
     for v in network.trainable_variables:
-        if kinds[v.ref()] == "bias":
+        if v is attention.bias or (kinds[v.ref()] == "bias" and not drawn):
             assert not v.numpy().any()
         elif v.shape.rank:
             assert 0 < np.abs(v).max() <= 0.1
-    np.testing.assert_allclose(network.decoder.attention.scale, PLAIN.width**-0.5)
+    if drawn:
+        values = np.concatenate([v.numpy() for v in biases if v is not attention.bias])
+        assert len(np.unique(values)) == len(values)  # No two biases share a seed.
+        assert values.min() < -0.09 and values.max() > 0.09 and abs(values.mean()) < 0.01
+    np.testing.assert_allclose(attention.scale, PLAIN.width**-0.5)
     assert len({v.numpy().tobytes() for v in network.trainable_variables if v.shape.rank == 2}) == sum(
         v.shape.rank == 2 for v in network.trainable_variables
     )

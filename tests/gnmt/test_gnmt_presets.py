@@ -97,7 +97,11 @@ def test_every_row_has_the_benchmark_s_constants(name: str) -> None:
         0.999,
         1e-8,
     )
-    assert (optimizer.clip_replica_norm, config.label_smoothing, config.dropout) == (5.0, 0.1, 0.2)
+    assert (config.label_smoothing, config.dropout) == (0.1, 0.2)
+    # Google's code clips each replica's gradient (G6 nmt/model.py), the reference and NVIDIA's the sum.
+    clips = (optimizer.clip_replica_norm, optimizer.clip_norm)
+    assert clips == ((5.0, 0.0) if config.wiring == "google" else (0.0, 5.0))
+    assert config.bias_scale == (0.0 if config.wiring == "google" else 0.1)
     assert (config.decode.beam_size, config.decode.alpha, config.decode.coverage) == (5, 0.6, 0.1)
     assert list(config.bucket_limits) == equal_width(config.max_sequence_length, 5)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 
@@ -70,6 +71,38 @@ def test_rpn_box_is_a_mean_per_level_and_a_sum_of_levels():
     big, little = (1 - 1 / 18) / 9, 0.00405
     expected = big / 4 + (2 * little + big) / 8
     assert value(loss.rpn_box_loss(codes, wanted, doubles([1]))) == pytest.approx(expected, rel=1e-12)
+
+
+def test_rpn_losses_of_the_reference_are_divided_by_all_sampled_anchors():
+    positive, negative = tf.constant([[True, False, True, False]]), tf.constant([[False, True, False, False]])
+    wanted = rpn.Targets(doubles(np.zeros([1, 4, 4])), positive, negative)
+    logits = [doubles([[0, 0]]), doubles([[0, 9]])]
+    assert value(loss.rpn_score_loss(logits, wanted, doubles([1]), 0)) == pytest.approx(
+        math.log(2), rel=1e-12
+    )
+    codes = [doubles([[[1.0, 0, 0, 0], [7, 7, 7, 7]]]), doubles([[[0, 0.09, 0, 0], [7, 7, 7, 7]]])]
+    # PyTorch's smooth L1 of beta: e^2 / (2 beta) below beta, and |e| - beta / 2 above.
+    expected = ((1 - 1 / 18) + 0.09**2 * 9 / 2) / 3
+    found = loss.rpn_box_loss_of_samples(codes, wanted, doubles([1]))
+    assert value(found) == pytest.approx(expected, rel=1e-12)
+    # An image of weight 0 counts in neither.
+    two = rpn.Targets(*(tf.repeat(x, 2, axis=0) for x in wanted))
+    found = loss.rpn_box_loss_of_samples([tf.repeat(x, 2, axis=0) for x in codes], two, doubles([1, 0]))
+    assert value(found) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_box_loss_of_the_reference_is_divided_by_all_regions():
+    """With 8 of 512 regions positive, a mean over them is 16 times the reference's loss."""
+    rng = np.random.default_rng(0)
+    wanted = regions([[1] * 8 + [0] * 504], np.zeros([1, 512, 4]))
+    codes = doubles(rng.normal(size=[1, 512, 2, 4]))
+    google = value(loss.box_loss(codes, wanted, doubles([1])))
+    assert google / value(loss.box_loss(codes, wanted, doubles([1]), of_samples=True)) == pytest.approx(16)
+    valid = [[True] * 256 + [False] * 256]
+    fewer = value(
+        loss.box_loss(codes, wanted._replace(valid=tf.constant(valid)), doubles([1]), of_samples=True)
+    )
+    assert google / fewer == pytest.approx(8)
 
 
 def test_class_is_a_mean_over_regions_that_there_are():
@@ -175,8 +208,8 @@ def entropy(logit, target):
 class Transcription:
     """Mask R-CNN's samples, targets and losses of a batch, object by object, from the first stage's outputs."""
 
-    def __init__(self, net, arrays, step):
-        self.net, self.config, self.arrays, self.step = net, net.config, arrays, step
+    def __init__(self, net, arrays, step, config):
+        self.net, self.config, self.arrays, self.step = net, config, arrays, step
         self.shape = arrays["image"].shape[1:3]
         self.images = range(len(arrays["image"]))
 
@@ -202,6 +235,11 @@ class Transcription:
         for g in reversed(range(len(objects))):
             best = iou[:, g].argmax()
             owner[best], positive[best], negative[best] = g, True, False
+        if self.config.rpn_inside:  # After the matching, which crossing anchors take part in.
+            end = self.arrays["image_info"][image][[0, 1]]
+            inside = [(cornered(a)[:2] >= 0).all() and (cornered(a)[2:] < end).all() for a in flat]
+            assert 0 < np.sum(inside) < len(flat)
+            positive, negative = positive & inside, negative & inside
         noise = self.noise(image, 1, len(flat))
         chosen = drawn(positive.nonzero()[0], noise, self.config.rpn_batch // 2)
         rest = drawn(negative.nonzero()[0], noise, self.config.rpn_batch - len(chosen))
@@ -253,11 +291,13 @@ class Transcription:
         self.available = len(anchors) * max(min(config.rpn_pre_nms, len(a)) for a in anchors)
         starts = np.cumsum([0, *map(len, anchors)])
         score, box_sums, box_counts = 0.0, np.zeros(len(anchors)), np.zeros(len(anchors))
+        sampled = 0
         classes, boxes, masks = [], [], []
         for image in self.images:
             positive, negative = self.anchors_wanted(image, anchors)
             flat_logits = np.concatenate([x[image] for x in logits])
             flat_codes = np.concatenate([x[image] for x in codes])
+            sampled += len(positive) + len(negative)
             score += sum(entropy(flat_logits[i], 1) for i in positive)
             score += sum(entropy(flat_logits[i], 0) for i in negative)
             for i, code in positive.items():
@@ -279,6 +319,14 @@ class Transcription:
                     pixels = self.mask_wanted(box, target, mask)
                     logit = of_all_classes[0, n, :, :, label].numpy()
                     masks += [entropy(a, b) for a, b in zip(logit.ravel(), pixels.ravel())]
+        if config.loss_divisors == "sampled":  # smooth L1 of beta is Huber's loss over beta.
+            return {
+                "rpn_score": score / sampled,
+                "rpn_box": box_sums.sum() / DELTA / sampled,
+                "class": np.mean(classes),
+                "box": sum(boxes) / len(classes),
+                "mask": np.mean(masks),
+            }
         level_means = box_sums / np.maximum(box_counts, 1)
         return {
             "rpn_score": score / (len(self.images) * config.rpn_batch),
@@ -302,19 +350,26 @@ def network() -> model.MaskRCNN:
 
 
 @pytest.mark.parametrize(
-    ("shape", "seed"), [((64, 128), 0), pytest.param((128, 64), 1, marks=pytest.mark.e2e)]
+    ("shape", "seed", "divisors"),
+    [
+        ((64, 128), 0, "positives"),
+        ((64, 128), 0, "sampled"),
+        pytest.param((128, 64), 1, "positives", marks=pytest.mark.e2e),
+    ],
 )
-def test_losses_equal_the_transcription(shape, seed):
+def test_losses_equal_the_transcription(shape, seed, divisors):
     net = network()
-    arrays = small.batch(net.config, shape, seed=seed)
+    changes = {"loss_divisors": divisors, "rpn_inside": divisors == "sampled"}
+    config = dataclasses.replace(net.config, **changes)
+    arrays = small.batch(config, shape, seed=seed)
     batch = small.tensors(arrays)
 
     def losses(step: int) -> dict[str, float]:
-        terms = loss.losses(net, batch, net.config, tf.constant(step, tf.int64))
+        terms = loss.losses(net, batch, config, tf.constant(step, tf.int64))
         return {name: value(term) for name, term in terms.items()}
 
     found = losses(7)
-    expected = Transcription(net, arrays, 7).losses()
+    expected = Transcription(net, arrays, 7, config).losses()
     assert found == pytest.approx(expected, rel=1e-8)
     # The two samples depend on the step and the images.
     again = losses(8)

@@ -348,3 +348,23 @@ def test_a_published_backbone_is_read_frozen_or_not(tmp_path):
     np.savez(tmp_path / "less.npz", **arrays)
     with pytest.raises(UserError, match="holds no layer4.2.conv3.weight; .* of a ResNet-50"):
         backbone.load(net, tmp_path / "less.npz", Single())
+
+
+@pytest.mark.parametrize("kind", ["fan_avg", "fan_in"])
+def test_the_pyramid_and_the_box_head_start_as_in_google_s_code_or_as_in_the_reference(kind):
+    """PyTorch's kaiming_uniform with a = 1 is uniform in +-sqrt(3 / fan-in); TensorFlow's default takes both fans."""
+    net = model.build(small.config(uniform_initializer=kind, head_units=48), Single(), precision("fp64"))
+    seen = 0
+    for variable in net.trainable_variables:
+        shape = variable.shape
+        # A 1x1 convolution of the pyramid, and the box head's first layer.
+        lateral = shape.rank == 4 and shape[:2] == [1, 1] and shape[3] == net.config.fpn_channels
+        first = shape.rank == 2 and shape[1] == 48 and shape[0] != 48
+        if not lateral and not first or np.prod(shape) < 100:
+            continue
+        fans = np.prod(shape[:-1]), shape[-1]
+        bound = np.sqrt(3 / (fans[0] if kind == "fan_in" else np.mean(fans)))
+        largest = np.abs(variable.numpy()).max()
+        assert 0.9 * bound < largest <= bound, variable.name
+        seen += 1
+    assert seen >= 2

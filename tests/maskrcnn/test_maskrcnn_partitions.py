@@ -27,8 +27,6 @@ WIDE, TALL = (64, 192), (192, 64)
 class Task:
     """A task with the losses only, so that this test needs no input pipeline."""
 
-    stages = ()
-
     def __init__(self, config: Config):
         self.config = config
 

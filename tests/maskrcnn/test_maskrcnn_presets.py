@@ -121,12 +121,26 @@ def test_header_follows_the_configuration() -> None:
     )
 
 
+def test_rows_of_gpus_have_the_reference_s_losses_and_initial_values() -> None:
+    """NVIDIA's rates belong to them: NV7 maskrcnn_benchmark/modeling/rpn/loss.py, roi_heads/box_head/loss.py."""
+    for name, config in PRESETS.items():
+        gpu = name.startswith(("v100", "dgx", "h100", "b200"))
+        assert config.loss_divisors == ("sampled" if gpu else "positives"), name
+        assert config.uniform_initializer == ("fan_in" if gpu else "fan_avg"), name
+        assert config.rpn_inside == gpu, name
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
         ("model", "mask", "config.model='mask': unknown; known: mask_rcnn_resnet50_fpn"),
         ("optimizer.name", "lars", "config.optimizer.name='lars': Mask R-CNN is published with sgd only"),
         ("data.cache", "ram", "config.data.cache='ram': unknown"),
+        (
+            "loss_divisors",
+            "sample",
+            "config.loss_divisors='sample': unknown (did you mean sampled?); known: positives, sampled",
+        ),
         ("batch_norm", "sync", "config.batch_norm='sync': unknown (did you mean span?); known: frozen, span"),
         ("num_classes", "1", "config.num_classes=1: the background and one class at least"),
         ("padded_size", "832,1300", "config.padded_size=(832, 1300) does not hold images of"),
@@ -150,7 +164,7 @@ def test_header_follows_the_configuration() -> None:
         ("batch_norm_epsilon", "0", "config.batch_norm_epsilon=0.0: must be positive"),
         ("batch_norm", "span", "config.freeze=True: not with config.batch_norm='span'"),
         ("data.deterministic", "False", "data.deterministic"),
-        ("eval_workers", "-1", "config.eval_workers=-1: must not be negative"),
+        ("eval_workers", "-1", "config.eval_workers=-1: must be at least 0"),
     ],
 )
 def test_bad_fields_are_one_line(path: str, value: str, message: str) -> None:

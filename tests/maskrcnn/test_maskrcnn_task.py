@@ -17,10 +17,11 @@ from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
 from common.train.step import State, make_eval_step, make_train_step
+from lab.studies.data import unpack
 from maskrcnn import tiny
 from maskrcnn.presets import PRESETS
 from maskrcnn.task import Task
-from studies.data import unpack
+from tests.benchmarks import check_all
 
 CELLS = 256  # Cells per side of an oracle's masks: at least twice the pixels of any image.
 
@@ -121,7 +122,7 @@ def test_photographs_train_and_are_evaluated(tmp_path):
     )
     config.validate()
     task, replicas, policy = Task(config, str(tmp_path)), Single(), precision("fp32")
-    task.check_input()
+    check_all(task)
     state = State(task, replicas, policy)
     train = tf.function(make_train_step(task, state, Clock.of(config)), autograph=False)
     evaluate = tf.function(make_eval_step(task, state), autograph=False)

@@ -61,7 +61,7 @@ def test_a_step(name):
 )
 def test_sizes_it_cannot_take(changes, message):
     with pytest.raises(UserError, match=message):
-        model.build(dataclasses.replace(TINY, **changes), Single(), precision("fp32"))
+        dataclasses.replace(TINY, **changes).validate()
 
 
 def test_dropout_rate_scale_and_evaluation():

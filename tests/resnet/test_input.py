@@ -14,9 +14,9 @@ from PIL import Image
 from common.data import images, record_stream, tfrecords
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
+from lab.studies.data import unpack
 from resnet import input as resnet_input
 from resnet.config import Config, Data
-from studies.data import unpack
 from tests.benchmarks import one_batch_a_step
 
 CLASSES = 7

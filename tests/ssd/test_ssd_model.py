@@ -154,3 +154,23 @@ def test_space_to_depth_changes_nothing():
     images = tf.constant(np.random.default_rng(2).normal(size=[2, 64, 64, 3]))
     for a, b in zip(blocks(images), plain(images)):
         assert distance(a, b) < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["zeros", "fan_in"])
+def test_biases_start_as_in_google_s_code_or_as_in_the_reference(kind):
+    """PyTorch draws a convolution's bias from +-1 / sqrt(fan-in); REF ssd-v1/ssd/ssd300.py leaves it so."""
+    config = dataclasses.replace(PRESETS["cpu-tiny"], bias_initializer=kind)
+    network = model.build(config, Single(), precision("fp32"))
+    convolutions = [layer for layer in network.layers if getattr(layer, "bias", None) is not None]
+    assert len(convolutions) == 2 * (config.strided_extras + config.valid_extras) + 2 * len(
+        config.anchors_per_cell
+    )
+    drawn = []
+    for layer in convolutions:
+        bound, bias = np.prod(layer.kernel.shape[:3]) ** -0.5, layer.bias.numpy()
+        drawn += list(bias / bound)
+    if kind == "zeros":
+        assert not np.any(drawn)
+        return
+    assert np.abs(drawn).max() <= 1 and np.min(drawn) < -0.9 and np.max(drawn) > 0.9
+    assert len(set(np.round(drawn, 6))) > 0.99 * len(drawn)  # No two layers have the same draws.

@@ -17,9 +17,10 @@ from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
 from common.train.step import State, make_eval_step, make_train_step
+from lab.studies.data import unpack
 from ssd.presets import PRESETS
 from ssd.task import Task
-from studies.data import unpack
+from tests.benchmarks import check_all
 
 CONFIG = dataclasses.replace(
     PRESETS["cpu-tiny"],
@@ -77,7 +78,7 @@ def test_an_oracle_scores_one_through_the_task(data_dir):
 
 def test_photographs_train_and_are_evaluated(data_dir):
     task, replicas, policy = Task(CONFIG, str(data_dir)), Single(), precision("fp32")
-    task.check_input()
+    check_all(task)
     state = State(task, replicas, policy)
     train = tf.function(make_train_step(task, state, Clock.of(CONFIG)), autograph=False)
     evaluate = tf.function(make_eval_step(task, state), autograph=False)

@@ -63,12 +63,19 @@ def test_preset_is_the_published_row(name: str) -> None:
     assert config.optimizer.skip_kinds == () and config.optimizer.scaled_momentum
 
 
-def test_steps_are_the_published() -> None:
-    """G6: cumsum(120000, 40000, 20000 ...) images over the batch; G7: every five epochs of 118,287."""
-    ends = [block.end_step for block in Clock.of(PRESETS["tpu-v3-32"]).blocks()]
-    assert {3750, 5000, 5625, 6250, 6875, 7500} <= set(ends)
-    last = [block.last_epoch for block in Clock.of(PRESETS["tpu-v4-16"]).blocks()]
-    assert last[:10] == list(range(5, 51, 5))
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("tpu-v3-32", [3750, 5000, 5625, 6250, 6875, 7500]),
+        # Loops of 313 steps: the sixth, the eighth, then each (G6 train_and_eval_low_level_runner.py).
+        ("tpu-v3-2048", [313 * loop for loop in (6, 8, 9, 10, 11, 12, 13, 14, 15)]),
+        ("tpu-v4-16", [578 * loop for loop in (8, 10, 11, 12, 13)]),
+        ("dgx-1", [4887, 6108, 6719, 7330, 7941, 8552, 9163, 9773]),
+    ],
+)
+def test_steps_are_the_published(name: str, steps: list[int]) -> None:
+    """G6: after 120,000, 160,000, 180,000, ... steps of 32 images; rules of v0.7: after epochs 40, 50, 55, ..., 80."""
+    assert [block.end_step for block in Clock.of(PRESETS[name]).blocks()] == steps
 
 
 def test_header_follows_the_configuration() -> None:

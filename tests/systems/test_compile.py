@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import multiprocessing
 import pathlib
 import shutil
 import subprocess
@@ -14,10 +15,12 @@ import pytest
 
 from common.config import benchmarks
 from common.errors import UserError
-from systems.__main__ import main
-from systems.compile import cli, document, hlo, run, series, worker
+from systems.compile import document, hlo, run, series, store, worker
 from systems.compile.targets import MEGACORE, NAMES, kind_of, kind_of_preset, target, torus
 from systems.predict import compiled
+from timetotrain.forecast import compile as command
+from timetotrain.forecast import presets, upkeep
+from timetotrain.forecast.cli import main
 
 CYCLES = 'backend_config={"estimated_cycles":"%d"}'
 PROGRAM = """HloModule m, replica_count=8
@@ -224,7 +227,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, results: pathlib.Path, raw: dict)
 
     monkeypatch.setattr(run, "_in_child", child)
     monkeypatch.setattr(run, "versions", lambda platform: dict.fromkeys(("jaxlib", "libtpu"), "0"))
-    monkeypatch.setattr(run.compiled, "__defaults__", (results, None))
+    monkeypatch.setattr(run.compiled, "__defaults__", (results, None, ""))
     return calls
 
 
@@ -297,16 +300,17 @@ def test_a_series_goes_on_where_it_was_stopped_and_makes_the_page(
         return json.loads((folder / "manifest.json").read_text())
 
     monkeypatch.setattr(run, "export", export)
-    known = [system for _, system, _ in series.presets(("ssd",))]
-    assert series.compile_all(("ssd",), "train", False, print, results) == 1
+    series_ = list(presets.to_compile(("ssd",)))
+    known = [system for _, system, _ in series_]
+    assert series.compile_all(series_, "train", False, print, results) == 1
     assert sorted(made) == sorted(known) and "cpu-tiny" not in known
     # One program for one kind of device and number of replicas.
-    kinds = {kind for _, _, kind in series.presets(("ssd",))}
+    kinds = {kind for _, _, kind in series_}
     assert len(calls) == len(kinds)
-    assert series.compile_all(("ssd",), "train", False, print, results) == 1 and len(made) == len(known)
-    assert series.compile_all(("ssd",), "train", True, print, results) == 1
+    assert series.compile_all(series_, "train", False, print, results) == 1 and len(made) == len(known)
+    assert series.compile_all(series_, "train", True, print, results) == 1
     assert len(made) == 2 * len(known) and len(calls) == len(kinds)
-    page = document.render(results)
+    page = document.render(list(presets.to_compile()), results)
     assert "- ssd `tpu-v3-1024`: ssd --system=tpu-v3-1024: the export fails: no" in page
     assert "| ssd `tpu-v3-2048` | train | tpu-v3 | 8 |" in page and "- gnmt: `" in page
 
@@ -324,19 +328,20 @@ def test_an_export_that_fails_keeps_what_was_compiled_before(
         return json.loads((folder / "manifest.json").read_text())
 
     monkeypatch.setattr(run, "export", export)
-    monkeypatch.setattr(series, "presets", lambda chosen: [("ssd", "tpu-v3-32", "tpu-v3")])
-    assert series.compile_all(("ssd",), "train", False, print, results) == 0
-    kept = {place.name for place in results.glob("*.json")}
-    (results / "other.json").write_text("{}")
-    place, fails = series.record_of("ssd", "tpu-v3-32", results), ["now"]
-    before = json.loads(place.read_text())
-    assert series.compile_all(("ssd",), "eval", True, print, results) == 1
-    assert json.loads(place.read_text()) == before | {"error": "ended by signal 9"}
-    assert {place.name for place in results.glob("*.json")} == kept | {"other.json"}
+    one = [("ssd", "tpu-v3-32", "tpu-v3")]
+    assert series.compile_all(one, "train", False, print, results) == 0
+    kept = set(store.read("ssd", results).programs)
+    (report,) = store.read("ssd", results).programs.values()
+    other = report | {"digest": "other"}
+    store.put_program("ssd", other, results)
+    before, fails = series.record_of("ssd", "tpu-v3-32", results), ["now"]
+    assert series.compile_all(one, "eval", True, print, results) == 1
+    assert series.record_of("ssd", "tpu-v3-32", results) == before | {"error": "ended by signal 9"}
+    assert set(store.read("ssd", results).programs) == kept | {store.name_of(other)}
     fails = []
-    assert series.compile_all(("ssd",), "train", True, print, results) == 0
-    assert json.loads(place.read_text()) == before
-    assert {place.name for place in results.glob("*.json")} == kept
+    assert series.compile_all(one, "train", True, print, results) == 0
+    assert series.record_of("ssd", "tpu-v3-32", results) == before
+    assert set(store.read("ssd", results).programs) == kept
 
 
 @pytest.mark.parametrize(
@@ -377,7 +382,7 @@ def test_a_program_that_the_export_lacks_is_one_line(
 def test_a_preset_with_one_of_its_shapes_is_not_compiled(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "name_of", lambda report: report["name"])
+    monkeypatch.setattr(store, "name_of", lambda report: report["name"])
     monkeypatch.setattr(series, "reports", lambda record, results: {})
     keep = functools.partial(series.keep, "maskrcnn", "tpu-v3-256", "tpu-v3", results=tmp_path)
     record = keep("train-1", {"train-1": {"name": "b", "replicas": 256}})
@@ -393,13 +398,64 @@ def test_a_preset_with_one_of_its_shapes_is_not_compiled(
 
 
 def test_the_page_is_made_from_the_results() -> None:
-    assert document.PATH.read_text() == document.render(), "run: python -m systems.compile.document"
+    assert document.PATH.read_text() == upkeep.compiled_page(), "run: python -m systems.predict docs"
 
 
 def test_every_result_belongs_to_a_preset() -> None:
-    records = [json.loads(place.read_text()) for place in (run.RESULTS / "presets").glob("*.json")]
-    named = {name for record in records for name in record.get("programs", {}).values()}
-    assert named == {place.stem for place in run.RESULTS.glob("*.json")}
+    assert len(store.benchmarks()) >= 6
+    for benchmark in store.benchmarks():
+        kept = store.read(benchmark)
+        named = {name for record in kept.presets.values() for name in record.get("programs", {}).values()}
+        assert named == set(kept.programs), benchmark
+
+
+def test_kept_results_name_the_presets_of_today() -> None:
+    """A prediction takes the kind of device and the lengths of batches from the record, not from the preset."""
+    for benchmark in store.benchmarks():
+        for system, record in store.read(benchmark).presets.items():
+            config = presets.of(benchmark)[system]
+            assert (record["benchmark"], record["kind"]) == (benchmark, kind_of_preset(config))
+            assert tuple(record.get("lengths", ())) == tuple(getattr(config, "bucket_limits", ()))
+
+
+def test_the_lengths_of_an_export_s_batches_are_kept(
+    exported: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, tmp_path / "results", RAW)
+    manifest = json.loads((exported / "manifest.json").read_text()) | {"config": {"bucket_limits": [8, 16]}}
+    (exported / "manifest.json").write_text(json.dumps(manifest))
+    record = series.compile_preset(
+        "gnmt", "tpu-v3-32", "tpu-v3", "train", print, tmp_path / "results", exported
+    )
+    assert record["lengths"] == [8, 16]
+    assert series.record_of("gnmt", "tpu-v3-32", tmp_path / "results") == record
+
+
+def test_processes_that_write_at_once_keep_each_other_s_results(tmp_path: pathlib.Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    writers = [fork.Process(target=_keep_some, args=(tmp_path, number)) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    kept = store.read("ssd", tmp_path)
+    assert len(kept.presets) == 40 and len(kept.programs) == 40
+    assert [place.name for place in tmp_path.iterdir()] == ["ssd.jsonl"]
+    lines = (tmp_path / "ssd.jsonl").read_text().splitlines()
+    assert lines == [*sorted(lines[:40]), *sorted(lines[40:])] and '"preset"' in lines[39]
+
+
+def _keep_some(results: pathlib.Path, writer: int) -> None:
+    for number in range(10):
+        report = {"digest": f"{writer}{number}", "target": "v100", "replicas": 1, "compiler": "jaxlib-0"}
+        store.put_program("ssd", report, results)
+        store.put_preset({"system": f"v100-{writer}{number}", "benchmark": "ssd"}, results)
+
+
+def test_a_damaged_line_of_results_is_one_line(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "ssd.jsonl").write_text('{"preset": {"system": "v100-8"}}\n{"program": {"digest": "0"}}\n')
+    with pytest.raises(UserError, match=r"ssd\.jsonl: line 2 is no result .*; restore the file"):
+        store.read("ssd", tmp_path)
 
 
 def test_a_compiler_of_too_much_memory_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,14 +474,16 @@ def test_an_export_that_the_system_ended_names_the_signal(
 
 
 def test_a_missing_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    monkeypatch.setattr(run, "find_spec", lambda name: None)
-    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr(run, "find_spec", lambda name: name if name == "jax" else None)
+    monkeypatch.setattr(run, "COMPILERS", tmp_path)
     with pytest.raises(UserError, match="run `make aot`, which needs no device"):
         run.compiler_python("tpu")
+    (tmp_path / "libtpu").mkdir()
+    assert run.compiler_python("tpu") == sys.executable
 
 
 def test_a_small_program_compiles_for_a_pod(tmp_path: pathlib.Path) -> None:
-    """Through the real compiler, where this environment or that of `make aot` has it."""
+    """Through the real compiler, where this environment has it (`make aot`)."""
     try:
         run.compiler_python("tpu")
     except UserError as error:
@@ -449,4 +507,4 @@ def test_a_small_program_compiles_for_a_pod(tmp_path: pathlib.Path) -> None:
     manifest = {"num_replicas": 32, "state": [], "constants": [], "programs": [program]}
     report = run.compiled(tmp_path, manifest, program, target("tpu-v3", 32), print, tmp_path / "results")
     assert "error" not in report and report["fits"] and report["cycles"]["total"] > 0
-    assert cli.lines("train", report)
+    assert command.lines("train", report)

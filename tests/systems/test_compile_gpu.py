@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -10,7 +9,8 @@ import tensorflow as tf
 
 from common.config import benchmarks
 from gnmt import attention
-from systems.compile import hlo, run, series
+from systems.compile import hlo, series
+from timetotrain.forecast import presets
 
 PROGRAM = """HloModule m, replica_count=8
 
@@ -61,17 +61,16 @@ def test_matrices_are_counted_by_the_type_of_their_operands() -> None:
 
 def records() -> list[tuple[str, str]]:
     kept = []
-    for benchmark, system, _ in series.presets():
+    for benchmark, system, _ in presets.to_compile():
         config = benchmarks.module(benchmark, "presets").PRESETS[system]
-        if config.precision == "fp16" and series.record_of(benchmark, system).exists():
+        if config.precision == "fp16" and series.record_of(benchmark, system):
             kept.append((benchmark, system))
     return kept
 
 
 @pytest.mark.parametrize(("benchmark", "system"), records())
 def test_a_preset_of_fp16_multiplies_in_16_bits(benchmark: str, system: str) -> None:
-    record = json.loads(series.record_of(benchmark, system, run.RESULTS).read_text())
-    for name, report in series.reports(record).items():
+    for name, report in series.reports(series.record_of(benchmark, system)).items():
         found = report["kernels"]
         unnamed = [
             x for x in found["wide_matrices"] if not any(re.fullmatch(p, x) for p in FULL.get(benchmark, {}))
@@ -84,7 +83,7 @@ def test_a_preset_of_fp16_multiplies_in_16_bits(benchmark: str, system: str) -> 
 @pytest.mark.parametrize("system", [system for benchmark, system in records() if benchmark == "gnmt"])
 def test_the_only_wide_product_of_gnmt_is_the_one_of_each_block_of_queries(system: str) -> None:
     config = benchmarks.module("gnmt", "presets").PRESETS[system]
-    reports = series.reports(json.loads(series.record_of("gnmt", system).read_text()))
+    reports = series.reports(series.record_of("gnmt", system))
     for i, length in enumerate(config.bucket_limits):
         rows = tf.TensorSpec([config.micro_batch_size, length, config.width], tf.float32)
         blocks = attention._blocks(rows, rows)

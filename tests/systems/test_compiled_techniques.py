@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 from common.config import benchmarks
 from common.config.schema import RunConfig
 from systems.compile import series
+from timetotrain.forecast import presets
 
 POD = "tpu-v3-2048"
 SLOTS = {"lars": 1, "sgd": 1, "adam": 2, "lazy_adam": 2}
@@ -29,10 +29,10 @@ def preset(benchmark: str, system: str) -> RunConfig:
 def programs() -> list[tuple[str, str, str, dict[str, Any]]]:
     """(benchmark, system, step, result) of every TPU preset that was compiled."""
     found = []
-    for benchmark, system, kind in series.presets():
-        place = series.record_of(benchmark, system)
-        if kind.startswith("tpu") and place.exists():
-            reports = series.reports(json.loads(place.read_text()))
+    for benchmark, system, kind in presets.to_compile():
+        record = series.record_of(benchmark, system)
+        if kind.startswith("tpu") and record:
+            reports = series.reports(record)
             found += [(benchmark, system, name, report) for name, report in reports.items()]
     # Of a program that jaxlib cannot read, only the memory is known.
     return [row for row in found if not {"error", "unread"} & row[3].keys()]

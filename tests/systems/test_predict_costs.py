@@ -1,17 +1,19 @@
-"""Tests the cached costs: what bench/programs/hlo.py reads from a program, and that the committed files are current."""
+"""Tests the cached costs: what lab/bench/programs/hlo.py reads, and that the committed files are current."""
 
 import dataclasses
 import importlib
+import json
 
 import pytest
 import tensorflow as tf
 
-from bench import costs
-from bench.programs import hlo
 from common.distributed.replicas.single import Single
 from common.layers.precision import precision
 from common.train.describe import forward_macs, parameters
-from systems.predict import formulas, network
+from lab.bench import costs
+from lab.bench.programs import hlo
+from systems.predict import formulas
+from systems.predict import kernel_costs as network
 
 # The two that trace in seconds; every change of a layer that they share shows there.
 QUICK = ("alexnet_bn", "resnet50")
@@ -69,15 +71,17 @@ def test_lines_need_programs_that_differ_in_size_alone():
 
 def test_only_write_writes(tmp_path, monkeypatch, capsys):
     """Without arguments, as in `make bench`, the command compares, and its status says whether files differ."""
-    monkeypatch.setattr(costs, "FOLDER", tmp_path)
+    path = tmp_path / "costs.json"
+    monkeypatch.setattr(costs, "PATH", path)
     monkeypatch.setattr(costs, "NETWORKS", {"resnet50": costs.NETWORKS["resnet50"]})
     monkeypatch.setattr(costs, "cost", lambda name: {"network": name, "parameters": 2})
-    path = tmp_path / "resnet50.json"
-    path.write_text('{"network": "resnet50", "parameters": 1}')
+    other = {"network": "ssd", "parameters": 3}
+    path.write_text(json.dumps({"resnet50": {"network": "resnet50", "parameters": 1}, "ssd": other}))
     before = path.read_text()
     assert costs.main([]) == 1 and path.read_text() == before
     assert "resnet50: parameters" in capsys.readouterr().out
     assert costs.main(["--write"]) == 0 and path.read_text() != before
+    assert json.loads(path.read_text())["ssd"] == other
     assert costs.main(["resnet50"]) == 0
     assert "as committed" in capsys.readouterr().out
 

@@ -15,14 +15,13 @@ from systems.predict import (
     document,
     fitting,
     formulas,
+    kernel_costs,
     model,
-    network,
-    predictor,
     published,
     simulate,
-    update,
 )
 from systems.predict.predictor import WhatIf
+from timetotrain.forecast import presets, upkeep, workloads
 
 FAULTLESS = simulate.Faults()
 
@@ -30,7 +29,7 @@ FAULTLESS = simulate.Faults()
 def test_a_kernel_takes_the_longer_of_arithmetic_and_traffic():
     machine = published.kinetics_machine(1)
     one = compute.Constants(matrix=0.5, memory=0.5, launch=1e-6, turnaround=0.0)
-    rows = network.Kernels.of([formulas.product((0, 1024), 4096, 4096), formulas.memory(1e6)])
+    rows = kernel_costs.Kernels.of([formulas.product((0, 1024), 4096, 4096), formulas.memory(1e6)])
     times = compute.seconds(rows, 8, machine, one, "bf16")
     flops = 2 * 8 * 1024 * 4096 * 4096
     full = compute.occupancy(1, 8192, 4096, 4096, machine)
@@ -51,7 +50,9 @@ def test_occupancy_pads_to_tiles():
 
 def test_a_partition_takes_whole_rows():
     """Of 38 rows on 4 cores, the busiest has ten."""
-    rows = network.Kernels.of([formulas.product((0, 38 * 38), 256, 256), formulas.memory(1.0, kind="gather")])
+    rows = kernel_costs.Kernels.of(
+        [formulas.product((0, 38 * 38), 256, 256), formulas.memory(1.0, kind="gather")]
+    )
     assert compute.partition_shares(rows, 4).tolist() == [10 / 38, 1.0]
     assert compute.partition_shares(rows, 1).tolist() == [1.0, 1.0]
 
@@ -60,14 +61,14 @@ def test_a_partition_takes_whole_rows():
 def test_the_update_moves_its_values(sharded):
     machine, values = published.kinetics_machine(1), fitting.constants("v100")
     shards = 6 if sharded else 1
-    seconds = update.seconds(machine, values, "adam", 10**9, 1, shards)
+    seconds = compute.update_seconds(machine, values, "adam", 10**9, 1, shards)
     moved = 7 * 4e9 / shards / (values.memory * 900e9)
     assert seconds == pytest.approx(moved + values.launch)
 
 
 def test_bytes_on_the_wire_are_those_that_the_scaling_benchmark_counted():
-    measured = json.loads((document.ROOT / "bench/results/scaling.json").read_text())["exchange"]
-    elements = network.load("resnet50").parameters
+    measured = json.loads((document.ROOT / "lab/bench/results/scaling.json").read_text())["exchange"]
+    elements = kernel_costs.load("resnet50").parameters
     for place, variants in measured.items():
         for variant, found in variants.items():
             moved = document.exchange(variant, elements, int(place.split(", ")[1]))
@@ -127,7 +128,7 @@ def test_the_committed_fit_is_what_the_code_gives():
     for family, found in constants.items():
         for name, value in found["constants"].items():
             assert value == pytest.approx(committed[family]["constants"][name], rel=0.02), (family, name)
-    saved = json.loads(fitting.LEFT_OUT.read_text())
+    saved = fitting.left_out()[fitting.FORMULAS]
     assert [row[:2] for row in left_out] == [row[:2] for row in saved]
     for new, old in zip(left_out, saved):
         assert new[2:] == pytest.approx(old[2:], rel=0.02)
@@ -166,7 +167,7 @@ def test_the_verdict_names_each_goal_that_is_missed():
 
 
 def test_an_evaluation_of_the_comparison_is_one_of_the_preset_s():
-    answer = predictor.predict("tsm_kinetics", "summit-256")
+    answer = workloads.predict("tsm_kinetics", "summit-256")
     work = published.kinetics_workload(256, 12288)
     assert (work.eval_examples, work.eval_batch) == (answer.work.eval_examples, answer.work.eval_batch)
     run = model.run(work, published.kinetics_machine(256), answer.constants, 100)
@@ -174,7 +175,7 @@ def test_an_evaluation_of_the_comparison_is_one_of_the_preset_s():
 
 
 def test_the_page_is_what_the_code_writes():
-    assert document.PATH.read_text() == document.render(), "run: python -m systems.predict docs"
+    assert document.PATH.read_text() == upkeep.prediction_page(), "run: python -m systems.predict docs"
     for picture in ("prediction-figures.png", "prediction-scores.png"):
         assert (document.ROOT / "docs" / picture).stat().st_size > 10_000
 
@@ -182,7 +183,7 @@ def test_the_page_is_what_the_code_writes():
 @pytest.mark.parametrize("group, barriers", [(1, 1), (8, 106)])
 @pytest.mark.parametrize("benchmark, system", [("resnet", "tpu-v3-2048"), ("tsm_kinetics", "summit-256")])
 def test_without_faults_the_events_take_the_closed_form_s_time(benchmark, system, group, barriers):
-    answer = predictor.predict(benchmark, system)
+    answer = workloads.predict(benchmark, system)
     result = simulate.simulate(answer.run, answer.machine.accelerators, FAULTLESS, 0, group, barriers)
     assert result.total == pytest.approx(answer.run.total, rel=1e-12)
 
@@ -231,7 +232,7 @@ def test_failures_cost_what_they_lose():
 
 
 def test_a_hundred_thousand_accelerators_and_the_interval_near_young_s():
-    answer = predictor.predict("tsm_kinetics", "summit-256")
+    answer = workloads.predict("tsm_kinetics", "summit-256")
     faults = simulate.Faults(jitter=0.03, stragglers=1e-4, mtbf=50_000, save=1.0, restart=20.0)
     run = dataclasses.replace(answer.run, steps=20_000.0, training=20_000 * answer.run.step.total)
     result = simulate.simulate(run, 100_000, faults, 0, 8, 106)
@@ -246,22 +247,22 @@ def test_what_ifs_change_the_right_terms():
     """By formulas on both sides: a program has the update in its cycles."""
 
     def step(**changes):
-        return predictor.predict("transformer", "tpu-v3-2048", WhatIf(formulas=True, **changes)).run.step
+        return workloads.predict("transformer", "tpu-v3-2048", WhatIf(formulas=True, **changes)).run.step
 
     usual = step(shard_update=True)
     assert step(shard_update=False).update > 100 * usual.update
     assert step(wire="bf16").gradient_sum < usual.gradient_sum
-    ssd = predictor.predict("ssd", "tpu-v3-2048", WhatIf(formulas=True)).run.step
-    alone = predictor.predict("ssd", "tpu-v3-2048", WhatIf(partitions=1)).run.step
+    ssd = workloads.predict("ssd", "tpu-v3-2048", WhatIf(formulas=True)).run.step
+    alone = workloads.predict("ssd", "tpu-v3-2048", WhatIf(partitions=1)).run.step
     assert ssd.halo > 0 and ssd.imbalance > 0 and alone.halo == alone.imbalance == 0
-    big = predictor.predict("resnet", "tpu-v3-2048", WhatIf(accelerators=4096, batch=65536))
-    assert big.run.epochs > predictor.predict("resnet", "tpu-v3-2048").run.epochs
+    big = workloads.predict("resnet", "tpu-v3-2048", WhatIf(accelerators=4096, batch=65536))
+    assert big.run.epochs > workloads.predict("resnet", "tpu-v3-2048").run.epochs
     low, high = big.interval
     assert low < big.run.total < high
 
 
 def test_the_terms_add_up():
-    run = predictor.predict("ssd", "tpu-v3-1024").run
+    run = workloads.predict("ssd", "tpu-v3-1024").run
     step = run.step
     assert sum(getattr(step, term) for term in step.TERMS) == pytest.approx(step.total)
     assert run.training == pytest.approx(run.steps * step.total)
@@ -277,7 +278,7 @@ def test_every_network_is_as_large_as_published():
         "tsm": (24.3, 33),
     }
     for name, (parameters, macs) in expected.items():
-        net = network.load(name)
+        net = kernel_costs.load(name)
         if parameters:
             assert net.parameters / 1e6 == pytest.approx(parameters, rel=0.005)
         if macs:
@@ -286,16 +287,13 @@ def test_every_network_is_as_large_as_published():
 
 
 def test_every_preset_is_predicted_or_refused_in_one_line():
-    import importlib
-
     from systems.predict.workload import BENCHMARKS
 
     predicted = 0
     for benchmark in BENCHMARKS:
-        presets = getattr(importlib.import_module(f"{benchmark}.presets"), "PRESETS", {})
-        for name in presets:
+        for name in presets.of(benchmark):
             try:
-                assert predictor.predict(benchmark, name).run.total > 0
+                assert workloads.predict(benchmark, name).run.total > 0
                 predicted += 1
             except UserError as error:
                 assert "accelerator_model_name" in str(error) and "\n" not in str(error), (benchmark, name)

@@ -1,19 +1,19 @@
 """Tests predictions from compiled programs: reader, step, fit, logs' blocks, and the tables of the page."""
 
 import dataclasses
-import json
 
 import pytest
 
+from systems.compile import store
+from systems.compile.targets import kind_of_preset
 from systems.predict import (
     blocks,
     compiled,
     document_programs,
     evaluation,
     fitting,
+    kernel_costs,
     model,
-    network,
-    predictor,
     program_fit,
     published,
     workload,
@@ -22,6 +22,7 @@ from systems.predict import report as tables
 from systems.predict.compiled import Scale, Scaled
 from systems.predict.predictor import WhatIf
 from systems.predict.torus import Torus
+from timetotrain.forecast import presets, workloads
 from tools import published_blocks
 
 SCALE = Scale(cycles=0.8, link=0.8, turnaround=0.5)
@@ -48,13 +49,18 @@ def report(matrix=18.8e6, other=9.4e6, unknown=0, **changes):
 @pytest.fixture
 def results(tmp_path):
     """A folder of results, and a function that gives a preset its programs."""
-    (tmp_path / "presets").mkdir()
 
     def keep(benchmark, system, replicas, **programs):
+        names = {}
         for name, content in programs.items():
-            (tmp_path / f"{benchmark}-{name}.json").write_text(json.dumps(content))
-        record = {"replicas": replicas, "programs": {n: f"{benchmark}-{n}" for n in programs}}
-        (tmp_path / "presets" / f"{benchmark}-{system}.json").write_text(json.dumps(record))
+            kept = {"digest": name, "target": system, "compiler": "libtpu-0", "replicas": replicas} | content
+            store.put_program(benchmark, kept, tmp_path)
+            names[name] = store.name_of(kept)
+        config = presets.of(benchmark)[system]
+        record = {"benchmark": benchmark, "system": system, "kind": kind_of_preset(config)}
+        record |= {"replicas": replicas, "programs": names}
+        record |= {"lengths": list(getattr(config, "bucket_limits", ()))}
+        store.put_preset(record, tmp_path)
         return compiled.load.__wrapped__(benchmark, system, tmp_path)
 
     return keep
@@ -92,7 +98,7 @@ def test_an_evaluation_comes_from_its_own_program_where_that_is_known(results):
     program = results("resnet", "tpu-v3-2048", 2048, train=report(), eval=batch)
     assert program.evaluation(machine, SCALE) == pytest.approx(0.8 * 0.01)
     made = Scaled(program, SCALE)
-    net, values = network.load("resnet50"), fitting.constants("tpu-v3")
+    net, values = kernel_costs.load("resnet50"), fitting.constants("tpu-v3")
     found = evaluation.device_seconds(work, net, machine, values, made)
     assert found == pytest.approx(0.008 * -(-work.eval_examples // work.eval_batch))
     unknown = results("resnet", "tpu-v3-2048", 2048, train=report(), eval=report(unknown=1))
@@ -145,15 +151,15 @@ def test_the_answer_says_where_its_step_comes_from(results, monkeypatch):
     monkeypatch.setattr(compiled, "load", lambda benchmark, system: program)
     monkeypatch.setattr(program_fit, "scale", lambda: SCALE)
     monkeypatch.setattr(program_fit, "errors", lambda: {"seconds": [0.1, 0.2]})
-    answer = predictor.predict("resnet", "tpu-v3-2048")
+    answer = workloads.predict("resnet", "tpu-v3-2048")
     assert answer.path == "compiled program (resnet tpu-v3-2048)"
     assert answer.as_dict()["memory_bytes"] == {"needed": 10**9, "device": 16 * 2**30}
     assert answer.as_dict()["estimated_seconds"]["cycles"] == pytest.approx(0.03)  # Without the factor.
     assert "30.00 ms of cycles" in tables.table(answer) and "954 of 16384 MiB a core" in tables.table(answer)
-    assert predictor.predict("resnet", "tpu-v3-2048", WhatIf(formulas=True)).path == "formulas"
-    changed = predictor.predict("resnet", "tpu-v3-2048", WhatIf(batch=65536))
+    assert workloads.predict("resnet", "tpu-v3-2048", WhatIf(formulas=True)).path == "formulas"
+    changed = workloads.predict("resnet", "tpu-v3-2048", WhatIf(batch=65536))
     assert changed.path == "formulas" and any("--formulas" in note for note in changed.notes)
-    assert predictor.predict("resnet", "tpu-v3-2048", WhatIf(epochs=70)).made
+    assert workloads.predict("resnet", "tpu-v3-2048", WhatIf(epochs=70)).made
 
 
 def test_a_fit_finds_the_constants_that_made_the_times(results, monkeypatch):
@@ -281,7 +287,7 @@ def test_the_committed_fit_is_what_the_code_gives():
     if entry:
         for name, value in committed["constants"]["benchmarks"].items():
             assert entry["constants"]["benchmarks"][name] == pytest.approx(value, rel=0.02)
-    kept = json.loads(program_fit.LEFT_OUT.read_text())
+    kept = fitting.left_out()
     for kind, rows in saved.items():
         assert [row[:2] for row in rows] == [row[:2] for row in kept[kind]]
         for new, old in zip(rows, kept[kind], strict=True):

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from systems.predict import machine
+from systems.predict import hardware
 from systems.predict.torus import Torus
 
-CHIP = machine.chips()["TPU v3"]
+CHIP = hardware.chips()["TPU v3"]
 LINK, HOP, MB = 100e9, 1e-6, 1e6
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import systems
-from systems.__main__ import main
+from timetotrain.forecast.cli import main
 
 
 def test_list_names_every_system(capsys):
@@ -63,7 +63,7 @@ def test_bad_arguments_are_one_line_and_status_2(arguments, capsys):
 
 def test_nothing_imports_tensorflow_and_a_closed_pipe_is_no_error():
     code = (
-        "import sys; from systems.__main__ import main; main(['list']); main(['detect']); "
+        "import sys; from timetotrain.forecast.cli import main; main(['list']); main(['detect']); "
         "sys.exit('tensorflow' in sys.modules or 'numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

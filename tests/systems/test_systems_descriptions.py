@@ -14,7 +14,19 @@ ASKED_FOR = [
     *(f"tpu-v3-{cores}" for cores in (32, 128, 256, 512, 1024, 2048, 8192)),
     *(f"tpu-v4-{cores}" for cores in (16, 128, 512)),
     *(f"tpu-{kind}-{chips}" for kind in ("v5e", "v6e") for chips in (16, 256)),
-    *("h100-8", "b200-8", "v100-8", "dgx-1", "dgx-2h", "cpu-cluster-1024", "demo", "local"),
+    *(
+        "h100-1",
+        "h100-8",
+        "h200-1",
+        "h200-8",
+        "b200-8",
+        "v100-8",
+        "dgx-1",
+        "dgx-2h",
+        "cpu-cluster-1024",
+        "demo",
+        "local",
+    ),
     *(f"dgx-2h-{nodes}" for nodes in (4, 10, 16, 32, 60, 64)),
     *(f"summit-{nodes}" for nodes in (1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 1024)),
 ]
@@ -51,7 +63,9 @@ def test_the_size_in_the_name_is_the_size_in_the_file(name):
         assert (nodes, accelerators) == (int(number), 6 * int(number))  # tsm_kinetics, section 4.1
     elif family == "dgx-2h":
         assert (nodes, accelerators) == (int(number), 16 * int(number))
-    elif name in ("v100-8", "h100-8", "b200-8", "dgx-1", "dgx-2h"):
+    elif name in ("h100-1", "h200-1"):
+        assert (nodes, accelerators) == (1, 1)
+    elif name in ("v100-8", "h100-8", "h200-8", "b200-8", "dgx-1", "dgx-2h"):
         assert (nodes, accelerators) == (1, 16 if name == "dgx-2h" else 8)
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 import systems
-from systems import machine as detection
+from common import machine_tools
+from systems import detection
 from systems.schema import NAMES, validate
 
 XEON = """\
@@ -32,7 +33,7 @@ def test_lscpu():
 
 
 def test_nvidia_smi():
-    fields = detection.parse_nvidia_smi(V100)
+    fields = detection.parse_gpus(machine_tools.rows(V100, 6))
     assert fields["accelerators_per_node"] == "8"
     assert fields["accelerator_model_name"] == "Tesla V100-SXM2-16GB"
     assert fields["accelerator_memory_capacity"] == "16 GiB"
@@ -42,12 +43,13 @@ def test_nvidia_smi():
 
 @pytest.mark.parametrize("text", ["", "No devices were found\n", "\0\0", "a\n" * 100])
 def test_odd_or_absent_tools_give_no_accelerators(text):
-    assert detection.parse_nvidia_smi(text) == {"accelerators_per_node": "0"}
+    assert detection.parse_gpus(machine_tools.rows(text, 6)) == {"accelerators_per_node": "0"}
     assert detection.parse_lscpu(text) == {"host_processors_per_node": "1"}
 
 
 def test_unsupported_queries_are_left_out():
-    fields = detection.parse_nvidia_smi("Some GPU, [N/A], [Not Supported], , [N/A], [N/A]\n")
+    rows = machine_tools.rows("Some GPU, [N/A], [Not Supported], , [N/A], [N/A]\n", 6)
+    fields = detection.parse_gpus(rows)
     assert fields == {"accelerators_per_node": "1", "accelerator_model_name": "Some GPU"}
 
 
@@ -70,7 +72,7 @@ def machine(tmp_path, monkeypatch):
     for card in ("mlx5_0", "mlx5_1"):
         put(f"sys/class/infiniband/{card}/ports/1/rate", "100 Gb/sec (4X EDR)\n")
     outputs = {"lscpu": XEON, "nvidia-smi": V100}
-    monkeypatch.setattr(detection, "_output", lambda *command: outputs[command[0]])
+    monkeypatch.setattr(machine_tools, "output", lambda *command, **_: outputs[command[0]])
     return tmp_path
 
 
@@ -88,7 +90,7 @@ def test_a_whole_machine(machine):
 
 
 def test_an_empty_machine_is_described_without_a_crash(tmp_path, monkeypatch):
-    monkeypatch.setattr(detection, "_output", lambda *command: "")
+    monkeypatch.setattr(machine_tools, "output", lambda *command, **_: "")
     found, missing = systems.detect(tmp_path)
     assert tuple(found) == NAMES and all(isinstance(value, str) for value in found.values())
     assert "accelerator_model_name" not in missing  # there is no accelerator to describe

@@ -29,9 +29,7 @@ def test_a_module_s_verb_gets_its_parser_and_its_options(verb, capsys):
     verb.add_arguments = lambda parser: parser.add_argument("--number", type=int)
     verb.run = lambda options: options.number
     assert cli.main(["try", "--number=7"]) == 7
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["try", "--numbr=7"])
-    assert ended.value.code == 2
+    assert cli.main(["try", "--numbr=7"]) == 2
     error = "error: unrecognized arguments: --numbr=7 (did you mean --number?); see timetotrain try --help\n"
     assert capsys.readouterr().err == error
 

@@ -9,14 +9,14 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from common.config import benchmarks, own_data
-from common.data import own_data as tools
-from common.data import tfrecords
+from common.config import benchmarks, data_description
+from common.data import folder_conversion, tfrecords
 from common.data.bucketing import least_padding
 from common.detection import coco_source
 from common.errors import UserError
-from tests import own_sources
-from timetotrain import data
+from tests import custom_sources
+from tests.benchmarks import check_all
+from timetotrain.use import data
 
 
 def needs_text(benchmark):
@@ -33,17 +33,17 @@ def convert(*words):
 
 
 def checked(benchmark, out):
-    """The configuration that a run has of the data, after the run's own check of the files."""
-    description = own_data.read(out)
+    """The configuration that a run has of the data, after the run's own checks of the data."""
+    description = data_description.read(out)
     presets = benchmarks.module(benchmark, "presets")
-    preset = presets.PRESETS[benchmarks.module(benchmark, "own_data").PREVIEW]
-    config = own_data.filled(preset, out)
-    benchmarks.module(benchmark, "task").Task(config, str(out)).check_input()
+    preset = presets.PRESETS[benchmarks.module(benchmark, "custom_data").PREVIEW]
+    config = data_description.filled(preset, out)
+    check_all(benchmarks.module(benchmark, "task").Task(config, str(out)))
     return config, description
 
 
 def test_photographs(tmp_path, capsys):
-    source, out = own_sources.photographs(tmp_path / "photos"), tmp_path / "out"
+    source, out = custom_sources.photographs(tmp_path / "photos"), tmp_path / "out"
     (source / "red" / "cut.jpg").write_bytes((source / "red" / "red0.jpg").read_bytes()[:400])
     (source / "green").mkdir()
     assert convert("resnet", source, out) == 0
@@ -60,9 +60,9 @@ def test_photographs(tmp_path, capsys):
 
 
 def test_labels_in_the_records_are_the_description_s(tmp_path):
-    source, out = own_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
+    source, out = custom_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
     assert convert("resnet", source, out, "--no-page") == 0
-    labels = own_data.read(out).labels
+    labels = data_description.read(out).labels
     for path in sorted(out.glob("train-*")):
         for record in tfrecords.read(path):
             found = tf.train.Example.FromString(record).features.feature
@@ -71,7 +71,7 @@ def test_labels_in_the_records_are_the_description_s(tmp_path):
 
 
 def test_a_photograph_is_turned_upright(tmp_path):
-    source, out = own_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
+    source, out = custom_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
     exif = Image.Exif()
     exif[0x0112] = 6  # Turned by a quarter.
     Image.new("RGB", (40, 20), "red").save(source / "red" / "turned.jpg", exif=exif)
@@ -86,8 +86,8 @@ def test_a_photograph_is_turned_upright(tmp_path):
 
 
 def test_a_given_split_is_kept(tmp_path):
-    own_sources.photographs(tmp_path / "photos" / "train", 5)
-    own_sources.photographs(tmp_path / "photos" / "val", 3)
+    custom_sources.photographs(tmp_path / "photos" / "train", 5)
+    custom_sources.photographs(tmp_path / "photos" / "val", 3)
     assert convert("resnet", tmp_path / "photos", tmp_path / "out", "--no-page") == 0
     config, _ = checked("resnet", tmp_path / "out")
     assert (config.num_train_examples, config.num_eval_examples) == (10, 6)
@@ -95,7 +95,7 @@ def test_a_given_split_is_kept(tmp_path):
 
 @pytest.mark.parametrize("benchmark", ["ssd", "maskrcnn"])
 def test_pictures_with_cocos_annotations(tmp_path, benchmark):
-    source, out = own_sources.objects(tmp_path / "pictures"), tmp_path / "out"
+    source, out = custom_sources.objects(tmp_path / "pictures"), tmp_path / "out"
     content = json.loads((source / "labels.json").read_text())
     content["annotations"].append(
         {"image_id": 0, "category_id": 0, "bbox": [5, 5, 0, 9], "segmentation": [[0] * 6]}
@@ -115,7 +115,7 @@ def test_pictures_with_cocos_annotations(tmp_path, benchmark):
 
 
 def test_perfect_detections_of_two_own_classes_score_one(tmp_path):
-    source, out = own_sources.objects(tmp_path / "pictures", 20), tmp_path / "out"
+    source, out = custom_sources.objects(tmp_path / "pictures", 20), tmp_path / "out"
     assert convert("ssd", source, out, "--no-page", "--eval-part", "0.5") == 0
     config, _ = checked("ssd", out)
     content = json.loads((out / config.data.annotations).read_text())
@@ -170,7 +170,7 @@ def test_a_picture_is_the_one_beside_its_annotation(tmp_path):
 
 
 def test_pascal_vocs_boxes_are_cocos(tmp_path):
-    folder, coco = own_sources.voc(tmp_path / "voc"), own_sources.objects(tmp_path / "coco")
+    folder, coco = custom_sources.voc(tmp_path / "voc"), custom_sources.objects(tmp_path / "coco")
     for source, out in ((folder, "a"), (coco, "b")):
         assert convert("ssd", source, tmp_path / out, "--no-page") == 0
     checked("ssd", tmp_path / "a")
@@ -189,7 +189,7 @@ def test_pascal_vocs_boxes_are_cocos(tmp_path):
 @pytest.mark.parametrize("tabs", [False, True])
 def test_sentence_pairs(tmp_path, benchmark, tabs):
     needs_text(benchmark)
-    sources = own_sources.sentences(tmp_path / "text")
+    sources = custom_sources.sentences(tmp_path / "text")
     for path, line in zip(sources, ("\n", "nothing\n")):
         path.write_text(path.read_text() + line)
     if tabs:
@@ -212,7 +212,7 @@ def test_sentence_pairs(tmp_path, benchmark, tabs):
 
 def with_a_long_pair(folder, words):
     """Sentences, and five pairs to evaluate on with one of so many words: the first words of `convert`'s line."""
-    sources, held = own_sources.sentences(folder / "text"), own_sources.sentences(folder / "held", 5)
+    sources, held = custom_sources.sentences(folder / "text"), custom_sources.sentences(folder / "held", 5)
     for path in held:
         path.write_text(path.read_text() + " ".join(["bad"] * words) + "\n")
     return [*sources, folder / "out", "--eval", *held, "--vocabulary-size", 200, "--no-page"]
@@ -235,7 +235,7 @@ def test_a_search_has_room_for_the_longest_reference(tmp_path):
 
 
 def test_clips(tmp_path):
-    source, out = own_sources.clips(tmp_path / "clips"), tmp_path / "out"
+    source, out = custom_sources.clips(tmp_path / "clips"), tmp_path / "out"
     (source / "left" / "cut.mp4").write_bytes(b"no video")
     assert convert("tsm_kinetics", source, out) == 0
     config, description = checked("tsm_kinetics", out)
@@ -247,7 +247,7 @@ def test_clips(tmp_path):
 
 @pytest.mark.parametrize("names", ["to the left\nto the right\n", "1 to the right\n0 to the left\n"])
 def test_numbered_classes_of_clips_get_their_names(tmp_path, names):
-    source, out = own_sources.clips(tmp_path / "clips"), tmp_path / "out"
+    source, out = custom_sources.clips(tmp_path / "clips"), tmp_path / "out"
     videos = sorted(source.glob("*/*.mp4"))
     rows = [f"{path.relative_to(source)},{int(path.parent.name == 'right')}" for path in videos]
     (source / "clips.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
@@ -257,7 +257,7 @@ def test_numbered_classes_of_clips_get_their_names(tmp_path, names):
 
 
 def test_a_list_of_names_without_a_class_is_refused(tmp_path, capsys):
-    source = own_sources.clips(tmp_path / "clips", 2)
+    source = custom_sources.clips(tmp_path / "clips", 2)
     (tmp_path / "names.txt").write_text("left to the left\n")
     assert convert("tsm_kinetics", source, tmp_path / "out", "--names", tmp_path / "names.txt") == 2
     assert "names.txt: no line for class right" in capsys.readouterr().err
@@ -266,7 +266,7 @@ def test_a_list_of_names_without_a_class_is_refused(tmp_path, capsys):
 def test_an_interrupted_conversion_is_refused_by_a_run_and_finished_by_the_same_command(
     tmp_path, monkeypatch
 ):
-    source, out = own_sources.photographs(tmp_path / "photos"), tmp_path / "out"
+    source, out = custom_sources.photographs(tmp_path / "photos"), tmp_path / "out"
     written, write = [], tfrecords.write
 
     def interrupted(path, records):
@@ -278,7 +278,7 @@ def test_an_interrupted_conversion_is_refused_by_a_run_and_finished_by_the_same_
     monkeypatch.setattr(tfrecords, "write", interrupted)
     assert convert("resnet", source, out, "--no-page") == 130
     with pytest.raises(UserError, match="has not finished"):
-        own_data.read(out)
+        data_description.read(out)
     monkeypatch.setattr(tfrecords, "write", write)
     times = [path.stat().st_mtime_ns for path in written]
     assert convert("resnet", source, out, "--no-page") == 0
@@ -288,9 +288,9 @@ def test_an_interrupted_conversion_is_refused_by_a_run_and_finished_by_the_same_
 
 def test_interrupted_text_is_converted_again(tmp_path, monkeypatch):
     needs_text("gnmt")
-    sources, out = own_sources.sentences(tmp_path / "text"), tmp_path / "out"
+    sources, out = custom_sources.sentences(tmp_path / "text"), tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(tools, "finish", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(folder_conversion, "finish", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert convert("gnmt", *sources, out, "--no-page", "--vocabulary-size", 200) == 130
     assert convert("gnmt", *sources, out, "--no-page", "--vocabulary-size", 200) == 0
     checked("gnmt", out)
@@ -304,11 +304,11 @@ def _nothing(folder):
 @pytest.mark.parametrize(
     "benchmark, make, words, message",
     [
-        ("resnett", own_sources.photographs, [], "did you mean resnet"),
+        ("resnett", custom_sources.photographs, [], "did you mean resnet"),
         ("resnet", _nothing, [], "no images"),
-        ("resnet", own_sources.photographs, ["--eval-part", "1.5"], "--eval-part=1.5"),
+        ("resnet", custom_sources.photographs, ["--eval-part", "1.5"], "--eval-part=1.5"),
         ("ssd", _nothing, [], "no annotations; expected COCO's JSON"),
-        ("ssd", own_sources.objects, ["--annotations", "/nowhere.json"], "/nowhere.json: No such file"),
+        ("ssd", custom_sources.objects, ["--annotations", "/nowhere.json"], "/nowhere.json: No such file"),
         ("tsm_kinetics", _nothing, [], "no videos"),
         ("gnmt", _nothing, [], "a folder; give two text files"),
     ],
@@ -320,7 +320,7 @@ def test_bad_input_is_one_line_and_status_2(tmp_path, capsys, benchmark, make, w
 
 
 def test_too_many_broken_files_end_the_conversion(tmp_path, capsys):
-    source = own_sources.photographs(tmp_path / "photos", 4)
+    source = custom_sources.photographs(tmp_path / "photos", 4)
     (source / "red" / "cut.jpg").write_bytes(b"")
     assert convert("resnet", source, tmp_path / "out", "--most-broken", 0) == 2
     assert "1 broken files, --most-broken=0" in capsys.readouterr().err
@@ -328,12 +328,12 @@ def test_too_many_broken_files_end_the_conversion(tmp_path, capsys):
 
 
 def test_finished_data_are_not_overwritten(tmp_path, capsys):
-    source, out = own_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
+    source, out = custom_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
     assert convert("resnet", source, out, "--no-page") == 0
-    before = (out / own_data.NAME).read_bytes()
+    before = (out / data_description.NAME).read_bytes()
     assert convert("resnet", source, out, "--no-page") == 2
     assert "holds converted data already" in capsys.readouterr().err
-    assert (out / own_data.NAME).read_bytes() == before
+    assert (out / data_description.NAME).read_bytes() == before
     shutil.rmtree(out)
     out.mkdir()
     (out / "letter.txt").write_text("dear")
@@ -343,10 +343,10 @@ def test_finished_data_are_not_overwritten(tmp_path, capsys):
 
 def test_a_split_is_stratified_and_a_function_of_the_seed():
     classes = ["a"] * 50 + ["b"] * 10 + ["c"] * 2 + ["d"]
-    held = tools.divide(classes, 0.1, 3)
+    held = folder_conversion.divide(classes, 0.1, 3)
     assert [int(held[np.array(classes) == name].sum()) for name in "abcd"] == [5, 1, 1, 0]
-    assert np.array_equal(held, tools.divide(classes, 0.1, 3))
-    assert not np.array_equal(held, tools.divide(classes, 0.1, 4))
+    assert np.array_equal(held, folder_conversion.divide(classes, 0.1, 3))
+    assert not np.array_equal(held, folder_conversion.divide(classes, 0.1, 4))
 
 
 @pytest.mark.parametrize(
@@ -354,4 +354,4 @@ def test_a_split_is_stratified_and_a_function_of_the_seed():
     [(1, 100, 1), (5, 100, 5), (100, 100, 8), (10**6, 128 << 30, 1024), (1000, 2 << 30, 16)],
 )
 def test_shards_are_neither_empty_nor_too_large(examples, size, count):
-    assert tools.shard_count(examples, size) == count
+    assert folder_conversion.shard_count(examples, size) == count

@@ -11,32 +11,32 @@ from pathlib import Path
 
 import pytest
 
-from bench.own_data import REAL, Case, four_commands, measure, reached
 from common.errors import UserError
-from tests import own_sources
+from lab.bench.files_to_prediction import REAL, Case, four_commands, measure, reached
+from tests import custom_sources
 
 pytestmark = pytest.mark.e2e
 
 
 def _photographs(folder: Path) -> tuple[list[Path], Path]:
-    source = own_sources.photographs(folder / "photos", 30)
-    return [source], own_sources.photographs(folder / "new", 1) / "red" / "red0.jpg"
+    source = custom_sources.photographs(folder / "photos", 30)
+    return [source], custom_sources.photographs(folder / "new", 1) / "red" / "red0.jpg"
 
 
 def _objects(folder: Path) -> tuple[list[Path], Path]:
-    source = own_sources.objects(folder / "pictures", 16)
-    return [source], own_sources.objects(folder / "new", 1) / "images" / "0.png"
+    source = custom_sources.objects(folder / "pictures", 16)
+    return [source], custom_sources.objects(folder / "new", 1) / "images" / "0.png"
 
 
 def _sentences(folder: Path) -> tuple[list[Path], Path]:
     new = folder / "new.txt"
     new.write_text("ban den\n")
-    return list(own_sources.sentences(folder / "text", 400)), new
+    return list(custom_sources.sentences(folder / "text", 400)), new
 
 
 def _clips(folder: Path) -> tuple[list[Path], Path]:
-    source = own_sources.clips(folder / "clips", 10)
-    return [source], own_sources.clips(folder / "new", 1) / "left" / "left0.mp4"
+    source = custom_sources.clips(folder / "clips", 10)
+    return [source], custom_sources.clips(folder / "new", 1) / "left" / "left0.mp4"
 
 
 GENERATED = {
@@ -73,7 +73,7 @@ def test_generated(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", REAL)
 def test_real(kind: str, tmp_path: Path) -> None:
-    """Trains some minutes; `python -m bench.own_data --whole` trains as long as `here` chooses."""
+    """Trains some minutes; `python -m lab.bench.files_to_prediction --whole` trains as long as `here` chooses."""
     case = REAL[kind]
     _skip(case.benchmark)
     try:

@@ -10,7 +10,7 @@ from timetotrain import cli
 def test_a_file_s_name_that_is_not_utf8_is_an_escape(tmp_path, monkeypatch, capsys):
     network = types.SimpleNamespace(kind="text", measured=lambda: "")
     answers = types.SimpleNamespace(
-        load=lambda model: network, ask=lambda network, files, *_: ({"file": name} for name in files)
+        load=lambda model, trust: network, ask=lambda network, files, *_: ({"file": name} for name in files)
     )
     monkeypatch.setattr(common.export, "answers", answers, raising=False)
     monkeypatch.setattr(common.export, "pictures", None, raising=False)

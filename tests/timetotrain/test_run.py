@@ -1,5 +1,6 @@
 """Tests `timetotrain run`: the command that it starts is that of run_and_time.sh, bad words are one line."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -10,7 +11,11 @@ import pytest
 
 from common.data import tiny_data
 from common.errors import UserError
+from timetotrain import flags
+from timetotrain.run import command
+from timetotrain.run.options import BenchmarkFlags, RunFlags
 
+FIELDS = dataclasses.fields(BenchmarkFlags)
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -66,25 +71,62 @@ def test_it_starts_what_the_script_starts(words, variables):
     assert words_of(run("resnet", "--print_command", *words)) == words_of(wanted)
 
 
+def series(*words):
+    options, overrides = flags.parse(RunFlags, words, "run")
+    return command.Series("resnet", options, overrides)
+
+
 def test_data_of_one_s_own_are_left_alone_under_the_tiny_preset(tmp_path):
-    from timetotrain import run as verb
+    def generates(folder, *words):
+        return series(f"--data_dir={folder}", "--system=cpu-tiny", *words).practice
 
-    def generates(folder):
-        options, flags = verb.parser().parse_known_args([f"--data_dir={folder}", "--system=cpu-tiny"])
-        return verb.plan("resnet", options, flags)[1]["GENERATE"]
-
-    assert generates(tmp_path / "new") == generates(tmp_path) == "1"
+    assert generates(tmp_path / "new") and generates(tmp_path) and not generates(tmp_path, "--nogenerate")
     (tmp_path / "train-00000-of-00001").write_bytes(b"")
-    assert generates(tmp_path) == "0"
+    assert not generates(tmp_path) and generates(tmp_path, "--generate=1")
     (tmp_path / tiny_data.NOTE).write_text("{}")
-    assert generates(tmp_path) == "1"
+    assert generates(tmp_path)
+
+
+def test_relative_paths_are_the_caller_s(tmp_path):
+    words = ["DATA_DIR=d", "RESULT_DIR=r", "SYSTEM=cpu-tiny", ROOT / "mnist/run_and_time.sh"]
+    done = subprocess.run(
+        ["env", *words, "--print_command", "--checkpoint_dir=c", "--init=w.npz"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name, value in {
+        "data_dir": "d",
+        "result_dir": "r",
+        "checkpoint_dir": "c",
+        "config.init": "w.npz",
+    }.items():
+        assert f" --{name}={tmp_path / value}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--data_dir=a", "--seed=3"], {"data_dir": "a", "seed": 3}),
+        (["--data_dir", "a", "--allow_cpu"], {"data_dir": "a", "allow_cpu": True}),
+        (["-data_dir=a", "-seed", "3"], {"data_dir": "a", "seed": 3}),
+        (["--noexport_values", "--allow_cpu=true"], {"export_values": False, "allow_cpu": True}),
+        (["-noexport_values", "--allow_cpu=0"], {"export_values": False, "allow_cpu": False}),
+    ],
+)
+def test_every_spelling_of_a_flag_is_read(words, wanted):
+    options, _ = flags.parse(BenchmarkFlags, words, "run")
+    assert {name: getattr(options, name) for name in wanted} == wanted
+    again, _ = flags.parse(BenchmarkFlags, flags.words(options, [f.name for f in FIELDS]), "run")
+    assert again == options
 
 
 def test_bad_words_are_one_line():
     assert "resnt: no benchmark (did you mean resnet?)" in run("resnt", status=2)
     assert "--data_dir: missing" in run("resnet", "--system=tpu-v3-32", status=2)
     assert "--data_dir=/none: no such folder" in run(
-        "resnet", "--system=tpu-v3-32", "--data_dir=/none", status=2
+        "resnet", "--system=cpu-photos", "--data_dir=/none", status=2
     )
     assert "--data_dir=/none: no such folder" in run("resnet", "--data_dir=/none", status=2)
     assert "expected one argument" in run("resnet", "--runs", status=2)
@@ -94,17 +136,15 @@ def test_bad_words_are_one_line():
 
 
 def test_the_data_choose_the_preset_where_nobody_does(tmp_path, capsys):
-    from timetotrain import run as verb
-
     def chosen(*words):
-        options, flags = verb.parser().parse_known_args([f"--data_dir={tmp_path}", *words])
-        return verb.plan("resnet", options, flags)[1]["SYSTEM"], capsys.readouterr().err
+        return series(f"--data_dir={tmp_path}", *words).options.system, capsys.readouterr().err
 
     with pytest.raises(
         UserError, match="--system: name a preset for the data in .*; known: here, cpu-tiny.*;"
     ) as no:
         chosen()
     assert "of your own files, `timetotrain data resnet FILES OUT` makes" in str(no.value)
+    assert chosen("--generate=0") == ("cpu-tiny", "")  # As run_and_time.sh asks.
     (tmp_path / tiny_data.NOTE).write_text("{}")
     system, line = chosen()
     assert system == "cpu-tiny" and "are generated; --system=NAME takes another preset\n" in line
@@ -118,11 +158,11 @@ def test_the_data_choose_the_preset_where_nobody_does(tmp_path, capsys):
 def test_script_and_module_choose_it_too(tmp_path):
     (tmp_path / "description.json").write_text("{}")
     environment = {n: v for n, v in os.environ.items() if n != "SYSTEM"} | {"DATA_DIR": str(tmp_path)}
-    for command in (
+    for words in (
         [ROOT / "mnist" / "run_and_time.sh", "--print_command"],
         [sys.executable, "-m", "mnist", f"--data_dir={tmp_path}"],
     ):
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         line, error, _ = done.stderr.split("\n", 2)
         assert line.startswith(f"system   here, since the data in {tmp_path} are your own; "), done.stderr
         assert "description.json: format None" in error and done.returncode == 2

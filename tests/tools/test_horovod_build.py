@@ -116,7 +116,7 @@ def test_without_nccl_it_says_so(tmp_path: pathlib.Path) -> None:
     done = decide(tmp_path, HOROVOD_CUDA_HOME=cuda)
     if "NCCL 2" in done.stdout:
         pytest.skip("this environment or this system has NCCL")
-    why = "NCCL is not installed; run make gpu, or give HOROVOD_NCCL_HOME"
+    why = "NCCL is not installed; run make gpu-tf, or give HOROVOD_NCCL_HOME"
     assert done.stdout == f"horovod  Gloo on CPUs, nothing for GPUs: {why}\n"
     asked = decide(tmp_path, HOROVOD_CUDA_HOME=cuda, HOROVOD_GPU_OPERATIONS="NCCL")
     assert (asked.returncode, asked.stderr) == (2, f"error: horovod: HOROVOD_GPU_OPERATIONS=NCCL: {why}\n")

@@ -20,6 +20,7 @@ from common.data import tfrecords
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.text import bleu, conversion, subwords
+from tests.benchmarks import check_all
 from tests.translation import (
     assert_a_lost_sentence_is_refused,
     conversion_flags,
@@ -329,7 +330,7 @@ def test_evaluation_text_is_never_cleaned(tmp_path, capsys):
 def test_data_that_does_not_fit_is_one_line(data, change, message):
     folder, config = data
     with pytest.raises(UserError, match=message):
-        Task(dataclasses.replace(config, **change), folder).check_input()
+        check_all(Task(dataclasses.replace(config, **change), folder))
 
 
 @pytest.mark.parametrize("note", ["", "[3]", '{"pairs"'])
@@ -341,7 +342,7 @@ def test_a_damaged_note_is_refused(data, tmp_path, note):
     with pytest.raises(UserError, match="convert.json: no note of a conversion"):
         Task(config, tmp_path).check_input()
     (tmp_path / "convert.json").unlink()  # Data from another source have no note.
-    Task(config, tmp_path).check_input()
+    check_all(Task(config, tmp_path))
 
 
 def test_a_missing_folder_is_one_line(data, tmp_path):

@@ -9,10 +9,10 @@ import pytest
 
 from common.config import overrides as configs
 from common.errors import UserError
-from common.launch import preset as launch
 from compliance.findings import ERROR
 from compliance.log.check_log import check_log
 from tests.benchmarks import header, scripted_log
+from tests.timetotrain.run.planned import command_of
 from tsm_kinetics import tiny
 from tsm_kinetics.config import Config
 from tsm_kinetics.presets import PRESETS
@@ -62,7 +62,7 @@ def test_simulated_rows_have_the_micro_batch_of_the_machine_they_stand_for(
 
 @pytest.mark.parametrize("name", [n for n in NAMES if not n.startswith("cpu-")])
 def test_the_launcher_is_slurm_with_horovod_on_six_gpus_a_node(name: str) -> None:
-    command = launch.plan("tsm_kinetics", "auto", [f"--system={name}", "--data_dir=D"])
+    command = command_of("tsm_kinetics", f"--system={name}", "--data_dir=D")
     config = PRESETS[name]
     if config.hardware == "summit-1":
         assert "common.launch" in command and "--processes=6" in command

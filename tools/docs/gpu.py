@@ -1,6 +1,6 @@
-"""Makes the tables of docs/gpu.md from bench/results/gpu: a file of bench.gpu each, or a folder of files as one.
+"""Makes the tables of docs/gpu.md from lab/bench/results/gpu: files of lab.bench.gpu, or a folder of files as one.
 
-A folder's files are bench.gpu's, and bench.replay's with the steps of a network each.
+A folder's files are lab.bench.gpu's, and lab.bench.replay's with the steps of a network each.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.gpu import flags
-from bench.gpu.report import with_floor
+from lab.bench.gpu import flags
+from lab.bench.gpu.report import with_floor
 from tools.docs.measurements import RESULTS, Table
 
 FOLDER = RESULTS / "gpu"
@@ -47,7 +47,7 @@ def cards(folder: Path = FOLDER) -> Iterator[tuple[str, Card]]:
 
 
 def step(replayed: Mapping[str, Any]) -> dict[str, Any]:
-    """A report of bench.replay as a row of bench.gpu."""
+    """A report of lab.bench.replay as a row of lab.bench.gpu."""
     return {**replayed["programs"][0], "network": replayed["benchmark"], "batch": replayed["batch"]["train"]}
 
 

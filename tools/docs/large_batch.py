@@ -8,7 +8,7 @@ import statistics
 
 from tools.docs.measurements import ROOT, Table
 
-STUDY = ROOT / "studies" / "legw-ptb"
+STUDY = ROOT / "lab/studies" / "legw-ptb"
 TUNE = STUDY / "tune.json"
 # (base rate, base warmup in epochs): the results of LEGW with them, on the test text. The second are the presets'.
 BASES = {
@@ -22,7 +22,7 @@ _PRESET = {"schedule.warmup_epochs": "0.025"}
 
 
 def changes() -> Table:
-    """The table of `python -m studies legw-ptb --tune`: at each batch the best run first.
+    """The table of `python -m lab.studies legw-ptb --tune`: at each batch the best run first.
 
     A rate or warmup is that of the base batch, which `--config.legw=32` scales.
     """

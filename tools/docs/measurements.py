@@ -1,4 +1,4 @@
-"""Reads bench/results/*.json into rows of tables: this project's time, and each peer's time in the same run."""
+"""Reads lab/bench/results/*.json into rows of tables: this project's time, and each peer's time in the same run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "bench" / "results"
+RESULTS = ROOT / "lab/bench/results"
 # {peer in the files: name in the tables}.
 PEERS = {
     "tfm_orbit": "tf-models under orbit",

@@ -1,4 +1,4 @@
-"""Writes the tables of measurements into the documents, from bench/results/*.json: `python -m tools.docs.performance`.
+"""Writes tables from lab/bench/results/*.json into the documents: `python -m tools.docs.performance`.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`; a test compares every page with the files.
 """
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tools.docs import gpu, large_batch, measurements, own, published, tables, trees
+from tools.docs import custom_data, gpu, large_batch, measurements, published, tables, trees
 from tools.docs.measurements import ROOT, Comparison
 from tools.mutate.summary import MECHANICAL, summary, survivors
 from tools.mutate.summary import RESULTS as MUTATIONS
@@ -102,7 +102,7 @@ def mutations(path: Path, table: Callable[[dict], str] = summary) -> str:
 
 
 def _link(name: str) -> str:
-    return f"[{name.removesuffix('.json')}](../bench/results/{name})"
+    return f"[{name.removesuffix('.json')}](../lab/bench/results/{name})"
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -127,6 +127,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "exchange": lambda: markdown_table(*tables.exchange()),
     "compiled-processes": lambda: markdown_table(*tables.compiled_processes()),
     "compiled-steps": lambda: markdown_table(*tables.compiled_steps()),
+    "gpu-programs": lambda: markdown_table(*tables.gpu_programs()),
     "mutations": lambda: mutations(MUTATIONS),
     "mutations-mechanical": lambda: mutations(MECHANICAL),
     "mutations-survivors": lambda: mutations(MECHANICAL, survivors),
@@ -136,8 +137,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "trees": lambda: markdown_table(*trees.trees()),
     "published-logs": lambda: markdown_table(*published.rounds()),
     "published-classes": lambda: markdown_table(*published.classes()),
-    "own-data": lambda: markdown_table(*own.four_commands()),
-    "fine-tuning": lambda: markdown_table(*own.fine_tuning()),
+    "own-data": lambda: markdown_table(*custom_data.four_commands()),
+    "fine-tuning": lambda: markdown_table(*custom_data.fine_tuning()),
     "ptb-base-rates": lambda: markdown_table(*large_batch.base_rates()),
     "ptb-changes": lambda: markdown_table(*large_batch.changes()),
     "tree-classes": lambda: markdown_table(*trees.classes()),
@@ -171,7 +172,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         if new == text:
             continue
         if options.check:
-            print(f"error: {page}: its tables differ from bench/results; run make docs", file=sys.stderr)
+            print(f"error: {page}: its tables differ from lab/bench/results; run make docs", file=sys.stderr)
             status = 1
         else:
             path.write_text(new, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The tables about published logs, from bench/results/compliance_published.json."""
+"""The tables about published logs, from lab/bench/results/compliance_published.json."""
 
 from __future__ import annotations
 

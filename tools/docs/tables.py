@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tools.docs.measurements import PEERS, Table, load
 
 
@@ -117,6 +119,42 @@ def compiled_steps() -> Table:
             )
             for name, row, ratio in sides
         ]
+    return head, rows
+
+
+def gpu_programs() -> Table:
+    """The table of what compiled steps launch and move on a GPU, an earlier commit's, ours now and the JAX peers'."""
+    head = (
+        "step",
+        "of",
+        "kernels",
+        "in loops",
+        "loops: turns x kernels",
+        "GB read",
+        "GB written",
+        "copies",
+        "MB of copies",
+        "memory, MiB",
+    )
+    rows = []
+    for case in load("gpu_programs.json")["cases"].values():
+        sides = [(label, case[label]) for label in ("before", "now") if label in case]
+        for name, row in [*sides, *case.get("peers", {}).items()]:
+            loops = Counter(f"{loop['turns'] or '?'} x {loop['kernels']}" for loop in row["loops"])
+            rows.append(
+                (
+                    case["title"],
+                    {"before": "ours before", "now": "ours"}.get(name, name),
+                    str(row["kernels"]),
+                    str(row["loop_kernels"]),
+                    ", ".join(f"{n} of {loop}" for loop, n in loops.items()) or "none",
+                    f"{row['bytes_read'] / 1e9:.1f}",
+                    f"{row['bytes_written'] / 1e9:.1f}",
+                    str(row["copies"]["count"]),
+                    f"{row['copies']['bytes'] / 1e6:.0f}",
+                    f"{row['needed_bytes'] / 2**20:.0f}",
+                )
+            )
     return head, rows
 
 

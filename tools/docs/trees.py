@@ -1,4 +1,4 @@
-"""The tables about published submitters' trees, from bench/results/compliance_trees.json."""
+"""The tables about published submitters' trees, from lab/bench/results/compliance_trees.json."""
 
 from __future__ import annotations
 

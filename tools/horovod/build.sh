@@ -7,7 +7,7 @@
 # alone, though it works only with the TensorFlow it was built against. Wheels are kept in .cache/wheels/, by the
 # versions of TensorFlow and Python. A build takes two minutes on two cores, an installation from a kept wheel seconds.
 #
-# With NCCL where the environment has it (make gpu) and a CUDA toolkit is found: nccl.sh says where it looks, and which
+# With NCCL where the environment has it (make gpu-tf) and a CUDA toolkit is found: nccl.sh says where it looks, and which
 # variables choose. Horovod's other variables are passed on.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

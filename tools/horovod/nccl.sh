@@ -21,7 +21,7 @@ find_toolkit() {
 # Sets `nccl_include` and `nccl_library` (a file) to NCCL's; "" where it is not installed.
 find_nccl() {
   local home folder
-  # The wheel nvidia-nccl-cu12 of requirements/gpu.lock: the library that TensorFlow itself loads.
+  # The wheel nvidia-nccl-cu12 of tools/requirements/dev.lock: the library that TensorFlow itself loads.
   home=$("$python" -c 'import importlib.util as u; print(*u.find_spec("nvidia.nccl").submodule_search_locations)' \
     2>/dev/null || true)
   nccl_include= nccl_library=
@@ -51,7 +51,7 @@ choose_operations() {
   esac
   find_toolkit
   find_nccl
-  if [[ -z $nccl_library ]]; then without="NCCL is not installed; run make gpu, or give HOROVOD_NCCL_HOME"
+  if [[ -z $nccl_library ]]; then without="NCCL is not installed; run make gpu-tf, or give HOROVOD_NCCL_HOME"
   elif [[ -z $cuda_home ]]; then without="no nvcc found; install a CUDA toolkit, or give HOROVOD_CUDA_HOME"; fi
   if [[ -z $without ]]; then
     gpu=NCCL

@@ -14,9 +14,8 @@ Each file holds `[[fault]]` tables:
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
-
 import tomllib
+from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent / "faults"

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from common.config.schema import RunConfig
-from common.distributed.replicas.base import Replicas, UnsupportedError
+from common.config.validation import check_backend
+from common.distributed.replicas.base import Replicas
 
 
 def make(config: RunConfig) -> Replicas:
     """Returns the backend that a configuration names.
 
     Raises:
-      UnsupportedError: the backend single with several replicas.
-      UserError: the machine has fewer devices than replicas, or the launcher started another number of processes.
+      UserError: as check_backend, the machine has fewer devices than replicas, or the launcher started another number
+        of processes.
     """
+    check_backend(config)
     if config.replicas == "single":
-        if config.num_replicas != 1:
-            raise UnsupportedError(
-                f"config.num_replicas={config.num_replicas}: the backend single has one; "
-                "use --config.replicas=mirrored, or --config.num_replicas=1"
-            )
         from common.distributed.replicas.single import Single
 
         return Single()

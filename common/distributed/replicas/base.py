@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common.config.batch_norm_span import check_tiles
 from common.errors import UserError
 
 Groups = Sequence[Sequence[int]]
@@ -202,8 +203,7 @@ def contiguous_groups(num_replicas: int, size: int) -> list[list[int]]:
     Raises:
       UserError: `size` does not divide the number of replicas.
     """
-    if size < 1 or num_replicas % size:
-        raise UserError(f"groups of {size} replicas do not divide {num_replicas} replicas; use a divisor")
+    check_tiles(num_replicas, size)
     return [list(range(i, i + size)) for i in range(0, num_replicas, size)]
 
 
@@ -219,20 +219,10 @@ def replica_groups(
     Raises:
       UserError: the sizes do not divide.
     """
+    check_tiles(num_replicas, size, tile_rows, grid_columns)
     if not grid_columns:
-        if tile_rows != 1:
-            raise UserError(
-                f"tiles of {tile_rows} rows need the columns of the replicas' grid; set grid_columns"
-            )
         return contiguous_groups(num_replicas, size)
-    if grid_columns < 1 or num_replicas % grid_columns:
-        raise UserError(f"grid_columns={grid_columns} does not divide {num_replicas} replicas; use a divisor")
-    grid_rows, columns = num_replicas // grid_columns, size // max(tile_rows, 1)
-    if size < 1 or tile_rows < 1 or size % tile_rows or grid_rows % tile_rows or grid_columns % columns:
-        raise UserError(
-            f"groups of {size} replicas in {tile_rows} rows do not tile {grid_rows} x {grid_columns} replicas; use a "
-            f"divisor of {size} and {grid_rows} rows, and a divisor of {grid_columns} columns"
-        )
+    grid_rows, columns = num_replicas // grid_columns, size // tile_rows
     grid = np.arange(num_replicas).reshape(
         grid_rows // tile_rows, tile_rows, grid_columns // columns, columns
     )

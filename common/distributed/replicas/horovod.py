@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from common.distributed.process import no_launcher
 from common.distributed.replicas.base import Groups, Replicas, Shard, UnsupportedError, placement
 from common.errors import UserError
-from common.launch.process import no_launcher
 
 _ENVIRONMENT = {
     # Groups of replicas become known only while the first step is traced.

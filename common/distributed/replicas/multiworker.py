@@ -22,7 +22,7 @@ from tensorflow.python.eager import context
 
 from common.distributed.replicas.base import Groups, Shard, placement
 from common.distributed.replicas.cluster import LAUNCH, START_SECONDS, Cluster, from_environment, rendezvous
-from common.distributed.replicas.keyed import TIMEOUT_SECONDS, KeyedCollectives, linear
+from common.distributed.replicas.collective_kernels import TIMEOUT_SECONDS, KeyedCollectives, linear
 from common.distributed.replicas.strategy import StrategyReplicas, assign_in_merge_call
 from common.errors import UserError
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from common.distributed import pjrt, stablehlo
+from common.distributed import pjrt_program, stablehlo
 from common.distributed.read_ahead import ReadAhead
 from common.distributed.replicas.base import Shard, UnsupportedError, flatten, unflatten
 from common.distributed.replicas.pjrt_client import ASKED, processes, start
@@ -47,22 +47,22 @@ class Value:
     @property
     def kind(self) -> tuple[tuple[int, ...], np.dtype]:
         """Shape and type of a replica's value."""
-        return self.array.shape, self.array.dtype
+        return self.array.shape[1:], self.array.dtype
 
     def local(self) -> list[np.ndarray]:
         """Returns copies of the values of this process's replicas; waits for them."""
-        return [np.array(x) for x in pjrt.parts(self.array)]
+        return [np.array(x) for x in pjrt_program.parts(self.array)]
 
     def first(self) -> np.ndarray:
         """Returns a copy of the value of this process's first replica; waits for it."""
-        return np.array(pjrt.first(self.array))
+        return np.array(pjrt_program.first(self.array))
 
 
 class _Held:
     """A variable's values on the devices; placed there when first asked for, as TensorFlow's variable has them."""
 
     def __init__(
-        self, variable: tf.Variable, placement: pjrt.Placement, initial: Sequence[Any] | None = None
+        self, variable: tf.Variable, placement: pjrt_program.Placement, initial: Sequence[Any] | None = None
     ):
         self._placement = placement
         self._variable, self._initial = variable, initial
@@ -86,7 +86,7 @@ class _Held:
     def read(self, index: int) -> np.ndarray:
         """Returns a copy of the value of this process's replica `index`."""
         # The devices write the next value into this memory.
-        return np.array(pjrt.pieces(self.array)[index])
+        return np.array(pjrt_program.pieces(self.array)[index])[0]
 
     def refresh(self) -> None:
         """Gives TensorFlow's variable the value of this process's first replica."""
@@ -95,15 +95,13 @@ class _Held:
 
     def write(self, index: int, value: Any) -> None:
         """Puts a value on the device of this process's replica `index`."""
-        import jax
-
         if self._pieces is None:
-            self._pieces = pjrt.pieces(self.array)
+            self._pieces = pjrt_program.pieces(self.array)
         shape, dtype = tuple(self._variable.shape), self._variable.dtype.as_numpy_dtype
         value = np.asarray(value).astype(dtype, copy=True)
         if value.shape != shape:
             raise ValueError(f"{self._variable.name} is {list(shape)}, the value {list(value.shape)}")
-        self._pieces[index] = jax.device_put(value, self._placement.local[index])
+        self._pieces[index] = self._placement.piece(value, index)
         self._array = None
 
 
@@ -150,7 +148,7 @@ class Pjrt(Xla):
         if tf.config.list_physical_devices("GPU"):
             tf.config.set_visible_devices([], "GPU")
         super().__init__(num_replicas)
-        self._placement = pjrt.Placement(devices)
+        self._placement = pjrt_program.Placement(devices)
         self._held: dict[int, _Held] = {}
         self._constants: dict[int, tuple[tf.Tensor, Any]] = {}
         self._programs: dict[tuple, _Program] = {}
@@ -293,7 +291,7 @@ class Batches:
     A thread reads them and puts them there while the devices work on those before.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, placement: pjrt.Placement):
+    def __init__(self, dataset: tf.data.Dataset, placement: pjrt_program.Placement):
         self._dataset, self._placement = dataset, placement
 
     def __iter__(self) -> Iterator[Any]:
@@ -357,9 +355,14 @@ class _Program:
         self._returned, self._kept = lowered.returned, len(lowered.results) - len(lowered.aliases)
         self._written = [(result, self._captured[a - given]) for result, a in lowered.aliases.items()]
         donated = {argument: result for result, argument in lowered.aliases.items()}
-        devices = replicas._placement.devices
         self._replaced = replicas.replaced
-        self._run = pjrt.OnDevices(lowered.artifact(), devices, donated, lowered.results, cached=True)
+        self._run = pjrt_program.OnDevices(
+            lowered.artifact(partitioned=True),
+            replicas._placement,
+            lowered.arguments,
+            lowered.results,
+            donated,
+        )
 
     def __call__(self, arguments: Sequence[Any]) -> Any:
         state = [held.array for held in self._captured]

@@ -36,7 +36,7 @@ def start(count: int, cluster: Cluster) -> list[Any]:
     try:
         import jax
     except ImportError:
-        raise UserError(f"{ASKED}: jax is not installed here; run `make pjrt`") from None
+        raise UserError(f"{ASKED}: jax is not installed here; run `make setup`") from None
     workers = len(cluster.workers)
     if count % workers:
         raise UserError(
@@ -73,9 +73,7 @@ def _make_cpus(jax: Any, count: int, exactly: bool) -> None:
 
 def _join(jax: Any, cluster: Cluster) -> None:
     """Connects the processes: each then sees the devices of all. CPUs exchange by Gloo."""
-    from jax._src import distributed
-
-    if distributed.global_state.client is not None:
+    if jax.distributed.is_initialized():
         return  # This process has joined before.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:

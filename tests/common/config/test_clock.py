@@ -29,6 +29,7 @@ def configs(draw):
         first_block_steps=draw(st.sampled_from([0, 0, 1, 5])),
         steps_per_block=draw(st.sampled_from([0, 0, 1, 9])),
         steps_per_epoch_rounding=draw(st.sampled_from(["floor", "ceil"])),
+        eval_epochs=draw(st.sampled_from([(), (), (0.01,), (4.0, 6.0), (0.1, 0.2, 7.0)])),
     )
 
 
@@ -169,6 +170,45 @@ def test_the_first_block_may_be_longer_than_the_others():
     assert [block.num_steps for block in Clock.of(config).blocks()] == [50, 10, 10, 10, 10]
     blocks = Clock.of(replace(config, first_block_steps=35, steps_per_block=20)).blocks()
     assert [block.num_steps for block in blocks] == [35, 20, 20, 15]
+
+
+def test_the_first_evaluations_may_stand_at_any_epochs():
+    """SSD's rules evaluate after epochs 40, 50, 55, 60, ...; published code trains in equal blocks of 578 steps."""
+    config = RunConfig(
+        num_train_examples=118287,
+        num_eval_examples=1,
+        global_batch_size=1024,
+        train_epochs=65.0,
+        eval_epochs=(40.0, 50.0),
+        epochs_per_block=5.0,
+    )
+    epochs = [40, 50, 55, 60, 65]
+    by_epochs = list(Clock.of(config).blocks())
+    assert [block.last_epoch for block in by_epochs] == epochs
+    assert [block.end_step for block in by_epochs] == [4621, 5776, 6354, 6932, 7509]
+    by_steps = list(Clock.of(replace(config, steps_per_block=578, train_steps=13 * 578)).blocks())
+    assert [block.last_epoch for block in by_steps] == epochs
+    assert [block.end_step // 578 for block in by_steps] == [8, 10, 11, 12, 13]
+    resumed = list(Clock.of(config).blocks(start_step=4700))
+    assert [(b.first_step, b.end_step, b.first_epoch, b.last_epoch) for b in resumed[:1]] == [
+        (4700, 5776, 41, 50)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"eval_epochs": (5.0, 5.0)}, r"config\.eval_epochs=\[5.0, 5.0\]: must be positive and ascend"),
+        ({"eval_epochs": (0.0,)}, r"config\.eval_epochs=\[0.0\]: must be positive and ascend"),
+        (
+            {"eval_epochs": (5.0,), "first_block_epochs": 4.0},
+            r"config\.first_block_epochs=4.0: .*one of the two",
+        ),
+    ],
+)
+def test_evaluations_that_contradict_each_other_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        RunConfig(quality_target=0.5, **changes).validate()
 
 
 @pytest.mark.parametrize(

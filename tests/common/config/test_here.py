@@ -7,15 +7,16 @@ import pathlib
 
 import pytest
 
-from common.config import here, machine, own_data
+from common.config import automatic, data_description, hardware
 from common.config.benchmarks import NAMES
 from common.config.clock import Clock
-from common.config.machine import Machine
+from common.config.hardware import Machine
 from common.errors import UserError
 
 LAPTOP = Machine(cores=2, memory=24 << 30, bf16=True)
 SMALL = Machine(cores=2, memory=3 << 30)
 SERVER = Machine(cores=64, memory=500 << 30, gpus=(80 << 30,) * 8, bf16=True)
+BY_JAX = dataclasses.replace(SERVER, jax=True)
 # Sizes of one's own data, in the benchmark's unit; a language model counts words.
 SIZES = ({"num_train_examples": 300, "num_eval_examples": 80}, {"num_train_examples": 10**6})
 
@@ -25,10 +26,10 @@ def presets(benchmark):
 
 
 @pytest.mark.parametrize("benchmark", NAMES)
-@pytest.mark.parametrize("of", [LAPTOP, SMALL, SERVER])
+@pytest.mark.parametrize("of", [LAPTOP, SMALL, SERVER, BY_JAX])
 def test_a_configuration_is_valid_open_and_without_a_target(benchmark, of):
     for data in (None, *SIZES):
-        config, chosen = here.choose(presets(benchmark), (), data, None, of)
+        config, chosen = automatic.choose(presets(benchmark), (), data, None, of)
         config.validate()
         assert (config.system, config.division, config.smoke_run) == ("here", "open", True)
         assert config.logged_target is None and not config.met(0.0)
@@ -36,9 +37,10 @@ def test_a_configuration_is_valid_open_and_without_a_target(benchmark, of):
         assert per_device & (per_device - 1) == 0, "a power of two"
         fits = 0.8 * min(of.gpus) if of.gpus else 0.5 * of.memory
         cost = presets(benchmark).HERE.example_bytes(config)
-        assert per_device == 1 or per_device * cost <= fits - here.RESERVE_BYTES
+        assert per_device == 1 or per_device * cost <= fits - automatic.RESERVE_BYTES
         assert {c.field for c in chosen} >= {"preset"} and all(c.why for c in chosen)
         assert config.num_replicas == max(1, len(of.gpus))
+        assert config.replicas == ("pjrt" if of.jax else "mirrored" if of.gpus else "single")
         # A rate schedule in steps keeps its part of the run.
         base = presets(benchmark).PRESETS[chosen[0].value]
         if base.schedule.decay_interval:
@@ -50,38 +52,44 @@ def test_a_configuration_is_valid_open_and_without_a_target(benchmark, of):
 def test_the_generated_data_keep_the_batch_and_length_of_their_preset(benchmark):
     module = presets(benchmark)
     base = module.PRESETS["cpu-tiny"]
-    config, _ = here.choose(module, (), None, None, LAPTOP)
-    assert config.global_batch_size == here.power_of_two(base.global_batch_size)
+    config, _ = automatic.choose(module, (), None, None, LAPTOP)
+    assert config.global_batch_size == automatic.power_of_two(base.global_batch_size)
     assert config.train_epochs == base.train_epochs
 
 
 @pytest.mark.parametrize("of", [LAPTOP, SMALL, SERVER])
 def test_bf16_is_kept_only_where_the_processor_has_its_instructions(of):
     module = presets("resnet")
-    config, chosen = here.choose(module, (), SIZES[0], None, of)
+    config, chosen = automatic.choose(module, (), SIZES[0], None, of)
     assert module.PRESETS[chosen[0].value].precision == "bf16"
     assert config.precision == ("bf16" if of.bf16 else "fp32")
-    given, _ = here.choose(module, [("precision", "bf16")], SIZES[0], None, of)
+    given, _ = automatic.choose(module, [("precision", "bf16")], SIZES[0], None, of)
     assert given.precision == "bf16"
+
+
+@pytest.mark.parametrize("given", [("replicas", "mirrored"), ("compile", "off")])
+def test_a_backend_that_is_given_stays_and_pjrt_compiles_every_step(given):
+    config, _ = automatic.choose(presets("mnist"), [given], None, None, BY_JAX)
+    assert config.replicas == "mirrored"
 
 
 def test_a_field_that_is_given_stays_and_the_others_follow_it():
     module = presets("resnet")
     given = [("global_batch_size", "16"), ("quality_target", "0.8")]
-    config, chosen = here.choose(module, given, {"num_train_examples": 10000}, None, LAPTOP)
+    config, chosen = automatic.choose(module, given, {"num_train_examples": 10000}, None, LAPTOP)
     assert (config.global_batch_size, config.logged_target) == (16, 0.8)
     assert config.met(0.81) and not config.met(0.79)
     root = math.sqrt(16 / module.PRESETS["cpu-photos"].global_batch_size)
     assert math.isclose(config.optimizer.base_learning_rate, 0.1 * root)
     assert "global_batch_size" not in {c.field for c in chosen}
-    larger, _ = here.choose(module, [("image_size", "1024")], None, None, SMALL)
+    larger, _ = automatic.choose(module, [("image_size", "1024")], None, None, SMALL)
     assert larger.global_batch_size < 16
 
 
 def test_steps_grow_with_the_root_of_the_examples():
     module = presets("resnet")
     steps = [
-        Clock.of(here.choose(module, (), {"num_train_examples": n}, None, LAPTOP)[0]).train_steps
+        Clock.of(automatic.choose(module, (), {"num_train_examples": n}, None, LAPTOP)[0]).train_steps
         for n in (10000, 40000)
     ]
     assert math.isclose(steps[1] / steps[0], 2, rel_tol=0.01)
@@ -92,13 +100,13 @@ def test_a_short_run_warms_up_for_the_preset_s_steps_or_a_fifth_of_it(epochs):
     module = presets("ssd")
     base = module.PRESETS["cpu-nuclei"]
     data = {"num_train_examples": base.num_train_examples}
-    config, _ = here.choose(module, [("train_epochs", str(epochs))], data, None, LAPTOP)
+    config, _ = automatic.choose(module, [("train_epochs", str(epochs))], data, None, LAPTOP)
     warmup = base.schedule.warmup_epochs * max(1, epochs / base.train_epochs)
     assert config.schedule.warmup_epochs == pytest.approx(min(warmup, epochs / 5))
 
 
 def test_both_targets_of_maskrcnn():
-    config, _ = here.choose(presets("maskrcnn"), [("quality_target", "0.3")], None, None, LAPTOP)
+    config, _ = automatic.choose(presets("maskrcnn"), [("quality_target", "0.3")], None, None, LAPTOP)
     assert config.logged_target == {"BBOX": 0.3}
     assert config.met({"BBOX": 0.31, "SEGM": 0.0}) and not config.met({"BBOX": 0.2, "SEGM": 1.0})
 
@@ -111,34 +119,34 @@ def test_a_run_without_a_target_must_be_a_smoke_run():
 
 def test_a_folder_says_which_preset_is_nearest(tmp_path):
     module = presets("resnet")
-    assert here.choose(module, (), None, str(tmp_path), LAPTOP)[1][0].value == "cpu-photos"
-    (tmp_path / here.TINY_NOTE).write_text("{}")
-    assert here.choose(module, (), None, str(tmp_path), LAPTOP)[1][0].value == "cpu-tiny"
+    assert automatic.choose(module, (), None, str(tmp_path), LAPTOP)[1][0].value == "cpu-photos"
+    (tmp_path / automatic.TINY_NOTE).write_text("{}")
+    assert automatic.choose(module, (), None, str(tmp_path), LAPTOP)[1][0].value == "cpu-tiny"
 
 
 def test_a_description_gives_counts_and_refuses_a_contradiction(tmp_path):
-    files = own_data.listed(tmp_path, [])
+    files = data_description.listed(tmp_path, [])
     fields = {"num_train_examples": 400, "num_eval_examples": 80, "num_classes": 2, "data.label_offset": 1}
-    own_data.write(
+    data_description.write(
         tmp_path,
-        own_data.Description(
+        data_description.Description(
             "resnet",
             ("a", "b"),
             fields,
             {},
             files,
-            own_data.digest(files),
+            data_description.digest(files),
             "test",
             {"train": 400, "eval": 80},
         ),
     )
-    config, chosen = here.configure(presets("resnet"), [], None, 5, str(tmp_path))
+    config, chosen = automatic.configure(presets("resnet"), [], None, 5, str(tmp_path))
     assert (config.num_train_examples, config.num_classes, config.seed) == (400, 2, 5)
     assert config.data.shuffle_buffer == 400 and config.data.cache == "decoded"
     with pytest.raises(UserError, match="contradicts the data"):
-        here.configure(presets("resnet"), [("num_classes", "3")], None, None, str(tmp_path))
+        automatic.configure(presets("resnet"), [("num_classes", "3")], None, None, str(tmp_path))
     with pytest.raises(UserError, match="the data are for resnet, not for ssd"):
-        here.configure(presets("ssd"), [], None, None, str(tmp_path))
+        automatic.configure(presets("ssd"), [], None, None, str(tmp_path))
 
 
 def test_the_machine_is_read_from_proc_and_nvidia_smi(tmp_path):
@@ -147,14 +155,15 @@ def test_the_machine_is_read_from_proc_and_nvidia_smi(tmp_path):
     (tmp_path / "proc/cpuinfo").write_text("processor : 0\nflags\t\t: fpu avx512_bf16 sse\nbugs : x\n")
     limit = tmp_path / "sys/fs/cgroup"
     limit.mkdir(parents=True)
-    found = machine.detect(tmp_path)
+    found = hardware.detect(tmp_path)
     assert found.memory == 8 << 30 and found.cores >= 1
     (limit / "memory.max").write_text("4294967296\n")
-    assert machine.detect(tmp_path).memory == 4 << 30
+    assert hardware.detect(tmp_path).memory == 4 << 30
     (limit / "memory.max").write_text("max\n")
-    assert machine.detect(tmp_path).memory == 8 << 30
-    assert machine.parse_gpus("81559, 9.0\n16160, 7.0\nNo devices\n") == [
-        (81559 << 20, 9.0),
-        (16160 << 20, 7.0),
+    assert hardware.detect(tmp_path).memory == 8 << 30
+    assert hardware.parse_gpus([["81559", "9.0", "[N/A]"], ["16160", "7.0", ""], ["[N/A]", "9.0", ""]]) == [
+        hardware.Gpu(81559 << 20, 9.0),
+        hardware.Gpu(16160 << 20, 7.0),
     ]
-    assert machine.detect(pathlib.Path(tmp_path / "nowhere")).memory == 4 << 30
+    assert hardware.parse_gpus([["143771", "9.0", "580.65.06"]]) == [hardware.Gpu(143771 << 20, 9.0, 580)]
+    assert hardware.detect(pathlib.Path(tmp_path / "nowhere")).memory == 4 << 30

@@ -152,7 +152,15 @@ def test_contradictions_are_one_line(changes: dict, message: str) -> None:
 
 
 def test_sound_configuration_validates() -> None:
-    config = Config(num_replicas=4, accumulation_steps=2, global_batch_size=64, eval_batch_size=8)
+    config = Config(
+        replicas="mirrored",
+        num_replicas=4,
+        accumulation_steps=2,
+        global_batch_size=64,
+        eval_batch_size=8,
+        num_train_examples=64,
+        num_eval_examples=8,
+    )
     config.validate()
     assert config.micro_batch_size == 8
     dataclasses.replace(config, seed=2**32 - 1, first_block_epochs=0.0, steps_per_block=0).validate()
@@ -195,7 +203,7 @@ def test_from_dict_refuses_unknown_fields() -> None:
     values = to_dict(Config())
     with pytest.raises(UserError, match="config.sede: unknown field .did you mean seed"):
         from_dict(Config, {**values, "sede": 1})
-    with pytest.raises(UserError, match="config.momentun: unknown field .did you mean momentum"):
+    with pytest.raises(UserError, match="config.optimizer.momentun: unknown field .did you mean momentum"):
         from_dict(Config, {**values, "optimizer": {**values["optimizer"], "momentun": 1}})
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from common.config import own_data
+from common.config import data_description
 from common.errors import UserError
 from resnet.config import Config
 
@@ -13,16 +13,16 @@ from resnet.config import Config
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "train-00000-of-00001").write_bytes(b"records")
-    files = own_data.listed(tmp_path, ["train-00000-of-00001"])
-    own_data.write(
+    files = data_description.listed(tmp_path, ["train-00000-of-00001"])
+    data_description.write(
         tmp_path,
-        own_data.Description(
+        data_description.Description(
             "resnet",
             ("daisy", "tulip"),
             {"num_classes": 2, "num_train_examples": 7, "num_eval_examples": 3},
             {"data.area_range": [0.5, 1.0]},
             files,
-            own_data.digest(files),
+            data_description.digest(files),
             "a test",
             {"train": 7, "eval": 3},
             ("photo.jpg: no picture",),
@@ -32,7 +32,7 @@ def folder(tmp_path):
 
 
 def test_it_is_read_as_written(folder):
-    found = own_data.read(folder)
+    found = data_description.read(folder)
     assert found.labels == ("daisy", "tulip")
     assert found.fields["num_classes"] == 2
     assert found.broken == ("photo.jpg: no picture",)
@@ -41,33 +41,33 @@ def test_it_is_read_as_written(folder):
 @pytest.mark.parametrize("path", [None, "", "gs://bucket/data", "/no/such/folder"])
 def test_without_a_description_nothing_changes(path):
     config = Config()
-    assert own_data.filled(config, path) is config
+    assert data_description.filled(config, path) is config
 
 
 def test_it_fills_what_the_data_decide_and_defaults_give_way(folder):
-    config = own_data.filled(Config(), folder)
+    config = data_description.filled(Config(), folder)
     assert (config.num_classes, config.num_train_examples, config.num_eval_examples) == (2, 7, 3)
     assert config.data.area_range == (0.5, 1.0)
     given = [("data.area_range", "0.2,1")]
     typed = dataclasses.replace(config, data=dataclasses.replace(config.data, area_range=(0.2, 1.0)))
-    assert own_data.filled(typed, folder, given).data.area_range == (0.2, 1.0)
+    assert data_description.filled(typed, folder, given).data.area_range == (0.2, 1.0)
 
 
 def test_the_same_value_may_be_typed_and_another_is_refused(folder):
     same = dataclasses.replace(Config(), num_classes=2)
-    assert own_data.filled(same, folder, [("num_classes", "2")]).num_classes == 2
+    assert data_description.filled(same, folder, [("num_classes", "2")]).num_classes == 2
     other = dataclasses.replace(Config(), num_classes=12)
     with pytest.raises(UserError, match=r"--config.num_classes=12 contradicts the data, whose .* says 2"):
-        own_data.filled(other, folder, [("num_classes", "12")])
+        data_description.filled(other, folder, [("num_classes", "12")])
 
 
 def test_data_of_another_benchmark_are_refused(folder):
     with pytest.raises(UserError, match="the data are for resnet, not for ssd"):
-        own_data.filled(dataclasses.replace(Config(), benchmark="ssd"), folder)
+        data_description.filled(dataclasses.replace(Config(), benchmark="ssd"), folder)
 
 
 def _change(folder, **fields):
-    path = folder / own_data.NAME
+    path = folder / data_description.NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
@@ -86,37 +86,37 @@ def _change(folder, **fields):
 def test_damage_is_one_line_that_names_the_field(folder, fields, message):
     _change(folder, **fields)
     with pytest.raises(UserError, match=message) as caught:
-        own_data.read(folder)
-    assert own_data.NAME in str(caught.value)
+        data_description.read(folder)
+    assert data_description.NAME in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '"text"', "\ud800".encode("utf-8", "surrogatepass"), "[" * 100000]
 )
 def test_a_file_that_is_no_description_is_refused(folder, text):
-    (folder / own_data.NAME).write_bytes(text if isinstance(text, bytes) else text.encode())
+    (folder / data_description.NAME).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError, match="convert the data again"):
-        own_data.read(folder)
+        data_description.read(folder)
 
 
 def test_a_lost_or_cut_file_is_named(folder):
     shard = folder / "train-00000-of-00001"
     shard.write_bytes(b"record")
     with pytest.raises(UserError, match=r"train-00000-of-00001: has 6 bytes, description.json says 7"):
-        own_data.read(folder)
+        data_description.read(folder)
     shard.unlink()
     with pytest.raises(UserError, match="train-00000-of-00001: description.json names it"):
-        own_data.read(folder)
+        data_description.read(folder)
 
 
 @pytest.mark.parametrize("fields", [{"num_clases": 2}, {"num_classes": "many"}, {"data": 3}])
 def test_a_field_that_does_not_fit_is_named(folder, fields):
     _change(folder, fields=fields)
     with pytest.raises(UserError, match=r"description.json in --data_dir: .*convert the data again"):
-        own_data.filled(Config(), folder)
+        data_description.filled(Config(), folder)
 
 
 def test_records_are_refused_until_they_are_described(tmp_path):
-    own_data.begin(tmp_path, "resnet")
+    data_description.begin(tmp_path, "resnet")
     with pytest.raises(UserError, match="has not finished"):
-        own_data.read(tmp_path)
+        data_description.read(tmp_path)

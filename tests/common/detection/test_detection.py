@@ -217,6 +217,19 @@ def test_topk_mask_of_rows_with_their_own_k_compiled():
     np.testing.assert_array_equal(found, [naive_topk(row, n) for row, n in zip(values, k)])
 
 
+def test_compiled_topk_masks_are_those_of_sorting_for_either_sign_and_type():
+    rng = np.random.default_rng(6)
+    values = np.concatenate(
+        [rng.normal(size=[8, 200]), np.zeros([8, 9]), -np.zeros([8, 9]), np.ones([8, 30])], 1
+    )
+    k = np.array([0, 1, 90, 115, 130, 220, 247, 248], np.int32)
+    mask = tf.function(topk.topk_mask, jit_compile=True)
+    for dtype in (np.float32, np.float64):
+        found = mask(tf.constant(values.astype(dtype)), tf.constant(k)).numpy()
+        expected = [naive_topk(row, n) for row, n in zip(values.astype(dtype), k)]
+        np.testing.assert_array_equal(found, expected)
+
+
 def greedy(corners: np.ndarray, valid: np.ndarray, threshold: float) -> np.ndarray:
     """Greedy suppression by definition: from the best box on, keep each that overlaps no kept box too much."""
     iou = naive_iou(corners, corners)
@@ -264,6 +277,18 @@ def test_suppression_compiles_and_equals_tensorflow():
     for corners, kept in zip(cases, found):
         theirs = tf.image.non_max_suppression(corners, np.arange(300, 0, -1.0), 300, 0.5)
         np.testing.assert_array_equal(kept.nonzero()[0], np.sort(theirs))
+
+
+def test_compiled_suppression_is_greedy_across_its_own_tiles_and_rounds():
+    """Of more boxes than a tile has, and of chains that need more rounds than a turn has."""
+    rng = np.random.default_rng(7)
+    count = nms.XLA_TILE + 60
+    shifted = np.concatenate([chain(30) + 5 * i for i in range(-(-count // 30))])[:count]
+    cases = np.stack([*random_boxes(rng, 2, count), shifted, rng.permutation(shifted)])
+    valid = rng.random(cases.shape[:2]) < 0.9
+    compiled = tf.function(lambda b, v: nms.suppress(b, v, 0.5), jit_compile=True)
+    found = compiled(tf.constant(cases), tf.constant(valid)).numpy()
+    np.testing.assert_array_equal(found, [greedy(b, v, 0.5) for b, v in zip(cases, valid)])
 
 
 def naive_detections(corners, scores, score_threshold, iou_threshold, candidates, detections):

@@ -16,7 +16,7 @@ from pycocotools.cocoeval import COCOeval
 
 from common.detection import coco_eval, drawing, masks
 from common.errors import UserError
-from studies.data import unpack
+from lab.studies.data import unpack
 
 SIZE = (37, 53)
 

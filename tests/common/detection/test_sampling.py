@@ -23,6 +23,18 @@ def test_exact_mask_has_k_elements_the_first_of_equal_ones(values, k, double):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("count", [60, topk._LARGE + 9])
+def test_compiled_exact_masks_are_those_of_sorting(count):
+    """Short rows are ranked by pairs, long ones by bits; with many equal values."""
+    rng = np.random.default_rng(count)
+    values = np.round(rng.normal(size=[4, 2, count]), 1).astype(np.float32)
+    k = np.array([[0, 1], [7, 20], [count - 1, count], [count + 5, count // 2]], np.int32)
+    found = tf.function(lambda v, n: topk.topk_mask(v, n, exact=True), jit_compile=True)(values, k).numpy()
+    for row, n, mask in zip(values.reshape(-1, count), k.ravel(), found.reshape(-1, count)):
+        expected = np.isin(np.arange(count), np.argsort(-row, kind="stable")[:n])
+        np.testing.assert_array_equal(mask, expected)
+
+
 def naive_sample(positive, negative, noise, size, positives):
     """Samples by sorting: the candidates with the largest noise, the first of equal ones."""
 

@@ -92,6 +92,9 @@ class Task(task.Task):
     def check_input(self) -> None:
         pass
 
+    def check_data(self) -> None:
+        pass
+
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         return Network(self.config, replicas, precision)
 

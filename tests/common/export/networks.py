@@ -12,7 +12,7 @@ from common.config import benchmarks
 from common.distributed.replicas.single import Single
 from common.layers import batch_norm
 from common.layers.precision import precision
-from common.train import checkpoint, start
+from common.train import checkpoint, warm_start
 from common.train.step import State
 
 LABELS = ("background", "cat", "dog")
@@ -43,11 +43,11 @@ class Made:
         task.labels = lambda: labels
         self.state = state = State(task, Single(), precision("fp32"))
         rng = np.random.default_rng(0)
-        for name, variable in start.variables(state.model).items():
+        for name, variable in warm_start.variables(state.model).items():
             noise = rng.normal(size=variable.shape) * 0.05
             positive = name.endswith(("gamma", "moving_variance"))
             variable.assign(np.abs(noise) + 0.5 if positive else variable.numpy() + noise)
-        start._set_moving(state, {n: v.numpy() for n, v in start.variables(state.model).items()})
+        warm_start._set_moving(state, {n: v.numpy() for n, v in warm_start.variables(state.model).items()})
         batch_norm.merge_moments(state.model, state.replicas)
         self.path = checkpoint.save(types.SimpleNamespace(state=state, config=config, task=task), folder)
         self.serving = benchmarks.module(benchmark, "serving").serving(task, state.model, labels)

@@ -10,8 +10,8 @@ import sys
 
 import numpy as np
 
-from bench.programs.replayed import Replay
-from common.distributed import pjrt
+from common.distributed import pjrt_program
+from lab.bench.programs.replayed import Replay
 
 
 def run(folder: pathlib.Path, manifest: dict, program: dict) -> None:
@@ -31,7 +31,7 @@ def run(folder: pathlib.Path, manifest: dict, program: dict) -> None:
 def main() -> None:
     folders = [pathlib.Path(name) for name in sys.argv[1:]]
     manifests = [json.loads((folder / "manifest.json").read_text()) for folder in folders]
-    pjrt.prepare(max(manifest["num_replicas"] for manifest in manifests))
+    pjrt_program.prepare(max(manifest["num_replicas"] for manifest in manifests))
     import jax
 
     jax.config.update("jax_enable_x64", True)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from common.errors import UserError
-from common.export import answers, pictures, videos
+from common.export import inference, pictures, videos
 from common.train.serving import Codec
 
 av = pytest.importorskip("av")
@@ -38,7 +38,7 @@ def classifier(values):
 
 
 def network(kind, call, codec=None):
-    return answers.Network(kind, call, (), codec)
+    return inference.Network(kind, call, (), codec)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def photo(tmp_path):
 
 
 def test_objects_have_names_boxes_and_masks_over_the_picture(photo, tmp_path):
-    (answer,) = answers.ask(network("objects", detector), [photo])
+    (answer,) = inference.ask(network("objects", detector), [photo])
     (found,) = answer["objects"]
     assert (found["name"], found["score"], found["box"]) == ("cat", 0.9, [10, 20, 50, 100])
     (plain,) = pictures.outlines(answer)
@@ -84,7 +84,7 @@ def test_a_label_that_hides_an_object_or_a_label_is_left_out(tmp_path):
 
 
 def test_classes_are_a_strip_below_the_picture(photo, tmp_path):
-    (answer,) = answers.ask(network("classes", classifier), [photo])
+    (answer,) = inference.ask(network("classes", classifier), [photo])
     assert answer["classes"] == [{"name": "dog", "score": 0.75}, {"name": "cat", "score": 0.25}]
     with Image.open(pictures.draw(answer, tmp_path / "out")) as drawn:
         assert drawn.width == pictures.LEAST_SIDE and drawn.height > pictures.LEAST_SIDE / 2
@@ -118,7 +118,7 @@ def test_a_video_has_labels_by_time(tmp_path):
         seen.append(len(values))
         return classifier(values)
 
-    (answer,) = answers.ask(network("video", call), [str(path)])
+    (answer,) = inference.ask(network("video", call), [str(path)])
     assert [(t["from"], t["to"], t["name"]) for t in answer["times"]] == [
         (0.0, 4.0, "dog"),
         (4.0, 8.0, "dog"),
@@ -138,22 +138,22 @@ def test_text_in_text_out(tmp_path):
     codec = Codec(lambda text: [int(w) for w in text.split()], lambda t: " ".join(str(x) for x in t if x), 4)
     (tmp_path / "text.txt").write_text("3 4\n\n5 6 7\n")
     reverse = network("translation", lambda tokens: {"tokens": tokens[:, ::-1]}, codec)
-    found = list(answers.ask(reverse, [str(tmp_path / "text.txt")]))
+    found = list(inference.ask(reverse, [str(tmp_path / "text.txt")]))
     assert [(a["line"], a["text"], a["translation"]) for a in found] == [
         (1, "3 4", "4 3"),
         (3, "5 6 7", "7 6 5"),
     ]
     (tmp_path / "long.txt").write_text("1 2 3 4 5\n")
     with pytest.raises(UserError, match="long.txt: line 1 has 5 tokens, the network takes 4"):
-        list(answers.ask(reverse, [str(tmp_path / "long.txt")]))
+        list(inference.ask(reverse, [str(tmp_path / "long.txt")]))
     (tmp_path / "latin.txt").write_bytes("ä".encode("latin-1"))
     with pytest.raises(UserError, match="latin.txt: byte 0 is not UTF-8"):
-        list(answers.ask(reverse, [str(tmp_path / "latin.txt")]))
+        list(inference.ask(reverse, [str(tmp_path / "latin.txt")]))
     (tmp_path / "text.gz").write_bytes(gzip.compress(b"3 4\n"))
-    assert [a["translation"] for a in answers.ask(reverse, [str(tmp_path / "text.gz")])] == ["4 3"]
+    assert [a["translation"] for a in inference.ask(reverse, [str(tmp_path / "text.gz")])] == ["4 3"]
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"3 4\n")[:-6])
     with pytest.raises(UserError, match="cut.gz: not a whole gzip file"):
-        list(answers.ask(reverse, [str(tmp_path / "cut.gz")]))
+        list(inference.ask(reverse, [str(tmp_path / "cut.gz")]))
 
 
 def test_what_is_no_picture_is_named(photo, tmp_path):
@@ -167,14 +167,14 @@ def test_what_is_no_picture_is_named(photo, tmp_path):
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"no picture")
     with pytest.raises(UserError, match="bad.jpg: no JPEG or PNG picture"):
-        list(answers.ask(network("classes", decoding), [photo, str(bad), photo]))
+        list(inference.ask(network("classes", decoding), [photo, str(bad), photo]))
     with pytest.raises(UserError, match="missing.jpg: cannot read: No such file"):
-        list(answers.ask(network("classes", decoding), [photo, str(tmp_path / "missing.jpg")]))
+        list(inference.ask(network("classes", decoding), [photo, str(tmp_path / "missing.jpg")]))
 
 
 def test_the_first_call_of_a_shape_is_not_measured(photo):
     asked = network("classes", classifier)
     assert "not measured" in asked.measured()
-    list(answers.ask(asked, [photo] * 5, batch=2))  # Shapes 2, 2, 1.
+    list(inference.ask(asked, [photo] * 5, batch=2))  # Shapes 2, 2, 1.
     assert "a call of 2 pictures (median of 1 calls)" in asked.measured()
     assert io.StringIO(asked.measured()).readline().startswith("latency")

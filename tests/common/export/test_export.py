@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bench import replay
 from common.errors import UserError
 from common.export import cost, rules
 from common.export.steps import Argument, Steps
 from common.export.write import _program, write
+from lab.bench import replay
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-# The interpreter with jax: this one if jax is installed (extra `dev`), or REPLAY_PYTHON.
+# The interpreter with jax: this one if jax is installed (extra `train`), or REPLAY_PYTHON.
 PYTHON = os.environ.get("REPLAY_PYTHON") or (sys.executable if importlib.util.find_spec("jax") else "")
-needs_jax = pytest.mark.skipif(not PYTHON, reason="no jax here; pip install jax==0.7.1, or set REPLAY_PYTHON")
+needs_jax = pytest.mark.skipif(not PYTHON, reason="no jax here (make setup); or set REPLAY_PYTHON")
 # Small steps of every benchmark.
 SMALL = {
     "mnist": {
@@ -57,9 +57,9 @@ def exported(benchmark, folder, precision, reference="compiled", **changes):
 
 
 def replayed(folder, *arguments):
-    """(exit status, report) of bench/replay.py, which must not need TensorFlow."""
+    """(exit status, report) of lab/bench/replay.py, which must not need TensorFlow."""
     report = folder.parent / f"{folder.name}.json"
-    command = [PYTHON, "-m", "bench.replay", folder, "--json", report, *arguments]
+    command = [PYTHON, "-m", "lab.bench.replay", folder, "--json", report, *arguments]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         list(map(str, command)),
@@ -196,7 +196,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
 
 
 def test_replay_says_what_is_missing(tmp_path):
-    command = [sys.executable, "-m", "bench.replay", str(tmp_path)]
+    command = [sys.executable, "-m", "lab.bench.replay", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "no such file" in done.stderr and "Traceback" not in done.stderr
 
@@ -352,7 +352,7 @@ def test_replays_in_float32(benchmark, tmp_path):
 def test_replay_needs_no_tensorflow(tmp_path):
     code = (
         f"import sys; sys.argv = ['replay', {str(tmp_path)!r}]\n"
-        "import jax, bench.replay\nprint([m for m in ('tensorflow', 'absl') if m in sys.modules])"
+        "import jax, lab.bench.replay\nprint([m for m in ('tensorflow', 'absl') if m in sys.modules])"
     )
     done = subprocess.run([PYTHON, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 from common.errors import UserError
-from common.export import answers, formats, trained
+from common.export import formats, trained
+from common.export import inference as answers
 from tests.common.export import networks
 
 # Runs where nothing of this repository can be imported.
@@ -141,23 +142,23 @@ def digits(tmp_path_factory):
 
 def test_safetensors_hold_the_weights_by_name(digits, tmp_path):
     library = pytest.importorskip("safetensors")
-    from common.train import start
+    from common.train import warm_start
 
     formats.write(trained.load(digits.path), tmp_path / "out", "safetensors")
     with library.safe_open(tmp_path / "out" / "model.safetensors", "np") as file:
         metadata, names = file.metadata(), sorted(file.keys())
-        assert names == sorted(start.variables(digits.state.model))
-        for name, variable in start.variables(digits.state.model).items():
+        assert names == sorted(warm_start.variables(digits.state.model))
+        for name, variable in warm_start.variables(digits.state.model).items():
             np.testing.assert_array_equal(file.get_tensor(name), variable.numpy())
     assert metadata["benchmark"] == "mnist" and json.loads(metadata["labels"])[1] == "cat"
 
 
 def test_a_saved_model_gives_its_weights_by_name(digits, tmp_path):
     from common.layers import weight_files
-    from common.train import start
+    from common.train import warm_start
 
     formats.write(trained.load(digits.path), tmp_path / "out", "savedmodel")
-    found, wanted = weight_files.read(tmp_path / "out"), start.variables(digits.state.model)
+    found, wanted = weight_files.read(tmp_path / "out"), warm_start.variables(digits.state.model)
     assert sorted(found) == sorted(wanted)
     for name, variable in wanted.items():
         np.testing.assert_array_equal(found[name], variable.numpy())

@@ -119,6 +119,38 @@ def test_a_loop_of_unknown_length_equals_one_that_is_written_out() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-8)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("steps", [STEPS, 12])
+def test_layers_side_by_side_equal_one_after_the_other(steps, compiled) -> None:
+    inputs = [tf.constant(values(steps, BATCH, INPUTS, seed=s)) for s in (0, 1)]
+
+    def outcome(run) -> list[np.ndarray]:
+        both = [layer(True), layer(True)]
+        both[1].set_weights([1.1 * w for w in both[1].get_weights()])
+
+        @tf.function(jit_compile=compiled)
+        def gradients(inputs: list[tf.Tensor]) -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                outputs = run(both, inputs)
+                loss = tf.add_n([tf.reduce_sum(tf.sin((2 + i) * y)) for i, y in enumerate(outputs)])
+            variables = [v for one in both for v in one.trainable_variables]
+            return [*outputs, *tape.gradient(loss, [*inputs, *variables])]
+
+        return gradients(inputs)
+
+    def in_turn(both: list[lstm.LSTM], inputs: list[tf.Tensor]) -> list[tf.Tensor]:
+        zeros = tf.zeros([BATCH, UNITS], tf.float64)
+        return [
+            lstm.plain(x, *one.trainable_variables, (zeros, zeros), None, FP64)[0]
+            for one, x in zip(both, inputs)
+        ]
+
+    expected = outcome(in_turn)
+    for got, want in zip(outcome(lstm.side_by_side), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize("hoisted", [False, True])
 def test_equals_keras_with_keras_s_weights(hoisted) -> None:
     theirs = tf_keras.layers.LSTM(

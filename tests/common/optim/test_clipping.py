@@ -1,4 +1,4 @@
-"""Tests clipping of each replica's own gradient: a step of two replicas against numpy."""
+"""Tests clipping of each replica's own gradient, and of their sum: a step of two replicas against numpy."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ def norm(gradients):
     return np.sqrt(sum((g * g).sum() for g in gradients))
 
 
-def one_step(limit):
-    """(weights after a step, expected weights in numpy: each replica's mean gradient clipped, then averaged)."""
+def one_step(limit, of_sum=False):
+    """(weights after a step, expected weights in numpy).
+
+    Each replica's mean gradient is clipped, then they are averaged; with `of_sum` they are averaged, then clipped.
+    """
     config = toy.config(
         replicas="mirrored",
         num_replicas=2,
@@ -51,7 +54,12 @@ def one_step(limit):
         train_epochs=0,
         train_steps=1,
         steps_per_block=1,
-        optimizer=Optimizer(name="sgd", base_learning_rate=RATE, momentum=0.0, clip_replica_norm=limit),
+        optimizer=Optimizer(
+            name="sgd",
+            base_learning_rate=RATE,
+            momentum=0.0,
+            **{"clip_norm" if of_sum else "clip_replica_norm": limit},
+        ),
     )
     task = Linear(config)
     loop = Loop(task, replicas.make(config))
@@ -59,16 +67,29 @@ def one_step(limit):
     before = [v.numpy() for v in variables]
     list(loop.run())
     examples = task.examples(0, 64, 0)
-    expected = before
-    for rows in (slice(0, 8), slice(8, 16)):
-        own = mean_gradients(before, examples["x"][rows], examples["label"][rows])
-        factor = min(1, limit / norm(own)) if limit else 1
-        expected = [w - RATE * factor * g / 2 for w, g in zip(expected, own)]
-    norms = [
-        norm(mean_gradients(before, examples["x"][r], examples["label"][r])) for r in (slice(8), slice(8, 16))
+    own = [
+        mean_gradients(before, examples["x"][rows], examples["label"][rows])
+        for rows in (slice(0, 8), slice(8, 16))
     ]
-    assert norms[0] < LIMIT < norms[1]
-    return [v.numpy() for v in variables], expected
+    mean = [sum(parts) / 2 for parts in zip(*own)]
+    if of_sum:
+        update = [clipping(mean, limit) * g for g in mean]
+    else:
+        factors = [clipping(gradients, limit) for gradients in own]
+        update = [sum(f * g for f, g in zip(factors, parts)) / 2 for parts in zip(*own)]
+    assert norm(own[0]) < LIMIT < norm(mean) < norm(own[1])
+    return [v.numpy() for v in variables], [w - RATE * g for w, g in zip(before, update)]
+
+
+def clipping(gradients, limit):
+    return min(1, limit / norm(gradients)) if limit else 1
+
+
+@pytest.mark.parametrize("limit", [0.0, LIMIT, 0.1])
+def test_the_averaged_gradient_is_clipped(limit):
+    """The reference's and NVIDIA's GNMT: REF gnmt/pytorch/seq2seq/train/fp_optimizers.py."""
+    for mine, expected in zip(*one_step(limit, of_sum=True), strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("limit", [0.0, LIMIT, 0.1])

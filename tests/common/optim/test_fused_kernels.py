@@ -15,8 +15,8 @@ from common.optim import fused_kernels
 from common.optim.optimizers import Whole
 from tests.common.optim.test_optimizers import RULES
 from tests.common.optim.test_optimizers_adaptive import ADAPTIVE
-from tests.common.run.rules import KINDS, problem, worst
 from tests.common.train import toy
+from tests.timetotrain.run.rules import KINDS, problem, worst
 
 CONFIGS = {**RULES, **ADAPTIVE, "sgd scaled nesterov": Optimizer("sgd", nesterov=True, scaled_momentum=True)}
 WITH_KERNEL = [name for name, config in CONFIGS.items() if fused_kernels.has_kernel(config, Whole("kernel"))]

@@ -14,7 +14,7 @@ from common.config.schema import Optimizer
 from common.errors import UserError
 from common.optim import optimizers
 from tests.common.distributed import updates
-from tests.common.run.rules import KINDS, SHAPES, STEPS, problem, run, worst
+from tests.timetotrain.run.rules import KINDS, SHAPES, STEPS, problem, run, worst
 
 # tpu-v3-2048 (scaled momentum, L2 twice, epsilon), tpu-v3-8192 (unscaled), and others around them.
 RULES = {

@@ -12,7 +12,7 @@ import tf_keras
 from common.config.schema import Optimizer
 from common.errors import UserError
 from common.optim import optimizers
-from tests.common.run.rules import KINDS, STEPS, problem, run, worst
+from tests.timetotrain.run.rules import KINDS, STEPS, problem, run, worst
 
 # GNMT's Adam, the Transformer's LazyAdam at 512 and 2048 sequences (docs/sources.md, mlperf 1.4 and 1.5), and the
 # solvers of the LEGW studies.

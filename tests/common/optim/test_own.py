@@ -16,11 +16,13 @@ from common.config.digest import digest
 from common.config.schema import Optimizer, RunConfig, Schedule
 from common.errors import UserError
 from common.optim import optimizers, schedules
-from common.search import __main__ as search
-from common.search import space
+from timetotrain.search import __main__ as search
+from timetotrain.search import space
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/add-an-optimizer.md").read_text()
+
+EXAMPLES = {"num_train_examples": 10, "num_eval_examples": 1}
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def test_the_page_has_twenty_lines_or_so():
 
 
 def test_other_code_has_another_digest(mine):
-    config = RunConfig(optimizer=Optimizer("mine:lion"), division="open")
+    config = RunConfig(optimizer=Optimizer("mine:lion"), division="open", **EXAMPLES)
     config.validate()
     before = digest(config)
     assert digest(config) == before
@@ -77,8 +79,8 @@ def test_other_code_has_another_digest(mine):
 def test_a_closed_run_is_refused(mine):
     for part in ({"optimizer": Optimizer("mine:lion")}, {"schedule": Schedule("mine:triangle")}):
         with pytest.raises(UserError, match="log the run as --config.division=open"):
-            RunConfig(**part).validate()
-        RunConfig(**part, division="open").validate()
+            RunConfig(**part, **EXAMPLES).validate()
+        RunConfig(**part, **EXAMPLES, division="open").validate()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_a_schedule_that_is_no_curve_is_one_line(mine):
 
 def test_a_search_takes_it(mine):
     arguments = ["mnist", "--system=cpu-tiny", "--data-dir=.", "--space", "optimizer.name=mine:lion,adam"]
-    args = search._parser().parse_args(arguments)
+    args = search.parser().parse_args(arguments)
     base = search._base(args, [])
     spaces = space.parse(
         args.space, dataclasses.replace(base, optimizer=dataclasses.replace(base.optimizer, epsilon=1e-8))

@@ -12,7 +12,7 @@ import tarfile
 import pytest
 
 from common.errors import UserError
-from common.text import bleu, own_data, parallel, subwords
+from common.text import bleu, custom_text, parallel, subwords
 
 pytest.importorskip("official.nlp.metrics.bleu", reason="tf-models-official absent")
 SHARED = pathlib.Path(os.environ.get("SHARED_DATA", pathlib.Path(__file__).parents[3] / "../shared/data"))
@@ -182,7 +182,7 @@ def test_damaged_gzip_of_both_sides_is_one_line(tmp_path):
     packed = gzip.compress(b"".join(b"%d\t%d\n" % (i, i * i) for i in range(1000)))
     (tmp_path / "a.tsv.gz").write_bytes(packed[:20] + b"\xff" * 40 + packed[60:])
     with pytest.raises(UserError, match="a.tsv.gz: cannot read .*; get a sound copy"):
-        list(own_data._tabbed(tmp_path / "a.tsv.gz"))
+        list(custom_text._tabbed(tmp_path / "a.tsv.gz"))
 
 
 def test_gzip_is_read(tmp_path):

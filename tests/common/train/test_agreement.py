@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -49,6 +50,25 @@ def decided(*told):
         thread.join(30)
     assert found == [found[0]] * len(told)
     return found[0]
+
+
+def test_processes_meet():
+    """No process goes on before the last one has come."""
+    peers, seen = Peers(3), []
+
+    def meet(rank):
+        if rank == 0:
+            time.sleep(0.1)
+            seen.append("last")
+        Agreement(Replicas(peers, rank)).meet()
+        seen.append(rank)
+
+    threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert seen[0] == "last" and sorted(seen[1:]) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from bench.long_run import Held, held
 from common.train import checkpoint, events
 from common.train.loop import Loop
+from lab.bench.long_run import Held, held
 from tests.common.train.test_checkpoint import everything, toy_loop
 
 

@@ -94,6 +94,35 @@ def test_loop_equals_a_naive_one(accumulation):
         np.testing.assert_allclose(mine, other, rtol=1e-10, atol=1e-12)
 
 
+def test_the_data_are_touched_when_the_clock_runs(monkeypatch):
+    """The time is taken, all processes meet, run_start is told, and only then is any of the data read."""
+    seen = []
+
+    class Watched(toy.Task):
+        def check_data(self):
+            seen.append("check")
+
+        def train_input(self, *arguments):
+            seen.append("train")
+            return super().train_input(*arguments)
+
+        def eval_input(self, *arguments):
+            seen.append("eval")
+            return super().eval_input(*arguments)
+
+    loop = make(Watched, quality_target=NEVER, train_epochs=1)
+    monkeypatch.setattr(loop._agreement, "meet", lambda: seen.append(time.time()))
+    loop.compile()
+    run = loop.run()
+    before, started = time.time(), next(run)
+    assert isinstance(started, events.RunStarted)
+    (met,) = seen
+    assert before <= started.time <= met
+    next(run)
+    assert seen[1] == "check" and {"train", "eval"} <= set(seen[2:])
+    list(run)
+
+
 def test_events_in_order_and_times_monotone():
     loop = make(quality_target=NEVER, train_epochs=2)
     loop.compile()

@@ -11,11 +11,11 @@ from common.config.schema import Optimizer
 from common.distributed import replicas as backends
 from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.run.mllog import RunLog
 from common.train import checkpoint, events, loss_scale
 from common.train.loop import Loop
 from tests.common.distributed import updates
 from tests.common.train import toy
+from timetotrain.run.mllog import RunLog
 
 DYNAMIC = {"loss_scale_growth_steps": 3}
 # In fp16 the gradients of a loss times this overflow; a few halvings later they do not.

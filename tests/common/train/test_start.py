@@ -12,7 +12,7 @@ from common.config.digest import digest
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
-from common.train import checkpoint, start
+from common.train import checkpoint, warm_start
 from common.train.step import State
 from resnet.presets import PRESETS
 from resnet.task import Task
@@ -30,14 +30,14 @@ def shaken(config):
     """A network with random weights and moments, as after training."""
     state, task = state_of(config)
     rng = np.random.default_rng(3)
-    for variable in start.variables(state.model).values():
+    for variable in warm_start.variables(state.model).values():
         noise = (
             rng.uniform(0.5, 1.5, variable.shape)
             if "variance" in variable.name
             else rng.normal(size=variable.shape)
         )
         variable.assign(noise)
-    start._set_moving(state, {n: v.numpy() for n, v in start.variables(state.model).items()})
+    warm_start._set_moving(state, {n: v.numpy() for n, v in warm_start.variables(state.model).items()})
     return state, task
 
 
@@ -49,14 +49,14 @@ def trained(tmp_path_factory):
 
 
 def values(state):
-    return {name: v.numpy() for name, v in start.variables(state.model).items()}
+    return {name: v.numpy() for name, v in warm_start.variables(state.model).items()}
 
 
 def test_another_number_of_classes_takes_all_but_the_head(trained):
     before, path = trained
     state, task = state_of(dataclasses.replace(TINY, num_classes=5))
     head = values(state)["fc/kernel"]
-    found = start.start(state, task, path)
+    found = warm_start.start(state, task, path)
     assert set(found.new) == {"fc/kernel", "fc/bias"} and found.left == []
     classes = TINY.num_classes
     assert f"{head.shape[0]}x{classes} there, {head.shape[0]}x5 here" in found.new["fc/kernel"]
@@ -72,7 +72,7 @@ def test_an_evaluation_after_the_start_has_the_same_moments(trained):
     from common.layers import batch_norm
 
     state, task = state_of(TINY)
-    start.start(state, task, trained[1])
+    warm_start.start(state, task, trained[1])
     before = values(state)
     batch_norm.merge_moments(state.model, state.replicas)
     for name, value in values(state).items():
@@ -99,7 +99,7 @@ def as_torchvision(arrays):
 def test_torchvisions_layout_is_read(trained, tmp_path):
     np.savez(tmp_path / "weights.npz", **as_torchvision(values(trained[0])))
     state, task = state_of(TINY)
-    found = start.start(state, task, tmp_path / "weights.npz")
+    found = warm_start.start(state, task, tmp_path / "weights.npz")
     assert not found.new and not found.left
     theirs = values(trained[0])
     for name, value in values(state).items():
@@ -111,7 +111,7 @@ def test_a_detector_takes_a_classifiers_backbone(trained):
     config = dataclasses.replace(module.PRESETS["cpu-tiny"], backbone_width=8, precision="fp32")
     task = benchmarks.module("maskrcnn", "task").Task(config, None)
     state = State(task, Single(), precision("fp32"))
-    found = start.start(state, task, trained[1])
+    found = warm_start.start(state, task, trained[1])
     assert {"conv1/kernel", "layer4.2.bn3/moving_variance"} <= set(found.matched)
     assert found.left == ["fc/bias", "fc/kernel"]
 
@@ -121,23 +121,23 @@ def test_a_file_of_another_network_is_one_line(trained, tmp_path):
     task = toy.Task(config)
     state = State(task, Single(), precision("fp32"))
     with pytest.raises(UserError, match="nothing fits this network; it has .*, the network dense.0/kernel"):
-        start.start(state, task, trained[1])
+        warm_start.start(state, task, trained[1])
     np.savez(tmp_path / "odd.npz", x=np.zeros(3))
     (tmp_path / "cut.npz").write_bytes(trained[1].read_bytes()[:5000])
     (tmp_path / "text.pth").write_text("no weights")
     for name in ("odd.npz", "cut.npz", "text.pth", "missing.pth", "weights.bin"):
         with pytest.raises(UserError) as caught:
-            start.start(state, task, tmp_path / name)
+            warm_start.start(state, task, tmp_path / name)
         assert name in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_frozen_stages_keep_their_weights_and_moments(trained):
     config = dataclasses.replace(TINY, frozen_stages=3, init=str(trained[1]))
     state, task = state_of(config)
-    start.start(state, task, config.init)
+    warm_start.start(state, task, config.init)
     names = {
         n
-        for n, v in start.variables(state.model).items()
+        for n, v in warm_start.variables(state.model).items()
         if v.ref() in {w.ref() for w in state.model.trainable_variables}
     }
     assert {n.split(".")[0].split("/")[0] for n in names} == {"layer3", "layer4", "fc"}
@@ -158,7 +158,7 @@ def test_frozen_stages_keep_their_weights_and_moments(trained):
 
 def test_too_many_frozen_stages_are_refused():
     with pytest.raises(UserError, match="config.frozen_stages=6: .* has 5 stages"):
-        state_of(dataclasses.replace(TINY, frozen_stages=6))
+        dataclasses.replace(TINY, frozen_stages=6).validate()
 
 
 def test_a_later_field_at_its_default_leaves_the_digest():

@@ -14,7 +14,7 @@ import pytest
 from common.distributed.replicas.single import Single
 from common.layers import batch_norm
 from common.layers.precision import precision
-from common.train import start
+from common.train import warm_start
 from common.train.step import State
 from resnet.presets import PRESETS
 from resnet.task import Task
@@ -25,7 +25,7 @@ SCRIPT = pathlib.Path(__file__).with_name("torch_resnet50.py")
 
 @functools.cache
 def torch_python():
-    """This interpreter, TORCH_PYTHON, or the one that `python -m bench.resnet_step --torch` installs."""
+    """This interpreter, TORCH_PYTHON, or the one that `python -m lab.bench.resnet_step --torch` installs."""
     if importlib.util.find_spec("torch"):
         return sys.executable
     for path in (os.environ.get("TORCH_PYTHON"), ROOT / ".cache/torch-venv/bin/python"):
@@ -42,7 +42,7 @@ def logits(folder, side, width):
     config = dataclasses.replace(base, image_size=side, width=width, num_classes=7, precision="fp32")
     task = Task(config, None)
     state = State(task, Single(), precision("fp32"))
-    found = start.start(state, task, folder / "resnet50.pth")
+    found = warm_start.start(state, task, folder / "resnet50.pth")
     assert not found.new and not found.left
     batch_norm.merge_moments(state.model, state.replicas)
     images = np.load(folder / "images.npy")

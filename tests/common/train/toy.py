@@ -59,6 +59,9 @@ class Task(task.Task):
     def check_input(self) -> None:
         pass
 
+    def check_data(self) -> None:
+        pass
+
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         batch = self.config.micro_batch_size
         x = inputs = replicas.model_input([FEATURES], batch, precision.variable)

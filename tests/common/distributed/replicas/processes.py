@@ -64,7 +64,7 @@ def require(backend: str) -> None:
     if backend == "horovod" and importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod is not installed (make horovod)")
     if backend == "pjrt" and importlib.util.find_spec("jax") is None:
-        pytest.skip("jax is not installed (make pjrt)")
+        pytest.skip("jax is not installed (make setup)")
 
 
 def run(

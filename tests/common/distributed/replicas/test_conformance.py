@@ -188,7 +188,9 @@ def check_run(results, expected, tolerance, moments=True):
 def test_toy_runs_free_as_on_one_replica(worlds, backend, number, name, group):
     expected = single_run(name, group * 16 // number)
     assert len(expected[1]) == 5
-    check_run(worlds(backend, number)[f"toy {name} {group}"], expected, {"fp64": 1e-8, "fp32": 1e-5}[name])
+    # The roundings of 20 float32 steps: eight replicas of pjrt differ by 1.4e-5 (jaxlib 0.7.1: 7e-6), others by less.
+    tolerance = {"fp64": 1e-8, "fp32": 2e-5 if (backend, number) == ("pjrt", 8) else 1e-5}[name]
+    check_run(worlds(backend, number)[f"toy {name} {group}"], expected, tolerance)
 
 
 def test_accumulated_micro_batches_equal_one_large_batch():

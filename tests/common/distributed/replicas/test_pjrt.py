@@ -24,7 +24,7 @@ from tests.common.distributed.replicas.test_replicas import (
 )
 from tests.common.train import toy
 
-pytest.importorskip("jax", reason="jax is not installed (make pjrt)")
+pytest.importorskip("jax", reason="jax is not installed (make setup)")
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_compiled_programs_are_kept_in_a_folder(pjrt, tmp_path):
     before = {name: getattr(jax.config, name) for name in names}
     hits = []
     jax.monitoring.register_event_listener(lambda event, **_: hits.append(event))
-    from jax._src import compilation_cache
+    from jax.experimental.compilation_cache import compilation_cache
 
     try:
         for name, value in names.items():
@@ -210,7 +210,9 @@ def test_what_it_refuses(pjrt, monkeypatch):
     with pytest.raises(UserError, match="replica's number as a constant"):
         pjrt.run(lambda x: tf.slice(x, [pjrt.replica_id()], [1]), (tf.range(8.0),))
     monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(UserError, match="^config.replicas=pjrt: jax is not installed here; run `make pjrt`$"):
+    with pytest.raises(
+        UserError, match="^config.replicas=pjrt: jax is not installed here; run `make setup`$"
+    ):
         backends.make(RunConfig(replicas="pjrt"))
 
 

@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from common.config.schema import Communication, Optimizer
 from common.distributed import replicas as backends
-from common.train import entries
+from common.train import checkpoint_variables
 from common.train.loop import Loop
 from tests.common.export import network
 from tests.common.export.test_replicas import CASES, MORE
 from tests.common.train import toy
 
-pytest.importorskip("jax", reason="jax is not installed (make pjrt)")
+pytest.importorskip("jax", reason="jax is not installed (make setup)")
 
 STEPS, EVALUATIONS = 3, 2
 
@@ -50,8 +50,8 @@ def trained(backend, name, in_call=1):
     held_out = loop._dataset(lambda shard: task.eval_input(shard, loop._batch_size(False)))
     result = loop._call(loop._block.batches(train), iter(held_out), STEPS, EVALUATIONS)
     assert result.complete
-    state = entries.values(loop.state) | {
-        n: loop.replicas.all_values(v) for n, v in entries.moving(loop.state).items()
+    state = checkpoint_variables.values(loop.state) | {
+        n: loop.replicas.all_values(v) for n, v in checkpoint_variables.moving(loop.state).items()
     }
     return result, state
 

@@ -1,1 +1,0 @@
-"""Programs that scripts of bench/ start as processes and that are no contenders."""

@@ -1,0 +1,314 @@
+"""Makes the preset `here`: this machine's devices, a batch that fits, a schedule for the size of the data.
+
+`--system=here` starts from the benchmark's nearest small preset, that for real data of one's own or that for the
+generated data, and replaces what depends on the machine and on the data; docs/here.md states the rules. A field that
+the command line gives stays as given, and the others follow it. Such a run has no target unless one is given, and is
+logged as a smoke run: it is no MLPerf result. TensorFlow-free.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from common.config import data_description, hardware
+from common.config import overrides as configs
+from common.config.hardware import Machine
+from common.config.legw import legw
+from common.config.schema import RunConfig
+from common.errors import UserError
+
+NAME, TINY = "here", "cpu-tiny"
+# The generated data's note, which common/data/tiny_data.py writes.
+TINY_NOTE = "tiny.json"
+# Parts of a memory that a batch may fill: the host also holds the input's buffers, the framework and other programs.
+HOST_PART, GPU_PART = 0.5, 0.8
+# jax's client takes no more of a GPU (XLA_PYTHON_CLIENT_MEM_FRACTION's default, docs.jax.dev, "GPU memory allocation").
+JAX_PART = 0.75
+RESERVE_BYTES = 1 << 30  # TensorFlow, the weights of a small preset and their slots.
+# At least so many steps in a run, though not with fewer examples in a batch, of which batch norm takes its moments.
+LEAST_STEPS, LEAST_BATCH = 500, 4
+EVALUATIONS = 10
+WARMUP_PART = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What a benchmark's presets.py says for `here`.
+
+    Attributes:
+      own: the preset nearest to real data of one's own.
+      example_bytes: memory that an example of the batch takes in a training step, in bytes, as a function of the
+        configuration; measured by lab/bench/batch_memory.py and scaled by the sizes of the configuration.
+      gpu_batch: the most examples that a GPU gets.
+      tiny: the preset of the generated data.
+      choices: further fields as a function of (configuration, machine, bytes of the data folder): {path: (value, why)}.
+    """
+
+    own: str
+    example_bytes: Callable[[Any], float]
+    gpu_batch: int
+    tiny: str = TINY
+    choices: Callable[[Any, Machine, int], Mapping[str, tuple[Any, str]]] = lambda *_: {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A field that was chosen for this machine or data, and why; the first one is the preset to start from."""
+
+    field: str
+    value: Any
+    why: str
+
+    def __str__(self) -> str:
+        value = f"{self.value:.4g}" if isinstance(self.value, float) else str(self.value)
+        return f"{self.field}={value}: {self.why}"
+
+
+def fitting(data_dir: str | None) -> str | None:
+    """Returns the preset that a folder of data asks for, where nobody names one; None where it asks for none.
+
+    Data of one's own, which `timetotrain data` has described, ask for `here`, generated ones for `cpu-tiny`.
+    """
+    if not data_dir or "://" in data_dir:
+        return None
+    if (pathlib.Path(data_dir) / data_description.NAME).is_file():
+        return NAME
+    return TINY if (pathlib.Path(data_dir) / TINY_NOTE).is_file() else None
+
+
+def taken(system: str, data_dir: str) -> str:
+    """Returns the line that says that `fitting` has taken a preset."""
+    kind = "your own" if system == NAME else "generated"
+    return f"system   {system}, since the data in {data_dir} are {kind}; --system=NAME takes another preset"
+
+
+def configure(
+    module: ModuleType,
+    overrides: Sequence[tuple[str, str]],
+    replicas: str | None,
+    seed: int | None,
+    data_dir: str | None,
+) -> tuple[RunConfig, list[Choice]]:
+    """As common.config.overrides.configure, of `here`: returns the validated configuration and what was chosen.
+
+    Raises:
+      UserError: the data are another benchmark's, or an override is wrong or contradicts them.
+    """
+    if replicas:
+        overrides = [("replicas", replicas), *overrides]
+    description = data_description.read(data_dir)
+    if description is not None:
+        data_description.check_fields(module.PRESETS[module.HERE.own], description)
+    data = None if description is None else {**description.defaults, **description.fields}
+    config, chosen = choose(module, overrides, data, data_dir)
+    if description is not None:  # Refuses an override that contradicts the data.
+        config = data_description.apply(config, description, overrides)
+    if seed is not None:
+        config = dataclasses.replace(config, seed=seed)
+    config.validate()
+    return config, chosen
+
+
+def choose(
+    module: ModuleType,
+    overrides: Sequence[tuple[str, str]] = (),
+    data: Mapping[str, Any] | None = None,
+    data_dir: str | None = None,
+    machine: Machine | None = None,
+) -> tuple[RunConfig, list[Choice]]:
+    """Returns the configuration `here` and what was chosen.
+
+    Args:
+      module: the benchmark's presets.py, with PRESETS and HERE.
+      overrides: [(path, value)] of the command line; these fields are not chosen.
+      data: {path: value} of the fields that the data fix, from their description; None where there is none.
+      data_dir: the folder with the data; None: the generated data, or none is needed.
+      machine: this machine by default.
+
+    Raises:
+      UserError: an unknown field or value among the overrides.
+    """
+    machine = machine or hardware.detect()
+    rule: Rule = module.HERE
+    folder = pathlib.Path(data_dir) if data_dir and "://" not in data_dir else None
+    generated = data is None and (data_dir is None or (folder is not None and (folder / TINY_NOTE).exists()))
+    base = module.PRESETS[rule.tiny if generated else rule.own]
+    chosen = _Chosen(_start(base), {path for path, _ in overrides})
+    why = f"the nearest for {'generated data' if generated else 'real data'}; the machine: {machine}"
+    chosen.list.append(Choice("preset", base.system, why))
+    for path, value in (data or {}).items():
+        chosen.take(path, value, "of the data")
+    chosen.given |= set(data or {})
+    for path, value in overrides:
+        if path != "legw":
+            chosen.config = configs.override(chosen.config, path, value)
+    _devices(chosen, machine)
+    _batch(chosen, rule, machine, base, seen=_epochs(chosen, base) * _examples(chosen.config))
+    _schedule(chosen, base)
+    for path, (value, why) in rule.choices(chosen.config, machine, _bytes(folder)).items():
+        chosen.take(path, value, why)
+    for path, value in overrides:
+        if path == "legw":
+            chosen.config = configs.override(chosen.config, path, value)
+    return chosen.config, chosen.list
+
+
+class _Chosen:
+    """A configuration in the making; fields in `given` stay as they are."""
+
+    def __init__(self, config: RunConfig, given: set[str]):
+        self.config, self.given = config, given
+        self.list: list[Choice] = []
+
+    def take(self, path: str, value: Any, why: str) -> None:
+        """Sets a field unless the command line has given it."""
+        if path in self.given or operator.attrgetter(path)(self.config) == value:
+            return
+        self.config = with_field(self.config, path, value)
+        self.list = [choice for choice in self.list if choice.field != path] + [Choice(path, value, why)]
+
+
+def _start(base: RunConfig) -> RunConfig:
+    return dataclasses.replace(
+        base,
+        system=NAME,
+        hardware="local",
+        division="open",
+        smoke_run=True,
+        checkpoint_blocks=1,
+        source=f"chosen for the machine and the data of this run, from the preset {base.system}",
+        **dict.fromkeys(base.target_fields),
+    )
+
+
+def _devices(chosen: _Chosen, machine: Machine) -> None:
+    if machine.jax and "replicas" not in chosen.given and chosen.config.compile != "off":
+        chosen.take("replicas", "pjrt", "jax sees the GPU" + "s" * (len(machine.gpus) > 1))
+        chosen.take("num_replicas", len(machine.gpus), "one replica a GPU")
+    elif not {"replicas", "num_replicas"} & chosen.given and len(machine.gpus) > 1:
+        chosen.take("replicas", "mirrored", f"{len(machine.gpus)} GPUs in one process")
+        chosen.take("num_replicas", len(machine.gpus), "one replica a GPU")
+    if chosen.config.precision == "bf16" and not machine.bf16:
+        chosen.take("precision", "fp32", "no instructions for bfloat16 here")
+
+
+def _batch(chosen: _Chosen, rule: Rule, machine: Machine, base: RunConfig, seen: float) -> None:
+    """Chooses the batches and, by LEGW, the rate and warmup of the training batch; `seen`: examples of all epochs."""
+    config = chosen.config
+    groups, cost = config.num_groups, rule.example_bytes(config)
+    part = JAX_PART if config.replicas == "pjrt" else GPU_PART
+    memory = (part * min(machine.gpus) if machine.gpus else HOST_PART * machine.memory) - RESERVE_BYTES
+    fits = max(1, int(memory / cost))
+    device = rule.gpu_batch if machine.gpus else power_of_two(base.global_batch_size)
+    busy = (
+        "enough to keep a GPU busy"
+        if machine.gpus
+        else f"about that of {base.system}; a CPU gains little by more"
+    )
+    steps = min(LEAST_STEPS, base.train_epochs * _examples(base) / base.global_batch_size)
+    limits = [
+        (fits * groups, f"the memory holds {fits} of {cost / 1e6:.2g} MB a device"),
+        (device * groups, busy),
+        (max(seen / steps, LEAST_BATCH * groups), f"leaves {steps:.0f} steps for {seen:.0f} examples"),
+    ]
+    most, why = min(limits)
+    parts = groups * config.accumulation_steps
+    chosen.take("global_batch_size", power_of_two(most / parts) * parts, f"a power of two a device; {why}")
+    while "global_batch_size" not in chosen.given and _refused(chosen.config):
+        half = chosen.config.global_batch_size // 2
+        if half < parts:
+            break
+        chosen.take("global_batch_size", half, "the data are too few for more")
+    _rate(chosen, base)
+    needed = power_of_two(max(1, 2 * -(-config.examples_per_evaluation // groups) - 1))
+    largest = min(needed, fits, max(device, base.eval_batch_size))
+    chosen.take("eval_batch_size", power_of_two(largest) * groups, "a power of two that fits")
+
+
+def _refused(config: RunConfig) -> bool:
+    """Whether the benchmark refuses the configuration, with as large an evaluation batch."""
+    try:
+        dataclasses.replace(config, eval_batch_size=config.global_batch_size).validate()
+    except UserError:
+        return True
+    return False
+
+
+def _rate(chosen: _Chosen, base: RunConfig) -> None:
+    """Scales the rate and the lengths by LEGW to the batch."""
+    ratio = chosen.config.global_batch_size / base.global_batch_size
+    if ratio == 1:
+        return
+    scaled = legw(base, ratio)
+    why = f"LEGW (common/config/legw.py): {ratio:.3g} times the batch of {base.system}"
+    for path in (
+        "optimizer.base_learning_rate",
+        *(f"schedule.{name}" for name in ("initial_learning_rate", "warmup_epochs")),
+        *(f"schedule.{name}" for name in ("decay_start_step", "decay_interval")),
+    ):
+        chosen.take(path, operator.attrgetter(path)(scaled), why)
+
+
+def _epochs(chosen: _Chosen, base: RunConfig) -> float:
+    """Chooses the epochs; returns what the rule says, given or not."""
+    size, before = _examples(chosen.config), _examples(base)
+    if size == before:
+        return base.train_epochs
+    epochs = float(max(1, round(base.train_epochs * math.sqrt(before / size))))
+    why = f"{base.system} has {base.train_epochs:g} of {before} examples, these are {size}"
+    chosen.take("train_epochs", epochs, f"{why}; the steps grow with the root")
+    return epochs
+
+
+def _schedule(chosen: _Chosen, base: RunConfig) -> None:
+    """Stretches the schedule to the epochs and steps of the run."""
+    epochs, schedule = chosen.config.train_epochs, chosen.config.schedule
+    stretch = epochs / base.train_epochs
+    steps = stretch * _examples(chosen.config) / _examples(base)
+    if stretch != 1:
+        chosen.take("epochs_per_block", float(max(1, round(epochs / EVALUATIONS))), "some ten evaluations")
+        chosen.take("first_block_epochs", 0.0, "some ten evaluations")
+        chosen.take("eval_epochs", (), "some ten evaluations")
+    why = "stretched with the run"
+    part = max(WARMUP_PART, base.schedule.warmup_epochs / base.train_epochs)
+    # A short run needs the preset's steps of warmup too: SSD's loss stays high with a quarter of them.
+    least = schedule.warmup_epochs * _examples(base) / _examples(chosen.config)
+    warmup = min(max(schedule.warmup_epochs * stretch, least), part * epochs)
+    steps_of = f"not fewer steps than {base.system}, at most {part:.2g} of the run"
+    chosen.take("schedule.warmup_epochs", warmup, f"{why}, {steps_of}")
+    chosen.take("schedule.boundaries", tuple(b * stretch for b in schedule.boundaries), why)
+    chosen.take("schedule.train_epochs", schedule.train_epochs * stretch, why)
+    chosen.take("schedule.warmup_steps", float(math.ceil(schedule.warmup_steps * steps)), why)
+    for path in ("schedule.decay_start_step", "schedule.decay_interval"):
+        chosen.take(path, math.ceil(operator.attrgetter(path)(chosen.config) * steps), why)
+
+
+def _examples(config: RunConfig) -> int:
+    """Returns the examples of an epoch, in the unit of the batch and for the smallest batch."""
+    return max(1, dataclasses.replace(config, global_batch_size=config.num_groups).examples_per_epoch)
+
+
+def power_of_two(value: float) -> int:
+    """Returns the largest power of two of at most `value`, at least 1."""
+    return 1 << max(0, int(value).bit_length() - 1)
+
+
+def with_field(config: Any, path: str, value: Any) -> Any:
+    """Returns `config` with the field at `path` replaced; lists become tuples, as from JSON."""
+    head, _, rest = path.partition(".")
+    value = tuple(value) if isinstance(value, list) else value
+    value = with_field(getattr(config, head), rest, value) if rest else value
+    return dataclasses.replace(config, **{head: value})
+
+
+def _bytes(folder: pathlib.Path | None) -> int:
+    """Returns the size of the files in a folder; 0 where there is none."""
+    if folder is None or not folder.is_dir():
+        return 0
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())

@@ -1,0 +1,260 @@
+"""Reads and writes DATA_DIR/description.json, what `timetotrain data` says of the records there. TensorFlow-free.
+
+A run takes from it what the data decide (number of classes, of examples, size of the vocabulary), so that nobody types
+it again, and refuses an override that contradicts it. A folder without a description is read as before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from common.config import overrides as configs
+from common.config.schema import RunConfig
+from common.errors import UserError
+from common.files import is_plain_name, sha256, stays_inside, write_atomically
+
+C = TypeVar("C", bound=RunConfig)
+NAME = "description.json"
+FORMAT = 1
+BACKGROUND = "background"
+_COUNTS = ("num_train_examples", "num_eval_examples")  # The fields of every benchmark that data decide.
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What a folder of records holds.
+
+    Attributes:
+      benchmark: the benchmark that reads the records.
+      labels: names of the network's outputs, in their order; the first one of a detector is BACKGROUND. Empty for text.
+      fields: {path of a configuration's field: value} that the data fix.
+      defaults: {path: value} that fit the data; an override may choose another value.
+      files: {name: [bytes, SHA-256]} of every file that a run reads.
+      digest: SHA-256 over the names, sizes and hashes of `files`.
+      made_by: what wrote the records.
+      split: {"train": number, "eval": number} of examples, as a person counts them: images, videos, sentence pairs.
+      broken: one line for each thing of the source that is left out.
+    """
+
+    benchmark: str
+    labels: tuple[str, ...]
+    fields: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    files: Mapping[str, Sequence[Any]]
+    digest: str
+    made_by: str
+    split: Mapping[str, int]
+    broken: tuple[str, ...] = ()
+
+
+_KINDS = {
+    "benchmark": str,
+    "labels": list,
+    "fields": dict,
+    "defaults": dict,
+    "files": dict,
+    "digest": str,
+    "made_by": str,
+    "split": dict,
+    "broken": list,
+}
+
+
+def listed(data_dir: str | os.PathLike, names: Iterable[str]) -> dict[str, list[Any]]:
+    """Returns {name: [bytes, SHA-256]} of files in `data_dir`, as `Description.files` has it.
+
+    Raises:
+      UserError: a file cannot be read.
+    """
+    found: dict[str, list[Any]] = {}
+    for name in sorted(names):
+        path = Path(data_dir, name)
+        try:
+            found[name] = [path.stat().st_size, sha256(path)]
+        except OSError as error:
+            raise UserError(f"{path}: cannot read: {error.strerror}; convert the data again") from error
+    return found
+
+
+def digest(files: Mapping[str, Sequence[Any]]) -> str:
+    """Returns the SHA-256 over names, sizes and hashes of `files`, in hexadecimal."""
+    lines = "".join(f"{name}\t{files[name][0]}\t{files[name][1]}\n" for name in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def write(data_dir: str | os.PathLike, description: Description) -> Path:
+    """Writes the description whole, the last step of a conversion; returns its path.
+
+    Raises:
+      UserError: the folder cannot be written.
+    """
+    path = Path(data_dir, NAME)
+    content = {"format": FORMAT, **dataclasses.asdict(description)}
+    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    return path
+
+
+def begin(data_dir: str | os.PathLike, benchmark: str) -> None:
+    """Marks the records in `data_dir` as unfinished until `write` describes them; `read` refuses them till then.
+
+    Raises:
+      UserError: the folder cannot be written.
+    """
+    content = {"format": FORMAT, "benchmark": benchmark, "unfinished": True}
+    write_atomically(Path(data_dir, NAME), json.dumps(content).encode())
+
+
+def unfinished(data_dir: str | os.PathLike) -> str | None:
+    """Returns the benchmark of an interrupted conversion in `data_dir`; None without one."""
+    try:
+        content = json.loads(Path(data_dir, NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return str(content.get("benchmark")) if isinstance(content, dict) and content.get("unfinished") else None
+
+
+def read(data_dir: str | os.PathLike | None) -> Description | None:
+    """Returns the description in `data_dir`; None without one, without a folder, or for an object store's address.
+
+    Raises:
+      UserError: the description is damaged, of another version or of unfinished records, or a file that it names is
+        missing or has another size.
+    """
+    if not data_dir or "://" in os.fspath(data_dir):
+        return None
+    path = Path(data_dir, NAME)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(f"{path}: cannot read: {error.strerror}; make it readable") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: no JSON ({error}); convert the data again") from error
+    description = _checked(path, content)
+    _check_files(path, description)
+    return description
+
+
+def _checked(path: Path, content: Any) -> Description:
+    again = "convert the data again"
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = content.get("format") if isinstance(content, dict) else None
+        raise UserError(f"{path}: format {found!r}, this version reads {FORMAT}; {again}")
+    if content.get("unfinished"):
+        raise UserError(
+            f"{path}: the conversion has not finished; give the same `timetotrain data` command again"
+        )
+    for name, kind in _KINDS.items():
+        if not isinstance(content.get(name), kind):
+            what = {str: "a text", list: "a list", dict: "an object"}[kind]
+            raise UserError(f"{path}: {name} is {content.get(name)!r}, not {what}; {again}")
+    for name in ("labels", "broken"):
+        wrong = [value for value in content[name] if not isinstance(value, str)]
+        if wrong:
+            raise UserError(f"{path}: {name} holds {wrong[0]!r}, not a text; {again}")
+    values = {name: tuple(content[name]) if kind is list else content[name] for name, kind in _KINDS.items()}
+    description = Description(**values)
+    try:
+        sound = digest(description.files) == description.digest
+    except (TypeError, IndexError, KeyError):
+        sound = False
+    if not sound:
+        raise UserError(f"{path}: digest does not belong to its files; {again}")
+    for name, entry in description.files.items():
+        pair = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], int)
+        if not pair or not is_plain_name(name):
+            raise UserError(f"{path}: files holds {name[:80]!r}, which is no file of this folder; {again}")
+    return description
+
+
+def _check_files(path: Path, description: Description) -> None:
+    for name, (size, _) in description.files.items():
+        file = path.with_name(name)
+        try:
+            found = file.stat().st_size
+        except OSError as error:
+            raise UserError(
+                f"{file}: {NAME} names it, but {error.strerror}; convert the data again"
+            ) from error
+        if found != size:
+            raise UserError(f"{file}: has {found} bytes, {NAME} says {size}; convert the data again")
+
+
+def apply(config: C, description: Description, given: Sequence[tuple[str, str]] = ()) -> C:
+    """Returns `config` with the fields that the data decide, validated.
+
+    Args:
+      config: of a preset, overrides applied.
+      description: of the data.
+      given: the overrides, [(path, value)], as `overrides.split_overrides` returns them.
+
+    Raises:
+      UserError: the data are another benchmark's, an override contradicts them, or the description names a field that
+        the configuration does not have.
+    """
+    check_fields(config, description)
+    typed = {path for path, _ in given}
+    for path, value in description.defaults.items():
+        if path not in typed:
+            config = _set(config, path, value)
+    for path, value in description.fields.items():
+        filled = _set(config, path, value)
+        if path in typed and filled != config:
+            raise UserError(
+                f"--config.{path}={dict(given)[path]} contradicts the data, whose {NAME} says {value}; leave it out"
+            )
+        config = filled
+    config.validate()
+    return config
+
+
+def check_fields(config: RunConfig, description: Description) -> None:
+    """Refuses data of another benchmark, or with fields that the configuration does not have.
+
+    Raises:
+      UserError: so.
+    """
+    if config.benchmark != description.benchmark:
+        raise UserError(
+            f"--data_dir: its {NAME} says that the data are for {description.benchmark}, not for {config.benchmark}; "
+            f"run {description.benchmark}, or convert them with `timetotrain data {config.benchmark}`"
+        )
+    for path, value in {**description.defaults, **description.fields}.items():
+        _set(config, path, value)
+
+
+def _set(config: C, path: str, value: Any) -> C:
+    """Sets a field that a description may set: what the data are like, never what code or files a run takes."""
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    try:
+        found = configs.override(config, path, text)
+    except UserError as error:
+        raise UserError(f"{NAME} in --data_dir: {error}; convert the data again") from error
+    top = path.partition(".")[0]
+    shared = top in {field.name for field in dataclasses.fields(RunConfig)} - set(_COUNTS)
+    if shared or path == config.weights_field or found.own_functions() != config.own_functions():
+        raise UserError(
+            f"{NAME} in --data_dir: sets config.{path}, which data do not decide; convert the data again"
+        )
+    if top == "data" and isinstance(value, str) and not stays_inside(value):
+        raise UserError(
+            f"{NAME} in --data_dir: config.{path}={value[:80]!r} leaves the folder; convert the data again"
+        )
+    return found
+
+
+def filled(config: C, data_dir: str | os.PathLike | None, given: Sequence[tuple[str, str]] = ()) -> C:
+    """Returns `config` with what the description in `data_dir` says; unchanged where there is none.
+
+    Raises:
+      UserError: as `read` and `apply`.
+    """
+    description = read(data_dir)
+    return apply(config, description, given) if description else config

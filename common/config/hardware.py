@@ -1,0 +1,154 @@
+"""Says what the present machine has to compute with: cores, memory, GPUs that jax or TensorFlow sees. TensorFlow-free.
+
+jax is not asked: nvidia-smi and the packages that are installed tell what it sees, in no time where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+
+from common import machine_tools
+
+_GIB = 1 << 30
+# CPU flags of instructions that multiply bfloat16 numbers, as /proc/cpuinfo names them.
+_BF16_FLAGS = {"amx_bf16", "avx512_bf16"}
+_BF16_CAPABILITY = (
+    8.0  # Ampere's compute capability, the first with bfloat16 (NVIDIA CUDA C++ Programming Guide).
+)
+# jax's runtimes for NVIDIA's GPUs: the oldest driver and the least compute capability that each takes (docs.jax.dev,
+# "Installing JAX").
+_RUNTIMES = {"jax-cuda13-plugin": (580, 7.5), "jax-cuda12-plugin": (525, 5.2)}
+_QUERY = ("memory.total", "compute_cap", "driver_version")
+_COUNT_GPUS = "import tensorflow as tf; print(len(tf.config.list_physical_devices('GPU')))"
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """The devices and memory of a machine.
+
+    Attributes:
+      cores: logical CPUs that this process may use.
+      memory: bytes of host memory, or of the control group's limit where that is less.
+      gpus: bytes of memory of each GPU that jax sees, or else TensorFlow.
+      bf16: whether what computes multiplies bfloat16 numbers in hardware.
+      jax: whether it is jax that sees the GPUs.
+    """
+
+    cores: int
+    memory: int
+    gpus: tuple[int, ...] = ()
+    bf16: bool = False
+    jax: bool = False
+
+    def __str__(self) -> str:
+        cores = f"{self.cores} CPU cores, {self.memory / _GIB:.0f} GiB"
+        if not self.gpus:
+            return cores
+        return f"{len(self.gpus)} GPUs with {min(self.gpus) / _GIB:.0f} GiB, {cores}"
+
+
+def detect(root: pathlib.Path = pathlib.Path("/")) -> Machine:
+    """Describes the present machine, from /proc and /sys below `root` and from nvidia-smi where it is installed."""
+    listed = _listed()
+    by_jax = of_jax(listed, os.environ)
+    gpus = by_jax or _of_tensorflow(listed)
+    capable = min((gpu.capability for gpu in gpus), default=0.0) >= _BF16_CAPABILITY
+    return Machine(
+        cores=len(os.sched_getaffinity(0)),
+        memory=_memory(root),
+        gpus=tuple(gpu.memory for gpu in gpus),
+        bf16=capable if gpus else bool(cpu_flags(root) & _BF16_FLAGS),
+        jax=bool(by_jax),
+    )
+
+
+def jax_gpus() -> int:
+    """Returns how many GPUs jax sees here; 0 at once where nvidia-smi is missing."""
+    return len(of_jax(_listed(), os.environ))
+
+
+def cpu_flags(root: pathlib.Path = pathlib.Path("/")) -> set[str]:
+    """The names of the processor's instructions, as /proc/cpuinfo below `root` has them; none where it is absent."""
+    return set(re.findall(r"\w+", _text(root / "proc/cpuinfo").partition("flags")[2].partition("\n")[0]))
+
+
+def _memory(root: pathlib.Path) -> int:
+    total = re.search(r"^MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"), re.M)
+    limits = [int(total[1]) * 1024] if total else []
+    for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = _text(root / name).strip()
+        limits += [int(text)] if text.isdigit() else []
+    return min(limits, default=4 * _GIB)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """What nvidia-smi says of a GPU: bytes of memory, compute capability, major version of the driver (0: unknown)."""
+
+    memory: int
+    capability: float
+    driver: int = 0
+
+
+def _listed() -> list[Gpu]:
+    return parse_gpus(machine_tools.nvidia_smi(*_QUERY))
+
+
+def of_jax(listed: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
+    """Returns those of the listed GPUs that jax takes: a runtime that fits is installed, and no variable hides them."""
+    platforms = environment.get("JAX_PLATFORMS", "")
+    if not listed or (platforms and not {"cuda", "gpu"} & set(platforms.split(","))):
+        return []
+    for package, (driver, capability) in _RUNTIMES.items():
+        if _installed(package):
+            fits = all(gpu.driver >= driver and gpu.capability >= capability for gpu in listed)
+            return _visible(listed, environment.get("CUDA_VISIBLE_DEVICES")) if fits else []
+    return []
+
+
+def _visible(listed: Sequence[Gpu], names: str | None) -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, by number or UUID; CUDA stops at the first wrong number."""
+    if names is None:
+        return list(listed)
+    found = []
+    for name in names.split(","):
+        number = int(name) if name.strip().isdigit() else 0
+        if not (name.strip().isdigit() or name.startswith(("GPU-", "MIG-"))) or number >= len(listed):
+            break
+        found.append(listed[number])
+    return found
+
+
+def _of_tensorflow(listed: Sequence[Gpu]) -> list[Gpu]:
+    """Those of the listed GPUs that TensorFlow can use."""
+    if not listed:
+        return []
+    # A TensorFlow without CUDA's libraries sees none of them, and CUDA_VISIBLE_DEVICES may hide some.
+    seen = machine_tools.output(sys.executable, "-c", _COUNT_GPUS, seconds=120).strip()
+    return list(listed[: int(seen)]) if seen.isdigit() else []
+
+
+def parse_gpus(rows: list[list[str]]) -> list[Gpu]:
+    """Returns the GPUs of nvidia-smi's rows: ["81559", "9.0", "580.65.06"]; the driver may be unknown."""
+    found = [re.fullmatch(r"(\d+),([\d.]+),(?:(\d+)[\d.]*|\D*)", ",".join(row)) for row in rows]
+    return [Gpu(int(m[1]) << 20, float(m[2]), int(m[3] or 0)) for m in found if m]
+
+
+def _installed(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,254 @@
+"""Checks a configuration for values that a later stage would refuse. TensorFlow-free.
+
+`RunConfig.validate` calls `check_values`, then the benchmark's own checks, then `check_stages`. The stages that would
+fail call the same function: `check_schedule`, `check_optimizer` and `check_backend`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from common.config import plugins
+from common.config.clock import Clock
+from common.config.ranges import at_least, one_of
+from common.errors import UserError, near
+
+PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
+RULESETS = ("0.6.0", "0.7.0")
+REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu", "pjrt")
+SUMMATIONS = ("flat", "hierarchical", "2d")
+WIRES = ("full", "bf16", "bf16_sum")
+OPTIMIZERS = ("sgd", "lars", "adam", "lazy_adam", "adagrad", "rmsprop", "adadelta")
+SCHEDULES = ("constant", "poly", "step", "cosine", "noam", "gnmt")
+WARMUPS = ("linear", "exponential")
+LARGEST_SEED = 2**32 - 1  # The largest that np.random.seed takes.
+_AVERAGES = ("momentum", "beta_1", "beta_2", "rho")
+
+
+def check_values(config: Any) -> None:
+    """Checks the fields that every benchmark has.
+
+    Args:
+      config: a RunConfig.
+
+    Raises:
+      UserError: a value is unknown or out of range, or two fields contradict each other.
+    """
+    one_of(config, "precision", PRECISIONS)
+    one_of(config, "ruleset", RULESETS)
+    one_of(config, "replicas", REPLICAS)
+    one_of(config, "division", ("closed", "open"))
+    one_of(config, "compile", ("auto", "on", "off"))
+    one_of(config, "communication.algorithm", SUMMATIONS)
+    one_of(config, "communication.wire", WIRES)
+    one_of(config, "steps_per_epoch_rounding", ("floor", "ceil"))
+    at_least(config, 1, "num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size")
+    at_least(config, 1, "steps_per_execution", "checkpoint_blocks", "schedule.width")
+    at_least(config, 0, "frozen_stages", "loss_scale_growth_steps")
+    at_least(config, 0, "communication.segments", "communication.group_size")
+    # Lengths; 0 derives most of them from another field.
+    at_least(config, 0, "train_steps", "steps_per_block", "first_block_steps")
+    at_least(config, 0, "train_epochs", "epochs_per_block", "first_block_epochs")
+    _check_evaluations(config)
+    _check_numbers(config)
+    _check_own_functions(config)
+    if not 0 <= config.seed <= LARGEST_SEED:
+        raise UserError(f"config.seed={config.seed}: must be at least 0 and at most {LARGEST_SEED}")
+    if config.frozen_stages > len(config.stages):
+        raise UserError(
+            f"config.frozen_stages={config.frozen_stages}: {config.model} has {len(config.stages)} stages that can be "
+            "frozen; use at most that"
+        )
+    if not 0 < config.loss_scale < math.inf:
+        raise UserError(f"config.loss_scale={config.loss_scale}: must be above 0; 1 scales nothing")
+    if config.quality_target is None and not config.smoke_run:
+        raise UserError(
+            "config.quality_target=none: such a run is no result; set config.smoke_run=true, or a target"
+        )
+    for name in config.target_fields:
+        if (value := getattr(config, name)) is not None and not math.isfinite(value):
+            raise UserError(f"config.{name}={value}: must be a finite number")
+    if config.smoke_run and config.division != "open":
+        raise UserError("config.smoke_run=True needs config.division=open: tiny data is no closed result")
+    _check_division(config)
+    check_backend(config)
+
+
+def check_stages(config: Any) -> None:
+    """Checks what the run's stages make of the fields: lengths, which depend on a benchmark's own, rule and schedule.
+
+    Raises:
+      UserError: no examples, a run of less than one step, or an optimizer or schedule that needs other fields.
+    """
+    check_optimizer(config.optimizer)
+    check_schedule(config.schedule, Clock.of(config).steps_per_epoch)
+
+
+def check_schedule(schedule: Any, steps_per_epoch: float) -> None:
+    """Checks a schedule.
+
+    Args:
+      schedule: the configuration's field.
+      steps_per_epoch: examples / batch, not rounded.
+
+    Raises:
+      UserError: an unknown kind or warmup, or a field that the kind needs has another value.
+    """
+    if not plugins.is_own(schedule.kind) and schedule.kind not in SCHEDULES:
+        raise _unknown("schedule.kind", schedule.kind, SCHEDULES)
+    if schedule.warmup_curve not in WARMUPS:
+        raise _unknown("schedule.warmup_curve", schedule.warmup_curve, WARMUPS)
+    if schedule.kind == "step" and not schedule.boundaries:
+        raise UserError("config.schedule.boundaries is empty: kind 'step' needs the epochs of its drops")
+    if schedule.kind == "noam" and schedule.warmup_length(steps_per_epoch) <= 0:
+        raise UserError("config.schedule.warmup_steps=0.0: kind 'noam' starts at infinity without a warmup")
+    if schedule.kind == "gnmt" and schedule.decay_interval < 1:
+        raise UserError(
+            f"config.schedule.decay_interval={schedule.decay_interval}: kind 'gnmt' needs a positive number of steps"
+        )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Checks the name of a rule, and its epsilon.
+
+    Raises:
+      UserError: an unknown name, or an epsilon of 0 where the rule would divide 0 by 0.
+    """
+    name = optimizer.name
+    if plugins.is_own(name):
+        return
+    if name not in OPTIMIZERS:
+        raise _unknown("optimizer.name", name, OPTIMIZERS)
+    starts_at_zero = name != "adagrad" or optimizer.initial_accumulator <= 0
+    if name not in ("sgd", "lars") and optimizer.epsilon <= 0 and starts_at_zero:
+        raise UserError(
+            f"config.optimizer.epsilon={optimizer.epsilon}: {name} would divide 0 by 0; "
+            "use a small number such as 1e-8"
+        )
+
+
+def check_backend(config: Any) -> None:
+    """Checks that the backend can do what other fields ask for.
+
+    Raises:
+      UserError: it cannot.
+    """
+    if config.replicas == "single" and config.num_replicas != 1:
+        raise UserError(
+            f"config.num_replicas={config.num_replicas}: the backend single has one; "
+            "use --config.replicas=mirrored, or --config.num_replicas=1"
+        )
+    if config.replicas == "pjrt" and config.compile == "off":
+        raise UserError("config.compile=off: config.replicas=pjrt compiles every step; use auto or on")
+    if config.replicas == "mirrored":
+        refuse_compile_on(config, "its programs cannot stand between exchanges")
+    if config.partitions > 1 and config.replicas in ("horovod", "multiworker"):
+        refuse_compile_on(config, f"config.partitions={config.partitions} exchanges in the forward pass")
+    if config.steps_per_execution > 1 and config.replicas != "pjrt":
+        raise UserError(
+            f"config.steps_per_execution={config.steps_per_execution}: config.replicas={config.replicas} has its "
+            "loop in TensorFlow; use 1, or config.replicas=pjrt"
+        )
+
+
+def refuse_compile_on(config: Any, why: str) -> None:
+    """Raises UserError where config.compile=on asks XLA for a step that it cannot compile."""
+    if config.compile == "on":
+        raise UserError(
+            f"config.compile=on: nothing of this run can be compiled (config.replicas={config.replicas}: {why}); "
+            "use auto or off"
+        )
+
+
+def check_one_shape(config: Any, shapes: int) -> None:
+    """Checks `steps_per_execution` of a benchmark whose training batches come in several shapes.
+
+    Raises:
+      UserError: a call of several steps, of batches of several shapes.
+    """
+    if config.steps_per_execution > 1 and shapes > 1:
+        raise UserError(
+            f"config.steps_per_execution={config.steps_per_execution}: batches here have {shapes} shapes, and a call "
+            "takes steps of one; use 1"
+        )
+
+
+def _check_division(config: Any) -> None:
+    """Raises UserError where batches do not divide among replicas, or replicas among groups."""
+    communication, partitions = config.communication, config.partitions
+    if communication.shard_in_blocks and not communication.shard_weight_update:
+        raise UserError(
+            "config.communication.shard_in_blocks=True needs config.communication.shard_weight_update=True"
+        )
+    if partitions < 1 or config.num_replicas % partitions:
+        raise UserError(
+            f"config.partitions={partitions} does not divide config.num_replicas={config.num_replicas}"
+        )
+    if partitions > 1 and config.optimizer.clip_replica_norm:
+        raise UserError(
+            f"config.optimizer.clip_replica_norm={config.optimizer.clip_replica_norm}: a replica of "
+            f"config.partitions={partitions} holds a part of a gradient; use clip_norm"
+        )
+    groups = "replicas" if partitions == 1 else f"groups of {partitions} replicas"
+    parts = config.num_groups * config.accumulation_steps
+    if config.global_batch_size % parts:
+        raise UserError(
+            f"config.global_batch_size={config.global_batch_size} does not divide into {config.num_groups} "
+            f"{groups} x {config.accumulation_steps} accumulation steps; use a multiple of {parts}"
+        )
+    if config.eval_batch_size % config.num_groups:
+        raise UserError(
+            f"config.eval_batch_size={config.eval_batch_size} does not divide by {config.num_groups} "
+            f"{groups}; use a multiple of {config.num_groups}"
+        )
+    if communication.group_size and config.num_replicas % communication.group_size:
+        raise UserError(
+            f"config.communication.group_size={communication.group_size} does not divide "
+            f"{config.num_replicas} replicas; use a divisor, or 0"
+        )
+
+
+def _check_evaluations(config: Any) -> None:
+    """Raises UserError where `eval_epochs` does not ascend, or another field says when the first evaluation is."""
+    epochs = config.eval_epochs
+    if not epochs:
+        return
+    if epochs[0] <= 0 or any(a >= b for a, b in zip(epochs, epochs[1:])):
+        raise UserError(f"config.eval_epochs={list(epochs)}: must be positive and ascend")
+    for name in ("first_block_epochs", "first_block_steps"):
+        if getattr(config, name):
+            raise UserError(
+                f"config.{name}={getattr(config, name)}: config.eval_epochs={list(epochs)} says when the first "
+                "evaluations are; give one of the two"
+            )
+
+
+def _check_own_functions(config: Any) -> None:
+    for field, name in config.own_functions().items():
+        plugins.check(field, name)
+        if config.division != "open":
+            raise UserError(
+                f"config.{field}={name!r}: the closed rules know no function of your own; log the run as "
+                "--config.division=open"
+            )
+
+
+def _check_numbers(config: Any) -> None:
+    """Raises UserError for numbers that make no sense in a rule or schedule but would not fail by themselves."""
+    for part in ("optimizer", "schedule"):
+        for name, value in vars(getattr(config, part)).items():
+            if isinstance(value, (int, float)) and not 0 <= value < math.inf:
+                raise UserError(f"config.{part}.{name}={value}: must be a number of at least 0")
+    for name in _AVERAGES:
+        if not (value := getattr(config.optimizer, name)) < 1:
+            raise UserError(f"config.optimizer.{name}={value}: must be below 1")
+    if not all(0 <= epoch < math.inf for epoch in config.schedule.boundaries):
+        raise UserError(f"config.schedule.boundaries={config.schedule.boundaries}: epochs must be at least 0")
+    for name in ("train_epochs", "epochs_per_block", "first_block_epochs"):
+        if not (value := getattr(config, name)) < math.inf:
+            raise UserError(f"config.{name}={value}: must be a finite number")
+
+
+def _unknown(field: str, value: str, known: tuple[str, ...]) -> UserError:
+    return UserError(f"config.{field}={value!r}: unknown{near(value, known)}; known: {', '.join(known)}")

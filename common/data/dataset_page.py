@@ -1,0 +1,83 @@
+"""Writes OUT/data.html, one self-contained page that shows what `timetotrain data` made."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from common.data.folder_conversion import Card, Made
+from common.files import write_atomically
+
+NAME = "data.html"
+# Width, in pixels, at which pictures are shown: small ones larger, wide strips of frames over the whole page.
+_LEAST_WIDTH, _MOST_WIDTH, _WIDE = 128, 320, 960
+
+
+def write(out: Path, made: Made, cards: Sequence[Card], seen: str) -> Path:
+    """Writes the page; returns its path.
+
+    Args:
+      out: folder of the records.
+      made: what the conversion made.
+      cards: the examples.
+      seen: a sentence on how the examples were read, or why there are none.
+
+    Raises:
+      UserError: the folder cannot be written.
+    """
+    import jinja2  # Imported where it is needed: a conversion without a page starts without it.
+
+    description = made.description
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"))
+    files = description.files.values()
+    facts = [
+        ("split", f"{description.split['train']} for training, {description.split['eval']} for evaluation"),
+        *made.facts,
+        ("files", f"{len(description.files)}, {_bytes(sum(size for size, _ in files))}"),
+        ("left out", str(len(description.broken))),
+    ]
+    shown = [
+        {"title": c.title, "lines": c.lines, "width": _width(c.picture), "picture": _inline(c.picture)}
+        for c in cards
+    ]
+    text = template.render(
+        title=f"Data for {description.benchmark}: {out.name}",
+        made_by=description.made_by,
+        digest=description.digest,
+        facts=facts,
+        cards=shown,
+        seen=seen,
+        balance=made.balance,
+        counted=made.counted,
+        most=max((train + held for _, train, held in made.balance), default=1) or 1,
+        broken=description.broken,
+        fields=[*description.fields.items(), *description.defaults.items()],
+    )
+    path = out / NAME
+    write_atomically(path, text.encode())
+    return path
+
+
+def _inline(picture: bytes | None) -> str:
+    return base64.b64encode(picture).decode() if picture else ""
+
+
+def _width(picture: bytes | None) -> int:
+    if not picture:
+        return 0
+    with Image.open(io.BytesIO(picture)) as image:
+        width, height = image.size
+        return min(max(width, _LEAST_WIDTH), _WIDE if width > 3 * height else _MOST_WIDTH)
+
+
+def _bytes(count: int) -> str:
+    for unit in ("bytes", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"

@@ -1,0 +1,246 @@
+"""Tools that turn a folder of one's own into records: split, shard counts, broken files, the description.
+
+Each benchmark's custom_data.py has `convert(sources, out, options) -> Made`, which calls its converter, and
+`preview(data_dir, description, count) -> list[Card]`, which shows examples as the network sees them.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import tqdm
+
+from common.config import data_description
+from common.config.data_description import Description
+from common.errors import UserError
+
+T = TypeVar("T")
+# Names that people give to the folders of a split that they made themselves.
+TRAIN, EVAL = ("train", "training"), ("val", "valid", "validation", "eval", "test")
+SHARD_BYTES = 128 << 20  # About what a shard holds, as ImageNet's 1,024 shards do.
+LEAST_SHARDS, MOST_SHARDS = 8, 1024  # With at least 8, several readers share a small set.
+_THREADS = 8  # Pictures that are checked at once; Pillow decodes without the interpreter's lock.
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What `timetotrain data` takes besides folders.
+
+    Attributes:
+      eval_part: part of the examples that is held out, where the source has no split of its own.
+      seed: of the split.
+      most_broken: more broken files than this end the conversion; None: any number is left out.
+      workers: processes that write shards.
+      names: a file with lines of class folder and name, or None.
+      annotations, eval_annotations: annotation files, where the folder does not show which they are.
+      eval_sources: files or a folder to evaluate on, in place of a split.
+      vocabulary_size, max_length: of text; 0 chooses them by the size of the text.
+      languages: ISO codes of source and target; None takes them from the files' names.
+      short_side: videos are scaled down to it, in pixels.
+    """
+
+    eval_part: float = 0.1
+    seed: int = 0
+    most_broken: int | None = None
+    workers: int = 1
+    names: Path | None = None
+    annotations: Path | None = None
+    eval_annotations: Path | None = None
+    eval_sources: tuple[Path, ...] = ()
+    vocabulary_size: int = 0
+    max_length: int = 0
+    languages: tuple[str, str] | None = None
+    short_side: int = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What a conversion made, for the description and the page.
+
+    Attributes:
+      description: as written beside the records.
+      balance: (class, training examples, evaluation examples) of every class; empty for text.
+      counted: what `balance` counts, "pictures" or the like.
+      facts: (name, value) of sizes, in words.
+    """
+
+    description: Description
+    balance: Sequence[tuple[str, int, int]]
+    counted: str
+    facts: Sequence[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """An example as the network sees it: a title, a PNG picture or None, and lines of text."""
+
+    title: str
+    picture: bytes | None = None
+    lines: Sequence[str] = ()
+
+
+def given_split(folder: Path) -> tuple[Path, Path | None]:
+    """Returns the folders of training and of evaluation examples; (folder, None) where it holds no such pair.
+
+    Raises:
+      UserError: no such folder, or it holds training examples and nothing to evaluate on.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; name the folder with your files")
+    inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    train = next((inside[name] for name in TRAIN if name in inside), None)
+    held = next((inside[name] for name in EVAL if name in inside), None)
+    if train and held:
+        return train, held
+    if train and set(inside) <= {*TRAIN, *EVAL}:
+        raise UserError(f"{folder}: holds {train.name}/ but no val/; add it, or name {train} to split that")
+    return folder, None
+
+
+def divide(classes: Sequence[str], part: float, seed: int) -> np.ndarray:
+    """Chooses the examples to hold out: about `part` of each class, at least one where it has two.
+
+    Args:
+      classes: the class of each example.
+      part: between 0 and 1.
+      seed: of the choice.
+
+    Returns:
+      bool [examples], True where the example is held out.
+
+    Raises:
+      UserError: `part` is out of range, or no class has two examples.
+    """
+    if not 0 < part < 1:
+        raise UserError(f"--eval-part={part}: must lie between 0 and 1, such as 0.1")
+    kinds, numbers = np.unique(np.asarray(classes, dtype=str), return_inverse=True)
+    held = np.zeros(len(classes), bool)
+    for kind in range(len(kinds)):
+        members = np.flatnonzero(numbers == kind)
+        count = min(max(round(part * len(members)), 1), len(members) - 1)
+        order = np.random.default_rng([seed, kind]).permutation(len(members))
+        held[members[order[:count]]] = True
+    if not held.any():
+        raise UserError("no class has two examples: nothing can be held out to evaluate on; add files")
+    return held
+
+
+def shard_count(examples: int, size: int) -> int:
+    """Returns how many files hold `examples` of `size` bytes: of SHARD_BYTES, and none is empty."""
+    wanted = min(max(size // SHARD_BYTES, LEAST_SHARDS), MOST_SHARDS)
+    return max(min(wanted, examples), 1)
+
+
+def sound(items: Sequence[T], fault: Callable[[T], str | None], what: str) -> tuple[list[T], list[str]]:
+    """Separates the items without a fault from one line about each other; shows progress.
+
+    Args:
+      items: files or the like.
+      fault: returns what is wrong with an item, or None; called in several threads.
+      what: "pictures" or the like, for the progress.
+    """
+    kept: list[T] = []
+    broken: list[str] = []
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+        found = threads.map(fault, items)
+        for item, why in zip(items, tqdm.tqdm(found, f"checking {what}", len(items), disable=None)):
+            if why is None:
+                kept.append(item)
+            else:
+                broken.append(" ".join(why.split()))
+    return kept, broken
+
+
+def named(classes: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
+    """Returns {class: label}, its name or itself; classes of one name are told apart by themselves."""
+    found = {name: names.get(name, name) for name in classes}
+    counts = Counter(found.values())
+    return {name: label if counts[label] == 1 else f"{label} ({name})" for name, label in found.items()}
+
+
+def check_broken(broken: Sequence[str], kept: int, options: Options) -> None:
+    """Raises UserError where too much is broken, or nothing is left."""
+    if not kept:
+        first = f", such as {broken[0]}" if broken else ""
+        raise UserError(f"nothing to convert: every file is broken{first}")
+    if options.most_broken is not None and len(broken) > options.most_broken:
+        raise UserError(
+            f"{len(broken)} broken files, --most-broken={options.most_broken}; the first: {broken[0]}"
+        )
+
+
+def start(out: Path, benchmark: str) -> bool:
+    """Marks `out` as unfinished before the first record is written; `read` refuses it until `finish`.
+
+    Returns:
+      Whether an interrupted conversion has left something in `out`.
+
+    Raises:
+      UserError: `out` holds a finished conversion, or files that are no conversion's.
+    """
+    path = out / data_description.NAME
+    before = None
+    if path.exists():
+        before = data_description.unfinished(out)
+        if before is None:
+            raise UserError(f"{out} holds converted data already; remove the folder, or name another")
+        if before != benchmark:
+            raise UserError(f"{out} holds unfinished data of {before}; remove the folder, or name another")
+    elif out.is_dir() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty and holds no conversion; name another folder")
+    data_description.begin(out, benchmark)
+    return before is not None
+
+
+def finish(
+    out: Path,
+    benchmark: str,
+    patterns: Sequence[str],
+    fields: Mapping[str, Any],
+    split: tuple[int, int],
+    broken: Sequence[str],
+    labels: Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> Description:
+    """Writes and returns the description of complete records; `patterns` name the files in `out` that a run reads."""
+    names = sorted({path.name for pattern in patterns for path in out.glob(pattern)})
+    files = data_description.listed(out, names)
+    description = Description(
+        benchmark,
+        tuple(labels),
+        dict(fields),
+        dict(defaults or {}),
+        files,
+        data_description.digest(files),
+        f"timetotrain data {benchmark}, version {_version()}",
+        {"train": split[0], "eval": split[1]},
+        tuple(broken),
+    )
+    data_description.write(out, description)
+    return description
+
+
+def _version() -> str:
+    try:
+        return metadata.version("timetotrain")
+    except metadata.PackageNotFoundError:  # A checkout.
+        return "of a checkout"
+
+
+def balance(labels: Sequence[str], train: Sequence[str], held: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Returns (class, training examples, evaluation examples) of each of `labels`, in their order."""
+    counts = Counter(train), Counter(held)
+    return [(label, counts[0][label], counts[1][label]) for label in labels]
+
+
+def size(paths: Sequence[str | os.PathLike]) -> int:
+    """Returns the bytes of all files together."""
+    return sum(os.path.getsize(path) for path in paths)

@@ -1,0 +1,105 @@
+"""Reads .npz files that may come from strangers: sizes are checked before anything is unpacked. TensorFlow-free.
+
+`numpy.load` believes what a file says of itself: an array of 10^12 numbers is allocated before its bytes are missed, a
+member that unpacks to 100 GB is unpacked, and of two members with one name it takes one. Here such a file is refused.
+Pickles are never read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+import zipfile
+from collections.abc import Iterator
+
+import numpy as np
+
+# What a file may unpack to: so many times its own size, and this many bytes more. Weights do not compress to a half; a
+# file of zeros compresses a thousandfold, and a small one may.
+MOST_RATIO, MOST_BYTES = 20, 64 << 20
+_HEADER = 1 << 16  # Bytes in which a member's header ends; numpy writes fewer than 200.
+
+
+class Archive:
+    """An open .npz file: `files` are its arrays' names, `archive[name]` reads one, read-only.
+
+    An array whose name, size or form is not sound raises ValueError, and what `zipfile` raises for damage.
+    """
+
+    def __init__(self, file: zipfile.ZipFile, size: int):
+        members = file.infolist()
+        names = [member.filename for member in members]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"two members are called {twice[:80]!r}")
+        other = [name for name in names if not name.endswith(".npy")]
+        if other:
+            raise ValueError(f"{other[0][:80]!r} is no array")
+        unpacked = sum(member.file_size for member in members)
+        if unpacked > MOST_RATIO * size + MOST_BYTES:
+            raise ValueError(f"its {size} bytes unpack to {unpacked}")
+        self._file = file
+        self._members = {name.removesuffix(".npy"): member for name, member in zip(names, members)}
+
+    @property
+    def files(self) -> list[str]:
+        """The arrays' names."""
+        return list(self._members)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._members
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        member = self._members[name]
+        with self._file.open(member) as opened:
+            shape, fortran, dtype, start = _header(opened.read(_HEADER))
+        count = math.prod(shape)
+        if start + count * dtype.itemsize != member.file_size:
+            raise ValueError(
+                f"{name[:80]!r} is {dtype}{list(shape)} by its header, its {member.file_size} bytes are another size"
+            )
+        # Read as a whole, so that the checksum is compared.
+        data = self._file.read(member)
+        if not count or not dtype.itemsize:
+            return np.zeros(shape, dtype)
+        return np.frombuffer(data, dtype, count, start).reshape(shape, order="F" if fortran else "C")
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike) -> Iterator[Archive]:
+    """Opens an .npz file.
+
+    Raises:
+      OSError, ValueError, zipfile.BadZipFile and the like (common.files.NPZ_DAMAGE): it is damaged or not sound.
+    """
+    with zipfile.ZipFile(path) as file:
+        yield Archive(file, os.path.getsize(path))
+
+
+def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Returns all arrays of an .npz file; raises as `opened`."""
+    with opened(path) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """Returns (shape, whether in Fortran's order, dtype, where the numbers begin) of the beginning of a member."""
+    stream = io.BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise ValueError(f"an array's header has version {version}")
+    try:
+        shape, fortran, dtype = readers[version](stream)
+    except (SyntaxError, RecursionError, MemoryError, AttributeError, IndexError) as error:
+        raise ValueError(f"an array's header cannot be read ({type(error).__name__})") from error
+    if dtype.hasobject:
+        raise ValueError("an array holds Python's objects, which only a pickle has")
+    if any(side < 0 for side in shape):
+        raise ValueError(f"an array has the shape {shape}")
+    return shape, fortran, dtype, stream.tell()

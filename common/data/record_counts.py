@@ -1,0 +1,194 @@
+"""Keeps records.json beside TFRecords: the bytes and the number of records of each file.
+
+A run may not touch its data before the clock starts, but should refuse an incomplete copy early. Converters write this
+note. A run compares it with the files' sizes, which reads none of them. Without a note, a run counts the records on the
+clock. To write one for records of other programs:
+
+    python -m common.data.record_counts DATA_DIR
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from common.config import benchmarks
+from common.data import tfrecords
+from common.errors import UserError
+from common.files import write_atomically
+
+NAME = "records.json"
+FORMAT = 1
+_THREADS = 16  # Files looked at once; counting takes one short read of the disk per record.
+
+
+def write(data_dir: str | os.PathLike, names: Iterable[str]) -> dict[str, int]:
+    """Counts the records of files and notes them in `data_dir`; the note keeps what it says of other files there.
+
+    Args:
+      data_dir: a folder of this machine.
+      names: the files' names in it.
+
+    Returns:
+      {name: number of records}.
+
+    Raises:
+      UserError: a file is damaged, or the folder cannot be written.
+    """
+    folder, names = Path(data_dir), sorted(names)
+    found = dict(zip(names, _parallel(tfrecords.count, [os.fspath(folder / name) for name in names])))
+    kept = {name: row for name, row in _content(folder).items() if (folder / name).is_file()}
+    rows = kept | {name: [(folder / name).stat().st_size, found[name]] for name in names}
+    content = {"format": FORMAT, "files": dict(sorted(rows.items()))}
+    write_atomically(folder / NAME, (json.dumps(content, indent=1) + "\n").encode())
+    return found
+
+
+def noted(files: Sequence[str]) -> list[int] | None:
+    """Returns the number of records of each file by the note beside them; None where it does not know them all.
+
+    The files themselves are not opened.
+
+    Raises:
+      UserError: a file has another size than the note says, or the note is damaged.
+    """
+    folder = os.path.dirname(files[0])
+    rows = _content(folder)
+    names = [os.path.basename(file) for file in files]
+    if not all(name in rows for name in names):
+        return None
+    for file, name, size in zip(files, names, _sizes(files)):
+        if size != rows[name][0]:
+            raise UserError(
+                f"{file}: has {size} bytes, {NAME} beside it says {rows[name][0]}; copy it again or, if it was "
+                f"replaced, count anew: {_command(folder)}"
+            )
+    return [rows[name][1] for name in names]
+
+
+def counts(files: Sequence[str]) -> list[int]:
+    """Returns the number of records of each file, by the note, or else by counting: for use on the clock.
+
+    Raises:
+      UserError: as `noted`, or a file ends inside a record.
+    """
+    known = noted(files)
+    return list(_counted(tuple(files), tuple(_sizes(files)))) if known is None else known
+
+
+def known_or_read(files: Sequence[str], read: bool) -> list[int] | None:
+    """Returns `counts`; None where no note knows them and they may not be read, or lie in an object store.
+
+    Without `read`, says on the standard error stream that the run will count.
+    """
+    known = noted(files)
+    if known is None and "://" not in files[0]:
+        if read:
+            return counts(files)
+        folder = os.path.dirname(files[0])
+        print(
+            f"{files[0]} and the like: {NAME} does not know them, so the run counts their records on the clock; "
+            f"note them before: {_command(folder)}",
+            file=sys.stderr,
+        )
+    return known
+
+
+def check_totals(files: Sequence[str], expected: int, field: str, read: bool = True) -> None:
+    """Checks that files hold as many records as the configuration says.
+
+    A file cut off between two records reads like a whole one; only the total shows it. Files in an object store are
+    checked only against a note, because counting would read them.
+
+    Args:
+      files: the files of one split.
+      expected: number of records in all of them.
+      field: the configuration's field with that number.
+      read: whether files may be read where no note knows them: not before the clock.
+
+    Raises:
+      UserError: the number differs (the message names the file with the fewest records), or a file ends inside a
+        record or is not the one that the note knows.
+    """
+    known = known_or_read(files, read)
+    if known is None:
+        return
+    found = sum(known)
+    if found == expected:
+        return
+    fewest = min(range(len(files)), key=known.__getitem__)
+    missing = "was a file lost?"
+    if known[fewest] < max(known):
+        missing = f"was it cut off? It has {known[fewest]}, others up to {max(known)}"
+    raise UserError(
+        f"{files[fewest]}: {len(files)} such files hold {found} records, config.{field} is {expected}; {missing}; give "
+        f"all of them whole, or --config.{field}={found}"
+    )
+
+
+def _content(folder: str | os.PathLike) -> dict[str, list[int]]:
+    """Returns {name: [bytes, records]} of the note in a folder; {} where there is none."""
+    path = os.path.join(os.fspath(folder), NAME)
+    if not tf.io.gfile.exists(path):
+        return {}
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            content = json.load(file)
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']!r}, this version reads {FORMAT}")
+        return {str(name): [int(size), int(count)] for name, (size, count) in content["files"].items()}
+    except (tf.errors.OpError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        why = getattr(error, "message", error)
+        raise UserError(f"{path}: no note of records ({why}); remove it, then {_command(folder)}") from error
+
+
+def _command(folder: str | os.PathLike) -> str:
+    return f"python -m {benchmarks.command('common.data.record_counts')} {os.fspath(folder)}"
+
+
+def _sizes(files: Sequence[str]) -> list[int]:
+    if "://" in files[0]:
+        return _parallel(lambda file: tf.io.gfile.stat(file).length, files)
+    return [os.path.getsize(file) for file in files]
+
+
+@functools.lru_cache(maxsize=4)
+def _counted(files: tuple[str, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+    del sizes  # Part of the cache's key: a file may have grown or been cut.
+    return tuple(_parallel(tfrecords.count, files))
+
+
+def _parallel(function: Callable[[str], Any], files: Sequence[str]) -> list[Any]:
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+        return list(threads.map(function, files))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `python -m common.data.record_counts DATA_DIR`; returns the exit status."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if len(arguments) != 1 or not os.path.isdir(arguments[0]):
+        print(f"error: give a folder of TFRecords: {_command('DATA_DIR')}", file=sys.stderr)
+        return 2
+    folder = Path(arguments[0])
+    names = [path.name for path in folder.glob("*-of-*") if path.suffix != ".npz" and path.is_file()]
+    try:
+        if not names:
+            raise UserError(f"{folder} holds no files *-of-*; name the folder of the TFRecords")
+        found = write(folder, names)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(f"{sum(found.values())} records in {len(found)} files, noted in {folder / NAME}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

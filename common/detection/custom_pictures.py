@@ -1,0 +1,194 @@
+"""Converts one's own pictures with boxes or masks; SSD and Mask R-CNN share it."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from common.config.data_description import BACKGROUND, Description
+from common.data import folder_conversion, pictures
+from common.data.folder_conversion import Made, Options
+from common.detection import coco_source
+from common.detection import convert as converter
+
+ANNOTATIONS = "instances_val2017.json"  # As the converter names the file that an evaluation reads.
+PATTERNS = ("train-*.tfrecord", "val-*.tfrecord", "instances_*2017.json")
+# Colours that differ to the colour-blind too: Okabe and Ito, "Color Universal Design" (2008).
+_COLOURS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (213, 94, 0), (204, 121, 167))
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """What was converted.
+
+    Attributes:
+      labels: names of the network's classes, the background first.
+      images, with_objects: training images, and those with an object; `held`: images to evaluate on.
+      most: largest number of objects in a training image.
+    """
+
+    labels: tuple[str, ...]
+    images: int
+    with_objects: int
+    held: int
+    most: int
+
+
+def convert(
+    benchmark: str, folder: Path, out: Path, options: Options, masks: bool
+) -> tuple[Counts, list[str], list[tuple[str, int, int]], list[tuple[str, str]]]:
+    """Writes the records and annotation files of both splits into `out`.
+
+    Returns:
+      (counts, broken, balance, facts) for `made`.
+
+    Raises:
+      UserError: no annotations, no sound pictures, too many broken ones, or `out` holds something else.
+    """
+    first, second = coco_source.find(folder, options)
+    sources = [first, second] if second else [first]
+    contents, names, broken = coco_source.tidy(sources, masks)
+    folder_conversion.check_broken(broken, min(len(content["images"]) for content in contents), options)
+    if second is None:
+        contents = list(_divided(contents[0], options))
+    folders = [sources[0].folder, sources[-1].folder]
+    folder_conversion.start(out, benchmark)
+    for split, content, place in zip(converter.SPLITS, contents, folders):
+        size = folder_conversion.size([place / image["file_name"] for image in content["images"]])
+        shards = folder_conversion.shard_count(len(content["images"]), size)
+        text = json.dumps(content).encode()
+        dropped = converter.convert(out, split, str(place), text, shards, masks, options.workers)
+        broken += [f"{split}: {line}" for line in dropped]
+    train = contents[0]
+    per_image = collections.Counter(item["image_id"] for item in train["annotations"])
+    counts = Counts(
+        (BACKGROUND, *names),
+        len(train["images"]),
+        len(per_image),
+        len(contents[1]["images"]),
+        max(per_image.values(), default=1),
+    )
+    per_class = [[names[item["category_id"] - 1] for item in c["annotations"]] for c in contents]
+    return counts, broken, folder_conversion.balance(names, *per_class), _facts(contents, per_image)
+
+
+def made(
+    benchmark: str,
+    out: Path,
+    counts: Counts,
+    broken: Sequence[str],
+    balance: Sequence[tuple[str, int, int]],
+    facts: Sequence[tuple[str, str]],
+    fields: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+) -> Made:
+    """Writes the description with the fields that SSD and Mask R-CNN share and those given; returns what was made."""
+    shared = {
+        "num_classes": len(counts.labels),
+        "num_eval_examples": counts.held,
+        "data.train_pattern": "train-*.tfrecord",
+        "data.eval_pattern": "val-*.tfrecord",
+        "data.annotations": ANNOTATIONS,
+    }
+    description = folder_conversion.finish(
+        out,
+        benchmark,
+        PATTERNS,
+        {**shared, **fields},
+        (counts.images, counts.held),
+        broken,
+        counts.labels,
+        defaults,
+    )
+    return Made(description, balance, "objects", facts)
+
+
+def _divided(content: Mapping[str, Any], options: Options) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Splits the images, stratified by the rarest class in each."""
+    per_class = collections.Counter(item["category_id"] for item in content["annotations"])
+    rarest: dict[int, int] = {}
+    for item in content["annotations"]:
+        image, category = item["image_id"], item["category_id"]
+        if per_class[category] < per_class.get(rarest.get(image), len(content["annotations"]) + 1):
+            rarest[image] = category
+    classes = [str(rarest.get(image["id"], "none")) for image in content["images"]]
+    held = folder_conversion.divide(classes, options.eval_part, options.seed)
+    parts = []
+    for wanted in (False, True):
+        images = [image for image, is_held in zip(content["images"], held) if is_held == wanted]
+        ids = {image["id"] for image in images}
+        objects = [item for item in content["annotations"] if item["image_id"] in ids]
+        parts.append({**content, "images": images, "annotations": objects})
+    return parts[0], parts[1]
+
+
+def _facts(contents: Sequence[Mapping[str, Any]], per_image: Mapping[int, int]) -> list[tuple[str, str]]:
+    images = [image for content in contents for image in content["images"]]
+    order = sorted(images, key=lambda image: image["width"] * image["height"])
+    smallest, largest = order[0], order[-1]
+    objects = sum(len(content["annotations"]) for content in contents)
+    empty = len(contents[0]["images"]) - len(per_image)
+    return [
+        ("objects", f"{objects}, at most {max(per_image.values(), default=0)} in a training picture"),
+        ("training pictures without objects", str(empty)),
+        ("smallest picture", f"{smallest['width']} x {smallest['height']}"),
+        ("largest picture", f"{largest['width']} x {largest['height']}"),
+    ]
+
+
+def counted(objects: int) -> str:
+    """Returns "1 object", "2 objects"."""
+    return f"{objects} object{'s' if objects != 1 else ''}"
+
+
+def drawn(
+    pixels: np.ndarray,
+    boxes: np.ndarray,
+    classes: np.ndarray,
+    description: Description,
+    masks: np.ndarray | None = None,
+) -> bytes:
+    """Draws boxes, names and masks on a picture; returns it as PNG.
+
+    Args:
+      pixels: uint8 [H, W, 3].
+      boxes: float [n, 4], corners (ymin, xmin, ymax, xmax) in pixels.
+      classes: int [n]; 0 is no object.
+      description: has the classes' names.
+      masks: uint8 [n, S, S] of 0 and 1, each filling its box, or None.
+    """
+    scale = max(
+        1, round(400 / max(pixels.shape[:2]))
+    )  # Small pictures are enlarged, so that names can be read.
+    height, width = (side * scale for side in pixels.shape[:2])
+    image = Image.fromarray(pixels).resize((width, height), Image.Resampling.NEAREST)
+    single = len(description.labels) == 2  # One class needs no names.
+    for number in np.flatnonzero(classes > 0):
+        colour = _COLOURS[int(classes[number]) % len(_COLOURS)]
+        top, left, bottom, right = (float(side) * scale for side in boxes[number])
+        corners = (
+            round(left),
+            round(top),
+            max(round(right), round(left) + 1),
+            max(round(bottom), round(top) + 1),
+        )
+        if masks is not None:
+            shape = Image.fromarray(masks[number] * 110).resize(
+                (corners[2] - corners[0], corners[3] - corners[1]), Image.Resampling.BILINEAR
+            )
+            image.paste(Image.new("RGB", shape.size, colour), corners[:2], shape)
+        draw = ImageDraw.Draw(image)
+        draw.rectangle(corners, outline=colour, width=2)
+        if not single:
+            name = description.labels[int(classes[number])]
+            place = corners[0] + 2, max(corners[1], 0)
+            draw.rectangle(draw.textbbox(place, name), fill=colour)
+            draw.text(place, name, fill=(0, 0, 0))
+    return pictures.png(np.asarray(image))

@@ -1,0 +1,285 @@
+"""Asks a trained network, an export or a checkpoint, about files: pictures, videos, texts; answers as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import os
+import pathlib
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from common.data import pictures
+from common.errors import UserError, one_line
+from common.export import saved_graph, trained
+from common.export.formats import ABOUT, EXTRA
+from common.export.trained import STRANGER, Trust
+from common.files import parsed, read_plain
+from common.train.serving import Codec
+
+LEAST_SCORE = 0.3  # Detections below it are not reported.
+KINDS = ("classes", "objects", "video", "translation", "words")
+_MOST_ASSET = (
+    1 << 28
+)  # Bytes of a file that travels with a SavedModel; WMT's vocabularies have under a million.
+_BAD_PICTURE = (tf.errors.InvalidArgumentError,)  # What TensorFlow's decoders raise.
+_MOST_NAME = 200  # Characters of a class's name in an answer.
+_EXPORT_AGAIN = "it is no SavedModel of `timetotrain export`; export it again"
+
+
+@dataclasses.dataclass
+class Network:
+    """A network that answers.
+
+    Attributes:
+      kind: see `common.train.serving.Serving`.
+      call: takes one array of the first input; returns {name: array}.
+      labels: names of its classes.
+      codec: of a translation, else None.
+      path: of the model, for errors.
+      seconds: duration of every call so far, without the first of each shape.
+    """
+
+    kind: str
+    call: Callable[[Any], Mapping[str, np.ndarray]]
+    labels: Sequence[str]
+    codec: Codec | None
+    path: str = "the model"
+
+    def __post_init__(self):
+        self.seconds: list[tuple[float, int]] = []
+        self._seen: set[tuple[int, ...]] = set()
+
+    def __call__(
+        self, values: np.ndarray, passing: tuple[type[Exception], ...] = ()
+    ) -> dict[str, np.ndarray]:
+        """Answers for an array whose first axis counts examples.
+
+        Raises:
+          UserError: the network cannot be run, for any reason but those of `passing`, which pass.
+        """
+        start = time.perf_counter()
+        with one_line(f"{self.path}: cannot answer", "get a sound copy, or give fewer files", passing):
+            found = {name: np.asarray(value) for name, value in self.call(values).items()}
+        # The first call of a shape also traces or compiles.
+        if values.shape in self._seen:
+            self.seconds.append((time.perf_counter() - start, len(values)))
+        self._seen.add(values.shape)
+        return found
+
+    def measured(self) -> str:
+        """Returns a line: median latency of a call, and throughput, without the first call of each shape."""
+        if not self.seconds:
+            return "latency  not measured: the first call of a shape also compiles; give more files"
+        times, counts = zip(*self.seconds)
+        unit = {"video": "frames", "translation": "sentences", "words": "texts"}.get(self.kind, "pictures")
+        median = sorted(times)[len(times) // 2]
+        return (
+            f"latency  {1000 * median:.1f} ms a call of {max(counts)} {unit} (median of {len(times)} calls); "
+            f"throughput {sum(counts) / sum(times):.1f} {unit}/s"
+        )
+
+
+def load(path: str | os.PathLike, trust: Trust = STRANGER) -> Network:
+    """Loads a SavedModel of `timetotrain export`, or a checkpoint; either may be a stranger's.
+
+    Raises:
+      UserError: it is neither, is damaged, or does what `trust` does not allow.
+    """
+    path = pathlib.Path(path)
+    if not (path / "saved_model.pb").is_file():
+        return of(trained.load(path, trust=trust))
+    with one_line(f"{path}", _EXPORT_AGAIN):
+        about = _about(path)
+        saved_graph.check(path)
+        module = tf.saved_model.load(os.fspath(path))
+        signature = module.signatures["serving_default"]
+        name = next(iter(signature.structured_input_signature[1]))
+    codec = None
+    if about["kind"] == "translation":
+        _, config = trained.described(about["benchmark"], about["config"], path, trust)
+        codec = trained.codec(about["benchmark"], config, _assets(path), path)
+    network = Network(
+        about["kind"],
+        lambda values: signature(**{name: tf.constant(values)}),
+        about["labels"],
+        codec,
+        os.fspath(path),
+    )
+    network.module = module  # Its variables live as long as it does.
+    return network
+
+
+def _about(path: pathlib.Path) -> dict[str, Any]:
+    """Returns what a SavedModel says of itself, checked."""
+    about = parsed(read_plain(path / EXTRA / ABOUT, _MOST_ASSET))
+    kinds = {"benchmark": str, "kind": str, "labels": list, "config": dict}
+    for name, kind in kinds.items():
+        if not isinstance(about, dict) or not isinstance(about.get(name), kind):
+            raise UserError(f"{path}: {EXTRA}/{ABOUT} has no {name}; {_EXPORT_AGAIN}")
+    trained.check_benchmark(about["benchmark"], path)
+    if about["kind"] not in KINDS:
+        raise UserError(f"{path}: kind {about['kind'][:80]!r} is unknown; known: {', '.join(KINDS)}")
+    return about
+
+
+def _assets(path: pathlib.Path) -> dict[str, bytes]:
+    try:
+        others = [p for p in (path / EXTRA).iterdir() if p.name != ABOUT]
+        return {p.name: read_plain(p, _MOST_ASSET) for p in others}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: an asset cannot be read ({error}); {_EXPORT_AGAIN}") from error
+
+
+def of(found: trained.Trained) -> Network:
+    """Returns a network that answers with a checkpoint's weights."""
+    serving = found.serving
+    function = tf.function(serving.function, input_signature=list(serving.inputs.values()), autograph=False)
+    codec = None
+    if serving.kind == "translation":
+        codec = trained.codec(found.benchmark, found.config, found.assets, found.path)
+    return Network(
+        serving.kind,
+        lambda values: function(tf.constant(values)),
+        found.labels,
+        codec,
+        os.fspath(found.path),
+    )
+
+
+def ask(network: Network, files: Sequence[str], batch: int = 8, score: float = LEAST_SCORE) -> Iterator[dict]:
+    """Yields an answer for each file in order, or for each line of a file of text.
+
+    An answer has "file" and, by the network's kind, "classes" [{name, score}], "objects" [{name, score, box, mask}],
+    "times" [{from, to, name, score}] of a video, or "text" and "translation" or "next".
+
+    Args:
+      network: from `load` or `of`.
+      files: names of files; "-" of a network for texts is standard input.
+      batch: examples of a call.
+      score: least score of an object.
+
+    Raises:
+      UserError: a file is missing, or is not what the network takes.
+    """
+    with one_line(f"{network.path}: its answer cannot be read", "get a sound copy of the model"):
+        if network.kind == "video":
+            from common.export import videos
+
+            for name in files:
+                yield videos.answer(network, name)
+        elif network.kind in ("translation", "words"):
+            yield from _texts(network, files, batch)
+        else:
+            yield from _pictures(network, files, batch, score)
+
+
+def _pictures(network: Network, files: Sequence[str], batch: int, score: float) -> Iterator[dict]:
+    for start in range(0, len(files), batch):
+        names = files[start : start + batch]
+        encoded = np.array([_picture(name) for name in names] + [b""], object)[:-1]
+        try:
+            found = network(encoded, _BAD_PICTURE)
+        except _BAD_PICTURE:
+            raise UserError(f"{_first_bad(network, names)}: no JPEG or PNG picture; leave it out") from None
+        for i, name in enumerate(names):
+            one = {key: value[i] for key, value in found.items()}
+            yield {"file": name, **(_classes(one) if network.kind == "classes" else _objects(one, score))}
+
+
+def _first_bad(network: Network, names: Sequence[str]) -> str:
+    for name in names:
+        try:
+            network(np.array([_read(name), b""], object)[:-1], _BAD_PICTURE)
+        except _BAD_PICTURE:
+            return name
+    return names[0]
+
+
+def _picture(name: str) -> bytes:
+    data = _read(name)
+    why = pictures.refused(data)
+    if why:
+        raise UserError(f"{name}: {why}; leave it out")
+    return data
+
+
+def _classes(one: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return {
+        "classes": [
+            {"name": _name(name), "score": round(float(score), 6)}
+            for name, score in zip(one["top_names"], one["top_scores"])
+        ]
+    }
+
+
+def _name(name: bytes) -> str:
+    return name.decode(errors="replace")[:_MOST_NAME]
+
+
+def _objects(one: Mapping[str, np.ndarray], least: float) -> dict[str, Any]:
+    found = []
+    for i in np.flatnonzero((one["classes"] > 0) & (one["scores"] >= least)):
+        entry = {
+            "name": _name(one["names"][i]),
+            "score": round(float(one["scores"][i]), 6),
+            "box": [round(float(x), 2) for x in one["boxes"][i]],
+        }
+        if "masks" in one:
+            entry["mask"] = one["masks"][i].astype(np.float32)
+        found.append(entry)
+    return {"objects": found}
+
+
+def _texts(network: Network, files: Sequence[str], batch: int) -> Iterator[dict]:
+    lines = [(name, number, line) for name in files for number, line in _lines(name)]
+    for start in range(0, len(lines), batch):
+        part = lines[start : start + batch]
+        texts = [line for _, _, line in part]
+        if network.kind == "words":
+            found = network(np.array([text.encode() for text in texts] + [b""], object)[:-1])
+            results = [
+                {"next": _classes({k: v[i] for k, v in found.items()})["classes"]} for i in range(len(part))
+            ]
+        else:
+            results = [{"translation": text} for text in _translated(network, part)]
+        for (name, number, text), result in zip(part, results):
+            yield {"file": name, "line": number, "text": text, **result}
+
+
+def _translated(network: Network, part: Sequence[tuple[str, int, str]]) -> list[str]:
+    codec = network.codec
+    tokens = np.zeros([len(part), codec.length], np.int32)
+    for row, (name, number, text) in zip(tokens, part):
+        encoded = codec.encode(text)
+        if len(encoded) > codec.length:
+            raise UserError(
+                f"{name}: line {number} has {len(encoded)} tokens, the network takes {codec.length}; split the sentence"
+            )
+        row[: len(encoded)] = encoded
+    return [codec.decode(row.tolist()) for row in network(tokens)["tokens"]]
+
+
+def _lines(name: str) -> list[tuple[int, str]]:
+    import sys
+
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else _read(name)
+        text = (gzip.decompress(data) if name.endswith(".gz") else data).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}: byte {error.start} is not UTF-8; save the text as UTF-8") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{name}: not a whole gzip file ({error}); get a sound copy") from error
+    return [(i, line.strip()) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def _read(name: str) -> bytes:
+    try:
+        return pathlib.Path(name).read_bytes()
+    except OSError as error:
+        raise UserError(f"{name}: cannot read: {error.strerror}; name a file") from error

@@ -1,0 +1,159 @@
+"""Checks the graph of a SavedModel before TensorFlow loads it: what it would run, make and read.
+
+A graph can write files, call Python or the network, and parts of it run when it is loaded. So every operation that a
+function of the SavedModel can reach must be in ALLOWED: arithmetic on tensors, pictures and texts, control flow,
+variables and tables in memory. What TensorFlow adds for saving again is not reached, and not run.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from common.errors import UserError
+from common.files import read_plain
+from common.layers import weight_files
+from common.layers.weight_files import MOST_GRAPH
+
+# Bytes of the constants of a graph: one number and a shape are enough to write a large one.
+_MOST_CONSTANTS = 1 << 28
+# What TensorFlow would load in the place of saved_model.pb.
+_OTHERS = ("saved_model.cpb", "saved_model.pbtxt")
+# What `timetotrain export` writes. Keras's objects, for one, would be rebuilt from a description of layers.
+_KINDS = (
+    "user_object",
+    "function",
+    "bare_concrete_function",
+    "variable",
+    "constant",
+    "resource",
+    "captured_tensor",
+)
+_TYPES = ("_generic_user_object", "signature_map", "trackable_list_wrapper", "trackable_dict_wrapper")
+_REGISTERED = ("", "tf.StaticHashTable", "tf.TrackableConstant")
+# Arithmetic, arrays, networks and matrices, pictures and texts, control flow, lists, variables and tables in memory.
+_NAMES = """
+Abs Acos Acosh Add AddN AddV2 All Any ArgMax ArgMin Asin Asinh Atan Atan2 Atanh BatchMatMul BatchMatMulV2
+BatchMatMulV3 Cast Ceil ClipByValue Cos Cosh Cumprod Cumsum DenseBincount Div DivNoNan Equal Erf Erfc Exp Expm1
+Floor FloorDiv FloorMod Greater GreaterEqual Inv IsFinite IsInf IsNan Less LessEqual LinSpace Log Log1p LogicalAnd
+LogicalNot LogicalOr MatMul Max Maximum Mean Min Minimum Mod Mul MulNoNan Neg NotEqual Pow Prod Range RealDiv
+Reciprocal Rint Round Rsqrt SegmentMax SegmentMean SegmentSum Select SelectV2 Sigmoid SigmoidGrad Sign Sin Sinh Sqrt
+Square SquaredDifference Sub Sum Tan Tanh TanhGrad TruncateDiv TruncateMod UnsortedSegmentMax UnsortedSegmentSum
+Xdivy Xlogy
+BatchToSpaceND Bitcast BroadcastArgs BroadcastTo ConcatV2 Const DepthToSpace EnsureShape ExpandDims Fill Gather
+GatherNd GatherV2 Identity IdentityN InvertPermutation LowerBound MatrixBandPart MirrorPad OneHot OnesLike Pack Pad
+PadV2 Rank Reshape ReverseSequence ReverseV2 ScatterNd Shape ShapeN Size Slice Snapshot SpaceToBatchND SpaceToDepth
+Split SplitV Squeeze StopGradient StridedSlice TensorScatterAdd TensorScatterUpdate Tile Transpose Unique UniqueV2
+Unpack UpperBound Where ZerosLike
+AvgPool AvgPool3D BiasAdd Conv2D Conv2DBackpropInput Conv3D Conv3DBackpropInputV2 DepthwiseConv2dNative Einsum Elu
+FusedBatchNormV3 InTopKV2 L2Loss LeakyRelu LogSoftmax MaxPool MaxPool3D MaxPoolV2 Relu Relu6 Selu Softmax Softplus
+Softsign TopKV2
+CombinedNonMaxSuppression CropAndResize DecodeAndCropJpeg DecodeBmp DecodeGif DecodeImage DecodeJpeg DecodePng
+ExtractJpegShape NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5 ResizeArea ResizeBicubic ResizeBilinear
+ResizeNearestNeighbor ScaleAndTranslate AsString ReduceJoin StaticRegexFullMatch StaticRegexReplace StringJoin
+StringLength StringLower StringSplitV2 StringStrip StringToNumber StringUpper Substr
+Assert Case If NoOp PartitionedCall StatefulPartitionedCall StatelessCase StatelessIf StatelessWhile While
+EmptyTensorList TensorListConcatV2 TensorListElementShape TensorListFromTensor TensorListGather TensorListGetItem
+TensorListLength TensorListPopBack TensorListPushBack TensorListReserve TensorListResize TensorListScatterV2
+TensorListSetItem TensorListSplit TensorListStack AssignVariableOp DisableCopyOnRead ReadVariableOp ResourceGather
+ResourceGatherNd VarHandleOp VarIsInitializedOp HashTableV2 LookupTableFindV2 LookupTableImportV2 LookupTableSizeV2
+"""
+ALLOWED = frozenset(_NAMES.split())
+
+
+def check(folder: pathlib.Path) -> None:
+    """Refuses a SavedModel that TensorFlow must not load.
+
+    Raises:
+      UserError: an operation is not allowed, or an object, a size or a file is not as `timetotrain export` writes it.
+      OSError, ValueError, tf.errors.OpError, google.protobuf.message.DecodeError: a file is missing or damaged.
+    """
+    for name in _OTHERS:
+        if os.path.lexists(folder / name):
+            raise _refused(folder, f"has a {name}, which would be loaded in the place of saved_model.pb")
+    made = saved_model_pb2.SavedModel.FromString(read_plain(folder / "saved_model.pb", MOST_GRAPH))
+    if len(made.meta_graphs) != 1 or not made.meta_graphs[0].HasField("object_graph_def"):
+        raise _refused(folder, "is of TensorFlow 1, or holds several graphs")
+    graph = made.meta_graphs[0]
+    if graph.asset_file_def:
+        raise _refused(folder, "reads files of its own")
+    functions = {function.signature.name: function for function in graph.graph_def.library.function}
+    constants = 0
+    for name in _reached(folder, functions, graph.object_graph_def.concrete_functions):
+        for node in functions[name].node_def:
+            if node.op not in ALLOWED and node.op not in functions:
+                raise _refused(
+                    folder, f"runs the operation {node.op[:80]}, which is not one of those that are allowed"
+                )
+            if node.op == "Const":
+                constants += _size(node.attr["value"].tensor)
+    if constants > _MOST_CONSTANTS:
+        raise _refused(folder, f"has constants of {constants} bytes")
+    _check_objects(folder, graph.object_graph_def.nodes)
+    weight_files.check_variables(folder)
+
+
+def _reached(folder: pathlib.Path, functions: Mapping[str, Any], roots: Iterable[str]) -> Iterator[str]:
+    """Yields the functions that can be called from `roots`, each once; refuses those that call themselves."""
+    done: set[str] = set()
+    for root in roots:
+        open_: list[tuple[str, Iterator[str]]] = []
+        waiting = [root]
+        while waiting or open_:
+            if waiting:
+                name = waiting.pop()
+                if any(name == other for other, _ in open_):
+                    raise _refused(folder, f"has a function that calls itself, {name[:80]!r}")
+                if name not in functions:
+                    raise _refused(folder, f"calls a function that it lacks, {name[:80]!r}")
+                if name in done:
+                    continue
+                yield name
+                done.add(name)
+                open_.append((name, iter(sorted(_called(functions, name)))))
+            following = next(open_[-1][1], None) if open_ else None
+            if following is not None:
+                waiting.append(following)
+            elif open_:
+                open_.pop()
+
+
+def _called(functions: Mapping[str, Any], name: str) -> set[str]:
+    found = set()
+    for node in functions[name].node_def:
+        if node.op in functions:
+            found.add(node.op)
+        for value in node.attr.values():
+            found |= {f.name for f in (value.func, *value.list.func) if f.name}
+    return found
+
+
+def _check_objects(folder: pathlib.Path, nodes: Iterable[Any]) -> None:
+    for node in nodes:
+        kind = node.WhichOneof("kind")
+        known = kind in _KINDS and (kind != "user_object" or node.user_object.identifier in _TYPES)
+        if not known or node.registered_name not in _REGISTERED:
+            other = node.registered_name or node.user_object.identifier or kind or "nothing"
+            raise _refused(folder, f"holds an object of the kind {other[:80]!r}")
+
+
+def _size(tensor: Any) -> int:
+    """Returns the bytes that a constant fills; more than are written where it repeats one number."""
+    sides = [side.size for side in tensor.tensor_shape.dim]
+    if any(side < 0 for side in sides):
+        return _MOST_CONSTANTS + 1
+    try:
+        width = tf.as_dtype(tensor.dtype).size or 1
+    except TypeError:
+        width = 1
+    return math.prod(sides) * width
+
+
+def _refused(folder: pathlib.Path, why: str) -> UserError:
+    return UserError(f"{folder}: {why}; load only a SavedModel of `timetotrain export`")

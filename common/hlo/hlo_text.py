@@ -1,0 +1,213 @@
+"""Reads a program in HLO's text form, before or after XLA optimises it: computations, instructions, loops, products."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from common.hlo.sizes import Window, convolution_macs, element_bytes, sides
+
+_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?\{\s*$")
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (\([^=]*?\)|\S+) ([a-z][\w\-]*)\((.*)$")
+_COMMENT = re.compile(r"/\*.*?\*/")  # "/*index=5*/" in long tuples.
+_SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_NAME = re.compile(r"%([\w.\-]+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation: `name = result opcode(operands), attributes`.
+
+    Attributes:
+      name, opcode: as written.
+      result: text of the result's shape.
+      rest: what follows the opcode's bracket: operands and attributes.
+      root: whether it is the computation's result.
+    """
+
+    name: str
+    opcode: str
+    result: str
+    rest: str
+    root: bool = False
+
+    def attribute(self, pattern: str) -> str:
+        """The first group of `pattern` in the line, '' where it does not match."""
+        found = re.search(pattern, self.rest)
+        return found[1] if found else ""
+
+    @functools.cached_property
+    def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """(type, sides) of the result, or of each part of a tuple."""
+        return [(kind, sides(text)) for kind, text in _SHAPE.findall(self.result)]
+
+    @property
+    def dtype(self) -> str:
+        """The type of the result or of its first part, as HLO writes it."""
+        return self.shapes[0][0] if self.shapes else "token"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sides of the result or of its first part."""
+        return self.shapes[0][1] if self.shapes else ()
+
+    @property
+    def size(self) -> int:
+        """Elements of the result or of its first part."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the result; of a pair that a -start returns, those of its last part."""
+        shapes = self.shapes
+        if self.opcode.endswith("-start") and len(shapes) > 1:
+            shapes = shapes[len(shapes) // 2 :]
+        return sum(element_bytes(kind) * math.prod(sides) for kind, sides in shapes)
+
+    @functools.cached_property
+    def cycles(self) -> int | None:
+        """The TPU scheduler's estimate; None where it has none."""
+        found = _CYCLES.search(self.rest)
+        return int(found[1]) if found else None
+
+    @functools.cached_property
+    def _end(self) -> int:
+        """Where the bracket of the operands is closed in `rest`."""
+        depth = 1
+        for place, letter in enumerate(self.rest):
+            depth += (letter == "(") - (letter == ")")
+            if not depth:
+                return place
+        return len(self.rest)
+
+    @property
+    def operands(self) -> list[str]:
+        """The names of the operands."""
+        return _NAME.findall(self.rest[: self._end])
+
+    @property
+    def attributes(self) -> str:
+        """What follows the operands."""
+        return self.rest[self._end + 1 :]
+
+    @property
+    def layer(self) -> str:
+        """The layer that TensorFlow names: forward and backward of one layer share it."""
+        path = [p for p in self.attribute(r'op_name="([^"]*)"').split("/") if p != "gradient_tape"]
+        return "/".join(path[:2]) if len(path) > 1 else "other"
+
+    @property
+    def base(self) -> str:
+        """The opcode without the "-start" or "-done" of an asynchronous operation."""
+        return self.opcode.removesuffix("-start").removesuffix("-done")
+
+
+class Program:
+    """A program.
+
+    Attributes:
+      computations: {name: its instructions}.
+      entry: the name of the computation that runs.
+    """
+
+    def __init__(self, text: str):
+        self.computations: dict[str, list[Instruction]] = {}
+        self.entry, current = "", ""
+        for line in text.splitlines():
+            head = None if line.startswith(" ") else _HEAD.match(line)
+            if head:
+                current = head[2]
+                self.computations[current] = []
+                self.entry = current if head[1] else self.entry
+            elif line.startswith("}"):
+                current = ""
+            elif current:
+                found = _INSTRUCTION.match(_COMMENT.sub("", line))
+                if found:
+                    root, name, result, opcode, rest = found.groups()
+                    self.computations[current].append(Instruction(name, opcode, result, rest, bool(root)))
+
+    def called(self, one: Instruction, by: str) -> str:
+        """The name of the computation that an instruction calls by an attribute: "body", "calls", "to_apply"; or ''."""
+        name = one.attribute(rf"\b{by}=%?([\w.\-]+)")
+        return name if name in self.computations else ""
+
+    def trips(self, loop: Instruction) -> int:
+        """How often a loop runs; 0 where it is not known.
+
+        The TPU compiler says it of no loop, nor does a program that is not optimised: then it is the bound of a
+        condition that does nothing but compare a counter with a constant. TensorFlow's counters start at 0 and grow by
+        one.
+        """
+        known = loop.attribute(r'"known_trip_count":\{"n":"(\d+)"\}')
+        if known:
+            return int(known)
+        condition = self.computations.get(self.called(loop, "condition"), [])
+        bounds = [i.attribute(r"^(\d+)\)") for i in condition if i.opcode == "constant"]
+        done = [i for i in condition if i.opcode not in ("constant", "parameter", "get-tuple-element")]
+        counts = len(done) == 1 and done[0].opcode == "compare" and "direction=LT" in done[0].rest
+        return int(bounds[0]) if counts and len(bounds) == 1 and bounds[0] else 0
+
+
+def alive(body: Sequence[Instruction]) -> Iterator[Instruction]:
+    """The instructions that the result depends on, in order: a gradient that nobody asks for is never computed."""
+    needed = {one.name for one in body if one.root}
+    for one in reversed(body):
+        if one.name in needed:
+            needed.update(one.operands)
+    return (one for one in body if one.name in needed)
+
+
+def product_of(one: Instruction, at: Mapping[str, Instruction]) -> dict[str, float]:
+    """FLOPs of a convolution or product, and m, n, k (and groups) of the products [m, k] x [k, n] that it is.
+
+    A multiply-add is two FLOPs; those with padding, or with a hole of a dilation, do not count.
+
+    Args:
+      one: a "convolution" or "dot".
+      at: the instructions of its computation by name.
+    """
+    left, right = (at[name].shape for name in one.operands[:2])
+    if one.opcode == "dot":
+        batch, contracted = _dims(one, "lhs_batch_dims"), _dims(one, "lhs_contracting_dims")
+        groups, k = math.prod(left[d] for d in batch), math.prod(left[d] for d in contracted)
+        m, n = math.prod(left) // (groups * k), math.prod(right) // (groups * k)
+        return {"flops": 2.0 * groups * m * n * k, "m": m, "n": n, "k": k, "groups": groups}
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", one.attributes)
+    inputs, kernel, output = labels.groups()
+    n = one.shape[output.index("f")]
+    m = one.size // n
+    windows = []
+    for axis, window in enumerate(_windows(one, len(output) - 2)):
+        places = (inputs.index(str(axis)), kernel.index(str(axis)), output.index(str(axis)))
+        shapes = (left, right, one.shape)
+        windows.append(Window(*(shape[place] for shape, place in zip(shapes, places)), **window))
+    flops = 2.0 * convolution_macs(windows, one.shape[output.index("b")], right[kernel.index("i")], n)
+    return {"flops": flops, "m": m, "n": n, "k": flops / (2.0 * m * n)}
+
+
+def _dims(one: Instruction, attribute: str) -> list[int]:
+    match = re.search(rf"{attribute}={{([\d,]*)}}", one.attributes)
+    return [int(d) for d in match[1].split(",") if d] if match else []
+
+
+def _windows(one: Instruction, dimensions: int) -> list[dict[str, int]]:
+    inside = re.search(r"window={([^}]*)}", one.attributes)
+    fields = dict(f.split("=") for f in inside[1].split()) if inside else {}
+
+    def of(name: str, default: str, axis: int) -> str:
+        return fields[name].split("x")[axis] if name in fields else default
+
+    return [
+        {
+            "stride": int(of("stride", "1", axis)),
+            "low": int(of("pad", "0_0", axis).split("_")[0]),
+            "input_dilation": int(of("lhs_dilate", "1", axis)),
+            "kernel_dilation": int(of("rhs_dilate", "1", axis)),
+        }
+        for axis in range(dimensions)
+    ]

@@ -1,0 +1,41 @@
+"""Asks a machine's own programs: lscpu, nvidia-smi. TensorFlow-free."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+
+def output(*command: str, seconds: float = 10) -> str:
+    """Returns what a command prints in the C locale; '' where it is not installed, fails or takes longer."""
+    if not shutil.which(command[0]):
+        return ""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            env={**os.environ, "LC_ALL": "C"},
+            errors="replace",
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def nvidia_smi(*fields: str, seconds: float = 10) -> list[list[str]]:
+    """Returns the values of nvidia-smi's `fields` ("memory.total") for each GPU, without units, in PCI order.
+
+    Empty where nvidia-smi is not installed, fails or sees no GPU. A value that the driver does not know is "[N/A]".
+    """
+    query = f"--query-gpu={','.join(fields)}"
+    return rows(output("nvidia-smi", query, "--format=csv,noheader,nounits", seconds=seconds), len(fields))
+
+
+def rows(text: str, columns: int) -> list[list[str]]:
+    """The cells of each line of comma-separated text that has so many columns."""
+    lines = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+    return [cells for cells in lines if len(cells) == columns and all(cells[:1])]

@@ -1,1 +1,0 @@
-"""Searches over a configuration's fields: `python -m common.search mnist --space FIELD=VALUES`. TensorFlow-free."""

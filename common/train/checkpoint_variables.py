@@ -1,0 +1,151 @@
+"""Names the variables of a run's state as a checkpoint has them, and fits saved arrays to them.
+
+Optimizer slots are saved for whole weights: where replicas hold parts, they are gathered, and split again. Batch-norm
+moments, and state that layers carry from step to step, are kept per replica. Moments are merged by the law of total
+variance when the number of replicas or groups changes.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from common.errors import UserError
+from common.layers import batch_norm
+from common.train import names
+from common.train.checkpoint_file import WEIGHTS, File, merged
+from common.train.step import Network, State
+
+
+class Slot(NamedTuple):
+    """An optimizer slot of trainable variable number `weight`, in the shape of that variable."""
+
+    weight: int
+    name: str
+
+
+def weights(network: Network) -> dict[str, tf.Variable]:
+    """Returns the network's variables that are equal on every replica, by their name in the file."""
+    per_replica = {id(v) for v in moving(network).values()}
+    called = names.of_variables(network.model)
+    return {WEIGHTS + called[id(v)]: v for v in network.model.variables if id(v) not in per_replica}
+
+
+def entries(state: State) -> dict[str, tf.Variable | Slot]:
+    """Returns the variables and slots that are equal on every replica, by their name in the file."""
+    found: dict[str, tf.Variable | Slot] = {**weights(state)}
+    called = names.of_variables(state.model)
+    for i, weight in enumerate(state.model.trainable_variables):
+        found |= {f"slots/{called[id(weight)]}/{name}": Slot(i, name) for name in state.update.rule.slots}
+    counters = (*state.loss_scale.variables, state.step, state.evaluated)
+    return found | {names.stem(v): v for v in counters}
+
+
+def values(state: State) -> dict[str, np.ndarray]:
+    """Returns the values of all entries; every process must call it."""
+    slots = state.update.read_slots()
+    return {
+        name: slots[entry.weight][entry.name]
+        if isinstance(entry, Slot)
+        else state.replicas.local_results(entry)[0].numpy()
+        for name, entry in entries(state).items()
+    }
+
+
+def shapes(state: State) -> dict[str, tuple[int, ...]]:
+    weights = state.model.trainable_variables
+    return {
+        name: tuple((weights[entry.weight] if isinstance(entry, Slot) else entry).shape)
+        for name, entry in entries(state).items()
+    }
+
+
+def moving(state: Network) -> dict[str, tf.Variable]:
+    """Returns per-replica variables by name: batch-norm moments, and the state that layers carry for each example."""
+    return moments(state) | _carried(state)
+
+
+def moments(state: Network) -> dict[str, tf.Variable]:
+    layers = batch_norm.span_layers(state.model)
+    return {
+        f"moments/{path}/{moment}": getattr(layer, f"moving_{moment}")
+        for path, layer in zip(_paths(state, layers), layers)
+        for moment in ("mean", "variance")
+    }
+
+
+def _carried(state: Network) -> dict[str, tf.Variable]:
+    layers = _carriers(state)
+    return {
+        f"carried/{path}/{name}": getattr(layer, name)
+        for path, layer in zip(_paths(state, layers), layers)
+        for name in layer.carried
+    }
+
+
+def _carriers(state: Network) -> list[Any]:
+    return [m for m in state.model.submodules if hasattr(m, "carried")]
+
+
+def _paths(state: Network, layers: Sequence[Any]) -> list[str]:
+    """Returns the layers' names; a module that is no layer of the network has its place among `layers`."""
+    paths = names.of_layers(state.model)
+    return [paths.get(id(layer), f"{i:03d}") for i, layer in enumerate(layers)]
+
+
+def of_file(file: File, state: Network) -> dict[str, np.ndarray]:
+    """Returns a file's arrays by the names of `state`'s variables; those of format 1 are numbered in their order."""
+    if file.meta["format"] > 1:
+        return file.arrays
+    # The network's come first.
+    ordered = entries(state) if isinstance(state, State) else weights(state)
+    news = {f"{i:04d}": name for i, name in enumerate(ordered)}
+    for kind, layers in (("moments", batch_norm.span_layers(state.model)), ("carried", _carriers(state))):
+        paths = _paths(state, layers)
+        news |= {f"{kind}/{i:03d}": f"{kind}/{path}" for i, path in enumerate(paths)}
+    found = {}
+    for old, array in file.arrays.items():
+        stem, _, last = old.rpartition("/")
+        name = f"{news[stem]}/{last}" if stem in news else news.get(old.partition(".")[0], old)
+        found[name] = array
+    return found
+
+
+def fitted(
+    state: Network, arrays: dict[str, np.ndarray], variables: dict[str, tf.Variable], path: pathlib.Path
+) -> dict[str, np.ndarray]:
+    """Returns the saved values of per-replica variables, one for each replica of the state.
+
+    Raises:
+      UserError: a variable is missing, or does not fit this shape; nothing was assigned.
+    """
+    replicas, fitted = state.replicas.num_replicas, {}
+    for name, variable in variables.items():
+        try:
+            fitted[name] = _fit(arrays, name, replicas, variable.shape)
+        except (KeyError, ValueError) as error:
+            saved = list(arrays[name].shape) if name in arrays else "none"
+            raise UserError(
+                f"{path}: {name} is {saved} there, {[replicas, *variable.shape]} here; "
+                "give the --config flags of the run that saved"
+            ) from error
+    return fitted
+
+
+def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.TensorShape) -> np.ndarray:
+    """Returns the saved moments [R, G, C] as [replicas, *shape]: unchanged where that fits, else merged over R and G.
+
+    Raises:
+      KeyError: the variable is missing.
+      ValueError: the shapes do not fit.
+    """
+    saved = arrays[name]
+    if saved.shape == (replicas, *shape):
+        return saved
+    if name.startswith("carried/"):  # Rows of the global batch, in the order of the replicas.
+        return saved.reshape(replicas, *shape)
+    return np.broadcast_to(merged(arrays, name), (replicas, *shape))

@@ -1,0 +1,281 @@
+"""Checks a run as a whole: faults that lie between several lines, which no rule about a single key can find.
+
+Errors: `run_stop` before `run_start`, `init_stop` before `init_start`, a status that contradicts the
+target, a target met only by work after `run_stop`. Advice: the evaluation schedule, sample counts against
+the known data sets, smoke runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from compliance.findings import ADVICE, ERROR, Finding
+from compliance.log.logs import Record, shown
+from compliance.log.predicates import compile_predicate, describe
+
+_INFINITY = float("inf")
+_MAX_EPOCHS = 10_000  # evaluated epochs kept for the schedule; no published run has a tenth as many
+
+
+class Story:
+    """Follows one log; `tell(record)` for each record of `KEYS`, `end()` once.
+
+    Args:
+      make: builds a finding: (rule, severity, record or None, expected, found, **wording and names).
+    """
+
+    def __init__(self, make: Callable[..., Finding]):
+        self._make = make
+        self.times: dict[
+            str, float
+        ] = {}  # the earliest time of init_start; the first of init_stop and run_start
+        self.stop: Record | None = None
+        self.smoke = False
+        self.samples: dict[str, Record] = {}
+        self.seed: object = None
+        self.best: Record | None = None  # the record that met the target with the earliest work
+        self.judged = True  # False when an accuracy was in a form that cannot be compared
+        self.epochs: list[float] = []
+        self._met_work = _INFINITY
+        self._pending: dict[
+            object, float
+        ] = {}  # evaluations without an accuracy so far: their place -> time of eval_start
+        self._told: set[tuple[str, float]] = set()  # what evaluations reported so far
+        self._scored = self._reach = -_INFINITY
+        self._work_start = _INFINITY
+        self.handlers = {
+            "init_start": self._earliest,
+            "init_stop": self._first,
+            "run_start": self._first,
+            "run_stop": self._stop,
+            "smoke_run": self._smoke,
+            "resumed_from_step": self._resumed,
+            "seed": self._seed,
+            "train_samples": self._samples,
+            "eval_samples": self._samples,
+            "block_start": self._work,
+            "epoch_start": self._work,
+            "eval_start": self._evaluation,
+        }
+
+    def _earliest(self, record: Record) -> None:
+        if record.time_ms == record.time_ms:  # NaN is no time; the stock checker passes it over, too
+            self.times[record.key] = min(record.time_ms, self.times.get(record.key, record.time_ms))
+
+    def _first(self, record: Record) -> None:
+        self.times.setdefault(record.key, record.time_ms)
+
+    def _stop(self, record: Record) -> None:
+        # The first, as in the stock summarizer: what comes after it is not in the score.
+        self.stop = record if self.stop is None else self.stop
+
+    def _seed(self, record: Record) -> None:
+        self.seed = record.value if self.seed is None else self.seed
+
+    def _samples(self, record: Record) -> None:
+        self.samples[record.key] = record
+
+    def _smoke(self, record: Record) -> Finding | None:
+        if record.value is False:
+            return None
+        self.smoke = True
+        return self._make("smoke_run", ADVICE, record, "no smoke_run in a submission", shown(record.value))
+
+    def _resumed(self, record: Record) -> Finding | None:
+        if not record.value:
+            return None
+        wanted = "a run from its start to its end"
+        return self._make(
+            "resumed_from_step", ADVICE, record, wanted, f"resumed from step {shown(record.value)}"
+        )
+
+    def _work(self, record: Record) -> None:
+        """Notes the last epoch that this training reaches; epochs count from 0 or 1, so the bound is the larger."""
+        if self.stop is None:
+            self._work_start = record.time_ms
+            start = _number(record.metadata.get("first_epoch_num", record.metadata.get("epoch_num")))
+            count = _number(record.metadata.get("epoch_count")) or 1
+            if start is not None:
+                self._reach = max(self._reach, start + count)
+
+    def _evaluation(self, record: Record) -> None:
+        if len(self._pending) < _MAX_EPOCHS:
+            self._pending.setdefault(_place(record), record.time_ms)
+
+    def accuracy(self, record: Record, met: bool) -> None:
+        """Takes an evaluation's result, which may be logged long after its work; `met`: it reached the target."""
+        epoch, place = _number(record.metadata.get("epoch_num")), _place(record)
+        started = self._pending.pop(place, _INFINITY)
+        # A second report of the same work after run_stop is an evaluation made after it, wherever it was announced.
+        again = self.stop is not None and place in self._told
+        work = record.time_ms if again else min(record.time_ms, started)
+        if place is not None and len(self._told) < _MAX_EPOCHS:
+            self._told.add(place)
+        if epoch is not None:
+            if not again and self._scored < epoch <= self._reach:
+                work = min(work, self._work_start)
+            self._scored = max(self._scored, epoch)
+            if len(self.epochs) < _MAX_EPOCHS:
+                self.epochs.append(epoch)
+        if met and (self.best is None or work < self._met_work):
+            self._met_work, self.best = work, record
+
+    def minutes(self) -> float | None:
+        """run_stop - run_start in minutes; None when either is missing."""
+        if self.stop is None or "run_start" not in self.times:
+            return None
+        return (self.stop.time_ms - self.times["run_start"]) / 60_000
+
+    def end(self, info: dict, goal: dict | None) -> Iterator[Finding]:
+        """Yields the findings about the whole run; `info` is the benchmark's section, `goal` its target (or None)."""
+        yield from self._order()
+        if goal is not None:
+            yield from self._status(info)
+        yield from self._schedule(info)
+        for key, counts in info.get("samples", {}).items():
+            record = self.samples.get(key)
+            if record is not None and record.value not in counts:
+                sizes = " or ".join(f"{count:,}" for count in counts)
+                yield self._make(
+                    f"{key}.count", ADVICE, record, sizes, shown(record.value), wording="count", key=key
+                )
+
+    def _order(self) -> Iterator[Finding]:
+        begin, end = self.times.get("init_start"), self.times.get("init_stop")
+        if begin is not None and end is not None and end < begin:
+            early = f"{begin - end:.0f} ms too early"
+            yield self._make("init.reversed", ERROR, None, "init_start before init_stop", early)
+        start = self.times.get("run_start")
+        if self.stop is not None and start is not None and not self.stop.time_ms > start:
+            minutes = f"{(self.stop.time_ms - start) / 60_000:.4f} minutes"
+            yield self._make("run.reversed", ERROR, self.stop, "run_stop after run_start", minutes)
+        if start is not None and end is not None and start < end:
+            early = f"{end - start:.0f} ms too early"
+            yield self._make("run.before-init", ADVICE, None, "init_stop before run_start", early)
+
+    def _status(self, info: dict) -> Iterator[Finding]:
+        if self.stop is None or not self.judged:
+            return
+        status = self.stop.metadata.get("status")
+        met = self.best is not None
+        if status == "success" and not met:
+            yield self._make("run_stop.status", ERROR, self.stop, "status aborted", "status success")
+        elif met and isinstance(status, str) and status.lower().startswith(("abort", "fail")):
+            names = {"wording": "run_stop.status.failed"}
+            yield self._make(
+                "run_stop.status", ERROR, self.stop, "status success", f"status {status[:40]}", **names
+            )
+        elif status not in ("success", "aborted", "abort", None):
+            yield self._make("run_stop.status-word", ADVICE, self.stop, "success or aborted", shown(status))
+        if met and not info.get("offline_evaluation") and self._met_work > self.stop.time_ms:
+            late = f"{(self.best.time_ms - self.stop.time_ms) / 1000:.1f} s after run_stop"
+            wanted = "an evaluation of an epoch trained before run_stop"
+            yield self._make("run_stop.target-after", ERROR, self.best, wanted, late)
+
+    def _schedule(self, info: dict) -> Iterator[Finding]:
+        schedule = info.get("schedule")
+        epochs = sorted(set(self.epochs))
+        if not schedule or not epochs or len(self.epochs) >= _MAX_EPOCHS:
+            return
+        if "epochs" in schedule:
+            wrong, expected = _off_plan(schedule, epochs)
+        else:
+            every = schedule["every"]
+            wrong = [later for epoch, later in zip(epochs, epochs[1:]) if later - epoch != every]
+            wrong += [epoch for epoch in epochs[:1] if epoch > schedule["first_at_most"]]
+            expected = "an evaluation after every epoch" if every == 1 else f"one after every {every} epochs"
+        if wrong:
+            found = "epochs " + ", ".join(f"{epoch:g}" for epoch in epochs[:20])
+            yield self._make("eval.schedule", ADVICE, None, expected, found)
+
+
+def planned(schedule: dict) -> str:
+    """The epochs of a schedule that lists them, in words."""
+    named = [" to ".join(map(str, one)) if isinstance(one, list) else str(one) for one in schedule["epochs"]]
+    every = schedule.get("then_every")
+    return ", ".join(named) + (f", then every {every}" if every else "")
+
+
+def _off_plan(schedule: dict, epochs: list[float]) -> tuple[list, str]:
+    """The epochs that a log evaluates beside the schedule's or leaves out, and what the schedule expects.
+
+    An entry is an epoch, or [first, last] where logs number the same place differently.
+    """
+    spans = [one if isinstance(one, list) else [one, one] for one in schedule["epochs"]]
+    end, every = spans[-1][1], schedule.get("then_every")
+    within, later = [e for e in epochs if e <= end], [e for e in epochs if e > end]
+    wrong = [epoch for epoch in within if not any(low <= epoch <= high for low, high in spans)]
+    wrong += [
+        low for low, high in spans if high < epochs[-1] and not any(low <= epoch <= high for epoch in within)
+    ]
+    wrong += [epoch for n, epoch in enumerate(later, 1) if not every or epoch != end + n * every]
+    return wrong, "evaluations after epochs " + planned(schedule)
+
+
+def _number(value: object) -> float | None:
+    """An epoch number; None for what cannot be one (NaN, text, numbers too large for a float)."""
+    return value if isinstance(value, (int, float)) and -1e12 < value < 1e12 else None
+
+
+def _place(record: Record) -> tuple[str, float] | None:
+    """How far the training was that an evaluation is of, in the unit of the log; None when it does not say."""
+    for unit in ("epoch_num", "samples_count", "step_num"):
+        if (number := _number(record.metadata.get(unit))) is not None:
+            return unit, number
+    return None
+
+
+class Target:
+    """Judges accuracies against a benchmark's target.
+
+    Args:
+      spec: the `target` or `goal` of a benchmark's section; `{"by": key, "less": bound, "then": ..., "else": ...}`
+      chooses by another key. lenient: also read numbers in strings and [BBOX, SEGM] lists (round v0.6, where no rule
+      fixes the form).
+    """
+
+    def __init__(self, spec: dict, lenient: bool = False):
+        self.spec, self._lenient = spec, lenient
+        self.by = spec.get("by")
+        self._fields = tuple(spec.get("fields", ()))
+        if self.by is None:
+            self.holds, self.expected = compile_predicate(spec), describe(spec)
+        else:
+            self._cases = compile_predicate(spec["then"]), compile_predicate(spec["else"])
+            self.holds = self._cases[0]
+            self.expected = (
+                f"{describe(spec['then'])} ({describe(spec['else'])} from {self.by} {spec['less']} on)"
+            )
+
+    def judge(self, value: object, chooser: object = None) -> bool | None:
+        """Whether the value meets the target; None when it cannot be compared."""
+        holds = self.holds
+        if self.by is not None:
+            try:
+                holds = self._cases[0] if chooser < self.spec["less"] else self._cases[1]
+            except TypeError:
+                return None
+        value = self._read(value) if self._lenient else value
+        parts = [value]
+        if self._fields:
+            if not isinstance(value, dict) or any(name not in value for name in self._fields):
+                return None
+            parts = [value[name] for name in self._fields]
+        return holds(value) if all(isinstance(part, (int, float)) for part in parts) else None
+
+    def nearer(self, value: object, other: object) -> bool:
+        """Whether a value is nearer the target than another; of a loss, which next to nothing meets, the lower is."""
+        try:
+            return value < other if self.holds(1e-9) else value > other
+        except TypeError:
+            return False
+
+    def _read(self, value: object) -> object:
+        if isinstance(value, str):
+            try:
+                return float(value)
+            except ValueError:
+                return value
+        if isinstance(value, list) and len(value) == len(self._fields):
+            return dict(zip(self._fields, value))
+        return value

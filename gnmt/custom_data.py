@@ -1,0 +1,133 @@
+"""Converts one's own parallel text, for `timetotrain data gnmt SOURCE TARGET OUT`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from common.config import data_description
+from common.config.data_description import Description
+from common.data import folder_conversion
+from common.data.bucketing import least_padding
+from common.data.folder_conversion import Card, Made, Options
+from common.text import bpe, custom_text
+from gnmt import convert as converter
+from gnmt import corpus as reader
+from gnmt.config import Data
+from gnmt.presets import PRESETS
+
+PREVIEW = "cpu-multi30k"  # The preset as which the page reads the records.
+_FILES = Data()
+# Merges for small and for large text, in bytes: as lab/studies/multi30k has them for 29,000 pairs, as WMT has them.
+_MERGES = ((200_000, 1000), (2_000_000, 4000), (50_000_000, 8000))
+_LARGE_MERGES = 32000
+_LONGEST = 75  # Most tokens of a side: the reference's filter (gnmt/convert.py).
+_ROOM = 10  # Tokens that a translation may have more than the longest reference, the end among them.
+_BUCKETS = 5  # As the published configuration has them.
+
+
+def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
+    """Writes the records, merges, vocabulary, evaluation text and their description into `out`.
+
+    Args:
+      sources: two text files, or one of sentence, tab, translation.
+      out: folder for the records.
+      options: split, vocabulary, lengths, languages.
+
+    Raises:
+      UserError: text that does not fit, too much of it broken, or `out` holds something else.
+    """
+    languages = options.languages or _languages(sources)
+    with custom_text.prepared(sources, options) as pairs:
+        merges = options.vocabulary_size or next(
+            (n for most, n in _MERGES if pairs.bytes < most), _LARGE_MERGES
+        )
+        if folder_conversion.start(out, "gnmt"):
+            custom_text.clear(out)
+        settings = converter.Settings(
+            merges=merges,
+            max_length=options.max_length or _LONGEST,
+            shards=custom_text.shards(pairs),
+            drop_bad=True,
+            workers=options.workers,
+            languages=languages,
+        )
+        counts = converter.convert(out, pairs.train, pairs.held, settings)
+        words = bpe.Bpe(out / _FILES.codes, out / _FILES.vocabulary)
+        held = [(words.encode(s, languages[0]), words.encode(t, languages[1])) for s, t in pairs.held.pairs()]
+        source, target = (max(len(pair[side]) for pair in held) for side in (0, 1))
+    fields = {
+        "vocabulary_size": counts["vocabulary"],
+        "num_train_examples": counts["pairs"],
+        "num_eval_examples": counts["eval"],
+        **{
+            f"data.{name}": getattr(_FILES, name)
+            for name in ("codes", "vocabulary", "eval_source", "eval_reference")
+        },
+        "data.source_language": languages[0],
+        "data.target_language": languages[1],
+    }
+    limits = _limits(out, fields)
+    fields["max_sequence_length"] = limits[-1]
+    names = (_FILES.codes, _FILES.vocabulary, _FILES.eval_source, _FILES.eval_reference)
+    description = folder_conversion.finish(
+        out,
+        "gnmt",
+        ["train-*-of-*", *names],
+        fields,
+        (counts["pairs"], counts["eval"]),
+        custom_text.listed(pairs, counts),
+        defaults={
+            "bucket_limits": limits,
+            "decode.source_length": source + 2,
+            # A translation may be longer than its reference.
+            "decode.target_length": max(PRESETS[PREVIEW].decode.target_length, target + _ROOM),
+        },
+    )
+    return Made(description, (), "pairs", custom_text.facts(pairs, counts))
+
+
+def _languages(sources: Sequence[Path]) -> tuple[str, str]:
+    """Returns the codes that the files' suffixes name, as in train.en and train.de; English and German otherwise."""
+    found = [path.name.removesuffix(".gz").rpartition(".")[2] for path in sources]
+    if len(found) == 2 and all(len(code) == 2 and code.isalpha() for code in found):
+        return found[0].lower(), found[1].lower()
+    return _FILES.source_language, _FILES.target_language
+
+
+def _limits(out: Path, fields: dict) -> list[int]:
+    """Returns the lengths of the buckets, those that pad these pairs least; the last takes the longest pair."""
+    config = dataclasses.replace(
+        PRESETS[PREVIEW],
+        vocabulary_size=fields["vocabulary_size"],
+        max_sequence_length=1 << 20,
+        bucket_limits=(1 << 20,),
+    )
+    corpus = reader.load(config, out)
+    lengths = np.maximum(corpus.source.lengths, corpus.target.lengths + 1)  # A target gets BOS in its turn.
+    return least_padding(np.maximum(lengths, 2), _BUCKETS)
+
+
+def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
+    """Returns training pairs cut into their tokens, and the first sentences to evaluate on."""
+    config = data_description.apply(PRESETS[PREVIEW], description)
+    corpus = reader.load(config, data_dir)
+    pieces = bpe.read_vocabulary(data_dir / config.data.vocabulary)
+    order = np.random.default_rng(0).permutation(len(corpus))[:count]
+    cards = []
+    for number in order:
+        sides = [
+            side.rows(np.array([number]), int(corpus.lengths[number]))
+            for side in (corpus.source, corpus.target)
+        ]
+        shown = [[pieces[int(token)] for token in tokens[0][: int(length[0])]] for tokens, length in sides]
+        cards.append(Card("train", None, shown))
+    words = bpe.Bpe(data_dir / config.data.codes, data_dir / config.data.vocabulary)
+    lines = (data_dir / config.data.eval_source).read_text(encoding="utf-8").split("\n")[: count // 2]
+    for line in filter(None, lines):
+        tokens = [bpe.BOS, *words.encode(line, config.data.source_language), bpe.EOS]
+        cards.append(Card("eval", None, [[pieces[token] for token in tokens]]))
+    return cards

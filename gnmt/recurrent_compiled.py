@@ -1,0 +1,144 @@
+"""The loop of gnmt/recurrent.py as XLA gets it: its gradient is written out, and both passes launch few kernels.
+
+What differs from the loop that TensorFlow differentiates:
+- The output h of a step meets one matrix, [recurrent, query], that gives its query and its part of the next step's
+  gates; the context meets another. TensorFlow's form joins context and h, which is one more kernel.
+- Of a step only its gates, states, query and attention weights are kept. TensorFlow keeps whatever its gradients read,
+  the memory and the matrices of every step among it.
+- The gradients of keys, values and direction are sums over all steps, computed after the loop.
+- The gradient of a softmax, w (d - sum w d), is w times a sum over the width: with d = context' . value and
+  sum w d = context' . context it is w (context' . (value - context)).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from common.layers.dense import rows
+from common.layers.lstm import cell, cell_gradient
+from common.layers.precision import Precision
+from common.layers.scan import Tensors, delayed, scan
+from gnmt.attention import MASKED, Memory, key_gradients, query_gradients, scores_of
+
+
+def attend_compiled(
+    z: tf.Tensor,
+    matrices: Tensors,
+    memory: Memory,
+    direction: tf.Tensor,
+    masks: tf.Tensor | None,
+    precision: Precision,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Runs the steps; states and context start at zero.
+
+    Args:
+      z: the inputs' part of the gates, [n, b, 4u].
+      matrices: of context and h into the gates, [u, 4u] each, and of h into queries, [u, u].
+      memory: keys and values [b, m, u]; the keys have the queries' bias, which is one kernel less in a step.
+      direction: [u], see `gnmt.attention.additive_scores`.
+      masks: dropout masks of the context, [n, b, u], or None.
+      precision: of products and of everything else.
+
+    Returns:
+      (outputs, contexts), each [n, b, u].
+    """
+    compute, variable = precision.compute, precision.variable
+    real = memory.real[:, 0]
+
+    def times(a: tf.Tensor, b: tf.Tensor, **transpose: bool) -> tf.Tensor:
+        return tf.cast(tf.matmul(tf.cast(a, compute), tf.cast(b, compute), **transpose), variable)
+
+    @tf.custom_gradient
+    def core(z: tf.Tensor, *rest: tf.Tensor) -> tuple[Tensors, Any]:
+        *matrices, keys, values, direction = rest
+        of_context, of_h, of_query = (tf.cast(x, compute) for x in matrices)
+        of_output, seen_values = tf.concat([of_h, of_query], 1), tf.cast(values, compute)
+        units, length = of_query.shape[0], keys.shape[1]
+
+        def step(before: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+            recurrent, c, context = before
+            z, *mask = inputs
+            context = context * mask[0] if mask else context
+            i, f, g, o, c, _, h = cell(z + recurrent + times(context, of_context), c)
+            recurrent, query = tf.split(times(h, of_output), [4 * units, units], -1)
+            scores = scores_of(query[:, None], keys, direction)[:, 0]
+            weights = tf.nn.softmax(tf.where(real, scores, tf.constant(MASKED, scores.dtype)))
+            context = tf.cast(
+                tf.linalg.matvec(seen_values, tf.cast(weights, compute), transpose_a=True), variable
+            )
+            return (recurrent, c, context), (i, f, g, o, c, h, query, weights, context)
+
+        start = _zeros(z, 4 * units), _zeros(z, units), _zeros(z, units)
+        widths = [units] * 7 + [length, units]
+        _, kept = scan(step, start, (z,) if masks is None else (z, masks), widths)
+        outputs, contexts = kept[5], kept[8]
+
+        def gradient(d_outputs: tf.Tensor, d_contexts: tf.Tensor) -> Tensors:
+            found = backward(
+                kept, of_context, of_h, of_query, keys, seen_values, direction, d_outputs, d_contexts
+            )
+            dz, d_queries, d_scores, d_attended = found
+            *_, queries, weights, _ = kept
+            seen = delayed(_zeros(z, units), contexts)
+            seen = seen if masks is None else seen * masks
+            h_before = delayed(_zeros(z, units), outputs)
+            d_matrices = [
+                times(rows(a), rows(b), transpose_a=True)
+                for a, b in ((seen, dz), (h_before, dz), (outputs, d_queries))
+            ]
+            d_values = tf.einsum("nbm,nbu->bmu", tf.cast(weights, compute), tf.cast(d_attended, compute))
+            d_keys, d_direction = key_gradients(
+                _by_sentence(d_scores), _by_sentence(queries), keys, direction
+            )
+            return dz, *d_matrices, d_keys, tf.cast(d_values, variable), d_direction
+
+        return (outputs, contexts), gradient
+
+    def backward(
+        kept: Tensors,
+        of_context: tf.Tensor,
+        of_h: tf.Tensor,
+        of_query: tf.Tensor,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        direction: tf.Tensor,
+        d_outputs: tf.Tensor,
+        d_contexts: tf.Tensor,
+    ) -> Tensors:
+        """Gradients of each step's gates, query, scores and context: [n, b, 4u], [n, b, u], [n, b, m], [n, b, u]."""
+        units = of_query.shape[0]
+        joined = tf.transpose(tf.concat([of_context, of_h], 0))
+        to_output = tf.transpose(of_query)
+
+        def step(after: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+            d_context, d_h, d_c = after  # The context's without its dropout.
+            i, f, g, o, c, c_before, query, weights, context, d_output, d_seen, *mask = inputs
+            d_context += d_seen
+            shares = tf.cast(values, variable) - context[:, None]
+            d_scores = weights * tf.reduce_sum(shares * d_context[:, None], -1)
+            d_query = query_gradients(d_scores[:, None], query[:, None], keys, direction)[:, 0]
+            d_h += d_output + times(d_query, to_output)
+            dz, d_c = cell_gradient(i, f, g, o, c_before, tf.tanh(c), d_h, d_c)
+            d_before, d_h = tf.split(times(dz, joined), 2, -1)
+            d_before = d_before * mask[0] if mask else d_before
+            return (d_before, d_h, d_c), (dz, d_query, d_scores, d_context)
+
+        i, f, g, o, c, _, query, weights, context = kept
+        c_before = delayed(_zeros(c, units), c)
+        inputs = [i, f, g, o, c, c_before, query, weights, context, d_outputs, d_contexts]
+        widths = [4 * units, units, weights.shape[-1], units]
+        start = (_zeros(c, units),) * 3
+        return scan(step, start, inputs if masks is None else [*inputs, masks], widths, reverse=True)[1]
+
+    return core(z, *matrices, memory.keys, memory.values, direction)
+
+
+def _zeros(like: tf.Tensor, width: int) -> tf.Tensor:
+    """Zeros [b, width] of the type of `like`, [n, b, ...]."""
+    return tf.ensure_shape(tf.zeros([tf.shape(like)[1], width], like.dtype), [like.shape[1], width])
+
+
+def _by_sentence(x: tf.Tensor) -> tf.Tensor:
+    return tf.transpose(x, [1, 0, 2])

@@ -1,0 +1,224 @@
+"""Padding, and waiting for the longest, of a translation benchmark's batches over four replicas.
+
+Lengths are those of the longer side of every pair, in tokens of WMT's 33,708 subwords: of Multi30k's training captions,
+and of newstest2014, as it is and eight times over: 3,003 pairs are few for many buckets, a training set has plenty of
+each length. Two epochs are planned, nothing is trained. A step costs a replica its padded tokens, and takes as long as
+that of the replica with the most; `imbalance` is how much longer than if all had the mean.
+
+- ours: common/data/bucketing.py, one bucket a step on all replicas, each of which takes its part of the plan;
+  limits of equal width are GNMT's, those of least padding are what a set of one's own gets
+- tf_data: tf.data's bucket_by_sequence_length in every replica over its part of the examples, padded to the buckets'
+  limits, which are ours; tf_data_longest: padded to the longest of a batch, its default: a shape for every length
+- tf_data_global: one tf.data pipeline, on one host, for the batches of all replicas. tf.data's last batches of an epoch
+  are smaller, which costs less here and is another shape to compile; ours are of one size, padded and of mixed lengths
+- unbucketed: all padded to the longest of all, one shape; unbucketed_longest: each replica to its own longest
+
+    python -m lab.bench.bucketing [--sets multi30k newstest2014 newstest2014_x8] [--buckets 5 10 20] [--batch N]
+"""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from common.data.bucketing import Buckets, equal_width, least_padding
+from common.distributed.replicas.base import Shard
+from common.text.subwords import Subwords
+from lab.bench.harness import arguments
+from lab.bench.harness.errors import status_of
+from lab.bench.harness.results import head, write
+from lab.studies.data import unpack
+
+REPLICAS, EPOCHS = 4, 2
+BAR = 3.0  # Padding share of the unbucketed batches over ours, at least.
+REPEATED = 8
+# What a replica does in a step: indices of examples, rows (those of padding, too), tokens of a row.
+Part = tuple[np.ndarray, int, int]
+Steps = list[list[Part]]
+
+
+def ours(lengths: np.ndarray, limits: Sequence[int], batch: int, epoch: int) -> Steps:
+    buckets = Buckets(lengths, limits)
+    plan = buckets.epoch(0, epoch, batch)
+    shards = [plan.shard(Shard(i, REPLICAS)) for i in range(REPLICAS)]
+    return [
+        [_part(s.examples[step], buckets.limits[s.buckets[step]]) for s in shards]
+        for step in range(plan.steps)
+    ]
+
+
+def _part(examples: np.ndarray, length: int) -> Part:
+    return examples[examples >= 0], len(examples), int(length)
+
+
+def unbucketed(lengths: np.ndarray, limits: Sequence[int], batch: int, epoch: int) -> Steps:
+    return [[(e, batch // REPLICAS, limits[-1]) for e in parts] for parts in _shuffled(lengths, batch, epoch)]
+
+
+def unbucketed_longest(lengths: np.ndarray, limits: Sequence[int], batch: int, epoch: int) -> Steps:
+    return [
+        [(e, len(e), int(lengths[e].max(initial=0))) for e in parts]
+        for parts in _shuffled(lengths, batch, epoch)
+    ]
+
+
+def _shuffled(lengths: np.ndarray, batch: int, epoch: int) -> Iterator[list[np.ndarray]]:
+    """The examples of every replica in every step."""
+    order = np.random.default_rng([0, epoch]).permutation(len(lengths))
+    for first in range(0, len(order), batch):
+        yield np.array_split(order[first : first + batch], REPLICAS)
+
+
+def tf_data(
+    lengths: np.ndarray, limits: Sequence[int], batch: int, epoch: int, to_limit: bool = True
+) -> Steps:
+    streams = [
+        list(_pipeline(lengths, limits, batch // REPLICAS, epoch, to_limit, Shard(i, REPLICAS)))
+        for i in range(REPLICAS)
+    ]
+    # A replica that has no batch left does nothing while the others finish.
+    nothing = (np.zeros(0, np.int64), 0, 0)
+    return [
+        [s[step] if step < len(s) else nothing for s in streams] for step in range(max(map(len, streams)))
+    ]
+
+
+def tf_data_longest(lengths: np.ndarray, limits: Sequence[int], batch: int, epoch: int) -> Steps:
+    return tf_data(lengths, limits, batch, epoch, to_limit=False)
+
+
+def tf_data_global(lengths: np.ndarray, limits: Sequence[int], batch: int, epoch: int) -> Steps:
+    found = _pipeline(lengths, limits, batch, epoch, True, Shard(0, 1))
+    return [
+        [(e, len(e), length) for e in np.array_split(examples, REPLICAS)] for examples, _, length in found
+    ]
+
+
+def _pipeline(
+    lengths: np.ndarray, limits: Sequence[int], batch: int, epoch: int, to_limit: bool, shard: Shard
+) -> Iterator[Part]:
+    """The batches of tf.data over a shard of the shuffled examples; the last ones of the buckets are smaller."""
+    data = tf.data.Dataset.from_tensor_slices((np.arange(len(lengths)), lengths))
+    data = data.shuffle(len(lengths), seed=epoch).shard(shard.count, shard.index)
+    data = data.map(lambda i, n: (i, tf.ones([n], tf.int8)))
+    data = data.bucket_by_sequence_length(
+        lambda _, tokens: tf.shape(tokens)[0],
+        [limit + 1 for limit in limits],
+        [batch] * (len(limits) + 1),
+        pad_to_bucket_boundary=to_limit,
+    )
+    for examples, tokens in data.as_numpy_iterator():
+        yield examples, len(examples), tokens.shape[1]
+
+
+PLANS: dict[str, Callable[[np.ndarray, Sequence[int], int, int], Steps]] = {
+    f.__name__: f for f in (ours, tf_data, tf_data_longest, tf_data_global, unbucketed, unbucketed_longest)
+}
+
+
+def judge(lengths: np.ndarray, epochs: Sequence[Steps]) -> dict[str, Any]:
+    """What the plans of some epochs cost."""
+    steps = [step for epoch in epochs for step in epoch]
+    work = np.array([[rows * length for _, rows, length in step] for step in steps])
+    shapes = {(rows, length) for step in steps for _, rows, length in step if rows}
+    sizes = [[length for _, _, length in step] for step in steps]
+    taken = [np.sort(np.concatenate([e for step in epoch for e, _, _ in step])) for epoch in epochs]
+    real = len(epochs) * int(lengths.sum())
+    return {
+        "steps_per_epoch": len(steps) / len(epochs),
+        "padding_share": 1 - real / int(work.sum()),
+        "imbalance": work.max(1).sum() / work.mean(1).sum() - 1,
+        # Of a step's slowest replica, all replicas: what training costs, padding and waiting.
+        "cost_per_real_token": int(work.max(1).sum()) * work.shape[1] / real,
+        "steps_of_unequal_lengths": float(np.mean([len(set(s)) > 1 for s in sizes])),
+        "shapes": len(shapes),
+        "every_example_once_an_epoch": all(np.array_equal(t, np.arange(len(lengths))) for t in taken),
+    }
+
+
+def measure(lengths: np.ndarray, limits: list[int], batch: int) -> dict[str, Any]:
+    """All plans for buckets of these limits."""
+    rows = {
+        name: judge(lengths, [plan(lengths, limits, batch, epoch) for epoch in range(EPOCHS)])
+        for name, plan in PLANS.items()
+    }
+    own = rows["ours"]
+    for row in rows.values():
+        row["padding_share_over_ours"] = row["padding_share"] / own["padding_share"]
+    less = {name: rows[name]["padding_share_over_ours"] for name in ("unbucketed", "unbucketed_longest")}
+    return {
+        "limits": limits,
+        "plans": rows,
+        "no_imbalance": own["imbalance"] == 0 and own["steps_of_unequal_lengths"] == 0,
+        "meets_bar": {name: ratio >= BAR for name, ratio in less.items()},
+    }
+
+
+def kinds(lengths: np.ndarray, count: int) -> dict[str, list[int]]:
+    """The limits of so many buckets: as the published ones, and as those of a set of one's own."""
+    return {
+        "of equal width": equal_width(int(lengths.max()), count),
+        "of least padding": least_padding(lengths, count),
+    }
+
+
+def lengths_of(name: str) -> np.ndarray:
+    """Tokens of the longer side of every pair, the end of a sentence counted."""
+    text = unpack("text")
+    words = Subwords(text / "wmt14_ende" / "vocab.translate_ende_wmt32k.32768.subwords")
+
+    def side(path: Path) -> np.ndarray:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8") as file:
+            return np.array([len(words.encode(line.rstrip("\n"))) for line in file])
+
+    if name == "multi30k":
+        paths = [text / "multi30k" / f"train.{language}.gz" for language in ("en", "de")]
+    else:
+        paths = [text / "wmt14_ende" / f"newstest2014.{language}" for language in ("en", "de")]
+    found = np.maximum(*map(side, paths))
+    return np.tile(found, REPEATED) if name.endswith(f"_x{REPEATED}") else found
+
+
+SETS = ("multi30k", "newstest2014", f"newstest2014_x{REPEATED}")
+
+
+def main() -> None:
+    parser = arguments.parser(__doc__, "bucketing.json")
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
+    parser.add_argument("--buckets", type=int, nargs="+", default=[5, 10, 20])
+    parser.add_argument("--batch", type=int, default=128, help=f"pairs of a step, of all {REPLICAS} replicas")
+    options = parser.parse_args()
+    if options.batch % REPLICAS:
+        parser.error(f"--batch={options.batch}: does not divide into {REPLICAS} replicas")
+    result: dict[str, Any] = {
+        **head(),
+        "settings": {"replicas": REPLICAS, "batch": options.batch, "epochs": EPOCHS, "bar": BAR},
+        "sets": {},
+    }
+    for name in options.sets:
+        lengths = lengths_of(name)
+        quantiles = np.quantile(lengths, [0, 0.05, 0.5, 0.95, 1]).tolist()
+        found = {
+            f"{count} buckets {kind}": measure(lengths, limits, options.batch)
+            for count in options.buckets
+            for kind, limits in kinds(lengths, count).items()
+        }
+        result["sets"][name] = {"pairs": len(lengths), "length_quantiles": quantiles, "buckets": found}
+        for case, of_case in found.items():
+            for plan, row in of_case["plans"].items():
+                padding = f"padding {row['padding_share']:6.1%} ({row['padding_share_over_ours']:5.2f}x ours)"
+                cost = f"imbalance {row['imbalance']:6.1%}, {row['cost_per_real_token']:.2f} a real token"
+                once = "" if row["every_example_once_an_epoch"] else ", NOT every example once"
+                print(f"{name}, {case}, {plan:18} {padding}, {cost}, {row['shapes']} shapes{once}")
+    write(result, options.output)
+
+
+if __name__ == "__main__":
+    sys.exit(status_of(main))

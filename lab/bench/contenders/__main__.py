@@ -1,0 +1,41 @@
+"""A contender as a process: says what it is, then answers each line "N" of standard input with the times of N steps.
+
+    python -m lab.bench.contenders [--one-core] MODULE ARGUMENT...
+
+Answers are lines of JSON; harness/rounds.py reads them. Imports neither TensorFlow nor PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+
+ONE_CORE = "--one-core"
+
+
+def serve(run: Callable[[int], object], **about: object) -> None:
+    """Prints `about`, then for each line "N" the seconds and processor seconds that `run(N)` took."""
+    print(json.dumps(about), flush=True)
+    for line in sys.stdin:
+        began, used = time.perf_counter(), time.process_time()
+        run(int(line))
+        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - used
+        print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds}), flush=True)
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[0] == ONE_CORE:
+        arguments = arguments[1:]
+        # Before TensorFlow counts the cores; the last one has the fewest interrupts.
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    module = importlib.import_module(f"lab.bench.contenders.{arguments[0]}")
+    run, about = module.make(*arguments[1:])
+    serve(run, **about)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

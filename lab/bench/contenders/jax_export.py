@@ -1,0 +1,51 @@
+"""Writes a JAX contender's training step as this project exports its own: `python -m lab.bench.contenders.jax_export`.
+
+Arguments: the contender's module, the folder, keywords of `make_step` as JSON, and the platform, "tpu" by default. The
+folder gets `train.mlir.bc` and a manifest for systems/compile, so that both sides go the same way into the same
+compiler. Needs an interpreter with flax.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+from jax import export
+
+
+def write(module: str, folder: Path, keywords: dict, platform: str = "tpu") -> None:
+    """Writes the step for a platform of jax; no device is needed."""
+    step, arguments, donated = importlib.import_module(f"lab.bench.contenders.{module}").make_step(**keywords)
+    made = export.export(jax.jit(step), platforms=[platform])(*arguments)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "train.mlir.bc").write_bytes(made.mlir_module_serialized)
+    names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(arguments)[0]]
+    state = len(jax.tree.leaves(arguments[:donated]))
+    kept = made.module_kept_var_idx
+    program = {
+        "name": "train",
+        "file": "train.mlir.bc",
+        "inputs": [{"name": names[i], "role": "input"} for i in kept if i >= state],
+        "arguments": [
+            {"name": names[i], "shape": list(made.in_avals[i].shape), "dtype": made.in_avals[i].dtype.name}
+            for i in kept
+        ],
+        # The step's first results are the new values of its first arguments.
+        "results": [{"updates": names[i] if i < state else None} for i in range(len(made.out_avals))],
+    }
+    manifest = {
+        "num_replicas": 1,
+        "state": [{"name": names[i], "role": "state"} for i in kept if i < state],
+        "constants": [],
+        "programs": [program],
+        "versions": {package: version(package) for package in ("jax", "flax", "optax")},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+if __name__ == "__main__":
+    write(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]), *sys.argv[4:])

@@ -1,0 +1,150 @@
+"""The TensorFlow contenders of lstm.py.
+
+Arguments: contender, "layer", [length, batch, inputs, units] as JSON; or contender, "gnmt", manifest ({"config": a GNMT
+configuration of one bucket, "batch": {"train": sentences}}). fp32, a resident batch of full sentences. A layer is run
+forward and backward, to the gradients of its weights and its inputs, time-major; a network takes training steps
+(dropout before every LSTM, smoothed labels, clipping, Adam). Ours knows the lengths of sentences, the others need not:
+it reverses within them, masks the attention and the loss by them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+
+import tensorflow as tf
+import tf_keras
+
+from common.config.digest import from_dict
+from common.layers import lstm
+from common.layers.precision import precision
+from common.train.describe import parameters
+from gnmt.config import Config
+from gnmt.task import Task
+from lab.bench.contenders.fused_loop import fused_loop
+from lab.bench.contenders.keras_fit import fit
+
+L = tf_keras.layers
+Run = Callable[[int], object]  # Runs that many steps.
+
+
+def layer(name: str, shape: list[int]) -> tuple[Run, tf.Module]:
+    """One LSTM of either form, or Keras's with or without its loop written out."""
+    length, batch, inputs, units = shape
+    if name in ("ours", "plain"):
+        network = lstm.LSTM(units, precision("fp32"), hoisted=name == "ours")
+        call = lambda x: network(x)[0]  # noqa: E731
+    else:
+        unroll = name == "keras_unrolled"
+        call = network = L.LSTM(units, return_sequences=True, time_major=True, unroll=unroll)
+    x = tf.random.stateless_normal([length, batch, inputs], [0, 0])
+    upstream = tf.random.stateless_normal([length, batch, units], [0, 1])
+
+    @tf.function(autograph=False)
+    def step() -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs = call(x)
+        # All are returned, so that all are computed.
+        return tape.gradient(outputs, [x, *network.trainable_variables], output_gradients=upstream)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            gradients = step()
+        gradients[0][0, 0].numpy()
+
+    network.build(tf.TensorShape([length, batch, inputs]))
+    return run, network
+
+
+def ours(config: Config) -> tuple[Run, tf.Module]:
+    """The fused loop, as `python -m gnmt` runs it."""
+    return fused_loop(Task, config)
+
+
+def plain(config: Config) -> tuple[Run, tf.Module]:
+    """Ours with the textbook's form of the LSTM."""
+    return ours(dataclasses.replace(config, hoisted=False))
+
+
+def keras_fit(
+    config: Config, adam: type = tf_keras.optimizers.Adam, unroll: bool = False
+) -> tuple[Run, tf.Module]:
+    """Stock layers under `fit`."""
+    model, length = stack(config, unroll), config.max_sequence_length
+    o, classes, part = config.optimizer, config.vocabulary_size, config.label_smoothing
+    # Ours sums the loss over the tokens of a sentence, Keras takes the mean.
+    clip = o.clip_replica_norm / length
+    optimizer = adam(
+        o.base_learning_rate, beta_1=o.beta_1, beta_2=o.beta_2, epsilon=o.epsilon, global_clipnorm=clip
+    )
+
+    def losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        targets = tf.one_hot(tf.cast(labels, tf.int32), classes, 1 - part + part / classes, part / classes)
+        return tf.nn.softmax_cross_entropy_with_logits(targets, logits)
+
+    model.compile(optimizer, losses)
+    shape = [2, config.global_batch_size, length]
+    source, target = tf.unstack(tf.random.stateless_uniform(shape, [0, 0], 3, classes, tf.int32))
+    data = tf.data.Dataset.from_tensors(((source, target), target)).repeat()
+    return fit(model, data), model
+
+
+def keras_tuned(config: Config) -> tuple[Run, tf.Module]:
+    """The same with what can be switched on: loops written out, and the optimizer of one kernel a variable."""
+    return keras_fit(config, tf_keras.optimizers.legacy.Adam, unroll=True)
+
+
+def stack(config: Config, unroll: bool) -> tf_keras.Model:
+    """The network of stock layers in the reference's wiring: (source, target), int32 [b, n] -> [b, n, vocabulary]."""
+    length, width = config.max_sequence_length, config.width
+    table = L.Embedding(config.vocabulary_size, width)
+
+    def recurrent() -> L.Layer:
+        return L.LSTM(width, return_sequences=True, unroll=unroll)
+
+    def drop(x: tf.Tensor) -> tf.Tensor:
+        return L.Dropout(config.dropout)(x)
+
+    source, target = (tf_keras.Input([length], dtype=tf.int32) for _ in range(2))
+    x = L.Bidirectional(recurrent())(drop(table(source)))
+    for i in range(config.layers - 1):
+        y = recurrent()(drop(x))
+        x = y + x if i else y
+    memory = x
+    x = recurrent()(drop(table(tf.pad(target, [[0, 0], [1, 0]], constant_values=1)[:, :-1])))
+    context = _Attention(width)(x, memory)
+    for i in range(config.layers - 1):
+        y = recurrent()(drop(L.Concatenate()([x, context])))
+        x = y + x if i else y
+    return tf_keras.Model((source, target), L.Dense(config.vocabulary_size)(x))
+
+
+class _Attention(L.Layer):
+    """Normed Bahdanau attention; neither Keras nor tf-models-official has it."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.query, self.memory = L.Dense(width), L.Dense(width, use_bias=False)
+        self.direction = self.add_weight("direction", [width])
+        self.scale = self.add_weight("scale", [], initializer=tf_keras.initializers.Constant(width**-0.5))
+
+    def call(self, queries: tf.Tensor, memory: tf.Tensor) -> tf.Tensor:
+        direction = self.scale * tf.math.l2_normalize(self.direction)
+        sums = self.query(queries)[:, :, None] + self.memory(memory)[:, None]
+        weights = tf.nn.softmax(tf.reduce_sum(tf.tanh(sums) * direction, -1))
+        return tf.matmul(weights, memory)
+
+
+NETWORKS = {f.__name__: f for f in (ours, plain, keras_fit, keras_tuned)}
+
+
+def make(name: str, kind: str, settings: str) -> tuple[Run, dict[str, object]]:
+    """The contender, and what it says of itself."""
+    told = json.loads(settings)
+    if kind == "layer":
+        run, network = layer(name, told)
+    else:
+        run, network = NETWORKS[name](from_dict(Config, told["config"]))
+    return run, {"version": tf.__version__, "parameters": parameters(network)}

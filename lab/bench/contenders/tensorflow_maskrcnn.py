@@ -1,0 +1,136 @@
+"""The contenders of detection.py's training step, both in TensorFlow.
+
+Arguments: contender, precision, batch, height, width. Both train Mask R-CNN on ResNet-50-FPN with all settings of the
+MLPerf benchmark, batch norm in its evaluation form, SGD with momentum .9, no weight decay, on a resident batch of noise
+with ten objects an image. tf-models-official's matches anchors in its input pipeline, ours in the step; it samples
+regions once per bin, ours four times; it keeps 512 candidates a tile in its suppression, one level after the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.config.schema import Optimizer, Schedule
+from lab.bench.contenders.fused_loop import fused_loop
+from lab.bench.contenders.keras_fit import set_policy
+from maskrcnn.config import Config
+from maskrcnn.task import Task
+
+CLASSES, RATE, MOMENTUM, OBJECTS = 91, 1e-4, 0.9, 10
+Run = Callable[[int], float]  # trains that many steps, returns the last loss
+
+
+def ours(precision: str, batch: int, height: int, width: int) -> Run:
+    """The fused loop, as `python -m maskrcnn` runs it; the frame has one orientation."""
+    config = Config(
+        global_batch_size=batch,
+        eval_batch_size=batch,
+        precision=precision,
+        replicas="single",
+        freeze=False,
+        optimizer=Optimizer(name="sgd", base_learning_rate=RATE, momentum=MOMENTUM),
+        schedule=Schedule(kind="constant", warmup_epochs=0),
+    )
+    config = dataclasses.replace(config, padded_size=(height, width), short_side=height, long_side=width)
+
+    class Resident(Task):
+        """On the other contender's noise."""
+
+        def __init__(self, config: Config, data: None):
+            super().__init__(config, data)
+            self.batch_shapes = self.eval_batch_shapes = ()
+
+        def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
+            arrays = _objects(batch_size, height, width)
+            info = np.array([[height, width, 1]] * batch_size, np.float32)
+            masks = np.ones(
+                [batch_size, config.max_instances, config.gt_mask_size, config.gt_mask_size], np.uint8
+            )
+            rest = {"image_id": np.arange(batch_size), "weight": np.ones(batch_size, np.float32)}
+            return tf.data.Dataset.from_tensors(
+                {**arrays, **rest, "image_info": info, "masks": masks}
+            ).repeat()
+
+    return fused_loop(Resident, config)[0]
+
+
+def official(precision: str, batch: int, height: int, width: int) -> Run:
+    """tf-models-official's task, its training step in a fused loop."""
+    from official.vision.configs import maskrcnn as configs
+    from official.vision.ops import anchor
+    from official.vision.tasks.maskrcnn import MaskRCNNTask
+
+    set_policy(precision)
+    network = configs.MaskRCNN(
+        num_classes=CLASSES,
+        input_size=[height, width, 3],
+        anchor=configs.Anchor(num_scales=1, aspect_ratios=[1.0, 2.0, 0.5], anchor_size=8.0),
+        detection_head=configs.DetectionHead(num_convs=0, num_fcs=2),
+    )
+    network.norm_activation.use_sync_bn = False
+    task = MaskRCNNTask(configs.MaskRCNNTask(model=network, losses=configs.Losses(l2_weight_decay=0.0)))
+    model = task.build_model()
+    for layer in model.submodules:
+        if isinstance(layer, tf_keras.layers.BatchNormalization):
+            layer.trainable = False
+    arrays = _objects(batch, height, width)
+    boxes = anchor.Anchor(2, 6, 1, [1.0, 2.0, 0.5], 8.0, (height, width))
+    labeler = anchor.RpnAnchorLabeler()
+    scores, codes = [], []
+    for image in range(batch):
+        there = arrays["classes"][image] > 0
+        objects = tf.constant(arrays["boxes"][image][there])
+        found = labeler.label_anchors(boxes.multilevel_boxes, objects, tf.ones([there.sum(), 1]))
+        scores.append(found[0])
+        codes.append(found[1])
+    stacked = lambda parts: {k: tf.stack([p[k] for p in parts]) for k in parts[0]}  # noqa: E731
+    labels = {
+        "anchor_boxes": {k: tf.stack([v] * batch) for k, v in boxes.multilevel_boxes.items()},
+        "image_info": tf.constant([[[height, width], [height, width], [1, 1], [0, 0]]] * batch, tf.float32),
+        "rpn_score_targets": stacked(scores),
+        "rpn_box_targets": stacked(codes),
+        "gt_boxes": tf.constant(arrays["boxes"]),
+        "gt_classes": tf.where(tf.constant(arrays["classes"]) > 0, arrays["classes"], -1),
+        "gt_masks": tf.ones([batch, arrays["boxes"].shape[1], 112, 112]),
+    }
+    images = tf.cast(arrays["image"], tf.float32) / 127.5 - 1
+    optimizer = tf_keras.optimizers.SGD(RATE, momentum=MOMENTUM)
+    optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def train(steps: tf.Tensor) -> tf.Tensor:
+        loss = tf.zeros([])
+        for _ in tf.range(steps):
+            loss = task.train_step((images, labels), model, optimizer)[task.loss]
+        return loss
+
+    return lambda steps: float(train(tf.constant(steps)))
+
+
+def _objects(batch: int, height: int, width: int) -> dict[str, np.ndarray]:
+    """Noise with OBJECTS objects an image, of 100 rows."""
+    rng = np.random.default_rng(0)
+    low = rng.uniform(0, 0.6, [batch, 100, 2])
+    high = low + rng.uniform(0.05, 0.4, low.shape)
+    there = np.arange(100) < OBJECTS
+    boxes = np.concatenate([low, high], -1) * [height, width, height, width] * there[:, None]
+    classes = np.where(there, rng.integers(1, CLASSES, [batch, 100]), 0)
+    images = rng.integers(0, 256, [batch, height, width, 3])
+    return {
+        "image": images.astype(np.uint8),
+        "boxes": boxes.astype(np.float32),
+        "classes": classes.astype(np.int32),
+    }
+
+
+CONTENDERS = {f.__name__: f for f in (ours, official)}
+
+
+def make(name: str, precision: str, *sizes: str) -> tuple[Run, dict[str, object]]:
+    """The contender, and what it says of itself."""
+    return CONTENDERS[name](precision, *map(int, sizes)), {"version": tf.__version__}

@@ -1,0 +1,135 @@
+"""Ours and Keras `fit` on the small networks of mnist_mlp.py and lstm_small.py.
+
+Arguments: contender ("ours", "ours_unfolded" or "keras_fit"), network ("mlp", "mnist" or "ptb"), hidden layers of
+"mlp". Ours is the fused loop with the benchmark's own input, from arrays in memory; Keras gets the same numbers as
+floats, ready.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+import mnist.config
+import mnist.input
+import mnist.presets
+import mnist.task
+import ptb.config
+import ptb.input
+import ptb.presets
+import ptb.task
+from common.distributed import replicas
+from common.train.loop import Loop
+from lab.bench.contenders.keras_fit import fit
+from timetotrain.run import allocator
+
+Run = Callable[[int], object]  # Trains that many steps.
+L = tf_keras.layers
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """Noise in the shape of MNIST: what is in the images costs nothing."""
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, [60000, 28, 28], np.uint8), rng.integers(0, 10, [60000], np.uint8)
+
+
+def words() -> np.ndarray:
+    """Noise in the length of the Penn Treebank."""
+    return np.random.default_rng(0).integers(0, 10000, [929589], np.int32)
+
+
+def config_of(network: str, layers: int) -> object:
+    """The preset, as the benchmark trains it."""
+    if network == "ptb":
+        return ptb.presets.PRESETS["cpu-20"]
+    if network == "mnist":
+        return mnist.presets.PRESETS["cpu-128"]
+    return dataclasses.replace(mnist.presets.PRESETS["cpu-mlp"], hidden_layers=layers)
+
+
+def ours(network: str, layers: int, **changes: object) -> Run:
+    """The fused loop, in memory as `python -m mnist` has it."""
+    allocator.keep_freed()
+    config = dataclasses.replace(config_of(network, layers), **changes)
+    module, data = (ptb, words()) if network == "ptb" else (mnist, digits())
+    loop = Loop(module.task.Task(config, None), replicas.make(config))
+    loop.compile()
+    train = iter(
+        loop._dataset(lambda s: module.input.train_input(config, data, s, loop._batch_size(True), 0))
+    )
+    evaluation = loop._synthetic(False)
+    return lambda steps: loop._call(train, evaluation, steps, 0).losses[-1]
+
+
+def ours_unfolded(network: str, layers: int) -> Run:
+    """Without the products of two matrices that the others do not have either."""
+    return ours(network, layers, folded=False)
+
+
+def keras_fit(network: str, layers: int) -> Run:
+    """Stock layers under `fit`."""
+    config = config_of(network, layers)
+    optimizer = tf_keras.optimizers.SGD(
+        config.optimizer.base_learning_rate,
+        momentum=config.optimizer.momentum,
+        # Ours sums the loss over the steps of a sequence, Keras takes the mean.
+        global_clipnorm=config.optimizer.clip_norm / config.num_steps if network == "ptb" else None,
+        weight_decay=config.optimizer.weight_decay or None,
+    )
+    model = {"mlp": _mlp, "mnist": _lstm, "ptb": _language_model}[network](config)
+    model.compile(optimizer, tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    data = (_language_data if network == "ptb" else _image_data)(config)
+    # The dataset, not an iterator over it: that would be a Python generator to Keras, without static shapes.
+    return fit(model, data)
+
+
+def _mlp(config: mnist.config.Config) -> tf_keras.Model:
+    hidden = [L.Dense(config.hidden_units, config.activation) for _ in range(config.hidden_layers)]
+    return tf_keras.Sequential([tf_keras.Input([28, 28]), L.Flatten(), *hidden, L.Dense(10)])
+
+
+def _lstm(config: mnist.config.Config) -> tf_keras.Model:
+    return tf_keras.Sequential(
+        [tf_keras.Input([28, 28]), L.Dense(config.lstm_units), L.LSTM(config.lstm_units), L.Dense(10)]
+    )
+
+
+def _language_model(config: ptb.config.Config) -> tf_keras.Model:
+    recurrent = [L.LSTM(config.units, return_sequences=True, stateful=True) for _ in range(config.layers)]
+    return tf_keras.Sequential(
+        [
+            tf_keras.Input([config.num_steps], config.global_batch_size, dtype=tf.int32),
+            L.Embedding(config.vocabulary_size, config.units),
+            *recurrent,
+            L.Dense(config.vocabulary_size),
+        ]
+    )
+
+
+def _image_data(config: mnist.config.Config) -> tf.data.Dataset:
+    images, labels = digits()
+    pixels = images.astype(np.float32) * config.data.pixel_scale + config.data.pixel_offset
+    # Cut beforehand: noise need not be shuffled, and nothing is left to do per image.
+    size = config.global_batch_size
+    count = len(pixels) // size
+    cut = [x[: count * size].reshape(count, size, *x.shape[1:]) for x in (pixels, labels.astype(np.int32))]
+    return tf.data.Dataset.from_tensor_slices(tuple(cut)).repeat().prefetch(4)
+
+
+def _language_data(config: ptb.config.Config) -> tf.data.Dataset:
+    streams = words()[: len(words()) // 20 * 20].reshape(20, -1)
+    starts = tf.data.Dataset.range(0, streams.shape[1] - 21, 20).repeat()
+    rows = tf.constant(streams)
+    return starts.map(lambda i: (rows[:, i : i + 20], rows[:, i + 1 : i + 21])).prefetch(4)
+
+
+CONTENDERS = {"ours": ours, "ours_unfolded": ours_unfolded, "keras_fit": keras_fit}
+
+
+def make(name: str, network: str, layers: str) -> tuple[Run, dict[str, object]]:
+    """The contender, and what it says of itself."""
+    return CONTENDERS[name](network, int(layers)), {"version": tf.__version__}

@@ -1,0 +1,55 @@
+"""Our contender of video.py: inference or training steps of a video network on a resident batch.
+
+Arguments: "infer" or "train", manifest ({"config": a tsm_kinetics configuration, ...}), as torch_images.py's. Training
+starts from uint8 pixels, which the step normalises, and runs in the fused loop, as `python -m tsm_kinetics` does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import tensorflow as tf
+import tf_keras
+
+from common.config.digest import from_dict
+from common.distributed import replicas
+from common.layers.precision import precision
+from common.train.describe import parameters
+from lab.bench.contenders.fused_loop import fused_loop
+from timetotrain.run import allocator
+from tsm_kinetics import model
+from tsm_kinetics.config import Config
+from tsm_kinetics.task import Task
+
+Run = Callable[[int], object]  # Runs that many steps.
+
+
+def infer(config: Config) -> tuple[Run, tf_keras.Model]:
+    """Logits of normalised clips."""
+    allocator.keep_freed()
+    policy = precision(config.precision)
+    network = model.build(config, replicas.make(config), policy)
+    shape = [config.global_batch_size, config.frames, config.image_size, config.image_size, 3]
+    clips = tf.cast(tf.random.stateless_normal(shape, [1, 2]), policy.compute)
+    step = tf.function(lambda: network(clips, training=False), autograph=False)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            step().numpy()
+
+    return run, network
+
+
+def train(config: Config) -> tuple[Run, tf_keras.Model]:
+    """The fused loop."""
+    return fused_loop(Task, config)
+
+
+MODES = {f.__name__: f for f in (infer, train)}
+
+
+def make(mode: str, manifest: str) -> tuple[Run, dict[str, object]]:
+    """The contender, and what it says of itself."""
+    run, network = MODES[mode](from_dict(Config, json.loads(manifest)["config"]))
+    return run, {"version": tf.__version__, "parameters": parameters(network)}

@@ -1,0 +1,99 @@
+"""How fast training frames are read and decoded, and videos converted, beside bare loops over the same files.
+
+On one core, of generated videos as large as Kinetics' (340 x 256): see contenders/video_frames.py. `feeding` says how
+many cores keep up with the paper's speed of inference on one P100.
+
+    python -m lab.bench.frames [--rounds N] [--quick] [--output FILE]
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lab.bench.contenders import video_frames as frames
+from lab.bench.harness import arguments
+from lab.bench.harness.results import head, write
+from lab.bench.harness.rounds import command, compare
+from tsm_kinetics.config import FRAMES
+from tsm_kinetics.efficiency import PAPER
+
+BAR = 0.8  # Our frames per second over those of the first bare loop, at least.
+# Ours, the loop that the bar is about, another one.
+DECODERS = (
+    ("train_input", "libjpeg_turbo", "libjpeg_turbo_scaled"),
+    ("convert", "ffmpeg_jpeg", "ffmpeg"),
+)
+
+STEPS = {"train_input": 40, "convert": 8}
+
+
+def decoding(videos: frames.Videos, steps: Mapping[str, int], rounds: int) -> dict[str, dict[str, Any]]:
+    """Frames per second and core of ours and of the bare loops."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        frames.draw(Path(folder), videos)
+        for names in DECODERS:
+            each = frames.BATCH * frames.FRAMES if names[0] == "train_input" else videos.frames
+            called = {
+                "ours" if name == names[0] else name: command("video_frames", name, folder, one_core=True)
+                for name in names
+            }
+            rows = compare(called, steps[names[0]], rounds)
+            for row in rows.values():
+                row["frames_per_second_and_core"] = each * steps[names[0]] / row["seconds"]
+            over = rows[names[1]]["ratio_to_ours"]
+            found[names[0]] = {
+                "contenders": rows,
+                "frames_per_step": each,
+                "peer": names[1],
+                "over_peer": over,
+                "bar": BAR,
+                "meets_bar": over >= BAR,
+            }
+    return found
+
+
+def feeding(frames_per_second: float) -> dict[str, dict[str, float]]:
+    """Cores whose input keeps up with the paper's speed of inference on one P100, by network."""
+    return {
+        model: {
+            "clips_per_second": PAPER[model]["clips_per_second"],
+            "frames": FRAMES[model],
+            "cores": PAPER[model]["clips_per_second"] * FRAMES[model] / frames_per_second,
+        }
+        for model in PAPER
+    }
+
+
+def main() -> None:
+    parser = arguments.parser(__doc__, "frames.json", rounds=5)
+    arguments.add_quick(parser)
+    options = parser.parse_args()
+    videos, steps, rounds = frames.Videos(), STEPS, options.rounds
+    if options.quick:
+        videos, steps, rounds = frames.Videos(2, 72), dict.fromkeys(STEPS, 1), 1
+    result: dict[str, Any] = {
+        **head("av", "opencv-python-headless"),
+        "settings": {"rounds": rounds},
+        "frames": decoding(videos, steps, rounds),
+    }
+    for name, row in result["frames"].items():
+        for contender, one in row["contenders"].items():
+            speed = f"{one['frames_per_second_and_core']:.0f} frames/s and core"
+            print(f"{name:12} {contender:20} {speed}, {1 / one['ratio_to_ours']:.2f} x ours")
+        print(f"{name:12} {row['over_peer']:.2f} x {row['peer']} (bar {BAR})", flush=True)
+    own = result["frames"]["train_input"]["contenders"]["ours"]["frames_per_second_and_core"]
+    result["feeding"] = feeding(own)
+    for model, row in result["feeding"].items():
+        print(
+            f"{model:12} {row['clips_per_second']} clips/s of {row['frames']} frames: {row['cores']:.1f} cores"
+        )
+    if not options.quick:
+        write(result, options.output)
+
+
+if __name__ == "__main__":
+    main()

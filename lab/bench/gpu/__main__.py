@@ -1,0 +1,147 @@
+"""Measures a card: equality, steps, peers, XLA's flags, whole runs, within some minutes; docs/gpu.md says more.
+
+    python -m lab.bench.gpu EXPORTS --minutes=10 --out=RESULT.json [--only PATTERN ...]
+
+EXPORTS is the folder, or exports.tar.xz, that lab.bench.gpu.prepare wrote. It needs numpy, jax and
+a device of jax. It measures PyTorch and flax where they are installed, whole runs where TensorFlow is. It writes the
+file after every row; the same command goes on with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import importlib.util
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from common.errors import UserError
+from lab.bench.gpu import children, flags
+from lab.bench.gpu.children import Row
+from lab.bench.gpu.plan import Plan, Stage
+from lab.bench.gpu.report import Report, line, with_floor
+from lab.bench.harness.errors import status_of
+
+# Compiled beside others and compiled alone are the same program where their times differ by less.
+_SAME = 1.01
+
+
+def stages(plan: Plan, report: Report) -> Iterator[Stage]:
+    """All that is to be measured, in order; what comes later may depend on earlier rows."""
+    yield plan.ceilings()
+    yield plan.compiles_and_checks()
+    yield plan.steps()
+    here = {name for name in ("torch", "flax", "tensorflow") if importlib.util.find_spec(name)}
+    first = [name for name in plan.full if name == "resnet"]
+    yield plan.alone(first)
+    if "torch" in here:
+        yield plan.eager()
+    for stage in plan.compiled_peers():
+        if stage.rows and stage.rows[0].job["job"].partition("_")[0] in here:
+            yield stage
+    yield from plan.flag_sets()
+    if chosen := flags.union(report.rows):
+        yield from plan.together(chosen)
+    quiet, beside = (report.rows.get(f"{kind}/resnet", {}).get("ms") for kind in ("alone", "step"))
+    if quiet and beside and beside / quiet > _SAME:
+        yield plan.alone([name for name in plan.full if name not in first])
+    if "tensorflow" in here:
+        yield plan.training()
+
+
+def measured(stage: Stage, report: Report, only: list[str]) -> list[Row]:
+    """The stage's rows that are wanted and have no figures yet; those that failed before come last."""
+    wanted = [
+        row for row in stage.rows if not only or any(fnmatch.fnmatch(row.name, pattern) for pattern in only)
+    ]
+    return sorted(
+        (row for row in wanted if not report.done(row.name)), key=lambda row: row.name in report.rows
+    )
+
+
+def measure(plan: Plan, report: Report, deadline: float, only: list[str]) -> None:
+    """Runs the stages until the deadline of time.monotonic."""
+
+    def done(row: Row, found: dict) -> None:
+        if "cut" in found:
+            return
+        more = {"flags": row.flags} if row.flags else {}
+        report.add(row.name, {**found, **more})
+        ceilings = report.rows.get("ceilings", {})
+        left = f"[{max(0.0, deadline - time.monotonic()):4.0f} s left]"
+        print(left, line(row.name, with_floor(report.rows[row.name], ceilings)), flush=True)
+
+    left_out = []
+    for stage in stages(plan, report):
+        rows = measured(stage, report, only)
+        if rows and stage.title:
+            print(f"{stage.title}:", flush=True)
+        children.run(rows, stage.at_a_time, deadline, done)
+        left_out += [row.name for row in rows if row.name not in report.rows]
+    report.not_run = left_out
+    report.write()
+    if left_out:
+        print(f"not run, for want of time: {', '.join(left_out)}")
+
+
+def unpacked(exports: Path, scratch: Path) -> Path:
+    """The folder of exports, an archive's contents being put into `scratch`.
+
+    Raises:
+      UserError: there is no export in it.
+    """
+    if exports.is_file():
+        folder = scratch / "exports"
+        try:
+            with tarfile.open(exports) as packed:
+                packed.extractall(folder, filter="data")
+        except (OSError, tarfile.TarError) as error:
+            raise UserError(
+                f"{exports}: {error}; make it anew with python -m lab.bench.gpu.prepare"
+            ) from error
+        exports = folder
+    if not any(exports.glob("*/*/manifest.json")):
+        raise UserError(
+            f"{exports}: no export in full/ or small/; make them with python -m lab.bench.gpu.prepare"
+        )
+    return exports
+
+
+def run() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.bench.gpu", description=__doc__.splitlines()[0], allow_abbrev=False
+    )
+    parser.add_argument("exports", type=Path, help="folder or archive that lab.bench.gpu.prepare wrote")
+    parser.add_argument("--minutes", type=float, default=10.0, help="that all of it may take")
+    parser.add_argument(
+        "--out", type=Path, default=Path("card.json"), help="file of results; goes on with it"
+    )
+    parser.add_argument(
+        "--scratch",
+        type=Path,
+        default=Path("build/gpu"),
+        help="compiled programs and records, to be used again",
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="PATTERN", help="rows, as step/* check/resnet"
+    )
+    parser.add_argument("--quick", action="store_true", help="few steps, to see that everything runs")
+    options = parser.parse_args()
+    deadline = time.monotonic() + 60 * options.minutes
+    scratch = options.scratch.absolute()
+    for folder in (scratch, options.out.absolute().parent):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{folder}: {error.strerror}; name another folder") from error
+    report = Report(options.out)
+    plan = Plan(unpacked(options.exports.absolute(), scratch), scratch, options.quick)
+    measure(plan, report, deadline, options.only)
+    return int(any("error" in row for row in report.rows.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(status_of(run))

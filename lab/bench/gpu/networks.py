@@ -1,0 +1,149 @@
+"""Our exported steps on the card: compiled, compared with the losses and weights of their export, and timed."""
+
+from __future__ import annotations
+
+import collections
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+from common.export import rules
+from common.hlo.hlo_text import Program
+from lab.bench.gpu.child import Hits, Turn, jax_of
+from lab.bench.programs import figures
+from lab.bench.programs.replayed import Replay
+from lab.bench.replay import read
+
+# Instructions that launch nothing.
+_FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "call"}
+
+
+class Prepared(Replay):
+    """A replay that makes its arguments' first values before it compiles: nothing on the card waits for them."""
+
+    def __init__(self, folder: Path, manifest: dict, program: dict, values: bool = True):
+        import numpy as np
+
+        stored = np.load(folder / "arrays.npz")
+        about = {a["name"]: a for a in [*manifest["state"], *manifest["constants"], *program["inputs"]]}
+        self._values = {
+            a["name"]: rules.make(
+                about[a["name"]]["rule"], about[a["name"]]["shape"], about[a["name"]]["dtype"], stored
+            )
+            for a in program["arguments"]
+            if values
+        }
+        self._start = folder, manifest, program
+
+    def compile(self) -> None:
+        """Compiles, or takes the program from jax's cache."""
+        super().__init__(*self._start)
+
+    def reset(self) -> None:
+        """Nothing until `place`: the card's memory is not this job's while it compiles."""
+
+    def place(self) -> None:
+        """Puts the arguments' first values onto the card."""
+        super().reset()
+
+    def _first(self, name: str, replica: int = 0) -> Any:
+        return self._values[name]
+
+
+def _programs(job: dict) -> tuple[Path, dict, list[dict]]:
+    folder = Path(job["export"])
+    manifest = read(folder)
+    return folder, manifest, [p for p in manifest["programs"] if p["kind"] == "train"]
+
+
+def compile(job: dict, turn: Turn) -> dict[str, Any]:  # noqa: A001, the job's name
+    """Compiles a step into jax's cache, beside others that do; its kernels by kind."""
+    jax_of(job)
+    folder, manifest, (program, *_) = _programs(job)
+    made, hits = Prepared(folder, manifest, program, values=False), Hits()
+    with turn.together():
+        made.compile()
+    return {
+        "compile_seconds": made.compile_seconds,
+        "from_cache": hits.count > 0,
+        "kernels": kernels(made.compiled.as_text()),
+    }
+
+
+def check(job: dict, turn: Turn) -> dict[str, Any]:
+    """Losses of three steps and the state after the first beside the export's, judged as lab.bench.replay does."""
+    jax_of(job)
+    folder, manifest, programs = _programs(job)
+    found: dict[str, Any] = {"precision": manifest["precision"], "programs": []}
+    for program in programs:
+        made = Prepared(folder, manifest, program)
+        with turn.together():
+            made.compile()
+            made.place()
+            report = {"program": program["name"], "chooses": manifest["chooses"], **made.check()}
+        report["differs"] = figures.verdict(report, manifest["precision"], False, None)
+        found["programs"].append(report)
+    found["equal"] = not any(report["differs"] for report in found["programs"])
+    for what in ("state_error", "change_error"):
+        found[what] = max((r[what] for r in found["programs"]), key=lambda error: error["relative"])
+    found["loss_error"] = max(max(report["loss_errors"]) for report in found["programs"])
+    return found
+
+
+def step(job: dict, turn: Turn) -> dict[str, Any]:
+    """Milliseconds of a step, memory and bytes of its compiled program, losses of the first steps.
+
+    `compile_alone` in the job: compiles while no other job is on the card, without a cache.
+    """
+    jax = jax_of(job)
+    folder, manifest, (program, *_) = _programs(job)
+    made, hits = Prepared(folder, manifest, program), Hits()
+    alone = job.get("compile_alone", False)
+    if not alone:
+        with turn.together():
+            made.compile()
+    with turn.alone():
+        if alone:
+            made.compile()
+        made.place()
+        losses = [float(made.step()[0]) for _ in range(3)]
+        seconds = _timed(made, job)
+        found = figures.speed(made, seconds, figures.peak_of(jax.devices()[0], manifest["precision"]))
+    return {
+        "network": manifest["benchmark"],
+        "batch": manifest["batch"]["train"],
+        "precision": manifest["precision"],
+        "losses": losses,
+        **found,
+        "from_cache": hits.count > 0,
+        "compiled_alone": alone,
+        "spread": (max(seconds) - min(seconds)) / statistics.median(seconds),
+    }
+
+
+def _timed(made: Replay, job: dict) -> list[float]:
+    """Seconds of a step in each round; of as many steps as `seconds_of_round` allows."""
+    (one,) = made.time(1, 1, 2)
+    steps = max(2, min(job.get("steps", 20), int(job.get("seconds_of_round", 1.5) / one)))
+    return made.time(2, job.get("rounds", 3), steps)
+
+
+def kernels(text: str) -> dict[str, int]:
+    """Operations of a compiled program that are launched, by kind, loop bodies counted once; custom calls by target."""
+    computations = Program(text).computations
+    # What a kernel computes inside: the body of a fusion, the sum of a reduction.
+    inner = {
+        name
+        for body in computations.values()
+        for one in body
+        if one.opcode not in ("call", "while", "conditional")
+        for name in re.findall(r"(?:calls|to_apply|comparator|select|scatter)=%?([\w.\-]+)", one.attributes)
+    }
+    counts: collections.Counter[str] = collections.Counter()
+    for name, body in computations.items():
+        for one in body if name not in inner else []:
+            target = re.search(r'custom_call_target="([^"]*)"', one.attributes)
+            if one.opcode not in _FREE:
+                counts[target[1] if target else one.opcode] += 1
+    return dict(counts.most_common())

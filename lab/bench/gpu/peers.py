@@ -1,0 +1,150 @@
+"""The same networks as PyTorch's and flax's users write them, on the same card: lab/bench/contenders has them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.bench.gpu.child import Hits, Turn, jax_of
+
+
+class Flax:
+    """A contender's step, compiled with its state donated, and its arguments: random numbers, made without a card."""
+
+    def __init__(self, job: dict):
+        self.jax = jax_of(job)
+        # The contenders are written for jax as it comes, with 32-bit numbers.
+        self.jax.config.update("jax_enable_x64", False)
+        module = importlib.import_module(f"lab.bench.contenders.{job['module']}")
+        step, self._shapes, self._donated = module.make_step(**job["keywords"])
+        self._lowered = self.jax.jit(step, donate_argnums=tuple(range(self._donated))).lower(*self._shapes)
+        self._arguments: tuple = ()
+
+    def compile(self) -> float:
+        """Seconds that it took."""
+        began = time.perf_counter()
+        self.compiled = self._lowered.compile()
+        return time.perf_counter() - began
+
+    def make(self) -> None:
+        """The arguments' values, in the host's memory."""
+        random = np.random.default_rng(0)
+
+        def value(shape: Any) -> np.ndarray:
+            if np.issubdtype(shape.dtype, np.integer):
+                # Labels, tokens and counters, all of them in range; as segments, ones: nothing is masked.
+                return np.ones(shape.shape, shape.dtype)
+            # Not negative, since variances and second moments are not, and small enough for sums of products.
+            return (random.random(shape.shape, np.float32) * 0.05).astype(shape.dtype)
+
+        self._arguments = self.jax.tree.map(value, self._shapes)
+
+    def time(self, rounds: int, steps: int) -> tuple[list[float], float]:
+        """Seconds of a step in each round, and the last loss."""
+        state = list(self.jax.device_put(self._arguments[: self._donated]))
+        rest = self.jax.device_put(self._arguments[self._donated :])
+        seconds = []
+        for i in range(rounds + 1):
+            began = time.perf_counter()
+            for _ in range(steps if i else 5):
+                *state, loss = self.compiled(*state, *rest)
+            loss.block_until_ready()
+            seconds.append((time.perf_counter() - began) / steps)
+        return seconds[1:], float(loss)
+
+
+def flax_compile(job: dict, turn: Turn) -> dict[str, Any]:
+    """Compiles a contender into jax's cache, beside others that do."""
+    made, hits = Flax(job), Hits()
+    with turn.together():
+        seconds = made.compile()
+    return {"compile_seconds": seconds, "from_cache": hits.count > 0}
+
+
+def flax(job: dict, turn: Turn) -> dict[str, Any]:
+    """Milliseconds of a contender's step."""
+    made, hits = Flax(job), Hits()
+    made.make()
+    with turn.together():
+        compile_seconds = made.compile()
+    with turn.alone():
+        seconds, loss = made.time(job.get("rounds", 3), job.get("steps", 20))
+        memory = (made.jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
+    analysis = made.compiled.cost_analysis() or {}
+    return {
+        **_times(seconds, job["keywords"]["batch"]),
+        "keywords": job["keywords"],
+        "loss": loss,
+        "compile_seconds": compile_seconds,
+        "from_cache": hits.count > 0,
+        "compiler_gb_accessed": analysis.get("bytes accessed", 0.0) / 1e9,
+        "peak_memory_gb": memory / 1e9,
+    }
+
+
+def _times(seconds: list[float], batch: int) -> dict[str, Any]:
+    median = statistics.median(seconds)
+    return {
+        "ms": 1000 * median,
+        "ms_of_rounds": [round(1000 * s, 3) for s in seconds],
+        "examples_per_second": batch / median,
+        "batch": batch,
+    }
+
+
+def torch(job: dict, turn: Turn, compiled: bool = False) -> dict[str, Any]:
+    """Milliseconds of PyTorch's step of an export's network: eager, or with torch.compile."""
+    import torch as pytorch
+
+    from lab.bench.contenders.torch_networks import NETWORKS
+    from lab.bench.contenders.torch_step import stepper
+
+    manifest = json.loads((Path(job["export"]) / "manifest.json").read_text())
+    cuda = pytorch.cuda.is_available()
+    pytorch.backends.cudnn.benchmark = True
+    pytorch.set_float32_matmul_precision("high")  # TF32, as XLA's default.
+    pytorch.manual_seed(0)
+
+    def rounds(number: int, steps: int) -> list[float]:
+        seconds = []
+        for _ in range(number):
+            began = time.perf_counter()
+            for _ in range(steps):
+                loss = step()
+            found.append(float(loss))
+            seconds.append((time.perf_counter() - began) / steps)
+        return seconds
+
+    found: list[float] = []
+    device = "cuda" if cuda else "cpu"
+    compile_seconds = 0.0
+    if compiled:  # The first step compiles: beside others that do.
+        with turn.together():
+            network = NETWORKS[manifest["benchmark"]](manifest, device)
+            step = stepper(network, manifest, device, True)
+            compile_seconds = rounds(1, 1)[0]
+    with turn.alone():
+        if not compiled:
+            network = NETWORKS[manifest["benchmark"]](manifest, device)
+            step = stepper(network, manifest, device, False)
+        rounds(1, 5)
+        seconds = rounds(job.get("rounds", 3), job.get("steps", 20))
+    return {
+        **_times(seconds, manifest["batch"]["train"]),
+        "loss": found[-1],
+        "compile_seconds": compile_seconds,
+        "parameters": sum(p.numel() for p in network[0].parameters()),
+        "parameters_of_the_export": manifest["parameters"],
+        "peak_memory_gb": pytorch.cuda.max_memory_allocated() / 1e9 if cuda else None,
+    }
+
+
+def torch_compiled(job: dict, turn: Turn) -> dict[str, Any]:
+    """`torch`, with torch.compile."""
+    return torch(job, turn, compiled=True)

@@ -1,0 +1,176 @@
+"""The rows of a card's measurement in stages, the most important first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lab.bench.gpu import flags
+from lab.bench.gpu.children import Row
+
+# Seconds that a phase of a row may take: several times what was seen on an H200 and 16 cores (lab/bench/results/gpu).
+_COMPILE, _CHECK, _STEP, _TORCH, _TORCH_COMPILED, _TRAIN = 150, 120, 90, 90, 120, 240
+# Processes that prepare while another one measures.
+_AHEAD = 3
+_EAGER = ("resnet", "transformer", "ssd", "gnmt", "tsm_kinetics")
+# As the exports of prepare.py: layers, width, hidden, heads, vocabulary, rate of dropout.
+FLAX = {
+    "resnet": ("jax_resnet", {"batch": 256, "optimizer": "lars"}),
+    "transformer": (
+        "jax_transformer",
+        {"batch": 32, "length": 256, "sizes": [6, 1024, 4096, 16, 33708, 0.1], "generator": "rbg"},
+    ),
+}
+# The run of ResNet-50 whose step the export is.
+_LOOP = (
+    *(
+        "--system=tpu-v3-32",
+        "--config.hardware=local",
+        "--config.ruleset=0.7.0",
+        "--config.division=open",
+        "--config.num_replicas=1",
+    ),
+    *("--config.global_batch_size=256", "--config.eval_batch_size=256", "--config.batch_norm_span=256"),
+)
+
+
+class Stage(NamedTuple):
+    """Rows that run together, so many at a time."""
+
+    title: str
+    rows: list[Row]
+    at_a_time: int
+
+
+class Plan:
+    """Makes the rows for the exports of a folder."""
+
+    def __init__(self, exports: Path, scratch: Path, quick: bool):
+        """`quick`: rounds of a few steps, to see that everything runs."""
+        self._exports, self._scratch = exports, scratch
+        self._common = {"lock": str(scratch / "lock"), "cache": str(scratch / "cache")}
+        self._steps = {"steps": 2, "rounds": 2, "seconds_of_round": 0.2} if quick else {}
+        self._cores = os.cpu_count() or 1
+        self._quick = quick
+        self.full, self.small = (self._named(kind) for kind in ("full", "small"))
+
+    def _named(self, kind: str) -> list[str]:
+        """The exports of a kind; those that compile longest first."""
+        found = sorted(path.parent.name for path in (self._exports / kind).glob("*/manifest.json"))
+        first = ("transformer", "maskrcnn", "gnmt", "ssd", "resnet", "tsm_kinetics")
+        return sorted(found, key=lambda name: first.index(name) if name in first else len(first))
+
+    def _row(self, name: str, job: str, seconds: float, **more: Any) -> Row:
+        own = {key: more.pop(key) for key in ("flags", "environment") if key in more}
+        return Row(name, {"job": job, **self._common, **more}, seconds, **own)
+
+    def _of_export(self, name: str, job: str, kind: str, network: str, seconds: float, **more: Any) -> Row:
+        return self._row(name, job, seconds, export=str(self._exports / kind / network), **more)
+
+    def _step(self, name: str, network: str, **more: Any) -> Row:
+        return self._of_export(name, "step", "full", network, _STEP, **(self._steps | more))
+
+    def ceilings(self) -> Stage:
+        """What the card can do at best."""
+        return Stage("ceilings of the card", [self._row("ceilings", "ceilings", _STEP)], 1)
+
+    def compiles_and_checks(self) -> Stage:
+        """Programs into the cache, and equality in float64, which needs no quiet card."""
+        rows = [self._of_export(f"compile/{n}", "compile", "full", n, _COMPILE) for n in self.full]
+        rows += [self._of_export(f"check/{n}", "check", "small", n, _CHECK) for n in self.small]
+        return Stage("compiling, and equality in float64", rows, self._cores)
+
+    def steps(self) -> Stage:
+        """Full-size steps, by the length of their compilation backwards: what is measured first is what there is."""
+        rows = [self._step(f"step/{n}", n) for n in reversed(self.full)]
+        return Stage("steps", rows, _AHEAD)
+
+    def alone(self, networks: list[str]) -> Stage:
+        """The same, compiled while the card is quiet: the compiler times candidates, which others' work disturbs."""
+        rows = [
+            self._of_export(
+                f"alone/{n}", "step", "full", n, _COMPILE, **self._steps, compile_alone=True, cache=""
+            )
+            for n in networks
+        ]
+        return Stage("steps compiled on a quiet card", rows, 2)
+
+    def eager(self) -> Stage:
+        """PyTorch without its compiler."""
+        names = [n for n in _EAGER if n in self.full]
+        rows = [self._of_export(f"torch/{n}", "torch", "full", n, _TORCH, **self._steps) for n in names]
+        return Stage("PyTorch, eager", rows, 2)
+
+    def compiled_peers(self) -> Iterator[Stage]:
+        """torch.compile and flax: first all compile, then one after the other is measured."""
+        inductor = {"TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor")}
+        names = [n for n in _EAGER if n in self.full]
+        flax = {} if self._quick else {n: FLAX[n] for n in FLAX if n in self.full}
+        compiles = [
+            self._row(f"compile/flax/{n}", "flax_compile", _COMPILE, module=module, keywords=keywords)
+            for n, (module, keywords) in flax.items()
+        ]
+        yield Stage("flax compiles", compiles, self._cores)
+        rows = [
+            self._row(f"flax/{n}", "flax", _STEP, module=module, keywords=keywords, **self._steps)
+            for n, (module, keywords) in flax.items()
+        ]
+        yield Stage("flax", rows, _AHEAD)
+        compiled = [
+            self._of_export(
+                *(f"torch_compiled/{n}", "torch_compiled", "full", n, _TORCH_COMPILED),
+                **(self._steps | {"environment": inductor}),
+            )
+            for n in names
+        ]
+        # Each keeps its network on the card while it waits.
+        yield Stage("PyTorch, compiled", compiled, 3)
+
+    def flag_sets(self) -> Iterator[Stage]:
+        """Every set with the networks in which it can help, as many compilations at a time as there are cores."""
+        pairs = [
+            (name, network, each.flags)
+            for name, each in list(flags.SETS.items())[: 1 if self._quick else None]
+            for network in each.networks
+            if network in self.full
+        ]
+        size = max(self._cores, 4)
+        for i in range(0, len(pairs), size):
+            yield from self._searched(pairs[i : i + size])
+
+    def together(self, chosen: str) -> Iterator[Stage]:
+        """All flags that help, with every network."""
+        return self._searched([("together", network, chosen) for network in self.full])
+
+    def _searched(self, pairs: list[tuple[str, str, str]]) -> Iterator[Stage]:
+        compiles = [
+            self._of_export(f"compile/{set_}/{n}", "compile", "full", n, _COMPILE, flags=given)
+            for set_, n, given in pairs
+        ]
+        yield Stage(f"XLA's flags: {', '.join(dict.fromkeys(p[0] for p in pairs))}", compiles, self._cores)
+        short = self._steps or {"seconds_of_round": 0.8}
+        rows = [self._step(f"flags/{set_}/{n}", n, flags=given, **short) for set_, n, given in pairs]
+        yield Stage("", rows, _AHEAD)
+
+    def training(self) -> Stage:
+        """Whole runs; needs TensorFlow."""
+        more: Mapping[str, Any] = {
+            "scratch": str(self._scratch),
+            "environment": {"JAX_COMPILATION_CACHE_DIR": str(self._scratch / "trained")},
+        }
+        small = {"steps": 2, "images": 64, "batch": 8} if self._quick else {}
+        sizes = {"steps": 80, "images": 5120, "batch": 256} | small
+        rows = [self._row(f"train/{n}", "train", _TRAIN, benchmark=n, **more) for n in ("mnist", "resnet")]
+        for cache in ("decoded", "encoded"):
+            given = [*_LOOP, f"--config.data.cache={cache}"]
+            if self._quick:
+                given += ["--config.width=8", "--config.image_size=32", "--config.batch_norm_span=8"]
+                given += ["--config.global_batch_size=8", "--config.eval_batch_size=8"]
+            loop = {"arguments": given, "cache_of_input": cache, **sizes}
+            rows.insert(
+                1 if cache == "decoded" else len(rows),
+                self._row(f"loop/{cache}", "loop", _TRAIN, **loop, **more),
+            )
+        return Stage("whole runs", rows, 1)

@@ -1,0 +1,139 @@
+"""Writes the exports that lab.bench.gpu measures, and packs them for a machine without a network.
+
+    python -m lab.bench.gpu.prepare FOLDER [--only NAME ...] [--keep]
+
+FOLDER gets exports.tar.xz (about 25 MB), with `full/NAME`, steps of full size in bf16 without expected losses, and
+`small/NAME`, steps in float64 with the losses and weights of TensorFlow's uncompiled step; both stay unpacked, too.
+Needs TensorFlow, and 8 GB of memory for the Transformer's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+from common.errors import UserError
+from lab.bench.harness import ROOT
+from lab.bench.harness.errors import status_of
+
+ARCHIVE = "exports.tar.xz"
+_ALONE = ["--config.replicas=single", "--config.num_replicas=1"]
+
+
+def _full(system: str, batch: int, *more: str) -> list[str]:
+    sizes = [f"--config.global_batch_size={batch}", f"--config.eval_batch_size={batch}"]
+    return [
+        f"--system={system}",
+        "--config.precision=bf16",
+        *_ALONE,
+        *sizes,
+        *more,
+        "--export_reference=none",
+    ]
+
+
+def _small(batch: int, *more: str) -> list[str]:
+    sizes = [f"--config.global_batch_size={batch}", f"--config.eval_batch_size={batch}"]
+    reference = "--export_reference=uncompiled"  # The compiled one takes minutes on a CPU.
+    return ["--system=cpu-tiny", "--config.precision=fp64", *sizes, *more, reference]
+
+
+# The largest programs first.
+FULL = {
+    # The preset's rate diverges on noise in the second step, and a step on nan may take another time.
+    "maskrcnn": _full("h100-8", 4, "--config.optimizer.base_learning_rate=1e-6", "--export_programs=train-0"),
+    "gnmt": _full("tpu-v3-32", 256, "--config.bucket_limits=48"),
+    "transformer": _full("tpu-v3-32", 32),
+    "resnet": _full("tpu-v3-32", 256, "--config.batch_norm_span=256"),
+    "ssd": _full("tpu-v3-32", 128, "--config.batch_norm_span=128"),
+    "tsm_kinetics": _full("summit-1", 16),
+}
+SMALL = {
+    "maskrcnn": _small(2),
+    "gnmt": _small(4, "--config.bucket_limits=18,36"),
+    "ssd": _small(2),
+    "transformer": _small(2, "--config.layers=2"),
+    "tsm_kinetics": _small(2),
+    "resnet": _small(4, "--config.width=8", "--config.image_size=32"),
+    "ptb": _small(4),
+    "mnist": _small(8, "--config.model=mlp", "--config.hidden_units=32", "--config.dropout=0.2"),
+}
+KINDS = {"full": FULL, "small": SMALL}
+
+
+def export(kind: str, name: str, folder: Path) -> float:
+    """Writes the export `folder/KIND/NAME` in a process of its own; returns the seconds that took.
+
+    Raises:
+      UserError: the process failed; with its last line.
+    """
+    began, flags = time.monotonic(), KINDS[kind][name]
+    if not any(flag.startswith("--export_programs") for flag in flags):
+        flags = [*flags, "--export_programs=train"]
+    command = [sys.executable, "-m", name, *flags, f"--export={folder / kind / name}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise UserError(f"{kind}/{name}: {last}; to see all of it: {' '.join(command[1:])}")
+    return time.monotonic() - began
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """Writes the exports of `folder` into the archive, files of one kind together."""
+    with tarfile.open(archive, "w:xz", preset=9) as packed:
+        paths = [path for kind in KINDS for path in (folder / kind).glob("*/*")]
+        for path in sorted(paths, key=lambda path: (path.suffix, path)):
+            if path.is_file():
+                packed.add(path, path.relative_to(folder).as_posix())
+
+
+def run() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("folder", type=Path, help="gets exports.tar.xz")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="as full/resnet or small; default: all")
+    parser.add_argument(
+        "--keep", action="store_true", help="do not make anew what is there, of older code perhaps"
+    )
+    parser.add_argument("--processes", type=int, default=1, help="exports that are made at a time")
+    options = parser.parse_args()
+    known = [(kind, name) for kind, rows in KINDS.items() for name in rows]
+    chosen = [
+        (kind, name)
+        for kind, name in known
+        if options.only is None or {kind, f"{kind}/{name}"} & set(options.only)
+    ]
+    if not chosen:
+        raise UserError(f"--only={' '.join(options.only)}: known are {', '.join('/'.join(x) for x in known)}")
+    failed = made(chosen, options.folder, options.processes, options.keep)
+    archive = options.folder / ARCHIVE
+    pack(options.folder, archive)
+    print(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB")
+    if failed:
+        raise UserError(f"{len(failed)} of {len(chosen)} exports failed: {'; '.join(failed)}")
+
+
+def made(chosen: list[tuple[str, str]], folder: Path, processes: int, keep: bool) -> list[str]:
+    """Makes exports in `folder`, several at a time; returns the errors of those that failed."""
+    failed = []
+    waiting = [each for each in chosen if not (keep and folder.joinpath(*each, "manifest.json").exists())]
+    for each in waiting:
+        shutil.rmtree(folder.joinpath(*each), ignore_errors=True)
+    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+        running = {pool.submit(export, *each, folder): "/".join(each) for each in waiting}
+        for done in concurrent.futures.as_completed(running):
+            try:
+                print(f"{running[done]}: {done.result():.0f} s", flush=True)
+            except UserError as error:
+                failed.append(str(error))
+                print(error, flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(status_of(run))

@@ -1,0 +1,137 @@
+"""The file of results, written after every row, and the table that is printed of it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from lab.bench.gpu.card import described
+
+FORMAT = 1
+
+
+class Report:
+    """What was measured, and the file that has it.
+
+    Attributes:
+      rows: {name: figures, or {"error": ...}}.
+    """
+
+    def __init__(self, path: Path):
+        """Goes on with the file where there is one.
+
+        Raises:
+          UserError: it is none of lab.bench.gpu's, or of another card or other versions.
+        """
+        self._path = path
+        self._about = {"format": FORMAT, "date": datetime.date.today().isoformat(), **described()}
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.not_run: list[str] = []
+        if path.exists():
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            there = json.loads(self._path.read_text(encoding="utf-8"))
+            self.rows = dict(there["rows"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"--out={self._path}: {error}; no file of lab.bench.gpu, name another") from error
+        for key in ("nvidia_smi", "format"):
+            if there.get(key) != self._about[key]:
+                raise UserError(
+                    f"--out={self._path}: has {key} {there.get(key)}, here {self._about[key]}; name another"
+                )
+        # TensorFlow may be there now and was not before.
+        self._about["versions"] = {**there["versions"], **self._about["versions"]}
+        self._about["date"] = there["date"]
+
+    def done(self, name: str) -> bool:
+        """Whether the row has its figures; one with an error is tried again."""
+        return name in self.rows and "error" not in self.rows[name]
+
+    def add(self, name: str, found: Mapping[str, Any]) -> None:
+        """Writes the file with one more row."""
+        self.rows[name] = dict(found)
+        self.write()
+
+    def write(self) -> None:
+        """Writes the file; what was there stays until the new one is whole."""
+        new = self._path.with_name(f".{self._path.name}.new")
+        new.write_text(json.dumps(self.whole(), indent=1) + "\n", encoding="utf-8")
+        os.replace(new, self._path)
+
+    def whole(self) -> dict[str, Any]:
+        """The file's contents: rows with their floors and ratios."""
+        ceilings = self.rows.get("ceilings", {})
+        return {
+            **self._about,
+            **{key: ceilings.get(key) for key in ("platform", "device")},
+            "rows": {name: with_floor(row, ceilings) for name, row in self.rows.items()},
+            "peers": list(ratios(self.rows)),
+            "not_run": self.not_run,
+        }
+
+
+def with_floor(row: Mapping[str, Any], ceilings: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a step with its floor: the time of its bytes or of its products at the card's rates, the longer one.
+
+    Bytes are those that the compiled program accesses by the compiler's count; bodies of loops count once there.
+    """
+    if (
+        not row.get("compiler_gb_accessed")
+        or "matrix_tflop" not in row
+        or not ceilings.get("copy_gb_per_second")
+    ):
+        return dict(row)
+    floors = {
+        "bytes": 1000 * row["compiler_gb_accessed"] / ceilings["copy_gb_per_second"],
+        "products": 1000 * row["matrix_tflop"] / ceilings["product_tflops"],
+    }
+    of = max(floors, key=lambda key: floors[key])
+    share = {"floor_ms": floors[of], "floor_of": of, "share_of_floor": floors[of] / row["ms"]}
+    return {**row, **share}
+
+
+def ratios(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Ours beside each peer of the same network: milliseconds of the peer over ours."""
+    for name, row in rows.items():
+        kind, _, network = name.partition("/")
+        ours = rows.get(f"step/{network}", {})
+        if kind in ("torch", "torch_compiled", "flax") and row.get("ms") and ours.get("ms"):
+            yield {"network": network, "peer": kind, "peer_over_ours": row["ms"] / ours["ms"]}
+    for cache in ("decoded", "encoded"):
+        loop, step = rows.get(f"loop/{cache}", {}), rows.get("step/resnet", {})
+        if loop.get("ms") and step.get("ms") and loop["batch"] == step["batch"]:
+            yield {"network": "resnet", "loop": cache, "loop_over_step": loop["ms"] / step["ms"]}
+
+
+def line(name: str, row: Mapping[str, Any]) -> str:
+    """A row for people."""
+    if "error" in row:
+        return f"{name:36} error: {row['error']}"
+    if "copy_gb_per_second" in row:
+        rates = f"{row['copy_gb_per_second']:,.0f} GB/s copied, {row['product_tflops']:,.1f} TFLOP/s"
+        return f"{name:36} {rates}, {row['device']}"
+    if "equal" in row:
+        worst = row["state_error"]
+        word = "equal" if row["equal"] else "DIFFERS"
+        return (
+            f"{name:36} {word}: losses {row['loss_error']:.2g}, state {worst['relative']:.2g} ({worst['of']})"
+        )
+    if "clock_seconds" in row:
+        return (
+            f"{name:36} {row['status']} after {row['clock_seconds']:.1f} s, {row['all_seconds']:.0f} s in all"
+        )
+    if "images_per_second" in row:
+        return (
+            f"{name:36} {row['images_per_second']:,.0f} images/s, starts after {row['start_seconds']:.0f} s"
+        )
+    if "ms" in row:
+        share = f", {row['share_of_floor']:.0%} of the floor" if "share_of_floor" in row else ""
+        return f"{name:36} {row['ms']:9.2f} ms, {row['examples_per_second']:,.1f} examples/s{share}"
+    return f"{name:36} compiled in {row['compile_seconds']:.0f} s"

@@ -1,0 +1,45 @@
+"""Flags that scripts of lab/bench/ have in common."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lab.bench.harness.interpreters import TORCH
+from lab.bench.harness.results import RESULTS
+
+QUICK = "one small round, to see that everything runs; writes nothing"
+
+
+def parser(doc: str | None, output: str | None = None, rounds: int | None = None) -> argparse.ArgumentParser:
+    """A parser with `--rounds` and `--output`, where their defaults are given.
+
+    Args:
+      doc: the script's docstring, whose first line describes it.
+      output: name of the result file in lab/bench/results/; "" for the folder itself.
+      rounds: of every contender.
+    """
+    made = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    if rounds is not None:
+        made.add_argument("--rounds", type=int, default=rounds, help=f"of every contender; default: {rounds}")
+    if output is not None:
+        what = "result file" if output else "folder of the result files"
+        made.add_argument("--output", type=Path, default=RESULTS / output, help=what)
+    return made
+
+
+def add_quick(made: argparse.ArgumentParser) -> None:
+    """`--quick`."""
+    made.add_argument("--quick", action="store_true", help=QUICK)
+
+
+def add_torch_python(made: argparse.ArgumentParser) -> None:
+    """`--torch-python`."""
+    made.add_argument(
+        "--torch-python", help=f"an interpreter that has {TORCH}; without it PyTorch is left out"
+    )
+
+
+def add_precisions(made: argparse.ArgumentParser, *default: str) -> None:
+    """`--precisions`, of which `default` are measured if none is given."""
+    made.add_argument("--precisions", nargs="+", default=list(default), choices=["fp32", "bf16"])

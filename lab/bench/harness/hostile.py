@@ -1,0 +1,394 @@
+"""Damages models as a stranger would: mutations of checkpoints and exports, by a seed, and the parts they are made of.
+
+A member of an archive is (name, content); an archive may be written with lies about them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Member = tuple[str, bytes]
+EVIL = "evil_plugin"  # A module that lies where a command starts, and must never be imported.
+HUGE = 10**12
+NAMES = (
+    *(
+        "../escaped",
+        "/tmp/escaped",
+        "a/../../escaped",
+        "..",
+        ".",
+        "",
+        "C:\\escaped",
+        "a\\b",
+        "con",
+        "nul.txt",
+        "a\0b",
+    ),
+    *("timetotrain.json", "x" * 300, "\x1b[31mred", "-rf", "~root", "a\nb", "\ud800"),
+)
+VALUES: tuple[Any, ...] = (
+    *(
+        None,
+        True,
+        -1,
+        0,
+        1,
+        2**31,
+        2**63,
+        HUGE,
+        -HUGE,
+        1.5,
+        float("nan"),
+        float("inf"),
+        "",
+        "x",
+        "../x",
+        "/etc/passwd",
+    ),
+    *(
+        f"{EVIL}:make",
+        f"{EVIL}.inner:make",
+        "os:system",
+        EVIL,
+        [],
+        [HUGE],
+        {},
+        {"a": 1},
+        [[]],
+        "9" * 400,
+        "a" * 100_000,
+    ),
+    *(
+        "resnet",
+        "gnmt",
+        "transformer",
+        "mlp",
+        "lstm",
+        "cnn",
+        "fp64",
+        "bf16",
+        "open",
+        "horovod",
+        "pjrt",
+        "1e400",
+    ),
+)
+# Operations that touch files, the network or the host's code.
+OPERATIONS = (
+    *(
+        "WriteFile",
+        "ReadFile",
+        "MatchingFiles",
+        "SaveV2",
+        "RestoreV2",
+        "MergeV2Checkpoints",
+        "PyFunc",
+        "EagerPyFunc",
+    ),
+    *(
+        "PyFuncStateless",
+        "PrintV2",
+        "ImmutableConst",
+        "InitializeTableFromTextFileV2",
+        "TFRecordDataset",
+        "RemoteCall",
+    ),
+    *(
+        "WholeFileReaderV2",
+        "DebugIdentityV2",
+        "XlaCustomCallV2",
+        "Unknown",
+        "LMDBDataset",
+        "TextLineDataset",
+        "SqlDataset",
+    ),
+)
+
+
+def members(path: Path) -> list[Member]:
+    """Returns the members of an .npz file."""
+    with zipfile.ZipFile(path) as archive:
+        return [(name, archive.read(name)) for name in archive.namelist()]
+
+
+def write(path: Path, parts: Sequence[Member], compression: int = zipfile.ZIP_STORED) -> None:
+    """Writes members as they are, equal names and all."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in parts:
+            with _no_warning():
+                archive.writestr(zipfile.ZipInfo(name), content, compression)
+
+
+def array(values: Any) -> bytes:
+    """Returns the content of a member that holds an array."""
+    out = io.BytesIO()
+    np.lib.format.write_array(out, np.asarray(values), allow_pickle=True)
+    return out.getvalue()
+
+
+def header(shape: Sequence[int], descr: str = "<f4", content: bytes = b"") -> bytes:
+    """Returns a member whose header says `shape`, whatever its content."""
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {tuple(shape)!r}, }}"
+    text = text.ljust(118 - 10 - 1) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + content
+
+
+def meta(parts: Sequence[Member]) -> dict[str, Any]:
+    """Returns the description in a checkpoint's members."""
+    content = dict(parts)["meta.npy"]
+    return json.loads(np.lib.format.read_array(io.BytesIO(content)).tobytes())
+
+
+def with_meta(parts: Sequence[Member], values: Any) -> list[Member]:
+    """Returns the members with another description: plain values, or a text as it is."""
+    text = values if isinstance(values, str) else json.dumps(values)
+    made = array(np.frombuffer(text.encode(errors="surrogatepass"), np.uint8))
+    return [(name, made if name == "meta.npy" else content) for name, content in parts]
+
+
+def mutate_values(values: Any, rng: random.Random) -> Any:
+    """Changes one place, chosen at random, of plain values in place; returns them."""
+    place = values
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            return values
+        key = rng.choice(keys)
+        inner = place[key]
+        if isinstance(inner, dict | list) and inner and rng.random() < 0.8:
+            place = inner
+            continue
+        kind = rng.random()
+        if kind < 0.75:
+            place[key] = rng.choice(VALUES)
+        elif kind < 0.85:
+            del place[key]
+        elif isinstance(place, dict):
+            place[rng.choice(("evil", "../x", EVIL, "__class__", str(key) + "x"))] = place.pop(key)
+        return values
+
+
+def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
+    """Cuts, flips, repeats, blanks or moves a piece of bytes."""
+    kind, at = rng.randrange(5), rng.randrange(len(data))
+    size = rng.choice((1, 1, 4, 64, 1000))
+    if kind == 0:
+        return data[:at]
+    if kind == 1:
+        return data[:at] + bytes(rng.randrange(256) for _ in data[at : at + size]) + data[at + size :]
+    if kind == 2:
+        return data[: at + size] + data[at:]
+    if kind == 3:
+        return data[:at] + b"\xff" * len(data[at : at + size]) + data[at + size :]
+    other = rng.randrange(len(data))
+    return data[:at] + data[other : other + size] + data[at + size :]
+
+
+def mutate_checkpoint(source: Path, target: Path, rng: random.Random) -> str:
+    """Writes a mutated copy of a checkpoint; returns the mutation's name."""
+    parts = members(source)
+    kinds: dict[str, Callable[[], None]] = {
+        "bytes": lambda: _put(target, mutate_bytes(source.read_bytes(), rng)),
+        "meta": lambda: write(target, with_meta(parts, mutate_values(meta(parts), rng))),
+        "nested meta": lambda: write(target, with_meta(parts, "[" * rng.choice((10, 1000, 200_000)))),
+        "asset name": lambda: write(
+            target, [*parts, (_asset(rng.choice(NAMES)), array(np.zeros(3, np.uint8)))]
+        ),
+        "member twice": lambda: write(target, [*parts, rng.choice(parts)]),
+        "member lost": lambda: write(target, _without(parts, rng)),
+        "shape": lambda: write(
+            target, _changed(parts, rng, lambda _: header(_shape(rng), rng.choice(("<f4", "|u1"))))
+        ),
+        "kind": lambda: write(target, _changed(parts, rng, lambda _: array(_value(rng)))),
+        "pickle": lambda: write(target, _changed(parts, rng, lambda _: array(np.array([Pickled()], object)))),
+        "member bytes": lambda: write(target, _changed(parts, rng, lambda data: mutate_bytes(data, rng))),
+        "bomb": lambda: write(target, _changed(parts, rng, lambda _: _bomb(rng)), zipfile.ZIP_DEFLATED),
+        "lie of size": lambda: _put(target, _lied(source.read_bytes(), rng)),
+        "member name": lambda: write(target, _renamed(parts, rng)),
+    }
+    name = rng.choice((*kinds, *["meta"] * 8))
+    kinds[name]()
+    return name
+
+
+class Pickled:
+    """An object whose pickle imports and calls something."""
+
+    def __reduce__(self) -> tuple:
+        return __import__, (EVIL,)
+
+
+def mutate_export(source: Path, target: Path, rng: random.Random) -> str:
+    """Writes a mutated copy of a SavedModel; returns the mutation's name."""
+    shutil.copytree(source, target)
+    about, graph = target / "assets.extra" / "timetotrain.json", target / "saved_model.pb"
+    index = target / "variables" / "variables.index"
+    data = target / "variables" / "variables.data-00000-of-00001"
+
+    def values(change: Callable[[Any, random.Random], Any]) -> None:
+        about.write_text(json.dumps(change(json.loads(about.read_text()), rng)))
+
+    kinds: dict[str, Callable[[], Any]] = {
+        "about": lambda: values(mutate_values),
+        "about bytes": lambda: _put(about, mutate_bytes(about.read_bytes(), rng)),
+        "nested about": lambda: about.write_text("[" * 200_000),
+        "graph bytes": lambda: _put(graph, mutate_bytes(graph.read_bytes(), rng)),
+        "index bytes": lambda: _put(index, mutate_bytes(index.read_bytes(), rng)),
+        "data bytes": lambda: _put(data, mutate_bytes(data.read_bytes(), rng)),
+        "operation": lambda: _graph(graph, rng, _operation),
+        "attribute": lambda: _graph(graph, rng, _attribute),
+        "constant": lambda: _graph(graph, rng, _constant),
+        "object": lambda: _graph(graph, rng, _object),
+        "call": lambda: _graph(graph, rng, _call),
+        "link": lambda: _link(rng.choice((about, graph, index, data)), rng),
+        "pipe": lambda: _pipe(rng.choice((about, graph))),
+        "other graph": lambda: (target / rng.choice(("saved_model.cpb", "saved_model.pbtxt"))).write_bytes(
+            b"x"
+        ),
+    }
+    name = rng.choice((*kinds, *["about", "operation", "attribute"] * 2))
+    kinds[name]()
+    return name
+
+
+def _put(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _asset(name: str) -> str:
+    return f"assets/{name.encode(errors='replace').decode()}.npy"
+
+
+def _without(parts: list[Member], rng: random.Random) -> list[Member]:
+    lost = rng.randrange(len(parts))
+    return [*parts[:lost], *parts[lost + 1 :]]
+
+
+def _changed(parts: list[Member], rng: random.Random, change: Callable[[bytes], bytes]) -> list[Member]:
+    at = rng.randrange(len(parts))
+    return [(name, change(data) if i == at else data) for i, (name, data) in enumerate(parts)]
+
+
+def _renamed(parts: list[Member], rng: random.Random) -> list[Member]:
+    at = rng.randrange(len(parts))
+    new = rng.choice((*NAMES[:6], "weights/x", "moments/x/mean", "carried/x/y", f"{EVIL}.py"))
+    return [(f"{new}.npy" if i == at else name, data) for i, (name, data) in enumerate(parts)]
+
+
+def _shape(rng: random.Random) -> tuple[int, ...]:
+    return rng.choice(((HUGE,), (10**6, 10**6), (2**62, 4), (-1,), (0, HUGE), (1,) * 40, ()))
+
+
+def _value(rng: random.Random) -> Any:
+    return rng.choice(
+        (
+            np.zeros([2, 3]),
+            np.array("text"),
+            np.array([True]),
+            np.array(1j),
+            np.full([64, 8], np.nan, np.float32),
+        )
+    )
+
+
+def _bomb(rng: random.Random) -> bytes:
+    size = rng.choice((1 << 28, 1 << 29))
+    return header([size], "|u1", bytes(size)) if rng.random() < 0.5 else bytes(size)
+
+
+def _lied(data: bytes, rng: random.Random) -> bytes:
+    """Changes a size in the archive's directory: of what a member unpacks to, or of its packed bytes."""
+    places = [i for i in range(len(data) - 46) if data[i : i + 4] == b"PK\x01\x02"]
+    at = rng.choice(places) + rng.choice((20, 24, 42))
+    return data[:at] + struct.pack("<I", rng.choice((0, 1, 2**31, 2**32 - 2))) + data[at + 4 :]
+
+
+def _graph(path: Path, rng: random.Random, change: Callable[[Any, random.Random], None]) -> None:
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    made = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    change(made.meta_graphs[0], rng)
+    path.write_bytes(made.SerializeToString())
+
+
+def _node(graph: Any, rng: random.Random, kind: str = "") -> Any:
+    functions = [f for f in graph.graph_def.library.function if "traced" not in f.signature.name]
+    nodes = [node for f in functions for node in f.node_def if kind in ("", node.op)]
+    return rng.choice(nodes)
+
+
+def _operation(graph: Any, rng: random.Random) -> None:
+    _node(graph, rng).op = rng.choice(OPERATIONS)
+
+
+def _attribute(graph: Any, rng: random.Random) -> None:
+    node = _node(graph, rng)
+    name = rng.choice([*node.attr, "T"])
+    value = node.attr[name]
+    choice = rng.randrange(5)
+    if choice == 0:
+        value.type = rng.randrange(0, 40)
+    elif choice == 1:
+        value.i = rng.choice((-1, 0, 2**40, HUGE))
+    elif choice == 2:
+        value.shape.dim.add().size = rng.choice((-5, HUGE))
+    elif choice == 3:
+        value.s = b"\xff" * rng.choice((1, 10_000))
+    else:
+        value.func.name = rng.choice(("missing", EVIL))
+
+
+def _constant(graph: Any, rng: random.Random) -> None:
+    tensor = _node(graph, rng, "Const").attr["value"].tensor
+    del tensor.tensor_shape.dim[:]
+    for _ in range(rng.choice((1, 1, 3))):
+        tensor.tensor_shape.dim.add().size = rng.choice((HUGE, 2**20, 2**31, 0, -1, 7))
+
+
+def _object(graph: Any, rng: random.Random) -> None:
+    node = rng.choice(graph.object_graph_def.nodes)
+    choice = rng.randrange(4)
+    if choice == 0:
+        node.asset.asset_file_def_index = 0
+    elif choice == 1:
+        node.user_object.identifier = rng.choice(("_tf_keras_model", "optimizer", EVIL))
+    elif choice == 2:
+        node.registered_name = rng.choice(("Custom.Evil", EVIL))
+    else:
+        node.children.add(node_id=rng.choice((0, 10**6, -1)), local_name="x")
+
+
+def _call(graph: Any, rng: random.Random) -> None:
+    functions = [f for f in graph.graph_def.library.function if "traced" not in f.signature.name]
+    node = _node(graph, rng, "StatefulPartitionedCall") if rng.random() < 0.5 else _node(graph, rng)
+    node.op = "StatefulPartitionedCall"
+    node.attr["f"].func.name = rng.choice(functions).signature.name
+
+
+def _link(path: Path, rng: random.Random) -> None:
+    path.unlink()
+    os.symlink(rng.choice(("/etc/passwd", "/dev/zero", "/dev/null", ".", path.name)), path)
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _no_warning() -> Any:
+    import warnings
+
+    caught = warnings.catch_warnings()
+    warnings.simplefilter("ignore")
+    return caught

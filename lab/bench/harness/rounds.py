@@ -1,0 +1,150 @@
+"""Contenders as processes that train when asked to, in alternating rounds, and the ratios of their times."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from lab.bench.harness import ROOT
+
+OURS = "ours"
+_WARM_UP = 20  # Steps before the first round, at most.
+Result = TypeVar("Result")
+
+
+class Times(NamedTuple):
+    """Seconds of some steps, by the clock and of the processor."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def command(module: str, *arguments: str, python: str = sys.executable, one_core: bool = False) -> list[str]:
+    """The command of `lab/bench/contenders/MODULE.py`, for `python` of any environment; run it in ROOT."""
+    return [
+        python,
+        "-m",
+        "lab.bench.contenders",
+        *(["--one-core"] if one_core else []),
+        module,
+        *arguments,
+    ]
+
+
+class Contender:
+    """A process of lab/bench/contenders/__main__.py: answers each line "N" with the times of N steps.
+
+    Attributes:
+      about: what it says of itself, as "version".
+      printed: the lines of its standard output that are no answers, since the last one.
+
+    Raises:
+      SystemExit: the process ended; with the last line of its standard error.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None):
+        self.name = name
+        self.printed: list[str] = []
+        # Not a pipe: nobody would empty it while the process warns.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
+        self._process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self.about = self._answer()
+
+    def seconds(self, steps: int) -> float:
+        """Of `steps` steps."""
+        return self.times(steps).seconds
+
+    def times(self, steps: int) -> Times:
+        """Of `steps` steps."""
+        print(steps, file=self._process.stdin, flush=True)
+        return Times(**self._answer())
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _answer(self) -> dict[str, Any]:
+        self.printed = []
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+            self.printed.append(line)
+        self._errors.seek(0)
+        errors = self._errors.read().strip().splitlines() or ["no message"]
+        sys.exit(f"{self.name} ended: {errors[-1]}")
+
+
+def alternate(
+    contenders: Mapping[Hashable, Callable[[], Result]], rounds: int
+) -> dict[Hashable, list[Result]]:
+    """What each contender's function returns (as a rule the seconds it took), round by round."""
+    found: dict[Hashable, list[Result]] = {key: [] for key in contenders}
+    for i in range(rounds):
+        # Every second round goes backwards: no contender always follows the same one.
+        for key in list(contenders) if i % 2 == 0 else reversed(list(contenders)):
+            found[key].append(contenders[key]())
+    return found
+
+
+def ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
+    """The median over rounds of their seconds over ours in the same round."""
+    return statistics.median(t / o for t, o in zip(theirs, ours, strict=True))
+
+
+def rows_of(times: Mapping[str, Sequence[float]], digits: int = 4) -> dict[str, dict[str, Any]]:
+    """{contender: median seconds, those of the rounds to so many digits, and the median ratio to "ours"}.
+
+    The ratio is None where ours is not among the contenders.
+    """
+    return {
+        name: {
+            "seconds": statistics.median(own),
+            "rounds_seconds": [round(t, digits) for t in own],
+            "ratio_to_ours": ratio(own, times[OURS]) if OURS in times else None,
+        }
+        for name, own in times.items()
+    }
+
+
+def compare(
+    commands: Mapping[str, Sequence[str]], steps: int, rounds: int, with_cpu: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Times processes, among them "ours", in alternating rounds.
+
+    Args:
+      commands: {contender: its process}.
+      steps: of a round.
+      rounds: of every contender.
+      with_cpu: rows have "cpu_seconds", processor seconds, too.
+
+    Returns:
+      {contender: `rows_of` for `steps` steps, and what the contender says of itself}.
+    """
+    contenders = [Contender(name, each) for name, each in commands.items()]
+    for contender in contenders:
+        contender.seconds(min(steps, _WARM_UP))  # Traces, compiles, warms up.
+    times = alternate({c.name: functools.partial(c.times, steps) for c in contenders}, rounds)
+    rows = rows_of({name: [t.seconds for t in own] for name, own in times.items()})
+    for contender in contenders:
+        contender.close()
+        if with_cpu:
+            used = [t.cpu_seconds for t in times[contender.name]]
+            rows[contender.name]["cpu_seconds"] = statistics.median(used)
+        rows[contender.name] |= contender.about
+    return rows

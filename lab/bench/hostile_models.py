@@ -1,0 +1,265 @@
+"""Mutates checkpoints and exports, gives each to `predict` or `export`, and watches what the verb does.
+
+    python -m lab.bench.hostile_models [--cases 2000] [--seed 0] [--output FILE]
+
+Watched, for every case: files made or changed outside of the output, modules imported, a traceback or more than a line
+of error, a signal, the peak of resident memory. Cases run in forked processes, some after one another in each, so that
+TensorFlow is imported once. Each process has a limit of address space, so that a bomb ends it and not the machine.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.bench.harness import ROOT, arguments, hostile, sound_models
+from lab.bench.harness.results import head, write
+
+SECONDS = 300  # A case that takes longer hangs; on a busy machine a network takes a minute to build.
+CHUNK = 20  # Cases of a process.
+MOST_BYTES = 1 << 30  # Of resident memory.
+SPACE = 12 << 30  # Address space of a process; TensorFlow maps a few gigabytes.
+_FINE = (str(ROOT), sys.prefix, sys.base_prefix)
+
+
+def run(number: int, seed: int, sound: tuple[Path, Path], place: Path) -> dict[str, Any]:
+    """Makes and tries one case in this process; returns what was seen.
+
+    Args:
+      number: of the case: even ones are checkpoints, odd ones exports.
+      seed: of the mutations.
+      sound: a checkpoint and an export.
+      place: an empty folder.
+    """
+    rng = random.Random(f"{seed} {number}")
+    verb, model = "predict", place / "model"
+    if number % 2:
+        kind = f"export: {hostile.mutate_export(sound[1], model, rng)}"
+    else:
+        model = place / "checkpoint_00000001.npz"
+        kind = f"checkpoint: {hostile.mutate_checkpoint(sound[0], model, rng)}"
+        verb = rng.choice(("predict", "export"))
+    return {"number": number, "kind": kind, "verb": verb, **attempt(verb, model, place)}
+
+
+def attempt(verb: str, model: Path, place: Path, flags: Sequence[str] = ()) -> dict[str, Any]:
+    """Gives a model to `predict` or `export` in the folder `place`; returns what was seen."""
+    from timetotrain import cli
+
+    here = place / "here"
+    here.mkdir()
+    marker = place / "imported"
+    (here / f"{hostile.EVIL}.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    picture = sound_models.picture(place / "digit.png")
+    command = [verb, str(model), *([str(picture)] if verb == "predict" else [str(here / "out")]), *flags]
+    out, err = io.StringIO(), io.StringIO()
+    before, modules = _files(place), set(sys.modules)
+    with (
+        _in(here),
+        contextlib.redirect_stdout(_Text(out)),
+        contextlib.redirect_stderr(_Text(err)),
+        _peak() as peak,
+    ):
+        try:
+            status: int | None = cli.main(command)
+        except SystemExit as error:
+            status = int(error.code or 0)
+        except BaseException:
+            traceback.print_exc()
+            status = None
+    errors = [line for line in err.getvalue().splitlines() if line.strip()]
+    changed = {p for p in _files(place) ^ before if not str(p[0]).startswith("here/out")}
+    return {
+        "status": status,
+        "error": errors[-1] if status else "",
+        "traceback": status is None or (status != 0 and len(errors) != 1),
+        "wrote": sorted(str(path) for path, *_ in changed),
+        "imported": sorted(_foreign(set(sys.modules) - modules)) + ["marker"] * marker.exists(),
+        "bytes": peak[0],
+    }
+
+
+class _Text(io.TextIOWrapper):
+    """A stream of text over another, with the `reconfigure` that a verb calls."""
+
+    def __init__(self, out: io.StringIO):
+        super().__init__(io.BytesIO())
+        self._out = out
+
+    def write(self, text: str) -> int:
+        return self._out.write(text)
+
+
+@contextlib.contextmanager
+def _in(folder: Path) -> Iterator[None]:
+    before, path = os.getcwd(), list(sys.path)
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        sys.path[:] = path
+
+
+@contextlib.contextmanager
+def _peak() -> Iterator[list[int]]:
+    """Yields a list of the peak of resident memory in bytes within it."""
+    found = [0]
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    yield found
+    text = Path("/proc/self/status").read_text()
+    found[0] = int(text.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def _files(place: Path) -> set[tuple]:
+    """Names, sizes and times of what lies in the folder, and of what lies beside it."""
+    found = {(path.relative_to(place), *_state(path)) for path in place.rglob("*")}
+    beside = [path for folder in (place.parent, Path("/tmp")) for path in folder.glob("*escaped*")]
+    return found | {(path, *_state(path)) for path in beside}
+
+
+def _state(path: Path) -> tuple[int, int]:
+    with contextlib.suppress(OSError):
+        stat = path.lstat()
+        return (0, 0) if path.is_dir() else (stat.st_size, stat.st_mtime_ns)
+    return (-1, -1)
+
+
+def _foreign(names: set[str]) -> set[str]:
+    """Those of modules that are of no package of this environment, nor written by TensorFlow."""
+    found = set()
+    for name in (name for name in names if not name.startswith("__autograph_generated_file")):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if hostile.EVIL in name or (file and not str(file).startswith(_FINE)):
+            found.add(name)
+    return found
+
+
+def _work(numbers: Sequence[int], seed: int, sound: tuple[Path, Path], folder: Path, results: Any) -> None:
+    """In a forked process: runs cases one after the other, and sends what was seen."""
+    resource.setrlimit(resource.RLIMIT_AS, (SPACE, SPACE))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)  # TensorFlow's own lines, in C++.
+    for number in numbers:
+        results.send(("begins", number))
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            results.send(("ends", run(number, seed, sound, Path(place))))
+    results.send(("done", None))
+
+
+def tried(
+    numbers: Sequence[int], seed: int, sound: tuple[Path, Path], folder: Path
+) -> Iterator[dict[str, Any]]:
+    """Yields what was seen of each case; one that ends or hangs its process is followed by a new process."""
+    context = multiprocessing.get_context("fork")
+    waiting = list(numbers)
+    while waiting:
+        ours, theirs = context.Pipe(duplex=False)
+        worker = context.Process(target=_work, args=(waiting[:CHUNK], seed, sound, folder, theirs))
+        worker.start()
+        theirs.close()
+        current, left = None, waiting[:CHUNK]
+        while True:
+            try:
+                word, value = ours.recv() if ours.poll(SECONDS) else ("hangs", None)
+            except EOFError:
+                word, value = "died", None
+            if word == "begins":
+                current = value
+            elif word == "ends":
+                left.remove(value["number"])
+                yield value
+            else:
+                break
+        if word == "hangs":
+            worker.kill()
+        worker.join()
+        if word != "done" and current in left:
+            left.remove(current)
+            yield {
+                "number": current,
+                "kind": _kind(current),
+                "verb": "",
+                "died": word,
+                "exit": worker.exitcode,
+            }
+        waiting = [*left, *waiting[CHUNK:]]
+
+
+def _kind(number: int) -> str:
+    return "export" if number % 2 else "checkpoint"
+
+
+def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Counts what was seen."""
+    alive = [case for case in found if "died" not in case]
+    kinds = collections.Counter(case["kind"] for case in found)
+    return {
+        "cases": len(found),
+        "answered": sum(case["status"] == 0 for case in alive),
+        "refused_in_one_line": sum(
+            case["status"] not in (0, None) and not case["traceback"] for case in alive
+        ),
+        "tracebacks": sum(case["traceback"] for case in alive),
+        "wrote_outside": sum(bool(case["wrote"]) for case in alive),
+        "imported": sum(bool(case["imported"]) for case in alive),
+        "over_1_GB": sum(case["bytes"] >= MOST_BYTES for case in alive),
+        "died_or_hung": len(found) - len(alive),
+        "most_MB": max((case["bytes"] for case in alive), default=0) // 10**6,
+        "kinds": dict(sorted(kinds.items())),
+    }
+
+
+def bad(case: dict[str, Any]) -> bool:
+    """Whether a case broke a promise."""
+    return "died" in case or bool(
+        case["traceback"] or case["wrote"] or case["imported"] or case["bytes"] >= MOST_BYTES
+    )
+
+
+def main() -> None:
+    parser = arguments.parser(__doc__, "hostile_models.json")
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of cases; writes nothing")
+    options = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    about, began = head(), time.time()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        # In a process of its own, so that no thread of TensorFlow runs in the one that is forked.
+        maker = multiprocessing.get_context("spawn").Process(target=sound_models.make, args=(folder,))
+        maker.start()
+        maker.join()
+        sound = next((folder / "checkpoints").glob("*.npz")), folder / "export"
+        sound_models.imported()
+        found = []
+        for case in tried(options.only or range(options.cases), options.seed, sound, folder):
+            found.append(case)
+            if len(found) % 100 == 0:
+                print(f"{len(found)} cases, {time.time() - began:.0f} s", flush=True)
+            if bad(case) or options.only:
+                print(json.dumps(case), flush=True)
+    result = {**about, "seed": options.seed, "seconds": round(time.time() - began), **summary(found)}
+    print(json.dumps(result, indent=1))
+    if not options.only:
+        write({**result, "broken": [case for case in found if bad(case)]}, options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""What the loop of --replicas=pjrt adds to a compiled step, and whether its input is read meanwhile.
+
+    python -m lab.bench.pjrt_overhead [--milliseconds N] [--rounds N] [--steps N] [--quick] [--output FILE]
+
+In alternating rounds, seconds of a step: of the compiled program alone, called again and again on one batch that stays
+on the device; of the loop; of the loop with `--in_call` steps in a call (config.steps_per_execution), whose peer too is
+the program of one step, called once a step: a negative figure is what those calls cost; of the loop where every batch
+takes `--slow` of a step to make. The network is mnist's of dense layers on this machine's CPU, as wide as a step of
+`--milliseconds` asks for. It runs twice: with a program on all cores, where whatever Python does takes from it, and
+with a program on one, as beside a GPU or a TPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from lab.bench.harness import arguments
+from lab.bench.harness.processes import output_of
+from lab.bench.harness.results import head, write
+from lab.bench.harness.rounds import alternate, ratio
+
+BATCH = 64
+BAR = 1.02  # Seconds of the loop over those of the program, at most (at 10 ms a step).
+# The name of a part and whether its program has all cores.
+PARTS = {"all cores": True, "one core": False}
+_FIRST_UNITS = 384  # Width of the network whose time decides the width that is measured.
+
+
+class Alone:
+    """The program of a training step, on a batch that stays on the device."""
+
+    def __init__(self, loop: Any):
+        self._block, self._run = loop._block, loop.replicas.run
+        self._batch = next(iter(loop._synthetic(True)))
+
+    def seconds(self, steps: int) -> tuple[float, float]:
+        """Seconds of a step, by the clock and of the process's processors."""
+        began, busy = time.perf_counter(), time.process_time()
+        for _ in range(steps):
+            loss = self._run(self._block._train_once, (self._batch,))
+        loss.first()
+        return (time.perf_counter() - began) / steps, (time.process_time() - busy) / steps
+
+
+def of_loop(loop: Any, steps: int, slow: float = 0.0) -> tuple[float, float]:
+    """As `Alone.seconds`, of the loop; `slow`: seconds that it takes to make a batch, where a call is one step."""
+    train, evaluation = loop._synthetic(True), loop._synthetic(False)
+    if slow:
+        train = type(train)(_slowed(train, slow), depth=2)
+    loop._call(train, evaluation, 1, 0)  # The iterator of a run is there before all blocks but the first.
+    began, busy = time.perf_counter(), time.process_time()
+    loop._call(train, evaluation, steps, 0)
+    return (time.perf_counter() - began) / steps, (time.process_time() - busy) / steps
+
+
+def _slowed(batches: Iterator[Any], seconds: float) -> Iterator[Any]:
+    for batch in batches:
+        time.sleep(seconds)
+        yield batch
+
+
+def loop_of(units: int, in_call: int = 1) -> Any:
+    from common.distributed import replicas
+    from common.train.loop import Loop
+    from mnist.presets import PRESETS
+    from mnist.task import Task
+
+    changes = {"model": "mlp", "hidden_units": units, "global_batch_size": BATCH, "replicas": "pjrt"}
+    changes["steps_per_execution"] = in_call
+    config = dataclasses.replace(PRESETS["cpu-tiny"], **changes)
+    loop = Loop(Task(config, None), replicas.make(config))
+    loop.compile()
+    return loop
+
+
+def units_for(seconds: float, steps: int) -> int:
+    """The width at which the program takes so long: its time grows with the square of the width."""
+    alone = Alone(loop_of(_FIRST_UNITS))
+    alone.seconds(steps)
+    found = min(alone.seconds(steps)[0] for _ in range(3))
+    return 16 * round(_FIRST_UNITS * math.sqrt(seconds / found) / 16)
+
+
+def measure(
+    all_cores: bool, milliseconds: float, rounds: int, steps: int, slow: float, in_call: int
+) -> dict[str, Any]:
+    """One part, in a process of its own: XLA makes its threads once."""
+    if not all_cores:
+        # XLA's threads are made with its client, and stay where they were made.
+        cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(cores)})
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+        jax.devices()
+        os.sched_setaffinity(0, cores)
+    units = units_for(milliseconds / 1e3, steps)
+    loop, several = loop_of(units), loop_of(units, in_call)
+    alone = Alone(loop)
+    of_loop(loop, 5)
+    of_loop(several, in_call)
+    slow *= min(alone.seconds(steps)[0] for _ in range(2))
+    calls = {
+        "program": lambda: alone.seconds(steps),
+        "loop": lambda: of_loop(loop, steps),
+        "in_calls": lambda: of_loop(several, steps),
+        "slow_input": lambda: of_loop(loop, steps, slow),
+    }
+    found = alternate(calls, rounds)
+    seconds = {name: [wall for wall, _ in times] for name, times in found.items()}
+    busy = {name: statistics.median(used for _, used in times) for name, times in found.items()}
+    return {
+        "units": units,
+        "seconds": {name: statistics.median(walls) for name, walls in seconds.items()},
+        "rounds_seconds": {name: [round(w, 6) for w in walls] for name, walls in seconds.items()},
+        "processor_seconds": busy,
+        "loop_over_program": ratio(seconds["loop"], seconds["program"]),
+        "in_calls_over_program": ratio(seconds["in_calls"], seconds["program"]),
+        "batch_seconds": slow,
+        "slow_input_over_program": ratio(seconds["slow_input"], seconds["program"]),
+    }
+
+
+def main() -> None:
+    parser = arguments.parser(__doc__, "pjrt_overhead.json", rounds=9)
+    parser.add_argument("--milliseconds", type=float, default=10.0, help="length of the program; default: 10")
+    parser.add_argument("--steps", type=int, default=100, help="steps of a round")
+    parser.add_argument("--in_call", type=int, default=10, help="steps of a call of several")
+    parser.add_argument("--slow", type=float, default=0.8, help="length of making a batch, in steps")
+    parser.add_argument("--part", choices=PARTS, help="this part alone, as JSON; writes nothing")
+    arguments.add_quick(parser)
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.steps, options.milliseconds = 1, 3, 1.0
+    settings = {
+        name: getattr(options, name) for name in ("milliseconds", "rounds", "steps", "slow", "in_call")
+    }
+    if options.part:
+        print(json.dumps(measure(PARTS[options.part], **settings)))
+        return
+    flags = [f"--{name}={value}" for name, value in settings.items()]
+    result: dict[str, Any] = {**head("jax", "jaxlib"), "batch": BATCH, "bar": BAR, **settings, "parts": {}}
+    for part in PARTS:
+        command = [sys.executable, "-m", "lab.bench.pjrt_overhead", f"--part={part}", *flags]
+        found = result["parts"][part] = json.loads(output_of("pjrt_overhead", command).splitlines()[-1])
+        print(
+            f"{part:10} program {1e3 * found['seconds']['program']:.2f} ms, loop "
+            f"{found['loop_over_program']:.4f} x it, {options.in_call} steps in a call "
+            f"{found['in_calls_over_program']:.4f} x it, slow input {found['slow_input_over_program']:.4f} x it"
+        )
+    if not options.quick:
+        write(result, options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""What the fused loop adds to a step of ResNet-50: python -m lab.bench.processes.loop_overhead BATCH PIXELS ROUNDS.
+
+Prints a line of JSON: seconds per step of the fused loop, and of the same step called from Python on a resident batch,
+medians of alternating rounds; their ratio less 1.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+
+import tensorflow as tf
+
+from common.distributed import replicas
+from common.train.loop import Loop
+from lab.bench.contenders.tensorflow_resnet import config_of
+from resnet.task import Task
+
+STEPS = 5  # Of a round.
+
+
+def overhead(batch: int, pixels: int, rounds: int) -> dict[str, float]:
+    """What is printed."""
+    config = config_of("fp32", batch, pixels)
+    loop = Loop(Task(config, None), replicas.make(config))
+    loop.compile()
+    train, evaluation = loop._synthetic(True), loop._synthetic(False)
+    resident = next(train)
+    step = tf.function(
+        lambda: loop.replicas.run(loop._block._train_step, (resident, loop.state.step.read_value())),
+        autograph=False,
+    )
+    times: dict[str, list[float]] = {"step": [], "fused_loop": []}
+    for i in range(rounds + 1):
+        began = time.perf_counter()
+        for _ in range(STEPS):
+            step().numpy()
+        middle = time.perf_counter()
+        loop._call(train, evaluation, STEPS, 0)
+        ended = time.perf_counter()
+        if i:  # The first round traces.
+            times["step"].append((middle - began) / STEPS)
+            times["fused_loop"].append((ended - middle) / STEPS)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    return {**medians, "overhead": medians["fused_loop"] / medians["step"] - 1}
+
+
+if __name__ == "__main__":
+    print(json.dumps(overhead(*map(int, sys.argv[1:]))), flush=True)

@@ -1,0 +1,166 @@
+"""A program of an export, compiled by jax for the device at hand: its steps, their errors and their seconds.
+
+Imports numpy; jax where it is needed.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.distributed import pjrt_program
+from common.export import rules
+
+
+class Replay:
+    """A program of an export, compiled for the devices of its replicas, and its buffers there.
+
+    Attributes:
+      buffers: the arguments, jax arrays.
+      last_outputs: of the last evaluation that `check` made, by name: sums, and arrays of all replicas joined.
+    """
+
+    def __init__(self, folder: Path, manifest: dict, program: dict):
+        import jax
+
+        self.manifest, self.program = manifest, program
+        self._stored = np.load(folder / "arrays.npz")
+        described = [*manifest["state"], *manifest["constants"], *program["inputs"]]
+        self._about = {a["name"]: a for a in described}
+        names = [a["name"] for a in program["arguments"]]
+        updates = [r["updates"] for r in program["results"]]
+        donated = {names.index(name): i for i, name in enumerate(updates) if name}
+        self._count = manifest["num_replicas"]
+        self._placement = pjrt_program.Placement(jax.devices()[: self._count])
+        kinds = {part: [(a["shape"], a["dtype"]) for a in program[part]] for part in ("arguments", "results")}
+        artifact = (folder / program["partitioned_file" if self._count > 1 else "file"]).read_bytes()
+        began = time.perf_counter()
+        self.compiled = pjrt_program.OnDevices(artifact, self._placement, **kinds, donated=donated)
+        self.compile_seconds = time.perf_counter() - began
+        self._written = [(i, names.index(name)) for i, name in enumerate(updates) if name]
+        self.buffers: list[Any] = []
+        self.last_outputs: dict[str, np.ndarray] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Puts the arguments' first values onto the device, made by their rules."""
+
+        self.buffers.clear()
+        for argument in self.program["arguments"]:
+            values = [self._first(argument["name"], replica) for replica in range(self._count)]
+            self.buffers.append(self._placement.place(values))
+
+    def _first(self, name: str, replica: int = 0) -> np.ndarray:
+        about = self._about[name]
+        group = replica // self.manifest["partitions"]
+        return rules.make(about["rule"], about["shape"], about["dtype"], self._stored, replica, group)
+
+    def _value(self, name: str, buffer: Any) -> np.ndarray:
+        """The state `name` on the devices: [N, ...] of several replicas that each have their own."""
+        values = pjrt_program.parts(buffer)
+        return np.stack(values) if self._count > 1 and self._about[name]["per_replica"] else values[0]
+
+    def step(self) -> list[Any]:
+        """One call; what it updates is put where it was, in the same memory."""
+        results = self.compiled(*self.buffers)
+        for result, argument in self._written:
+            self.buffers[argument] = results[result]
+        return results
+
+    def check(self) -> dict[str, Any]:
+        """The first steps, or the evaluation, beside the reference's."""
+        expected = self.program["reference"] or {}
+        if self.program["kind"] == "eval":
+            results = zip(self.program["results"], self.step())
+            found = {r["name"]: self._output(r["name"], x) for r, x in results if not r["updates"]}
+            self.last_outputs = found
+            report: dict[str, Any] = {
+                "outputs": {name: rules.digest(x, rules.key_of(name)) for name, x in found.items()}
+            }
+            if expected:
+                errors = {n: rules.distance(report["outputs"][n], d) for n, d in expected["outputs"].items()}
+                report["output_errors"] = errors
+            return report
+        losses, state = [], {}
+        for i in range(max(3, len(expected.get("losses", ())))):
+            losses.append(float(sum(pjrt_program.parts(self.step()[0]))))
+            if i == 0:
+                state = self._state_errors(expected["state"]) if expected else {}
+                state["unequal_copies"] = self._unequal()
+        report = {"losses": losses, **state}
+        if expected:
+            report["expected_losses"] = expected["losses"]
+            report["loss_errors"] = [abs(a - b) / abs(b) for a, b in zip(losses, expected["losses"])]
+        return report
+
+    def _output(self, name: str, result: Any) -> np.ndarray:
+        """An evaluation's output over all replicas: a sum of theirs, or their arrays joined."""
+        values = [x.astype(np.float64) for x in pjrt_program.parts(result)]
+        return np.sum(values, 0) if name.startswith("sums/") else np.concatenate(values)
+
+    def _unequal(self) -> list[str]:
+        """The state that is the same on all replicas by the manifest and differs on the devices."""
+        state = {a["name"] for a in self.manifest["state"] if not a["per_replica"]}
+        found = []
+        for argument, buffer in zip(self.program["arguments"], self.buffers):
+            if argument["name"] in state and self._count > 1:
+                first, *others = pjrt_program.parts(buffer)
+                if not all(first.tobytes() == other.tobytes() for other in others):
+                    found.append(argument["name"])
+        return found
+
+    def _state_errors(self, expected: dict) -> dict[str, Any]:
+        """The largest error of a weight, slot or statistic after the first step, and of its change."""
+        worst = {"after": (0.0, ""), "change": (0.0, "")}
+        for argument, buffer in zip(self.program["arguments"], self.buffers):
+            name = argument["name"]
+            if name not in expected:
+                continue
+            key, after = rules.key_of(name), self._value(name, buffer).astype(np.float64)
+            arrays = {"after": after, "change": after - self._first(name)}
+            for kind, array in arrays.items():
+                error = rules.distance(rules.digest(array, key), expected[name][kind])
+                if not error <= worst[kind][0]:
+                    worst[kind] = error, name
+        return {
+            "state_error": {"relative": worst["after"][0], "of": worst["after"][1]},
+            "change_error": {"relative": worst["change"][0], "of": worst["change"][1]},
+        }
+
+    def values(self) -> dict[str, np.ndarray]:
+        """The state on the devices: of several replicas that each have their own, [N, ...]."""
+        names = [a["name"] for a in self.program["arguments"]]
+        state = {a["name"] for a in self.manifest["state"]}
+        return {n: self._value(n, b) for n, b in zip(names, self.buffers) if n in state}
+
+    def time(self, warmup: int, rounds: int, steps: int) -> list[float]:
+        """Seconds of a step, one figure a round. The steps of a round are issued without waiting; the clock stops when
+        the last one's results are there. Several CPU devices wait for each step: programs that overtake one another
+        there never meet.
+        """
+        waits = self._count > 1 and self._placement.devices[0].platform == "cpu"
+        for _ in range(warmup):
+            self.step()[0].block_until_ready()
+        seconds = []
+        for _ in range(rounds):
+            began = time.perf_counter()
+            for _ in range(steps):
+                results = self.step()
+                if waits:
+                    results[0].block_until_ready()
+            for result in results:
+                result.block_until_ready()
+            seconds.append((time.perf_counter() - began) / steps)
+        return seconds
+
+    def profile(self, folder: str, steps: int) -> None:
+        """Writes a trace of some steps, for TensorBoard or Perfetto."""
+        import jax
+
+        with jax.profiler.trace(folder):
+            for _ in range(steps):
+                results = self.step()
+            results[0].block_until_ready()

@@ -1,0 +1,162 @@
+"""Runs an exported training or evaluation step on the accelerator at hand, checks it and times it.
+
+Needs numpy and jax (any build: CPU, CUDA, TPU), and no TensorFlow; docs/replay.md says more.
+
+    python -m resnet --system=v100-8 --config.precision=bf16 --export=DIR          # where TensorFlow is
+    python -m lab.bench.replay DIR [--steps N] [--peak TFLOPS] [--profile DIR] [--json FILE] [--torch PYTHON]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.distributed import pjrt_program
+from lab.bench.harness import ROOT
+from lab.bench.programs.figures import peak_of, show, speed, verdict
+from lab.bench.programs.replayed import Replay
+
+FORMAT = 2
+
+
+def read(folder: Path) -> dict:
+    """The manifest; ends the program where there is none that can be read."""
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text())
+    except FileNotFoundError:
+        sys.exit(f"error: {path}: no such file; give the folder that python -m BENCHMARK --export=DIR wrote")
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {path}: {error}; export it again")
+    if manifest.get("format") != FORMAT:
+        sys.exit(f"error: {path}: format {manifest.get('format')}, {FORMAT} expected; export it again")
+    if not manifest.get("values", True):
+        sys.exit(
+            f"error: {path}: an export without values, to compile; export it again without --noexport_values"
+        )
+    if manifest["num_replicas"] > 1 and not all("partitioned_file" in p for p in manifest["programs"]):
+        sys.exit(f"error: {path}: a program of several replicas without partitioned_file; export it again")
+    return manifest
+
+
+def devices(count: int) -> list[Any]:
+    """jax's devices, at least `count`; ends the program where there are fewer."""
+    pjrt_program.prepare(count)
+    try:
+        import jax
+    except ImportError:
+        sys.exit("error: no jax here; pip install jax, or 'jax[cuda12]' for NVIDIA's GPUs")
+    jax.config.update("jax_enable_x64", True)
+    found = jax.devices()
+    if len(found) < count:
+        sys.exit(
+            f"error: a program of {count} replicas, and {len(found)} devices here; export it with "
+            f"--config.num_replicas={len(found)}, or one replica alone with --config.replicas=single"
+        )
+    return found
+
+
+def torch_rows(python: str, folder: Path, options: argparse.Namespace) -> list[dict]:
+    """What replay_torch.py measures, in its own interpreter."""
+    script = [python, "-m", "lab.bench.replay_torch", str(folder.absolute())]
+    sizes = ["--warmup", options.warmup, "--rounds", options.rounds, "--steps", options.steps]
+    done = subprocess.run([*script, *map(str, sizes)], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"torch: left out: {(done.stderr.strip().splitlines() or ['no message'])[-1]}", file=sys.stderr)
+        return []
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def run(folder: Path, manifest: dict, program: dict, options: argparse.Namespace) -> dict[str, Any]:
+    """Checks and times one program."""
+    import jax
+
+    device, precision = jax.devices()[0], manifest["precision"]
+    replay = Replay(folder, manifest, program)
+    report = {"program": program["name"], "chooses": manifest.get("chooses", False), **replay.check()}
+    computed_by = (program["reference"] or {}).get("computed_by", "")
+    same = device.platform == "cpu" and "CPU" in computed_by
+    report["differs"] = verdict(report, precision, same, options.tolerance)
+    if options.save:
+        replay.reset()
+        replay.step()
+        np.savez(options.save, **{name.replace("/", "."): value for name, value in replay.values().items()})
+    if options.steps:
+        seconds = replay.time(options.warmup, options.rounds, options.steps)
+        peak = options.peak or peak_of(device, precision)
+        report |= speed(replay, seconds, peak)
+    if options.profile:
+        replay.profile(options.profile, max(3, options.steps))
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?", help="what python -m BENCHMARK --export=DIR wrote")
+    parser.add_argument("--program", help="one of the export's programs; default: all training steps")
+    parser.add_argument("--steps", type=int, default=20, help="steps of a round; 0: check only")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that are timed; the median counts")
+    parser.add_argument("--warmup", type=int, default=5, help="steps before the first round")
+    parser.add_argument("--peak", type=float, help="the device's TFLOP/s; known for some")
+    parser.add_argument(
+        "--tolerance", type=float, help="of the losses, relative, in place of the precision's"
+    )
+    parser.add_argument("--profile", metavar="DIR", help="write a trace")
+    parser.add_argument("--save", metavar="FILE", help="write the state after the first step, an npz")
+    parser.add_argument("--json", metavar="FILE", help="write the report")
+    parser.add_argument(
+        "--torch", metavar="PYTHON", help="an interpreter with PyTorch: its figures, in the same run"
+    )
+    options = parser.parse_args()
+    if options.folder is None:  # `make bench` runs every script.
+        print("nothing to replay: name a folder that python -m BENCHMARK --export=DIR wrote")
+        return
+    manifest = read(options.folder)
+    programs = [p for p in manifest["programs"] if options.program in (p["name"], None)]
+    programs = programs if options.program else [p for p in programs if p["kind"] == "train"]
+    if not programs:
+        known = ", ".join(p["name"] for p in manifest["programs"])
+        reason = manifest["refused"].get(options.program, f"known: {known}")
+        sys.exit(f"error: --program={options.program}: not in {options.folder}; {reason}")
+    # First: jax keeps most of a GPU's memory once it has started.
+    torch = torch_rows(options.torch, options.folder, options) if options.torch else []
+    device = devices(manifest["num_replicas"])[0]
+    about = {
+        key: manifest[key]
+        for key in ("benchmark", "model", "system", "precision", "batch", "parameters", "num_replicas")
+    }
+    versions = {**manifest["versions"], "jax": version("jax"), "numpy_here": np.__version__}
+    machine = {
+        "platform": device.platform,
+        "device": device.device_kind,
+        "devices": device.client.device_count(),
+    }
+    name = f"{about['benchmark']} {about['system']}".rstrip()
+    copies = f" on each of {manifest['num_replicas']} replicas" if manifest["num_replicas"] > 1 else ""
+    print(f"{name}, {about['precision']}, batch {about['batch']['train']}{copies}")
+    print(f"on {machine['device']} ({machine['platform']}), jax {versions['jax']}")
+    reports = []
+    for program in programs:
+        reports.append(run(options.folder, manifest, program, options))
+        show(reports[-1])
+    for row in torch:
+        print(f"torch {row['mode']}: {row['ms']:.2f} ms, {row['examples_per_second']:.1f} examples/s")
+    # Batches of several lengths are several programs, and PyTorch's is of one.
+    if torch and len(reports) == 1 and reports[0].get("ms"):
+        reports[0]["of_best_torch"] = min(row["ms"] for row in torch) / reports[0]["ms"]
+        print(f"{reports[0]['of_best_torch']:.2f} x the best of torch's speed")
+    if options.json:
+        whole = {**about, **machine, "versions": versions, "programs": reports, "torch": torch}
+        Path(options.json).write_text(json.dumps(whole, indent=1) + "\n")
+    sys.exit(any(report["differs"] for report in reports))
+
+
+if __name__ == "__main__":
+    main()

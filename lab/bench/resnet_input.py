@@ -1,0 +1,208 @@
+"""Decoded and augmented 224 px training images per second and core, beside tf-models-official's pipeline.
+
+Both read the same TFRecords of real photographs in one process, in alternating rounds. The figure that counts
+is images per second of CPU time: what one core delivers, and what other processes disturb least. Ours is
+timed as it is, normalisation being left to the device, and with that normalisation added on the same core.
+
+    python -m lab.bench.resnet_input [--rounds N] [--output FILE]
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from official.vision.configs import image_classification
+from official.vision.dataloaders import classification_input, input_reader_factory
+
+from common.data import images, tfrecords
+from common.distributed.replicas.base import Shard
+from lab.bench.harness import arguments
+from lab.bench.harness.errors import status_of
+from lab.bench.harness.results import head, write
+from lab.bench.harness.rounds import alternate
+from lab.studies.data import unpack
+from resnet import input as resnet_input
+from resnet.config import Config, Data
+
+BATCH, SIZE, SHUFFLE = 128, 224, 1000
+BAR = 1.1  # Times tf-models' pipeline with the same interpolation.
+WARMUP, TIMED = 4, 12  # Batches per round.
+
+
+def write_records(folder: Path) -> None:
+    """The photographs as eight shards in ImageNet's layout."""
+    photos = sorted(unpack("imagenet1000_256").glob("*.JPEG"))
+    serialized = [
+        tfrecords.example({"image/encoded": photo.read_bytes(), "image/class/label": label})
+        for label, photo in enumerate(photos, 1)
+    ]
+    for i in range(8):
+        tfrecords.write(folder / tfrecords.shard_name("train", i, 8), serialized[i::8])
+
+
+def ours(folder: Path) -> Iterator[Any]:
+    config = Config(image_size=SIZE, data=Data(cache="none", shuffle_buffer=SHUFFLE))
+    return iter(resnet_input.train_input(config, folder, Shard(), BATCH))
+
+
+@tf.function
+def normalised(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+    return resnet_input.normalise(batch["image"])
+
+
+def tf_models(folder: Path, method: str) -> Iterator[Any]:
+    """As official/vision/tasks/image_classification.py build_inputs makes it for one worker."""
+    parameters = image_classification.DataConfig(
+        input_path=str(folder / "train-*"),
+        is_training=True,
+        global_batch_size=BATCH,
+        dtype="float32",
+        shuffle_buffer_size=SHUFFLE,
+        tf_resize_method=method,
+    )
+    parser = classification_input.Parser(
+        output_size=[SIZE, SIZE], num_classes=1000, dtype="float32", tf_resize_method=method
+    )
+    reader = input_reader_factory.input_reader_generator(
+        parameters,
+        dataset_fn=tf.data.TFRecordDataset,
+        decoder_fn=classification_input.Decoder().decode,
+        parser_fn=parser.parse_fn(True),
+    )
+    return iter(reader.read())
+
+
+def measure(make: Callable[[], Iterator[Any]]) -> dict[str, float]:
+    """One round of one pipeline: images per second of CPU time and of wall time."""
+    batches = make()
+    for _ in itertools.islice(batches, WARMUP):
+        pass
+    cpu, wall = time.process_time(), time.perf_counter()
+    for _ in itertools.islice(batches, TIMED):
+        pass
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    return {"per_core": TIMED * BATCH / cpu, "wall": TIMED * BATCH / wall}
+
+
+def told(name: str, make: Callable[[], Iterator[Any]]) -> dict[str, float]:
+    """`measure`, printed."""
+    found = measure(make)
+    print(f"{name}: {found['per_core']:.0f} images/s/core", flush=True)
+    return found
+
+
+def time_op(inputs: list[tf.Tensor], function: Callable[[tf.Tensor], tf.Tensor], repeats: int = 5) -> float:
+    """Microseconds of CPU time that `function` takes per image, beyond a pipeline that does nothing."""
+    signature = tf.TensorSpec([None] * inputs[0].shape.rank, inputs[0].dtype)
+    source = tf.data.Dataset.from_generator(lambda: iter(inputs), output_signature=signature).cache()
+
+    def one(x: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(x, [-1])[0]
+
+    def per_image(body: Callable[[tf.Tensor], tf.Tensor]) -> float:
+        iterator = iter(source.repeat(repeats + 1).map(lambda x: one(body(x))))
+        for _ in itertools.islice(iterator, len(inputs)):  # Fills the cache.
+            pass
+        start = time.process_time()
+        for _ in iterator:
+            pass
+        return (time.process_time() - start) / (repeats * len(inputs)) * 1e6
+
+    return per_image(function) - per_image(tf.identity)
+
+
+def choices(folder: Path) -> dict[str, float]:
+    """What the pipeline's choices cost and save: microseconds per photograph, crop 180 x 190 to 224 x 224."""
+    window = [30, 30, 180, 190]
+    files = tfrecords.list_files(folder, "train-*", "")
+    jpegs = [
+        tf.io.parse_single_example(r, resnet_input.FEATURES)["image/encoded"]
+        for r in tfrecords.read(files[0])
+    ]
+    jpegs = [j for j in jpegs if min(tf.image.extract_jpeg_shape(j)[:2]) >= 220]
+    crops = [tf.io.decode_jpeg(j, channels=3)[30:210, 30:220] for j in jpegs]
+    sized = [tf.image.resize(c, [SIZE, SIZE], "bicubic") for c in crops]
+
+    def crop(**how: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+        return lambda j: tf.image.decode_and_crop_jpeg(j, window, channels=3, **how)
+
+    def cubic(x: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.ResizeBicubic(images=x[None], size=[SIZE, SIZE], half_pixel_centers=True)
+
+    measured = {
+        "decode the whole JPEG": (jpegs, lambda j: tf.io.decode_jpeg(j, channels=3)),
+        "decode the crop": (jpegs, crop()),
+        "decode the crop, dct_method=INTEGER_FAST": (jpegs, crop(dct_method="INTEGER_FAST")),
+        "decode the crop, fancy_upscaling=False": (jpegs, crop(fancy_upscaling=False)),
+        "bicubic from uint8": (crops, cubic),
+        "bicubic from float32, with the cast": (crops, lambda x: cubic(tf.cast(x, tf.float32))),
+        "bilinear from uint8": (crops, lambda x: tf.image.resize(x, [SIZE, SIZE])),
+        "round, clip and cast to uint8": (sized, resnet_input.to_uint8),
+        "subtract mean, divide by deviation": (
+            sized,
+            lambda x: (x - tf.constant(images.MEAN_RGB)) / tf.constant(images.STDDEV_RGB),
+        ),
+    }
+    return {name: round(time_op(*how), 1) for name, how in measured.items()}
+
+
+def run(rounds: int) -> dict[str, Any]:
+    """All rounds, their medians and ratios."""
+    about = head("tf-models-official", "numpy")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write_records(folder)
+        pipelines = {
+            "ours, bicubic": lambda: ours(folder),
+            "ours, bicubic, normalised": lambda: map(normalised, ours(folder)),
+            "tf-models, bicubic": lambda: tf_models(folder, "bicubic"),
+            "tf-models, bilinear (its default)": lambda: tf_models(folder, "bilinear"),
+        }
+        results = alternate(
+            {name: functools.partial(told, name, make) for name, make in pipelines.items()}, rounds
+        )
+        costs = choices(folder)
+    median = {
+        unit: {name: round(statistics.median(r[unit] for r in of), 1) for name, of in results.items()}
+        for unit in ("per_core", "wall")
+    }
+    bare, mine, same, default = (median["per_core"][name] for name in pipelines)
+    return {
+        **about,
+        "what": f"augmented {SIZE} px training images, batch {BATCH}, from photographs of short side 256",
+        "images_per_second_per_core": median["per_core"],
+        "images_per_second_wall": median["wall"],
+        "ratio_to_tf_models_bicubic": round(bare / same, 3),
+        "ratio_to_tf_models_bicubic_with_normalisation": round(mine / same, 3),
+        "ratio_to_tf_models_default": round(bare / default, 3),
+        "ratio_to_tf_models_default_with_normalisation": round(mine / default, 3),
+        "bar": BAR,
+        "rounds": {name: [round(r["per_core"], 1) for r in of] for name, of in results.items()},
+        "microseconds_per_image": costs,
+    }
+
+
+def main() -> int:
+    """Prints the table, writes the JSON; the exit status says whether the bar was reached."""
+    parser = arguments.parser(__doc__, "resnet_input.json", rounds=7)
+    options = parser.parse_args()
+    result = run(options.rounds)
+    write(result, options.output)
+    ratio = result["ratio_to_tf_models_bicubic_with_normalisation"]
+    print(json.dumps(result["images_per_second_per_core"], indent=2))
+    print(f"{ratio:.2f} times tf-models' pipeline, normalisation included (bar: {BAR}); {options.output}")
+    return 0 if ratio >= BAR else 1
+
+
+if __name__ == "__main__":
+    sys.exit(status_of(main))

@@ -1,0 +1,152 @@
+"""From gradients to weights: what each way of summing and updating moves and costs, on local processes.
+
+Two measurements. *Exchange*: the gradients of a full-size network are summed and its weights updated by 2 and 4
+processes under Horovod and multiworker, the variants in alternating rounds. *Update*: processor time of one replica's
+update and of its whole step, whole and sharded, over a wire that costs nothing; the bar is 1.3 / N for Adam on the
+Transformer.
+
+    python -m lab.bench.scaling [--processes 2 4] [--backends horovod multiworker] [--rounds N] [--update-rounds N]
+    [--steps N] [--replicas 2 4 8] [--quick] [--output FILE]
+
+`--quick` is one small round of everything. The result is printed as the tables of docs/scaling.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from lab.bench.harness import arguments
+from lab.bench.harness.processes import output_of
+from lab.bench.harness.results import head, write
+from lab.bench.harness.rounds import alternate, ratio
+
+BAR = 1.3
+# (benchmark, system, optimizer): the largest systems of the TPU-v3 paper.
+NETWORKS = [("resnet", "tpu-v3-2048", "lars"), ("transformer", "tpu-v3-2048", "adam")]
+QUICK = [("mnist", "cpu-tiny", "adam")]
+# Share of the step of a whole update on 2048 cores, section 2 of the paper.
+PAPER = {"resnet": 0.06, "transformer": 0.45}
+
+
+def exchange(backend: str, processes: int, network: tuple[str, str, str], rounds: int, steps: int) -> dict:
+    """Of every variant: seconds per step, bytes sent, bytes of slots."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "result.json"
+        launch = ["-m", "common.launch", f"--replicas={backend}", f"--processes={processes}", "--"]
+        process = [sys.executable, "-m", "lab.bench.processes.exchange"]
+        flags = {"backend": backend, "processes": processes}
+        flags |= dict(zip(("benchmark", "system", "optimizer"), network))
+        flags |= {"rounds": rounds, "steps": steps, "output": output}
+        given = [f"--{name}={value}" for name, value in flags.items()]
+        output_of("scaling", [sys.executable, *launch, *process, *given])
+        return json.loads(output.read_text())
+
+
+def update(network: tuple[str, str, str], replicas: int, rounds: int, steps: int) -> dict[str, Any]:
+    """Processor seconds of the update and the step, whole and sharded, in alternating rounds."""
+
+    def run(mode: str) -> dict[str, float]:
+        settings = [*network, str(replicas), mode, str(steps)]
+        process = [sys.executable, "-m", "lab.bench.processes.update_cost", *settings]
+        return json.loads(output_of("scaling", process).splitlines()[-1])
+
+    rows = alternate({mode: functools.partial(run, mode) for mode in ("whole", "sharded")}, rounds)
+    result = {
+        mode: {key: statistics.median(row[key] for row in measured) for key in measured[0]}
+        for mode, measured in rows.items()
+    }
+    sharded, whole = ([row["update_cpu_seconds"] for row in rows[mode]] for mode in ("sharded", "whole"))
+    return {**result, "ratio": ratio(sharded, whole), "bar": BAR / replicas}
+
+
+def share(row: dict[str, float]) -> float:
+    """Of the step that is the update."""
+    return row["update_cpu_seconds"] / row["step_cpu_seconds"]
+
+
+def tables(result: dict[str, Any]) -> str:
+    """The measurements as Markdown."""
+    lines = [
+        "| backend, processes | variant | MB sent per replica (computed) | s per step | CPU s | MB of slots |"
+    ]
+    lines.append("|---|---|---|---|---|---|")
+    for world, variants in result["exchange"].items():
+        for name, row in variants.items():
+            sent = (row["bytes_inside"] + row["bytes_across"]) / 1e6
+            cells = [world, name, f"{sent:.1f}", f"{row['seconds']:.3f}", f"{row['cpu_seconds']:.3f}"]
+            lines.append("| " + " | ".join([*cells, f"{row['slot_bytes'] / 1e6:.1f}"]) + " |")
+    lines += [
+        "",
+        "| network | N | CPU s of the update: whole | sharded | ratio | bar | share of the step: whole",
+    ]
+    lines[-1] += " | sharded | paper, whole | slots, sharded over whole |"
+    lines.append("|---" * 10 + "|")
+    for network, by_count in result["update"].items():
+        for count, row in by_count.items():
+            whole, sharded = row["whole"], row["sharded"]
+            cells = [
+                network,
+                count,
+                f"{whole['update_cpu_seconds']:.3f}",
+                f"{sharded['update_cpu_seconds']:.3f}",
+            ]
+            cells += [
+                f"{row['ratio']:.3f}",
+                f"{row['bar']:.3f}",
+                f"{share(whole):.1%}",
+                f"{share(sharded):.1%}",
+            ]
+            cells += [
+                f"{PAPER[network]:.0%}" if network in PAPER else "-",
+                f"{sharded['slot_bytes'] / whole['slot_bytes']:.4f}",
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = arguments.parser(__doc__, "scaling.json", rounds=5)
+    parser.add_argument("--processes", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--backends", nargs="+", default=["horovod", "multiworker"])
+    parser.add_argument("--update-rounds", type=int, default=2, help="rounds of the update's measurement")
+    parser.add_argument("--steps", type=int, default=3, help="steps per variant and round")
+    parser.add_argument(
+        "--replicas", type=int, nargs="+", default=[2, 4, 8], help="of the update's measurement"
+    )
+    arguments.add_quick(parser)
+    options = parser.parse_args()
+    if "horovod" in options.backends and importlib.util.find_spec("horovod") is None:
+        sys.exit("scaling: Horovod is not installed; run `make horovod`, or use --backends multiworker")
+    networks = QUICK if options.quick else NETWORKS
+    if options.quick:
+        options.rounds = options.update_rounds = options.steps = 1
+    settings = {
+        key: getattr(options, key) for key in ("rounds", "update_rounds", "steps", "processes", "replicas")
+    }
+    result: dict[str, Any] = {
+        **head("horovod"),
+        "settings": settings,
+        "exchange": {},
+        "update": {},
+    }
+    for processes in options.processes:
+        for backend in options.backends:
+            measured = exchange(backend, processes, networks[0], options.rounds, options.steps)
+            result["exchange"][f"{backend}, {processes}"] = measured
+    for network in networks:
+        rows = {str(n): update(network, n, options.update_rounds, options.steps) for n in options.replicas}
+        result["update"][network[0]] = rows
+    print(tables(result))
+    if not options.quick:
+        write(result, options.output)
+
+
+if __name__ == "__main__":
+    main()

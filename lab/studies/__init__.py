@@ -1,0 +1,1 @@
+"""Runs on real data that take minutes to hours: `make study STUDY=name`. Each writes lab/studies/<name>/."""

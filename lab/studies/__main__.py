@@ -1,0 +1,64 @@
+"""Runs a study and writes its table and pictures to lab/studies/NAME/: python -m lab.studies NAME."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from common.errors import UserError
+from lab.studies import (
+    fine_tuning,
+    lars_momentum,
+    legw_curvature,
+    legw_mnist,
+    legw_ptb,
+    multi30k,
+    nuclei,
+    resnet_photos,
+    ucf101,
+)
+
+STUDIES = {
+    "fine-tuning": fine_tuning,
+    "lars-momentum": lars_momentum,
+    "legw-curvature": legw_curvature,
+    "legw-mnist": legw_mnist,
+    "legw-ptb": legw_ptb,
+    "multi30k": multi30k,
+    "nuclei": nuclei,
+    "resnet-photos": resnet_photos,
+    "ucf101": ucf101,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of every study."""
+    made = argparse.ArgumentParser(prog="python -m lab.studies", description=__doc__)
+    commands = made.add_subparsers(dest="study", required=True, metavar="NAME")
+    for name, module in STUDIES.items():
+        module.add_arguments(commands.add_parser(name, help=module.__doc__.splitlines()[0]))
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, that of a run that failed, 2 for a bad command or missing data, 130 for Ctrl-C."""
+    args = parser().parse_args(argv)
+    try:
+        return STUDIES[args.study].run(args)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(
+            f"error: {error.filename or args.study}: {error.strerror or error}; make it writable or free some space",
+            file=sys.stderr,
+        )
+        return 2
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

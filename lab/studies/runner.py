@@ -1,0 +1,293 @@
+"""Runs the rows of a study with the real benchmark, several at a time, and resumes row by row from their records.
+
+Runs train `jobs` at a time, each on its share of the cores: the networks are small, and two runs of one thread do more
+on two cores than one run of two (docs/large-batch-studies.md has the times).
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import importlib
+import json
+import math
+import os
+import pathlib
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from common import files
+from common.config import overrides as configs
+from common.config.digest import digest
+from common.distributed import process
+from common.errors import UserError
+from lab.studies.data import ROOT
+from timetotrain.launch.children import Children
+from timetotrain.run import outcome
+
+Identity = tuple[str, int]  # A configuration's digest and a seed.
+FIX = "begin the study again"  # Advice after a signal has ended the runs.
+VERSION = 2  # Version of the rows' records: raise it when equal configurations come to mean another run.
+
+
+class Study(Protocol):
+    """A study: name, `python -m BENCHMARK --system=PRESET`, the function that makes its data, flags of every run."""
+
+    name: str
+    benchmark: str
+    preset: str
+    data: Callable[[], pathlib.Path]
+    flags: tuple[str, ...]
+
+
+class Row(Protocol):
+    """One run, a dataclass: a file name, the seed, its own flags."""
+
+    id: str
+    seed: int
+    flags: tuple[str, ...]
+
+
+def settings(**values: object) -> tuple[str, ...]:
+    """Builds --config flags from keywords: `optimizer__momentum=0.9` gives --config.optimizer.momentum=0.9."""
+    return tuple(f"--config.{k.replace('__', '.')}={v}" for k, v in values.items())
+
+
+def identity(study: Study, row: Row, extra: Iterable[str] = ()) -> Identity:
+    """The digest of a row's whole configuration, preset included, and its seed; rows with equal ones share a run."""
+    preset = importlib.import_module(f"{study.benchmark}.presets").PRESETS[study.preset]
+    return digest(configs.override_all(preset, [*row.flags, *extra])), row.seed
+
+
+class Runner:
+    """Runs rows, keeps a record of each in results/study-NAME/rows, and skips those that have one."""
+
+    def __init__(
+        self,
+        study: Study,
+        epochs: float | None,
+        minutes: float | None,
+        overrides: Iterable[str] = (),
+        jobs: int = 1,
+        done: Mapping[Identity, dict] | None = None,
+    ):
+        """Checks the arguments; trains nothing.
+
+        Args:
+          study: the study to run.
+          epochs: replaces the preset's epochs, for a trial.
+          minutes: time limit after which no further row starts.
+          overrides: flags of every run, besides the study's.
+          jobs: number of rows that train at the same time.
+          done: records of runs to keep instead of training them, from `published`.
+
+        Raises:
+          UserError: a number is not above 0, or an override names no field of the configuration.
+        """
+        for name, value in (("jobs", jobs), ("minutes", minutes), ("epochs", epochs)):
+            if value is not None and value <= 0:
+                raise UserError(f"--{name}={value:g}: must be above 0")
+        if others := configs.split_overrides([*overrides])[1]:
+            raise UserError(
+                f"{others[0]}: only --config.FIELD=VALUE may follow --; the rest is the study's to say"
+            )
+        self.study, self.jobs = study, jobs
+        self.extra = (*study.flags, *overrides, *(settings(train_epochs=epochs) if epochs else ()))
+        trial = f"-trial-{epochs:g}" if epochs else ""
+        self.folder = ROOT / "results" / f"study-{study.name}{trial}"
+        self._deadline = time.monotonic() + minutes * 60 if minutes else math.inf
+        self._done = done or {}
+        self._data: pathlib.Path | None = None
+        self._children = Children(FIX)
+
+    def record(self, row: Row) -> dict | None:
+        """Returns the record of a finished row, or None.
+
+        Raises:
+          UserError: the record was written by another version of the study, or is damaged.
+        """
+        path, wanted = self._path(row), identity(self.study, row, self.extra)
+        if not path.is_file():
+            return self._done.get(wanted)
+        try:
+            record = json.loads(path.read_text())
+            same = (record["version"], record["config"]) == (VERSION, wanted[0])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: no record of this study ({error}); delete it") from error
+        if not same:
+            raise UserError(f"{path}: written by another version of the study; move {self.folder} away")
+        return record
+
+    def run(self, row: Row) -> dict | None:
+        """Trains a row unless it is finished; returns its record, or None when the time is up."""
+        done = self.record(row)
+        if done is not None:
+            return done
+        if self._time_is_up():
+            return None
+        record = self._train(row)
+        path = self._path(row)
+        files.write_atomically(path, json.dumps(record, indent=1).encode())
+        print(f"{row.id}: {record['quality']} after {record['minutes']:.1f} minutes", flush=True)
+        return record
+
+    def run_all(self, rows: Sequence[Row]) -> list[dict]:
+        """Trains `rows`, `jobs` at a time, and returns their records in order, except rows for which time was up.
+
+        Raises:
+          UserError: a run failed, and the others that had begun are finished; or a signal ended the runs. No further
+            run is begun.
+        """
+        ended = threading.Event()
+
+        def run_unless_ended(row: Row) -> dict | None:
+            try:
+                return None if ended.is_set() else self.run(row)
+            except BaseException:
+                ended.set()  # Set here, because the main thread may wait an hour for an earlier row.
+                raise
+
+        if self._data is None and any(self.record(row) is None for row in rows) and not self._time_is_up():
+            self._data = self.study.data()
+        with self._children.ended_by_signals(), concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+            futures = [pool.submit(run_unless_ended, row) for row in rows]
+            try:
+                return [record for f in futures if (record := f.result())]
+            except BaseException:
+                ended.set()
+                raise
+
+    def _time_is_up(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _path(self, row: Row) -> pathlib.Path:
+        return self.folder / "rows" / f"{row.id}.json"
+
+    def _train(self, row: Row) -> dict:
+        # An interrupted row leaves a log, so each try has a folder of its own.
+        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+        results = pathlib.Path(tempfile.mkdtemp(prefix=f"{row.id}-", dir=self.folder / "logs"))
+        flags = [*row.flags, *self.extra]
+        command = [sys.executable, "-m", self.study.benchmark, f"--system={self.study.preset}"]
+        command += [f"--data_dir={self._data}", f"--result_dir={results}", f"--seed={row.seed}", "--run=0"]
+        command += flags
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **process.core_share(self.jobs), **os.environ}
+        output = results / "output.txt"
+        with open(output, "w") as file:
+            status = self._children.run(command, cwd=files.ROOT, env=environment, stdout=file, stderr=file)
+        log = results / self.study.preset / self.study.benchmark / "result_0.txt"
+        # An exception ends Python with 1 too, as a missed target does: the log tells them apart.
+        end = outcome.read(log)
+        if status not in (0, 1) or end is None or not end.whole:
+            lines = output.read_text(errors="replace").strip().splitlines() or ["no message"]
+            raise UserError(
+                f"{shlex.join(command)} failed: {lines[-1][:300]} (all of it: {output})", status or 1
+            )
+        about = {"flags": flags, "config": identity(self.study, row, self.extra)[0], "version": VERSION}
+        return {**dataclasses.asdict(row), **_summary(end), **about}
+
+
+def at_least_zero(text: str) -> int:
+    """An argparse type: a whole number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 0")
+    return int(text)
+
+
+def move_aside(folder: pathlib.Path) -> pathlib.Path | None:
+    """Renames `folder` to FOLDER-before, which it replaces; returns the new path, or None where there is no folder."""
+    if not folder.exists():
+        return None
+    aside = folder.with_name(f"{folder.name}-before")
+    shutil.rmtree(aside, ignore_errors=True)
+    return folder.rename(aside)
+
+
+def folder_for(home: pathlib.Path, table: str, rows: int, otherwise: pathlib.Path) -> pathlib.Path:
+    """Chooses the folder of a table: `home`, or `otherwise` where the table in `home` has more rows.
+
+    Args:
+      home: the study's folder in lab/studies/.
+      table: name of the csv or Markdown file.
+      rows: number of rows of the new table.
+      otherwise: the folder of a partial table.
+    """
+    path = home / table
+    lines = path.read_text().splitlines() if path.is_file() else []
+    had = len(lines) - (1 if path.suffix == ".csv" else 2)
+    if rows >= had:
+        return home
+    print(f"{path} has {had} rows, this one {rows}: it goes to {otherwise}", flush=True)
+    return otherwise
+
+
+def guarded(command: Sequence[Any], **options: Any) -> int:
+    """Runs one command in the project's folder with `Children.run`; SIGTERM and Ctrl-C end it. For the main thread."""
+    children = Children(FIX)
+    with children.ended_by_signals():
+        return children.run(command, cwd=files.ROOT, **options)
+
+
+def run_and_time(
+    benchmark: str,
+    system: str,
+    data_dir: pathlib.Path,
+    results: pathlib.Path,
+    flags: Sequence[str],
+    runs: int = 1,
+) -> list[pathlib.Path]:
+    """Runs BENCHMARK/run_and_time.sh, with its messages on the terminal, and returns its logs, sorted by name.
+
+    Each log belongs to a finished run, whether or not it met its target.
+
+    Raises:
+      UserError: a run did not finish, or a signal ended the study.
+    """
+    folder = results / system / benchmark
+    before = set(folder.glob("result_*.txt"))
+    environment = {
+        **os.environ,
+        "SYSTEM": system,
+        "DATA_DIR": str(data_dir),
+        "RESULT_DIR": str(results),
+        "NEXP": str(runs),
+        "PYTHON": sys.executable,
+    }
+    status = guarded([ROOT / benchmark / "run_and_time.sh", *flags], env=environment)
+    logs = sorted(set(folder.glob("result_*.txt")) - before)
+    # An exception ends Python with 1 too, as a missed target does: the logs tell them apart.
+    if status > 1 or len(logs) < runs or not all(map(outcome.is_whole, logs)):
+        raise UserError(f"{benchmark}: the run failed; see above", status or 1)
+    return logs
+
+
+def published(path: pathlib.Path) -> dict[Identity, dict]:
+    """Reads the records of a table that `legw_report.publish` wrote.
+
+    Raises:
+      UserError: the table does not exist, or another version of the study wrote it.
+    """
+    try:
+        records = json.loads(path.read_text())
+        if any(r["version"] != VERSION for r in records):
+            raise UserError(f"{path}: written by another version of the study; move it away")
+        return {(r["config"], r["seed"]): r for r in records}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: no table of this study ({error}); move it away") from error
+
+
+def _summary(end: outcome.Ending) -> dict:
+    """The results in a log: every evaluation, and the last one as the quality."""
+    return {
+        "quality": end.quality,
+        "evaluations": list(end.evaluations),
+        "diverged": end.diverged,
+        "minutes": end.minutes,
+    }

@@ -1,0 +1,293 @@
+"""Compares TSM and TSN on real videos: ten classes of UCF101 that differ by motion, from scratch, three seeds each.
+
+TSN is TSM without the shift: both have the settings of the preset cpu-ucf101 and the same seeds. Choose settings with
+`--tune`, which holds out some groups of the training clips and evaluates on them; each try is a row of tuning.md. The
+result of a run is its evaluation on the test clips after the last epoch; earlier evaluations are drawn, but no choice
+depends on them. The prediction for each test clip is kept, for the paired tests.
+
+The same command resumes a study that was killed: finished runs stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+
+from common.config import overrides as configs
+from common.config.clock import Clock
+from common.config.digest import digest
+from common.errors import UserError
+from common.files import whole
+from lab.studies import ucf101_report as report
+from lab.studies.data import ROOT, unpack
+from lab.studies.runner import Runner, folder_for, guarded, settings
+from timetotrain.run import closed_division
+from tsm_kinetics.config import Config
+from tsm_kinetics.presets import PRESETS
+
+ARCHIVE = "ucf101_10_128"
+SYSTEM = "cpu-ucf101"
+MODELS, SEEDS = ("tsm", "tsn"), (0, 1, 2)
+# The training groups, of g08 to g25, that `--tune` holds out. A group is one person in one place.
+HELD_OUT = ("g10", "g15", "g20", "g25")
+SHORT_SIDE = 80  # Pixels of the shorter side of the stored frames.
+CONVERT = (f"--short-side={SHORT_SIDE}", "--train-shards=4", "--validation-shards=2")
+# Fields that are not settings, or are equal in every try.
+NO_SETTINGS = re.compile(r"source|system|model|seed|num_|quality_target|eval_batch_size")
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """The study's entry for `lab.studies.runner`; `counts` are the numbers of training and evaluation clips."""
+
+    tune: bool
+    counts: tuple[int, int]
+    benchmark: str = "tsm_kinetics"
+    preset: str = SYSTEM
+
+    @property
+    def name(self) -> str:
+        return "ucf101-tune" if self.tune else "ucf101"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        train, held_out = self.counts
+        # No run reaches a target of 1, so that all train to the last epoch.
+        return settings(quality_target=1, num_train_examples=train, num_eval_examples=held_out)
+
+    def data(self) -> pathlib.Path:
+        """The clips as shards of frames, made once."""
+        return convert(unpack(ARCHIVE), self.tune)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One run. Its id holds the digest of its configuration, so that other settings are another row.
+
+    Attributes:
+      id, model, seed: identity, network and seed of the run.
+      checkpoints: folder of its last weights, relative to the project's.
+      settings: the fields that differ from cpu-tiny's.
+      jobs: number of runs that share the machine; not a part of the id.
+    """
+
+    id: str
+    model: str
+    seed: int
+    checkpoints: str
+    settings: str
+    jobs: int
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return (
+            *settings(model=self.model),
+            f"--checkpoint_dir={self.checkpoints}",
+            "--keep_checkpoints=1",
+        )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `python -m lab.studies ucf101`."""
+    parser.add_argument(
+        "--tune", action="store_true", help="one try of settings: evaluate on groups of the training clips"
+    )
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help="train only these now")
+    parser.add_argument("--seeds", type=int, help="train only the first N seeds now (with --tune: 1)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
+    parser.add_argument("--minutes", type=float, help="start no run after so many minutes")
+    parser.add_argument("--epochs", type=float, help="a trial: so many epochs, in a folder of its own")
+    parser.add_argument("overrides", nargs="*", help="flags of every run, after --")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trains the missing runs; writes tables and curve of the finished ones; returns 0 if the goals are met."""
+    if args.seeds is not None and not 1 <= args.seeds <= len(SEEDS):
+        raise UserError(f"--seeds={args.seeds}: must be 1..{len(SEEDS)}")
+    if args.overrides and not (args.tune or args.epochs):
+        raise UserError(f"{args.overrides[0]}: the test clips choose no settings; add --tune or --epochs")
+    study = Study(args.tune, counts(clips(unpack(ARCHIVE), args.tune)))
+    runner = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs)
+    table = rows(runner)
+    seeds = SEEDS[: args.seeds or (1 if args.tune else len(SEEDS))]
+    wanted = [row for row in table if row.model in args.models and row.seed in seeds]
+    todo = [row for row in wanted if runner.record(row) is None]
+    for row in todo:  # A run resumed from a checkpoint would lack a part of its curve and its time to train.
+        shutil.rmtree(ROOT / row.checkpoints, ignore_errors=True)
+        predictions_path(runner, row).unlink(missing_ok=True)
+    runner.run_all(todo)
+    home = runner.folder if args.epochs else ROOT / "lab/studies" / "ucf101"
+    if args.tune:
+        records = sorted((runner.folder / "rows").glob("*.json"))
+        report.tries(records, folder_for(home, "tuning.md", len(records), runner.folder))
+        return 0
+    found = [finished(runner, row, record) for row in table if (record := runner.record(row))]
+    folder = folder_for(home, "results.csv", len(found), runner.folder)
+    reached = report.publish(found, runner.folder / "logs", folder)
+    return 0 if reached and len(found) == len(table) else 1
+
+
+def finished(runner: Runner, row: Row, record: dict) -> report.Run:
+    """Loads a finished run: the epochs of its evaluations and its predictions.
+
+    Raises:
+      UserError: the run diverged, or its weights are gone.
+    """
+    if record["diverged"]:
+        raise UserError(f"{row.id}: the loss was no number; lower the learning rate, and tune again")
+    clock = Clock.of(configured(record["flags"], row.seed))
+    epochs = [block.end_step / clock.steps_per_epoch for block in clock.blocks()]
+    return report.Run(row, record, epochs, predicted(runner, row, record))
+
+
+def rows(runner: Runner) -> list[Row]:
+    """Lists the runs seed by seed, so that a study that was stopped can compare the networks."""
+    table = []
+    for seed in SEEDS:
+        for model in MODELS:
+            config = configured([*settings(model=model), *runner.extra], seed)
+            name = f"{model}-{seed}-{digest(dataclasses.replace(config, source=''))[:8]}"
+            folder = os.path.relpath(runner.folder / "checkpoints" / name, ROOT)
+            changed = closed_division.overrides(config, PRESETS["cpu-tiny"])
+            said = " ".join(f"{k}={_plain(v)}" for k, v in changed.items() if not NO_SETTINGS.match(k))
+            table.append(Row(name, model, seed, folder, said, runner.jobs))
+    return table
+
+
+def _plain(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def configured(flags: Sequence[str], seed: int) -> Config:
+    """The configuration of `python -m tsm_kinetics --system=cpu-ucf101 --seed=SEED FLAGS`."""
+    return dataclasses.replace(configs.override_all(PRESETS[SYSTEM], flags), seed=seed)
+
+
+def clips(source: pathlib.Path, tune: bool) -> list[dict[str, str]]:
+    """Reads the rows of clips.csv with names as labels: `split` is "train", and "test" or, with `tune`, "held-out".
+
+    Raises:
+      UserError: the file is missing, has other columns, or has a group in both splits.
+    """
+    path = source / "metadata" / "clips.csv"
+    try:
+        with open(path, newline="") as file:
+            table = list(csv.DictReader(file))
+        for row in table:
+            row["label"] = row["path"].split("/")[0]
+            if tune and row["split"] == "train" and row["group"] in HELD_OUT:
+                row["split"] = "held-out"
+        table = [row for row in table if row["split"] in split_names(tune)]
+        groups = {s: {(r["label"], r["group"]) for r in table if r["split"] == s} for s in split_names(tune)}
+    except (OSError, KeyError) as error:
+        raise UserError(f"{path}: not the archive's list of clips ({error}); remove {source}") from error
+    shared = sorted(set.intersection(*groups.values()))
+    if shared:
+        raise UserError(f"{path}: group {shared[0][1]} of {shared[0][0]} is on both sides; remove {source}")
+    return table
+
+
+def split_names(tune: bool) -> tuple[str, str]:
+    """The names in clips.csv of the training and of the evaluation split."""
+    return "train", "held-out" if tune else "test"
+
+
+def counts(table: Sequence[dict[str, str]]) -> tuple[int, int]:
+    """The numbers of clips to train and to evaluate on."""
+    train = sum(row["split"] == "train" for row in table)
+    return train, len(table) - train
+
+
+@functools.cache
+def convert(source: pathlib.Path, tune: bool) -> pathlib.Path:
+    """Converts the archive to shards and returns their folder; a later call completes an interrupted conversion."""
+    part = "tune" if tune else "all"
+    listed, folder = source.parent / f"{ARCHIVE}-{part}.csv", source.parent / f"{ARCHIVE}-records-{part}"
+    with open(listed, "w", newline="") as file:
+        writer = csv.DictWriter(file, ("path", "label", "group", "split"))
+        writer.writeheader()
+        writer.writerows(clips(source, tune))
+    command = [sys.executable, "-m", "tsm_kinetics.convert", folder, f"--videos={source}", *CONVERT]
+    for side, split in zip(("train", "validation"), split_names(tune)):
+        command += [f"--{side}={listed}", f"--{side}-split={split}"]
+    if status := guarded(command):
+        raise UserError(f"converting {source} failed; see above", status)
+    return folder
+
+
+def predictions_path(runner: Runner, row: Row) -> pathlib.Path:
+    """The path of a run's predictions."""
+    return runner.folder / "predictions" / f"{row.id}.json"
+
+
+def predicted(runner: Runner, row: Row, record: dict) -> list[report.Prediction]:
+    """Returns a finished run's prediction for every test clip, computed once.
+
+    Raises:
+      UserError: the checkpoint is gone, or belongs to another run: its top-1 is not the run's.
+    """
+    path = predictions_path(runner, row)
+    if not path.is_file():
+        table = predict(row, record["flags"], runner.study.data())
+        top1 = sum(p.correct for p in table) / len(table)
+        # Another number of threads may round differently, and so change the winner of a tie.
+        if abs(top1 - record["quality"]) > 0.01:
+            raise UserError(
+                f"{row.checkpoints}: top-1 is {top1:.4f}, the run's was {record['quality']:.4f}; remove "
+                f"{runner.folder / 'rows' / row.id}.json to train it again"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole(path) as made:
+            made.write_text(json.dumps([dataclasses.asdict(p) for p in table]))
+    return [report.Prediction(**fields) for fields in json.loads(path.read_text())]
+
+
+def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[report.Prediction]:
+    """Computes a prediction for each evaluated clip with the newest checkpoint of a row."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    from common.data import tfrecords
+    from common.distributed import replicas
+    from common.train import checkpoint, checkpoint_file
+    from common.train.loop import Loop
+    from common.train.task import Outputs
+    from tsm_kinetics import shards
+    from tsm_kinetics.task import Task
+
+    class Scored(Task):
+        """Keeps the scores of each clip."""
+
+        def evaluate(self, model, batch) -> Outputs:
+            scores = tf.cast(self.scores(model, batch["frames"]), tf.float32)
+            return Outputs(arrays={"scores": scores, "weight": batch["weight"]})
+
+    config = configured(flags, row.seed)
+    loop = Loop(Scored(config, str(data_dir)), replicas.make(config))
+    saved = checkpoint_file.checkpoints(ROOT / row.checkpoints)
+    if not saved:
+        raise UserError(f"{row.checkpoints}: the run's weights are gone; remove its record to train it again")
+    checkpoint.restore_weights(loop.state, saved[-1])
+    arrays = loop.evaluate()[1]
+    loop.replicas.close()
+    best = arrays["scores"][arrays["weight"] > 0].argmax(-1)
+
+    classes = (data_dir / "classes.txt").read_text().splitlines()
+    index, names = shards.Index(data_dir, "validation"), []
+    for file in index.files:
+        for data in tfrecords.read(file):
+            example = tf.train.Example.FromString(data)
+            names.append(example.features.feature["video/name"].bytes_list.value[0].decode())
+    return [
+        report.Prediction(name, classes[label], classes[found])
+        for name, label, found in zip(names, index.label, best, strict=True)
+    ]

@@ -1,0 +1,218 @@
+"""Writes the tables, curve and paired tests of the UCF101 study; trains nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from common import files
+from timetotrain.run.outcome import is_whole
+
+COLUMNS = ("model", "seed", "top1", "minutes", "jobs", "settings")
+WANTED = 0.45  # Target top-1 of TSM.
+PAIR = ("tsm", "tsn")
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """The prediction for one clip: its file, its class and the class with the highest score."""
+
+    name: str
+    label: str
+    found: str
+
+    @property
+    def correct(self) -> bool:
+        return self.found == self.label
+
+    @property
+    def group(self) -> str:
+        """Class and group: v_PullUps_g10_c01.mp4 belongs to PullUps g10, one person in one place."""
+        return re.sub(r"_c\d+\.\w+$", "", self.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A finished run: row (model, seed, id), record, epochs of its evaluations, prediction for each clip."""
+
+    row: Any
+    record: dict
+    epochs: Sequence[float]
+    predictions: Sequence[Prediction]
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """The comparison of TSM and TSN over the seeds that both have.
+
+    Attributes:
+      seeds, clips, groups: counts.
+      difference: difference of mean top-1.
+      by_clip, by_group: p-values of the paired tests.
+    """
+
+    seeds: int
+    clips: int
+    groups: int
+    difference: float
+    by_clip: float
+    by_group: float
+
+
+def flip_p_value(differences: Iterable[int]) -> float:
+    """The exact two-sided p-value of the sign-flip test: P(|sum| at least as large) if each sign were a fair coin flip.
+
+    For differences -1, 0 and 1 it is McNemar's exact test (the sign test).
+    """
+    sizes = [abs(d) for d in differences if d]
+    # ways[s] is the number of subsets with the sum s. The signed sum is 2 s - total.
+    ways = [1]
+    for size in sizes:
+        longer = ways + [0] * size
+        for s, count in enumerate(ways):
+            longer[s + size] += count
+        ways = longer
+    total, observed = sum(sizes), abs(sum(differences))
+    return sum(count for s, count in enumerate(ways) if abs(2 * s - total) >= observed) / 2 ** len(sizes)
+
+
+def compare(runs: Sequence[Run]) -> Comparison | None:
+    """Runs the paired tests on correct answers summed over the seeds, by clip and by group of clips.
+
+    Clips of a group show one person in one place: they are not independent, and the test by group allows for it.
+    """
+    by_model = {model: {r.row.seed: r for r in runs if r.row.model == model} for model in PAIR}
+    seeds = sorted(set.intersection(*(set(found) for found in by_model.values())))
+    if not seeds:
+        return None
+    clips: dict[str, int] = defaultdict(int)
+    groups: dict[str, int] = defaultdict(int)
+    for sign, model in zip((1, -1), PAIR):
+        for seed in seeds:
+            for p in by_model[model][seed].predictions:
+                clips[p.name] += sign * p.correct
+                groups[p.group] += sign * p.correct
+    return Comparison(
+        len(seeds),
+        len(clips),
+        len(groups),
+        sum(clips.values()) / len(clips) / len(seeds),
+        flip_p_value(list(clips.values())),
+        flip_p_value(list(groups.values())),
+    )
+
+
+def publish(runs: Sequence[Run], logs: pathlib.Path, folder: pathlib.Path) -> bool:
+    """Writes results.csv, predictions.csv, table.md, curve.png and the logs; returns whether the goals are met.
+
+    Args:
+      runs: the finished runs.
+      logs: folder of all runs' logs, finished or not.
+      folder: where the files go.
+    """
+    if not runs:
+        print("no run is finished")
+        return False
+    files.write_csv(folder / "results.csv", COLUMNS, map(_figures, runs))
+    _write_predictions(runs, folder / "predictions.csv")
+    found = compare(runs)
+    files.write_text(folder / "table.md", markdown(runs, found))
+    for one in runs:
+        whole = [p for p in sorted(logs.glob(f"{one.row.id}-*/*/*/result_0.txt")) if is_whole(p)]
+        if whole:
+            files.copy(whole[-1], folder / f"{_name(one)}.txt")
+    draw(runs, folder / "curve.png")
+    reached = [one.record["quality"] for one in runs if one.row.model == "tsm"]
+    return bool(found and statistics.mean(reached) >= WANTED and found.difference > 0)
+
+
+def _name(one: Run) -> str:
+    return f"{one.row.model}-{one.row.seed}"
+
+
+def _figures(one: Run) -> list[Any]:
+    """The row of results.csv."""
+    figures = {"top1": round(one.record["quality"], 4), "minutes": round(one.record["minutes"], 2)}
+    fields = {**vars(one.row), **figures, "jobs": one.record["jobs"]}
+    return [fields[name] for name in COLUMNS]
+
+
+def _write_predictions(runs: Sequence[Run], path: pathlib.Path) -> None:
+    said = [{p.name: p for p in one.predictions} for one in runs]
+    lines = [[name, said[0][name].label, *(table[name].found for table in said)] for name in sorted(said[0])]
+    files.write_csv(path, ["clip", "label", *map(_name, runs)], lines)
+
+
+def markdown(runs: Sequence[Run], found: Comparison | None) -> str:
+    """Top-1 by network and seed, the paired tests, and top-1 by class."""
+    seeds = sorted({one.row.seed for one in runs})
+    heads = " | ".join(f"seed {seed}" for seed in seeds)
+    lines = [f"| network | {heads} | mean | deviation | minutes a run |", "|---" * (4 + len(seeds)) + "|"]
+    for model in PAIR:
+        mine = {one.row.seed: one.record for one in runs if one.row.model == model}
+        if not mine:
+            continue
+        values = [record["quality"] for record in mine.values()]
+        cells = [f"{mine[seed]['quality']:.1%}" if seed in mine else "" for seed in seeds]
+        deviation = f"{100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
+        minutes = statistics.mean(record["minutes"] for record in mine.values())
+        lines.append(
+            f"| `{model}` | {' | '.join(cells)} | {statistics.mean(values):.1%} | {deviation} | {minutes:.1f} |"
+        )
+    if found:
+        lines += [
+            "",
+            f"TSM less TSN: {100 * found.difference:+.1f} points of top-1, {found.clips} clips, seeds: {found.seeds}. "
+            f"Exact paired tests of the answers summed over the seeds, two-sided: p = {found.by_clip:.2g} by "
+            f"clip, p = {found.by_group:.2g} by group ({found.groups} groups of clips that show one person in one "
+            "place).",
+        ]
+    lines += ["", "| class | " + " | ".join(f"`{model}`" for model in PAIR) + " |", "|---|---|---|"]
+    right: dict[str, dict[str, list[bool]]] = defaultdict(lambda: {model: [] for model in PAIR})
+    for one in runs:
+        for p in one.predictions:
+            right[p.label][one.row.model].append(p.correct)
+    for label, by_model in sorted(right.items()):
+        cells = [f"{statistics.mean(hits):.0%}" if hits else "" for hits in by_model.values()]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
+    """Draws top-1 on the test clips over the epochs: a thin line per run, a thick one for the mean of a network."""
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
+    for color, model in zip(("C0", "C1"), PAIR):
+        mine = [one for one in runs if one.row.model == model]
+        for one in mine:
+            axes.plot(one.epochs, one.record["evaluations"], color=color, alpha=0.35, linewidth=1)
+        if mine:  # All have the same settings, and so the same epochs.
+            means = [statistics.mean(values) for values in zip(*(one.record["evaluations"] for one in mine))]
+            axes.plot(mine[0].epochs, means, color=color, marker=".", label=model.upper())
+    axes.axhline(WANTED, color="k", linestyle="--", linewidth=1, label="goal of TSM")
+    axes.set(xlabel="epoch", ylabel="top-1 on the test clips", title="UCF101, ten classes, from scratch")
+    axes.legend()
+    figure.tight_layout()
+    files.write_picture(path, figure)
+
+
+def tries(records: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
+    """Writes tuning.md: every try on held-out training groups, the best first."""
+    found = [json.loads(path.read_text()) for path in records]
+    found.sort(key=lambda record: -(record["quality"] or 0))
+    lines = ["| network | seed | top-1, held-out groups | minutes | settings |", "|---|---|---|---|---|"]
+    for record in found:
+        top1 = "diverged" if record["quality"] is None else f"{record['quality']:.1%}"
+        lines.append(
+            f"| `{record['model']}` | {record['seed']} | {top1} | {record['minutes']:.1f} | {record['settings']} |"
+        )
+    files.write_text(folder / "tuning.md", "\n".join(lines) + "\n")

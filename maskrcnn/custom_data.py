@@ -1,0 +1,41 @@
+"""Converts one's own pictures with masks, for `timetotrain data maskrcnn FOLDER OUT`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.config import data_description
+from common.config.data_description import Description
+from common.data.folder_conversion import Card, Made, Options
+from common.detection import custom_pictures
+from common.distributed.replicas.base import Shard
+from maskrcnn import input as reader
+from maskrcnn.presets import PRESETS
+
+PREVIEW = "cpu-nuclei"  # The preset whose sizes the page shows.
+
+
+def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
+    """Writes the records and their description into `out`; see common.detection.custom_pictures.convert."""
+    counts, *rest = custom_pictures.convert("maskrcnn", sources[0], out, options, masks=True)
+    fields = {"num_train_examples": counts.images, "data.skip_empty": False}
+    return custom_pictures.made("maskrcnn", out, counts, *rest, fields, {"max_instances": counts.most})
+
+
+def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
+    """Returns training pictures after augmentation, with boxes and masks, a batch of one picture after the other."""
+    config = data_description.apply(PRESETS[PREVIEW], description)
+    config = dataclasses.replace(config, global_batch_size=1, eval_batch_size=1)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, cache="none"))
+    cards = []
+    for batch in reader.train_input(config, data_dir, Shard(0, 1), 1).take(count):
+        one = {name: value[0].numpy() for name, value in batch.items()}
+        height, width = (round(float(side)) for side in one["image_info"][:2])
+        found = custom_pictures.counted(int((one["classes"] > 0).sum()))
+        drawn = custom_pictures.drawn(
+            one["image"][:height, :width], one["boxes"], one["classes"], description, one["masks"]
+        )
+        cards.append(Card(f"train: {found}", drawn))
+    return cards

@@ -1,0 +1,45 @@
+"""Converts one's own pictures with boxes, for `timetotrain data ssd FOLDER OUT`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.config import data_description
+from common.config.data_description import Description
+from common.data import pictures
+from common.data.folder_conversion import Card, Made, Options
+from common.detection import custom_pictures
+from common.distributed.replicas.base import Shard
+from ssd import input as reader
+from ssd.presets import PRESETS
+
+PREVIEW = "cpu-nuclei"  # The preset whose sizes the page shows.
+
+
+def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
+    """Writes the records and their description into `out`; see common.detection.custom_pictures.convert."""
+    counts, *rest = custom_pictures.convert("ssd", sources[0], out, options, masks=False)
+    # Training skips images without an object.
+    fields = {"num_train_examples": counts.with_objects}
+    defaults = {"data.max_boxes": counts.most, "data.shuffle_buffer": min(counts.with_objects, 4096)}
+    return custom_pictures.made("ssd", out, counts, *rest, fields, defaults)
+
+
+def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
+    """Returns `count` training pictures after augmentation, with their boxes, and some of the evaluation."""
+    config = data_description.apply(PRESETS[PREVIEW], description)
+    config = dataclasses.replace(config, global_batch_size=count, eval_batch_size=count)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, cache="none"))
+    batch = next(iter(reader.train_input(config, data_dir, Shard(0, 1), count)))
+    cards = []
+    for image, boxes, classes in zip(*(batch[name].numpy() for name in ("image", "boxes", "classes"))):
+        found = custom_pictures.counted(int((classes > 0).sum()))
+        drawn = custom_pictures.drawn(image, boxes * config.image_size, classes, description)
+        cards.append(Card(f"train: {found}", drawn))
+    held = next(iter(reader.eval_input(config, data_dir, Shard(0, 1), count)))
+    for image, number in zip(held["image"].numpy()[: count // 2], held["image_id"].numpy()):
+        if number >= 0:
+            cards.append(Card(f"eval: picture {number}", pictures.png(image)))
+    return cards

@@ -1,0 +1,146 @@
+"""The commands on descriptions of machines: list | show NAME | detect | validate FILE...; callers add others."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import systems
+from common.errors import UserError
+from common.files import whole
+from systems.schema import FIELDS, NAMES, validate
+
+
+def main(argv: Sequence[str] | None = None, others: Iterable[Callable[[Any], None]] = ()) -> int:
+    """Returns 0 on success, 1 when `validate` finds faults, 2 for wrong usage or unreadable input, 130 for Ctrl-C.
+
+    Each of `others` adds a command to the parser's commands; its `run` takes the arguments and returns the status.
+    """
+    args = parser(others).parse_args(argv)
+    # A terminal that cannot show a character shows its escape.
+    sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        status = args.run(args)
+        sys.stdout.flush()
+        return status
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader (head, less) closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        place = error.filename or "standard output"
+        print(f"{place}: {error.strerror or error}; make it writable or free some space", file=sys.stderr)
+        with contextlib.suppress(OSError):  # Python shall not try again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def parser(others: Iterable[Callable[[Any], None]] = (), *words: str) -> argparse.ArgumentParser:
+    """Returns the parser of the command line with the commands of `others`, or that of the one command in `words`."""
+    made = argparse.ArgumentParser(prog="python -m systems", description="MLPerf system descriptions.")
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("list", help="all systems with their sizes")
+    command.set_defaults(run=_list)
+    command = commands.add_parser("show", help="one system, field by field")
+    command.add_argument("name", metavar="NAME", help="a name from `list`, or `local` for this machine")
+    command.add_argument("--json", action="store_true", help="the JSON as it goes into a submission")
+    command.set_defaults(run=_show)
+    command = commands.add_parser("detect", help="describe this machine")
+    command.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="write here, not to standard output"
+    )
+    command.set_defaults(run=_detect)
+    command = commands.add_parser("validate", help="check description files")
+    command.add_argument("files", metavar="FILE", nargs="+", type=Path)
+    command.add_argument("--ruleset", default="0.7.0", help="the round, which fixes the words for `status`")
+    command.add_argument(
+        "--draft", action="store_true", help="allow empty fields that a submission must fill (submitter, ...)"
+    )
+    command.set_defaults(run=_validate)
+    for add in others:
+        add(commands)
+    return commands.choices[words[0]] if words else made
+
+
+def _list(args: argparse.Namespace) -> int:
+    rows = [("NAME", "NODES", "ACCELERATORS", "MODEL", "STATUS")]
+    for name in systems.names():
+        if name == systems.LOCAL:
+            rows.append((name, "", "", "this machine, detected when used", ""))
+            continue
+        description = systems.load(name)
+        nodes, accelerators = systems.size(description)
+        model = description["accelerator_model_name"] or description["host_processor_model_name"] or "CPU"
+        rows.append((name, _number(nodes), _number(accelerators), model, description["status"]))
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    for row in rows:
+        left, right = row[0].ljust(widths[0]), "  ".join(row[i].ljust(widths[i]) for i in (3, 4))
+        print(f"{left}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {right}".rstrip())
+    return 0
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+def _show(args: argparse.Namespace) -> int:
+    description = systems.load(args.name)
+    if args.json:
+        print(_json(description))
+        return 0
+    width = max(map(len, NAMES))
+    for field in FIELDS:
+        print(f"{field.name:<{width}}  {description[field.name] or '-'}")
+    return 0
+
+
+def _detect(args: argparse.Namespace) -> int:
+    description, missing = systems.detect()
+    if args.output is None:
+        print(_json(description))
+    else:
+        try:
+            with whole(args.output) as made:
+                made.write_text(_json(description) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{args.output}: cannot write ({error.strerror}); give another -o FILE") from None
+        print(f"Wrote {args.output}.")
+    about = {field.name: field.about for field in FIELDS}
+    print(f"A person must give {len(missing)} fields:", file=sys.stderr)
+    for name in missing:
+        print(f"  {name:<34} {about[name]}", file=sys.stderr)
+    return 0
+
+
+def _validate(args: argparse.Namespace) -> int:
+    if not _is_ruleset(args.ruleset):
+        raise UserError(f"--ruleset {args.ruleset!r}: write the round's version, e.g. 0.7.0")
+    wrong = 0
+    for path in args.files:
+        problems = validate(systems.read(path), args.ruleset, submission=not args.draft)
+        for problem in problems:
+            print(f"{path}: {problem}")
+        if not problems:
+            print(f"{path}: good")
+        wrong += len(problems)
+    return 1 if wrong else 0
+
+
+def _is_ruleset(text: str) -> bool:
+    parts = text.split(".")
+    return len(parts) == 3 and all(part.isascii() and part.isdecimal() for part in parts)
+
+
+def _json(description: dict[str, str]) -> str:
+    return json.dumps(description, indent=2, ensure_ascii=False)

@@ -1,0 +1,124 @@
+"""Keeps what the compilers said: a file of JSON lines for each benchmark, results/BENCHMARK.jsonl.
+
+A line is {"preset": record} or {"program": report}. Records stand first, by system; reports follow, by name. So a
+changed result is a changed line. Several processes may write: a writer holds a lock while it reads, adds and replaces
+the file, and a reader sees the file before or after.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from common.files import locked, write_atomically
+
+RESULTS = Path(__file__).parent / "results"
+_PRESET, _PROGRAM = "preset", "program"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """What is kept of a benchmark; not to be changed, since readers share it.
+
+    Attributes:
+      presets: {system: record}, as series.py writes it.
+      programs: {name: report}, by `name_of`.
+    """
+
+    presets: Mapping[str, dict[str, Any]]
+    programs: Mapping[str, dict[str, Any]]
+
+
+def name_of(report: Mapping[str, Any]) -> str:
+    """A report's name: the program's digest, the device, the number of replicas and the compiler's version."""
+    return "{digest}-{target}-{replicas}-{compiler}".format(**report)
+
+
+def read(benchmark: str, results: Path = RESULTS) -> Kept:
+    """Reads the file of a benchmark; empty where there is none.
+
+    Raises:
+      UserError: a line of the file is not as this module writes it.
+    """
+    place = results / f"{benchmark}.jsonl"
+    try:
+        about = place.stat()
+    except FileNotFoundError:
+        return Kept({}, {})
+    return _read(place, about.st_mtime_ns, about.st_size, about.st_ino)
+
+
+@functools.lru_cache(maxsize=16)
+def _read(place: Path, *_version: int) -> Kept:
+    presets, programs = {}, {}
+    for number, line in enumerate(place.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            ((kind, content),) = json.loads(line).items()
+            if kind == _PRESET:
+                presets[content["system"]] = content
+            else:
+                programs[name_of(content)] = content
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise UserError(f"{place}: line {number} is no result ({error!r}); restore the file") from error
+    return Kept(presets, programs)
+
+
+def benchmarks(results: Path = RESULTS) -> list[str]:
+    """The benchmarks of which something is kept, by name."""
+    return sorted(place.stem for place in results.glob("*.jsonl"))
+
+
+def put_preset(record: dict[str, Any], results: Path = RESULTS) -> None:
+    """Keeps a preset's record in place of its earlier one; it names its "benchmark" and "system".
+
+    Raises:
+      UserError: the folder cannot be written; so do the functions below.
+    """
+    system = record["system"]
+    _change(
+        record["benchmark"],
+        results,
+        lambda kept: Kept({**kept.presets, system: record}, kept.programs),
+    )
+
+
+def put_program(benchmark: str, report: dict[str, Any], results: Path = RESULTS) -> None:
+    """Keeps the report on a program in place of an earlier one of its name."""
+    _change(
+        benchmark,
+        results,
+        lambda kept: Kept(kept.presets, {**kept.programs, name_of(report): report}),
+    )
+
+
+def prune(results: Path = RESULTS) -> None:
+    """Removes reports that no record names: on programs as they were before a change of the code."""
+
+    def named(kept: Kept) -> Kept:
+        names = {name for record in kept.presets.values() for name in record.get("programs", {}).values()}
+        return Kept(kept.presets, {name: kept.programs[name] for name in kept.programs if name in names})
+
+    for benchmark in benchmarks(results):
+        _change(benchmark, results, named)
+
+
+def _change(benchmark: str, results: Path, changed: Callable[[Kept], Kept]) -> None:
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        with locked(results):
+            text = "".join(_lines(changed(read(benchmark, results))))
+            write_atomically(results / f"{benchmark}.jsonl", text.encode())
+    except OSError as error:
+        raise UserError(
+            f"{results}: cannot write: {error.strerror}; name a folder that can be written"
+        ) from error
+
+
+def _lines(kept: Kept) -> Iterable[str]:
+    for kind, found in ((_PRESET, kept.presets), (_PROGRAM, kept.programs)):
+        yield from (json.dumps({kind: found[name]}) + "\n" for name in sorted(found))

@@ -1,0 +1,202 @@
+"""Tests that `validate()` refuses every value that a later stage would refuse, for every field of every benchmark."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import typing
+
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from common.config import benchmarks, validation
+from common.config.automatic import with_field
+from common.config.clock import Clock
+from common.config.overrides import field_types
+from common.config.schema import Schedule
+from common.distributed import gradient_sum
+from common.distributed.replicas.base import replica_groups
+from common.errors import UserError
+from common.optim import optimizers, schedules
+
+# Values off the range of most fields, beside some that many fields take.
+WHOLE = (-(2**40), -1, 0, 1, 2, 3, 7, 64, 1000, 2**32, 2**40)
+NUMBERS = (float("nan"), float("-inf"), float("inf"), -1.0, 0.0, 1e-9, 0.5, 1.0, 1.5, 300.0, 1e12)
+WORDS = (
+    "",
+    "foo",
+    "none",
+    "os:nothing",
+    "nowhere:f",
+    ":",
+    "cosine",
+    "step",
+    "noam",
+    "gnmt",
+    "adam",
+    "adagrad",
+)
+KINDS = {
+    bool: st.booleans(),
+    int: st.sampled_from(WHOLE) | st.integers(),
+    float: st.sampled_from(NUMBERS) | st.floats(),
+    str: st.sampled_from(WORDS) | st.text(max_size=5),
+}
+
+
+def values(kind):
+    """The strategy of values for a field's type."""
+    arguments = typing.get_args(kind)
+    if typing.get_origin(kind) is tuple:
+        return st.lists(values(arguments[0]), max_size=5).map(tuple)
+    optional = [values(one) for one in arguments if one is not type(None)]
+    return st.none() | optional[0] if optional else KINDS[kind]
+
+
+def kinds(cls, prefix=""):
+    """{path: type} of every field, those of groups included."""
+    found = {}
+    for name, kind in field_types(cls).items():
+        inner = kinds(kind, f"{prefix}{name}.") if dataclasses.is_dataclass(kind) else {prefix + name: kind}
+        found |= inner
+    return found
+
+
+@functools.cache
+def starts(benchmark):
+    """Presets that differ in backend: where the fields' values begin."""
+    presets = benchmarks.module(benchmark, "presets").PRESETS
+    return list({config.replicas: config for config in presets.values()}.values())
+
+
+@st.composite
+def changed(draw):
+    """A configuration with one to three fields of other values."""
+    benchmark = draw(st.sampled_from(benchmarks.NAMES))
+    config = draw(st.sampled_from(starts(benchmark)))
+    known = kinds(type(config))
+    for path in draw(st.lists(st.sampled_from(list(known)), min_size=1, max_size=3)):
+        config = with_field(config, path, draw(values(known[path])))
+    return benchmark, config
+
+
+def later_stages(benchmark, config):
+    """The stages that need neither data nor a network: each raises for a value that it refuses."""
+    clock = Clock.of(config)
+    assert all(block.num_steps > 0 for block in itertools.islice(clock.blocks(), 3))
+    assert clock.eval_steps > 0 and clock.whole_steps_per_epoch > 0 and config.micro_batch_size > 0
+    if not config.own_functions():
+        rate = schedules.learning_rate(
+            config.schedule, config.optimizer.base_learning_rate, clock.steps_per_epoch, clock.train_steps
+        )
+        rate(tf.constant([0, min(clock.train_steps, 2**31) - 1], tf.int64))
+        rule = optimizers.rule(config.optimizer)
+        rule.init(tf.zeros([2]))
+    gradient_sum.route(config.communication, config.num_replicas, config.num_replicas)
+    validation.check_backend(config)
+    if (
+        getattr(config, "bn_span", 0) > config.micro_batch_size
+        and getattr(config, "batch_norm", "span") == "span"
+    ):
+        columns = getattr(config, "batch_norm_grid_columns", 0)
+        rows = getattr(config, "batch_norm_tile_rows", 1)
+        replica_groups(config.num_groups, config.bn_span // config.micro_batch_size, rows, columns)
+    benchmarks.module(benchmark, "presets").hyperparameters(config)
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(changed())
+def test_a_value_is_refused_by_validate_or_by_no_later_stage(case):
+    benchmark, config = case
+    try:
+        config.validate()
+    except UserError as error:
+        assert str(error).startswith("config."), error
+        return
+    later_stages(benchmark, config)
+
+
+def test_the_names_are_those_of_the_stages():
+    assert set(validation.OPTIMIZERS) == set(optimizers._FORMS)
+    for kind in validation.SCHEDULES:
+        schedule = Schedule(kind, boundaries=(1.0,), decay_interval=1)
+        assert schedules.learning_rate(schedule, 0.1, 10.0, 100)(tf.constant(3)) > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schedule.kind": "foo"}, "config.schedule.kind='foo': unknown; known: constant, poly, step"),
+        ({"schedule.kind": "cosin"}, "did you mean cosine"),
+        ({"schedule.warmup_curve": "cubic"}, "config.schedule.warmup_curve='cubic': unknown"),
+        ({"schedule.kind": "step", "schedule.boundaries": ()}, "config.schedule.boundaries is empty"),
+        (
+            {"schedule.kind": "noam", "schedule.warmup_epochs": 0.0},
+            "config.schedule.warmup_steps=0.0: kind 'noam' starts at infinity",
+        ),
+        ({"schedule.kind": "gnmt"}, "config.schedule.decay_interval=0: kind 'gnmt' needs a positive number"),
+        ({"optimizer.name": "adm"}, "config.optimizer.name='adm': unknown (did you mean adam"),
+        ({"optimizer.name": "adam"}, "config.optimizer.epsilon=0.0: adam would divide 0 by 0"),
+        ({"num_replicas": 2}, "config.num_replicas=2: the backend single has one"),
+        (
+            {"replicas": "pjrt", "compile": "off"},
+            "config.compile=off: config.replicas=pjrt compiles every step",
+        ),
+        ({"replicas": "mirrored", "compile": "on"}, "its programs cannot stand between exchanges"),
+        ({"communication.group_size": -1}, "config.communication.group_size=-1: must be at least 0"),
+        ({"frozen_stages": 1}, "config.frozen_stages=1: lstm has 0 stages that can be frozen"),
+        ({"num_eval_examples": 0}, "num_eval_examples=0: both must be at least 1"),
+        ({"train_epochs": 1e-9, "steps_per_epoch_rounding": "floor"}, "less than one step; raise it"),
+        ({"train_epochs": float("inf")}, "config.train_epochs=inf: must be a finite number"),
+        ({"quality_target": float("nan")}, "config.quality_target=nan: must be a finite number"),
+    ],
+)
+def test_what_a_later_stage_refuses_is_refused_in_its_words(changes, message):
+    config = benchmarks.module("mnist", "presets").PRESETS["cpu-tiny"]
+    for path, value in changes.items():
+        config = with_field(config, path, value)
+    with pytest.raises(UserError) as error:
+        config.validate()
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "changes", "message"),
+    [
+        (
+            "resnet",
+            {"model": "alexnet_bn", "image_size": 66},
+            "config.image_size=66: alexnet_bn needs at least 67",
+        ),
+        ("resnet", {"data.area_range": (1.0, 0.5)}, "config.data.area_range=(1.0, 0.5): must be two numbers"),
+        (
+            "gnmt",
+            {"replicas": "pjrt", "steps_per_execution": 2},
+            "shapes, and a call takes steps of one; use 1",
+        ),
+        ("ptb", {"num_steps": 0}, "config.num_steps=0: must be at least 1"),
+        ("maskrcnn", {"max_level": 2**40}, "must be multiples of"),
+        ("ssd", {"data.hue": -0.1}, "config.data.hue=-0.1: must be at least 0"),
+    ],
+)
+def test_a_benchmark_refuses_its_own(benchmark, changes, message):
+    config = benchmarks.module(benchmark, "presets").PRESETS["cpu-tiny"]
+    for path, value in changes.items():
+        config = with_field(config, path, value)
+    with pytest.raises(UserError) as error:
+        config.validate()
+    assert message in str(error.value)
+
+
+def test_replicas_that_do_not_tile_are_refused():
+    config = benchmarks.module("resnet", "presets").PRESETS["tpu-v3-32"]
+    span = 4 * config.micro_batch_size
+    sound = dataclasses.replace(
+        config, batch_norm_span=span, batch_norm_tile_rows=2, batch_norm_grid_columns=8
+    )
+    sound.validate()
+    with pytest.raises(UserError, match="in 3 rows do not tile"):
+        dataclasses.replace(sound, batch_norm_tile_rows=3).validate()

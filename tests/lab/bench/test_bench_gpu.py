@@ -1,0 +1,302 @@
+"""Tests lab/bench/gpu: a card's measurement in miniature on a CPU, its processes, its file, its choice of flags."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import io
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from common.config import benchmarks, overrides
+from common.errors import UserError
+from lab.bench.gpu import children, flags, plan, prepare, report
+from lab.bench.gpu.__main__ import unpacked
+from lab.bench.gpu.child import Turn
+from lab.bench.gpu.children import Row
+from lab.bench.harness import ROOT
+
+PYTHON = os.environ.get("REPLAY_PYTHON") or (sys.executable if importlib.util.find_spec("jax") else "")
+SMALL = {"global_batch_size": 8, "eval_batch_size": 8, "model": "mlp", "hidden_units": 32, "dropout": 0.2}
+# A program with a loop, a fusion's body, a reduction's, and a library call.
+TEXT = """HloModule m
+
+%fused (p: f32[4]) -> f32[4] {
+  %p = f32[4]{0} parameter(0)
+  ROOT %a = f32[4]{0} add(%p, %p)
+}
+
+%sum (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %z = f32[] add(%x, %y)
+}
+
+%body (s: f32[4]) -> f32[4] {
+  %s = f32[4]{0} parameter(0)
+  ROOT %f = f32[4]{0} fusion(%s), kind=kLoop, calls=%fused
+}
+
+%until (t: f32[4]) -> pred[] {
+  %t = f32[4]{0} parameter(0)
+  ROOT %c = pred[] constant(false)
+}
+
+ENTRY %main (q: f32[4]) -> f32[] {
+  %q = f32[4]{0} parameter(0)
+  %w = f32[4]{0} while(%q), condition=%until, body=%body
+  %g = f32[4]{0} custom-call(%w), custom_call_target="__cublas$gemm"
+  %n = f32[] constant(0)
+  ROOT %r = f32[] reduce(%g, %n), dimensions={0}, to_apply=%sum
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory) -> Path:
+    """A folder as prepare.py packs it, of one small network, in float64 as small and as full size."""
+    from common.export.write import write
+
+    folder = tmp_path_factory.mktemp("gpu") / "exports"
+    presets = importlib.import_module("mnist.presets").PRESETS
+    config = dataclasses.replace(presets["cpu-tiny"], precision="fp64", **SMALL)
+    task = importlib.import_module("mnist.task").Task(config.single_replica(), None)
+    write(task, config, str(folder / "small/mnist"), "uncompiled", print, "train")
+    (folder / "full").mkdir()
+    (folder / "full/mnist").symlink_to("../small/mnist")
+    return folder
+
+
+def measured(exports: Path, folder: Path, *more: str) -> tuple[subprocess.CompletedProcess, dict]:
+    command = [
+        PYTHON,
+        "-m",
+        "lab.bench.gpu",
+        str(exports),
+        "--minutes=5",
+        "--quick",
+        f"--out={folder / 'card.json'}",
+    ]
+    command += [f"--scratch={folder / 'scratch'}", *more]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False
+    )
+    return done, json.loads((folder / "card.json").read_text())
+
+
+@pytest.mark.skipif(not PYTHON, reason="no jax here; install it, or set REPLAY_PYTHON")
+def test_a_card_is_measured_and_gone_on_with(exports: Path, tmp_path: Path) -> None:
+    only = ["--only", "ceilings", "c*/mnist", "step/*"]
+    done, found = measured(exports, tmp_path, *only)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stdout + done.stderr
+    assert list(found["rows"]) and set(found["rows"]) == {
+        "ceilings",
+        "compile/mnist",
+        "check/mnist",
+        "step/mnist",
+    }
+    check, step = found["rows"]["check/mnist"], found["rows"]["step/mnist"]
+    assert check["equal"] and check["state_error"]["relative"] < 1e-9 and check["loss_error"] < 1e-9
+    assert step["ms"] > 0 and step["from_cache"] and step["share_of_floor"] > 0
+    assert found["rows"]["compile/mnist"]["kernels"]
+    again, second = measured(exports, tmp_path, *only)
+    assert again.returncode == 0 and second["rows"] == found["rows"], (
+        "a row that is there is not measured again"
+    )
+    # What is not wanted is not there, and the file says what there was no time for.
+    assert second["not_run"] == []
+    out_of_time, third = measured(exports, tmp_path, "--only", "alone/*", "flags/*", "step/*", "--minutes=0")
+    assert third["rows"] == found["rows"]
+
+
+def fake(folder: Path, text: str) -> str:
+    """An interpreter that does what the shell's `text` says."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def ran(row: Row, python: str, seconds: float = 30.0) -> list[dict]:
+    found: list[dict] = []
+    children.run([row], 1, time.monotonic() + seconds, lambda _, result: found.append(result), python)
+    return found
+
+
+def test_a_process_that_hangs_loses_its_row(tmp_path: Path) -> None:
+    row = Row("step/x", {}, 0.5)
+    (found,) = ran(row, fake(tmp_path, "sleep 60"))
+    assert found["error"] == "not done after 0 s" or "not done" in found["error"]
+    # Waiting for the card is no part of its time, and measuring is.
+    waits = """echo '{"at": "waiting"}'; sleep 1.5; echo '{"result": {"ms": 1}}'"""
+    assert ran(row, fake(tmp_path, waits))[0]["ms"] == 1
+    measures = """echo '{"at": "waiting"}'; echo '{"at": "measuring"}'; sleep 60"""
+    assert "not done" in ran(row, fake(tmp_path, measures))[0]["error"]
+
+
+def test_a_process_that_dies_says_why(tmp_path: Path) -> None:
+    row = Row("flags/x", {}, 30)
+    dying = fake(tmp_path, "echo 'F0 Unknown flag in XLA_FLAGS: --nope' >&2; echo note >&2; exit 134")
+    assert ran(row, dying)[0]["error"] == "exit status 134: F0 Unknown flag in XLA_FLAGS: --nope"
+
+
+def test_at_the_deadline_rows_are_cut_or_not_begun(tmp_path: Path) -> None:
+    rows, found = [Row(str(i), {}, 60) for i in range(3)], []
+    python = fake(tmp_path, "sleep 60")
+    children.run(
+        rows, 1, time.monotonic() + 0.5, lambda row, result: found.append((row.name, result)), python
+    )
+    assert [name for name, _ in found] == ["0"] and found[0][1]["cut"]
+
+
+def test_a_row_s_flags_are_added_to_the_environment_s(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--one=1")
+    told = fake(tmp_path, """echo "{\\"result\\": {\\"flags\\": \\"$XLA_FLAGS\\"}}" """)
+    assert ran(Row("x", {}, 30, flags="--two=2"), told)[0]["flags"] == "--one=1 --two=2"
+
+
+def test_who_measures_is_alone(tmp_path: Path) -> None:
+    code = "import sys; from lab.bench.gpu.child import Turn\nwith Turn(sys.argv[1]).alone():\n    input()"
+    with Turn(tmp_path / "lock").together(), Turn(tmp_path / "lock").together():
+        other = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "lock")],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert json.loads(other.stdout.readline()) == {"at": "waiting"}
+        assert not select.select([other.stdout], [], [], 0.5)[0], "it does not wait for those that compile"
+    assert json.loads(other.stdout.readline()) == {"at": "measuring"}
+    other.communicate("\n")
+
+
+def test_a_step_s_floor_is_the_longer_of_bytes_and_products() -> None:
+    ceilings = {"copy_gb_per_second": 4000.0, "product_tflops": 800.0}
+    row = report.with_floor({"ms": 40.0, "compiler_gb_accessed": 80.0, "matrix_tflop": 8.0}, ceilings)
+    assert (row["floor_ms"], row["floor_of"], row["share_of_floor"]) == (20.0, "bytes", 0.5)
+    row = report.with_floor({"ms": 40.0, "compiler_gb_accessed": 8.0, "matrix_tflop": 8.0}, ceilings)
+    assert (row["floor_ms"], row["floor_of"]) == (10.0, "products")
+    assert "floor_ms" not in report.with_floor(
+        {"ms": 1.0, "compiler_gb_accessed": 1.0, "matrix_tflop": 1.0}, {}
+    )
+
+
+def test_a_file_of_another_card_is_refused(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(report, "described", lambda: {"nvidia_smi": {"name": "A"}, "versions": {}})
+    report.Report(tmp_path / "a.json").add("step/x", {"ms": 1.0})
+    assert report.Report(tmp_path / "a.json").done("step/x")
+    monkeypatch.setattr(report, "described", lambda: {"nvidia_smi": {"name": "B"}, "versions": {}})
+    with pytest.raises(UserError, match="'A'.*here.*'B'"):
+        report.Report(tmp_path / "a.json")
+    (tmp_path / "b.json").write_text("[]")
+    with pytest.raises(UserError, match="no file of lab.bench.gpu"):
+        report.Report(tmp_path / "b.json")
+
+
+def test_a_row_with_an_error_is_measured_again(tmp_path: Path) -> None:
+    there = report.Report(tmp_path / "a.json")
+    there.add("step/x", {"error": "exit status 1"})
+    assert not report.Report(tmp_path / "a.json").done("step/x")
+
+
+def _rows(**factors: dict[str, float]) -> dict[str, dict]:
+    rows = {f"step/{network}": {"ms": 100.0} for network in flags.NETWORKS}
+    for name, found in factors.items():
+        text = flags.SETS[name].flags if name in flags.SETS else found.pop("flags")
+        rows |= {f"flags/{name}/{n}": {"ms": 100.0 / x, "flags": text} for n, x in found.items()}
+    return rows
+
+
+def test_flags_that_help_are_put_together_and_others_are_not() -> None:
+    rows = _rows(
+        nhwc={"resnet": 1.1, "ssd": 1.02},
+        graphs_concurrent={"gnmt": 1.5, "resnet": 0.9},  # Slows one down.
+        graphs_off={"gnmt": 1.02},
+        graphs_with_loops={"gnmt": 1.4},  # The same flag, and better.
+    )
+    assert flags.union(rows) == " ".join([flags.SETS["graphs_with_loops"].flags, flags.SETS["nhwc"].flags])
+    assert flags.union(_rows()) == ""
+
+
+def test_a_launch_file_needs_every_network_measured() -> None:
+    whole = dict.fromkeys(flags.NETWORKS, 1.05)
+    rows = _rows(together={"flags": "--a=1", **whole})
+    (entry,) = flags.settings({"rows": rows, "device": "a card"}, "a file")
+    assert (entry["variable"], entry["value"], entry["source"]) == ("XLA_FLAGS", "--a=1", "a file")
+    assert "a card" in entry["why"]
+    for worse in (
+        {**whole, "ssd": 0.9},
+        dict.fromkeys(flags.NETWORKS[1:], 1.05),
+        dict.fromkeys(flags.NETWORKS, 1.001),
+    ):
+        assert not flags.settings({"rows": _rows(together={"flags": "--a=1", **worse})}, "a file")
+
+
+def test_kernels_are_counted_in_loops_and_not_inside_kernels() -> None:
+    pytest.importorskip("jax")
+    from lab.bench.gpu.networks import kernels
+
+    assert kernels(TEXT) == {"fusion": 1, "while": 1, "__cublas$gemm": 1, "reduce": 1}
+
+
+@pytest.mark.parametrize("kind", prepare.KINDS)
+def test_exports_ask_for_fields_that_there_are(kind: str) -> None:
+    for name, given in prepare.KINDS[kind].items():
+        system = next(flag.partition("=")[2] for flag in given if flag.startswith("--system="))
+        preset = benchmarks.module(name, "presets").PRESETS[system]
+        config = overrides.override_all(preset, [flag for flag in given if flag.startswith("--config.")])
+        assert config.precision == {"full": "bf16", "small": "fp64"}[kind]
+    assert set(prepare.FULL) == set(flags.NETWORKS)
+    assert all(set(each.networks) <= set(prepare.FULL) for each in flags.SETS.values())
+
+
+def test_an_archive_is_unpacked_and_a_folder_without_exports_is_one_line(
+    exports: Path, tmp_path: Path
+) -> None:
+    prepare.pack(exports, tmp_path / "exports.tar.xz")
+    folder = unpacked(tmp_path / "exports.tar.xz", tmp_path / "scratch")
+    assert plan.Plan(folder, tmp_path, True).small == ["mnist"]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_bytes(b"nothing")
+    for path, why in (("empty", "no export in full"), ("file", "make it anew"), ("nowhere", "no export")):
+        with pytest.raises(UserError, match=why):
+            unpacked(tmp_path / path, tmp_path / "scratch-2")
+
+
+def test_pictures_are_as_large_as_imagenet_s() -> None:
+    image = importlib.import_module("PIL.Image")
+    training = importlib.import_module("lab.bench.gpu.training")
+    jpegs = [training.picture(i) for i in range(3)]
+    assert image.open(io.BytesIO(jpegs[0])).size == (500, 375)
+    assert all(80_000 < len(jpeg) < 160_000 for jpeg in jpegs) and len(set(jpegs)) == 3
+
+
+def test_records_are_read_as_imagenet_s(tmp_path: Path) -> None:
+    training = importlib.import_module("lab.bench.gpu.training")
+    resnet_input = importlib.import_module("resnet.input")
+    config = importlib.import_module("resnet.config")
+    shard = importlib.import_module("common.distributed.replicas.base").Shard()
+    assert training.write_records(tmp_path, 20) == 20
+    data = config.Data(cache="none", shuffle_buffer=4)
+    batch = next(iter(resnet_input.train_input(config.Config(data=data), tmp_path, shard, 8)))
+    assert batch["image"].shape == (8, 224, 224, 3)
+    written = (tmp_path / "written").stat().st_mtime_ns
+    training.write_records(tmp_path, 20)
+    assert (tmp_path / "written").stat().st_mtime_ns == written
+
+
+def test_a_script_that_unpacks_says_how_it_is_used() -> None:
+    done = subprocess.run(
+        ["lab/bench/gpu/tensorflow_parts.sh", "pack"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "unpack FOLDER" in done.stderr

@@ -1,0 +1,91 @@
+"""Tests the harness of lab/bench/: rounds, ratios, contenders as processes, peers' interpreters, result files."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from lab.bench.contenders import __main__ as runner
+from lab.bench.harness import arguments, interpreters, results, rounds
+
+
+def test_every_second_round_runs_in_reverse_order() -> None:
+    order: list[str] = []
+    found = rounds.alternate({name: lambda name=name: order.append(name) or len(order) for name in "abc"}, 3)
+    assert "".join(order) == "abccbaabc" and found == {"a": [1, 6, 7], "b": [2, 5, 8], "c": [3, 4, 9]}
+
+
+def test_a_row_has_medians_and_ratios_within_rounds() -> None:
+    rows = rounds.rows_of({"ours": [1.0, 2.0, 4.0], "peer": [2.0, 2.00005, 12.0]})
+    assert rows["peer"] == {"seconds": 2.00005, "rounds_seconds": [2.0, 2.0, 12.0], "ratio_to_ours": 2.0}
+    assert rounds.rows_of({"peer": [1.0]})["peer"]["ratio_to_ours"] is None
+
+
+def test_contenders_are_processes_that_answer_lines() -> None:
+    code = (
+        "from lab.bench.contenders.__main__ import serve\n"
+        "print('a warning')\nserve(lambda steps: sum(range(steps)), version='1', parameters=3)"
+    )
+    rows = rounds.compare({name: [sys.executable, "-c", code] for name in ("ours", "peer")}, 30, 2, True)
+    assert rows["peer"]["version"] == "1" and rows["peer"]["parameters"] == 3
+    assert len(rows["ours"]["rounds_seconds"]) == 2 and rows["ours"]["ratio_to_ours"] == 1
+    assert rows["ours"]["cpu_seconds"] >= 0
+
+
+def test_a_contender_that_ends_is_one_line() -> None:
+    with pytest.raises(SystemExit, match="peer ended: ValueError: no such network"):
+        rounds.Contender("peer", [sys.executable, "-c", "raise ValueError('no such network')"])
+    with pytest.raises(SystemExit, match="peer ended: .*lab.bench.contenders.unheard_of"):
+        rounds.Contender("peer", rounds.command("unheard_of"))
+
+
+def test_the_runner_makes_the_module_s_contender(monkeypatch, capsys) -> None:
+    made = type("Module", (), {"make": staticmethod(lambda *told: (print, {"told": told}))})
+    monkeypatch.setattr(runner.importlib, "import_module", {"lab.bench.contenders.network": made}.__getitem__)
+    monkeypatch.setattr(sys, "stdin", ["7\n"])
+    pinned = []
+    monkeypatch.setattr(runner.os, "sched_setaffinity", lambda _, cores: pinned.append(len(cores)))
+    runner.main(["--one-core", "network", "a", "b"])
+    about, printed, times = capsys.readouterr().out.splitlines()
+    assert json.loads(about) == {"told": ["a", "b"]} and printed == "7" and pinned == [1]
+    assert set(json.loads(times)) == {"seconds", "cpu_seconds"}
+
+
+def test_peers_without_an_interpreter_are_left_out(capsys) -> None:
+    assert interpreters.peers(None) == {} and interpreters.peers(sys.executable) == {"torch": sys.executable}
+    with pytest.raises(SystemExit, match="--jax-python=/none: no such interpreter"):
+        interpreters.peers(None, "/none")
+    assert interpreters.left_out({"jax": "x"}, ["torch", "jax"]) == ["torch"]
+    assert interpreters.left_out({}, ["torch"], decisive=False) == ["torch"]
+    assert interpreters.left_out({"jax": "x"}, ["jax"]) == []
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "left out: torch (give --torch-python); no verdict without them",
+        "left out: torch (give --torch-python)",
+    ]
+
+
+def test_a_result_names_its_machine(tmp_path) -> None:
+    found = results.head("numpy", "no-such-package")
+    assert set(found) == {"date", "machine"} and "no-such-package" not in found["machine"]
+    assert {
+        "cpu",
+        "instructions",
+        "cores",
+        "load_before",
+        "python",
+        "tensorflow",
+        "tf-keras",
+        "numpy",
+    } == set(found["machine"])
+    results.write(found, tmp_path / "new" / "result.json")
+    assert json.loads((tmp_path / "new" / "result.json").read_text())["date"] == found["date"]
+
+
+def test_results_go_to_one_folder_by_default() -> None:
+    parser = arguments.parser("First line.\n\nMore.", "result.json", rounds=7)
+    assert parser.description == "First line."
+    assert parser.parse_args([]).output == results.ROOT / "lab/bench/results/result.json"
+    assert parser.parse_args(["--rounds=2"]).rounds == 2 and parser.parse_args([]).rounds == 7

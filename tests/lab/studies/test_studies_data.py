@@ -1,0 +1,121 @@
+"""Tests where studies find their data: in an archive, or in a folder that a user filled."""
+
+from __future__ import annotations
+
+import gzip
+import pathlib
+import tarfile
+import zipfile
+
+import pytest
+
+from common.errors import UserError
+from lab.studies import data, legw_ptb, multi30k
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path, monkeypatch) -> pathlib.Path:
+    monkeypatch.setenv("TTT_SHARED", str(tmp_path / "shared"))
+    monkeypatch.setenv("TTT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "shared" / "data").mkdir(parents=True)
+    return tmp_path
+
+
+def test_an_archive_is_unpacked_into_the_cache(places) -> None:
+    made = places / "made" / "text"
+    made.mkdir(parents=True)
+    (made / "words").write_text("a b")
+    with tarfile.open(places / "shared" / "data" / "text.tar.xz", "w:xz") as archive:
+        archive.add(made, "text")
+    assert (data.unpack("text") / "words").read_text() == "a b"
+    assert data.unpack("text").parent == places / "cache" and list((places / "cache").iterdir()) == [
+        places / "cache" / "text"
+    ]
+
+
+def test_a_folder_is_taken_as_it_is_and_nothing_is_written_beside_it(places) -> None:
+    ready = places / "shared" / "data" / "text" / "ptb"
+    ready.mkdir(parents=True)
+    for name in legw_ptb.FILES:
+        (ready / name).write_text("a b")
+    for _ in range(2):
+        assert data.unpack("text") == places / "cache" / "text"
+        assert (legw_ptb.STUDY.data() / "ptb.test.txt").read_text() == "a b"
+    ready.parent.rename(places / "moved")
+    with pytest.raises(UserError, match="data/text.tar.xz is not there"):
+        data.unpack("text")
+    (places / "moved").rename(places / "shared" / "data" / "text")
+    assert (data.unpack("text") / "ptb").is_dir()
+
+
+def test_a_data_set_that_is_not_there_is_one_line(places) -> None:
+    with pytest.raises(UserError, match=r"set TTT_SHARED to the folder .* or data/mnist \(docs/data.md"):
+        data.unpack("mnist")
+
+
+@pytest.mark.parametrize("damage", ["cut", "foreign", "another"])
+def test_a_damaged_archive_is_one_line_and_leaves_nothing(places, damage) -> None:
+    path = places / "shared" / "data" / "text.tar.xz"
+    made = places / "made" / "text"
+    made.mkdir(parents=True)
+    (made / "words").write_bytes(bytes(range(256)) * 400)
+    with tarfile.open(path, "w:xz") as archive:
+        archive.add(made, "words" if damage == "another" else "text")
+    if damage != "another":
+        path.write_bytes(path.read_bytes()[:-60] if damage == "cut" else b"no archive")
+    with pytest.raises(UserError, match="text.tar.xz: cannot unpack it: .*; get it again"):
+        data.unpack("text")
+    assert not list((places / "cache").iterdir())
+
+
+@pytest.fixture
+def zipped(places) -> pathlib.Path:
+    """The Penn Treebank as a zip file, in a folder that a user filled."""
+    folder = places / "shared" / "data" / "text" / "ptb"
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(folder / "ptb.zip", "w") as archive:
+        for name in legw_ptb.FILES:
+            archive.writestr(name, "a b")
+    return folder
+
+
+def test_a_zip_file_is_unpacked_into_the_cache_and_not_beside_it(places, zipped) -> None:
+    for _ in range(2):
+        found = legw_ptb.STUDY.data()
+        assert found.parent == places / "cache" and sorted(p.name for p in found.iterdir()) == sorted(
+            legw_ptb.FILES
+        )
+    assert [p.name for p in zipped.iterdir()] == ["ptb.zip"]
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "another"])
+def test_a_zip_file_that_is_not_whole_is_one_line_and_leaves_nothing(places, zipped, damage) -> None:
+    path = zipped / "ptb.zip"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:100])
+    else:
+        path.unlink()
+    if damage == "another":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("ptb.train.txt", "a b")
+    with pytest.raises(UserError, match="ptb.zip: cannot unpack ptb.train.txt, .*; get it again"):
+        legw_ptb.STUDY.data()
+    assert [p.name for p in (places / "cache").iterdir()] == ["text"]
+
+
+CUT = gzip.compress(b"a b c d e f g", mtime=0)[:-9]
+
+
+@pytest.mark.parametrize("content", [None, b"no gzip", CUT], ids=["gone", "foreign", "cut"])
+def test_a_text_that_cannot_be_read_is_one_line_before_anything_is_converted(
+    places, monkeypatch, content
+) -> None:
+    folder = places / "shared" / "data" / "text" / "multi30k"
+    folder.mkdir(parents=True)
+    (folder / f"{multi30k.TEST}.en.gz").write_bytes(gzip.compress(b"a"))
+    if content is not None:
+        (folder / f"{multi30k.TEST}.de.gz").write_bytes(content)
+    monkeypatch.setattr(multi30k, "guarded", lambda _: pytest.fail("converted"))
+    with pytest.raises(UserError, match="test_2016_flickr.de.gz: cannot read it: .*; get the archive again"):
+        multi30k._convert("gnmt")
+    assert [p.name for p in (places / "cache").iterdir()] == ["text"]

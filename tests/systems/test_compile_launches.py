@@ -1,0 +1,65 @@
+"""Tests what is counted of a GPU's program: kernels, bytes of slices and of results in place, loops."""
+
+from __future__ import annotations
+
+from systems.compile import hlo, launches
+
+PROGRAM = """HloModule m
+
+%sum (p.1: f32[4,8], i.1: s32[]) -> f32[8] {
+  %p.1 = f32[4,8]{1,0} parameter(0)
+  %i.1 = s32[] parameter(1)
+  %zero.1 = s32[] constant(0)
+  %twice = f32[4,8]{1,0} add(%p.1, %p.1)
+  %row = f32[1,8]{1,0} dynamic-slice(%twice, %i.1, %zero.1), dynamic_slice_sizes={1,8}
+  ROOT %flat = f32[8]{0} bitcast(%row)
+}
+
+%put (p.2: f32[4,8], x.2: f32[8], i.2: s32[]) -> f32[4,8] {
+  %p.2 = f32[4,8]{1,0} parameter(0)
+  %x.2 = f32[8]{0} parameter(1)
+  %i.2 = s32[] parameter(2)
+  %zero.2 = s32[] constant(0)
+  %row.2 = f32[1,8]{1,0} bitcast(%x.2)
+  ROOT %done = f32[4,8]{1,0} dynamic-update-slice(%p.2, %row.2, %i.2, %zero.2)
+}
+
+%body (s: (s32[], f32[4,8], f32[4,8])) -> (s32[], f32[4,8], f32[4,8]) {
+  %s = (s32[], f32[4,8]{1,0}, f32[4,8]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %a = f32[4,8]{1,0} get-tuple-element(%s), index=1
+  %b = f32[4,8]{1,0} get-tuple-element(%s), index=2
+  %r = f32[8]{0} fusion(%a, %i), kind=kLoop, calls=%sum
+  %u = f32[4,8]{1,0} fusion(%b, %r, %i), kind=kLoop, calls=%put
+  ROOT %t = (s32[], f32[4,8]{1,0}, f32[4,8]{1,0}) tuple(%i, %a, %u)
+}
+
+ENTRY %main (x: f32[4,8], s0: (s32[], f32[4,8], f32[4,8])) -> f32[8,4] {
+  %x = f32[4,8]{1,0} parameter(0)
+  %s0 = (s32[], f32[4,8]{1,0}, f32[4,8]{1,0}) parameter(1)
+  %w = (s32[], f32[4,8]{1,0}, f32[4,8]{1,0}) while(%s0), body=%body, KNOWN, metadata={op_name="net/while"}
+  %y = f32[4,8]{1,0} get-tuple-element(%w), index=2
+  %c = (f32[8,4]{1,0}, u8[100]{0}) custom-call(%y, %x), custom_call_target="__cudnn$convForward"
+  %g = f32[8,4]{1,0} get-tuple-element(%c), index=0
+  ROOT %copy.1 = f32[8,4]{0,1} copy(%g)
+}
+"""
+KNOWN = 'backend_config={"known_trip_count":{"n":"4"}}'
+ROW, WHOLE, COUNTER = 8 * 4, 32 * 4, 4
+
+
+def test_kernels_bytes_and_loops_are_counted() -> None:
+    found = launches.launches(hlo.Program(PROGRAM.replace("KNOWN", KNOWN)))
+    assert found["kernels"] == 4 * 2 + 2 and found["loop_kernels"] == 4 * 2
+    # A turn reads one row and writes it in place; the call's scratch memory does not count.
+    turn = (ROW + COUNTER) + (ROW + COUNTER)
+    assert found["bytes_read"] == 4 * turn + 2 * WHOLE + WHOLE
+    assert found["bytes_written"] == 4 * 2 * ROW + WHOLE + WHOLE
+    assert found["copies"] == {"count": 1, "bytes": WHOLE}
+    assert found["loops"] == [{"name": "net/while", "turns": 4, "kernels": 2, "kinds": {"other": 2}}]
+
+
+def test_a_loop_of_unknown_length_counts_once_and_says_so() -> None:
+    found = launches.launches(hlo.Program(PROGRAM.replace("KNOWN, ", "")))
+    assert found["kernels"] == 2 + 2 and found["loops"][0]["turns"] == 0
+    assert any("1 x unknown turns of 2 kernels" in line for line in launches.lines(found))

@@ -1,0 +1,113 @@
+"""Tests what binds a process to the cores and memory next to its GPU, with files in place of the kernel's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from timetotrain.launch import binding
+
+# A host of two memory nodes with two cores each; GPUs 0 and 1 at the second, GPU 2 at the first.
+NODES = {0: "0-1", 1: "2-3"}
+GPUS = {"0000:86:00.0": 1, "0000:87:00.0": 1, "0000:06:00.0": 0}
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    """The kernel's files of the host above, an nvidia-smi that lists its GPUs, and numactl."""
+    root = tmp_path / "sys"
+    for node, cores in NODES.items():
+        folder = root / f"devices/system/node/node{node}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(f"{cores}\n")
+    for address, node in GPUS.items():
+        folder = root / "bus/pci/devices" / address
+        folder.mkdir(parents=True)
+        (folder / "numa_node").write_text(f"{node}\n")
+    listed = "".join(f"0000{address.upper()}\\n" for address in GPUS)
+    tool(tmp_path, "nvidia-smi", f"printf '{listed}'")
+    tool(tmp_path, "numactl", 'shift 2; exec "$@"')
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    return root
+
+
+def tool(folder, name, body):
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_each_process_goes_next_to_its_gpu(host):
+    second, first = (
+        ["numactl", "--physcpubind=2,3", "--membind=1"],
+        ["numactl", "--physcpubind=0,1", "--membind=0"],
+    )
+    assert binding.prefixes(3, host) == [second, second, first]
+    # More processes than GPUs: nobody knows where the fourth belongs.
+    assert binding.prefixes(4, host)[3] == []
+
+
+@pytest.mark.parametrize("shown, processes, first", [("2,0", 2, "0,1"), ("1", 1, "2,3")])
+def test_gpus_that_are_shown_count_from_the_first_of_them(host, monkeypatch, shown, processes, first):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert binding.prefixes(processes, host)[0][1] == f"--physcpubind={first}"
+
+
+def test_a_process_that_may_use_gpus_at_several_nodes_is_not_bound(host, monkeypatch):
+    """multiworker has one process per host, which takes all of its GPUs."""
+    assert binding.prefixes(1, host) == [[]]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert binding.prefixes(1, host)[0][1] == "--physcpubind=2,3"
+
+
+def test_only_cores_that_a_scheduler_leaves_are_taken(host, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 3})
+    assert binding.prefixes(2, host)[0][1] == "--physcpubind=3"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert binding.prefixes(2, host) == [[], []]
+
+
+def test_without_numactl_the_cores_alone_are_bound(host, tmp_path):
+    (tmp_path / "numactl").unlink()
+    assert binding.prefixes(2, host) == [["taskset", "--cpu-list", "2,3"]] * 2
+
+
+def test_nothing_is_bound_where_nothing_is_known(host, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1b2c")
+    assert binding.prefixes(1, host) == [[]]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    tool(tmp_path, "nvidia-smi", "echo 'No devices were found'; exit 6")
+    assert binding.prefixes(2, host) == [[], []]
+    (tmp_path / "nvidia-smi").unlink()
+    assert binding.prefixes(2, host) == [[], []]
+
+
+def test_one_memory_node_needs_no_binding(host):
+    for path in (host / "devices/system/node/node1").iterdir():
+        path.unlink()
+    (host / "devices/system/node/node1").rmdir()
+    assert binding.prefixes(2, host) == [[], []]
+
+
+def test_lists_of_the_kernel_are_read():
+    assert binding.parse_list("0-2,8,10-11\n") == {0, 1, 2, 8, 10, 11} and binding.parse_list("") == set()
+
+
+def test_the_launcher_s_processes_are_bound(tmp_path):
+    """A launcher that takes the first core for the place of every GPU."""
+    core = min(os.sched_getaffinity(0))
+    code = (
+        "import sys; from timetotrain.launch import __main__, binding\n"
+        f"binding.prefixes = lambda count: [['taskset', '--cpu-list', '{core}']] * count\n"
+        "sys.exit(__main__.main(sys.argv[1:]))"
+    )
+    shown = (
+        f"import os, sys; open(r'{tmp_path}/' + str(os.getpid()), 'w').write(str(os.sched_getaffinity(0)))"
+    )
+    command = [sys.executable, "-c", code, "--replicas=multiworker", "--processes=2", "--"]
+    subprocess.run([*command, sys.executable, "-c", shown], check=True, timeout=60)
+    assert [path.read_text() for path in tmp_path.iterdir()] == [f"{{{core}}}"] * 2

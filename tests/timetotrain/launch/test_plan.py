@@ -1,0 +1,77 @@
+"""Tests the placement of processes: hosts from flags, files and SLURM, and the ranks on them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from common.errors import UserError
+from timetotrain.launch import plan
+
+
+def test_ranks_of_uneven_hosts():
+    found = plan.ranks(plan.parse_hosts("a:2,b:1,a:1"))
+    assert [(r.rank, r.host, r.local_rank, r.local_size, r.cross_rank, r.cross_size) for r in found] == [
+        (0, "a", 0, 3, 0, 2),
+        (1, "a", 1, 3, 0, 1),
+        (2, "b", 0, 1, 1, 2),
+        (3, "a", 2, 3, 0, 1),
+    ]
+    assert [r.launcher for r in found] == [0, 0, 1, 2]
+
+
+def test_ranks_equal_horovod_s():
+    """Compares with Horovod's own assignment, where it is installed."""
+    hosts = pytest.importorskip("horovod.runner.common.util.hosts")
+    for text in ("a:4", "a:3,b:1,c:2", "a:2,b:2"):
+        theirs = hosts.get_host_assignments(hosts.parse_hosts(text), 1)
+        names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+        ours = plan.ranks(plan.parse_hosts(text))
+        assert [[getattr(r, n) for n in names] for r in ours] == [
+            [getattr(r, n) for n in names] for r in theirs
+        ]
+
+
+def test_hosts_of_a_file(tmp_path):
+    (tmp_path / "hosts.txt").write_text("# ours\na slots=8\n\nb  slots=4\n")
+    assert plan.parse_hosts(f"@{tmp_path}/hosts.txt") == [plan.Host("a", 8), plan.Host("b", 4)]
+
+
+SRUN = {
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+}
+
+
+def test_hosts_of_srun(tmp_path, monkeypatch):
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho n1\necho n2\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert plan.slurm_hosts(4, SRUN) == ([plan.Host("n1", 2), plan.Host("n2", 2)], 1)
+
+
+def test_hosts_that_the_sbatch_file_names_need_no_scontrol(tmp_path, monkeypatch):
+    """In a container SLURM's commands are missing."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    named = {**SRUN, plan.SLURM_HOSTS: "a b"}
+    assert plan.slurm_hosts(4, named) == ([plan.Host("a", 2), plan.Host("b", 2)], 1)
+    # Names of another number of hosts, as within a smaller step of the job, are not taken.
+    with pytest.raises(UserError, match="cannot run scontrol"):
+        plan.slurm_hosts(4, {**SRUN, plan.SLURM_HOSTS: "a b c"})
+
+
+def test_slurm_s_layout():
+    assert plan.tasks_per_node("2(x3),1") == [2, 2, 2, 1]
+    with pytest.raises(UserError, match="SLURM_STEP_TASKS_PER_NODE=2x3: not of SLURM's form"):
+        plan.tasks_per_node("2x3")
+
+
+def test_hosts_that_slurm_counts_in_two_ways_are_one_line(tmp_path, monkeypatch):
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho n1\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(UserError, match="is of 2 hosts, SLURM_STEP_NODELIST=.* of 1"):
+        plan.slurm_hosts(4, SRUN)

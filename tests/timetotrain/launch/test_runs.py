@@ -1,0 +1,277 @@
+"""Tests whole runs under the launcher: killed runs resume, and elastic runs continue, to the right weights."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+STEPS, EPOCH = 420, 84
+FLAGS = [
+    "--config.model=mlp",
+    "--config.activation=tanh",
+    "--config.hidden_layers=1",
+    "--config.global_batch_size=48",
+    "--config.eval_batch_size=96",
+    "--config.quality_target=2",
+    f"--config.train_steps={STEPS}",
+]
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    subprocess.run(
+        [sys.executable, "-m", "mnist.tiny", str(folder)], cwd=ROOT, check=True, capture_output=True
+    )
+    return folder
+
+
+def command(data, folder, backend, processes, *flags):
+    run = [sys.executable, "-m", "mnist", "--system=cpu-tiny", f"--data_dir={data}", f"--result_dir={folder}"]
+    run += [f"--checkpoint_dir={folder}/checkpoints", f"--replicas={backend}", *FLAGS]
+    if backend == "single":
+        return run
+    launcher = [sys.executable, "-m", "common.launch", f"--replicas={backend}", f"--processes={processes}"]
+    return [*launcher, *flags, "--", *run, f"--config.num_replicas={processes}"]
+
+
+def environment():
+    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1"}
+
+
+def run(data, folder, backend, processes=1, *flags):
+    line = command(data, folder, backend, processes, *flags)
+    return subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+
+
+def run_and_kill(data, folder, backend, processes, rank, *flags):
+    """Kills one process of a run after two blocks; returns (exit status, output)."""
+    line = command(data, folder, backend, processes, *flags)
+    launcher = subprocess.Popen(line, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
+    wait_for_checkpoints(folder, launcher)
+    os.kill(process_of(launcher.pid, rank), signal.SIGKILL)
+    text = launcher.communicate(timeout=200)[1]
+    return launcher.returncode, text
+
+
+def wait_for_checkpoints(folder, launcher):
+    until = time.monotonic() + 200
+    while len(list((folder / "checkpoints").glob("*.npz"))) < 2:
+        assert time.monotonic() < until and launcher.poll() is None, launcher.communicate(timeout=60)
+        time.sleep(0.05)
+
+
+def process_of(launcher, rank, mark=""):
+    """The process of a rank: the launcher's child, or the process with the mark in its environment."""
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = path.joinpath("stat").read_text().rpartition(")")[2].split()[1]
+            variables = path.joinpath("environ").read_bytes().split(b"\0")
+            theirs = mark.encode() in variables if mark else int(parent) == launcher
+            mine = b"HOROVOD_RANK=%d" % rank in variables or any(
+                v.startswith(b"TF_CONFIG=") and json.loads(v[10:])["task"]["index"] == rank for v in variables
+            )
+            if theirs and mine and b"mnist" in path.joinpath("cmdline").read_bytes().split(b"\0"):
+                return int(path.name)
+    raise AssertionError(f"no process of rank {rank}")
+
+
+def weights(folder):
+    """The arrays of the last checkpoint."""
+    path = folder / "checkpoints" / f"checkpoint_{STEPS:08d}.npz"
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files if name != "meta"}
+
+
+def log_records(folder, number=0):
+    text = (folder / "cpu-tiny" / "mnist" / f"result_{number}.txt").read_text()
+    return [json.loads(line.partition(" ")[2]) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def alone(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone")
+    result = run(data, folder, "single")
+    assert result.returncode == 1, result.stderr  # The target is out of reach.
+    return weights(folder)
+
+
+def need(backend):
+    if backend == "horovod" and importlib.util.find_spec("horovod") is None:
+        pytest.skip("Horovod is not installed (make horovod)")
+    if backend == "pjrt" and importlib.util.find_spec("jax") is None:
+        pytest.skip("jax is not installed (make setup)")
+
+
+@pytest.mark.parametrize("backend, rank", [("horovod", 0), ("multiworker", 1), ("pjrt", 0), ("pjrt", 1)])
+def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(data, tmp_path, backend, rank, alone):
+    need(backend)
+    whole = tmp_path / "whole"
+    assert run(data, whole, backend, 2).returncode == 1
+    broken = tmp_path / "broken"
+    code, text = run_and_kill(data, broken, backend, 2, rank)
+    assert code == 137 and f"error: rank {rank} was killed by SIGKILL; all 2 processes have ended" in text
+    assert log_records(broken)[-1]["metadata"]["status"] == "aborted"
+    again = run(data, broken, backend, 2)
+    assert again.returncode == 1 and "resumed from step" in again.stderr, again.stderr
+    for name, value in weights(whole).items():
+        np.testing.assert_array_equal(value, weights(broken)[name], err_msg=name)
+        np.testing.assert_allclose(value, alone[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_an_elastic_run_loses_one_of_three_and_ends_with_the_right_weights(data, tmp_path, alone):
+    need("horovod")
+    code, text = run_and_kill(data, tmp_path, "horovod", 3, 1, "--elastic", "--min_processes=1")
+    assert code == 1, text  # The target is out of reach: a result, not a failure.
+    assert "warning: rank 1 was killed by SIGKILL; the others go on without it" in text
+    records = log_records(tmp_path)
+    changed = [r for r in records if r["key"] == "num_replicas"]
+    assert [r["value"] for r in changed] == [2] and changed[0]["metadata"]["step"] % EPOCH == 0
+    # The log has every block once, with its evaluation, even where a block began twice.
+    for key in ("run_start", "block_start", "block_stop", "eval_accuracy"):
+        assert len([r for r in records if r["key"] == key]) == (1 if key == "run_start" else STEPS // EPOCH)
+    for name, value in weights(tmp_path).items():
+        np.testing.assert_allclose(value, alone[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_an_elastic_run_without_rank_0_ends(data, tmp_path):
+    need("horovod")
+    code, text = run_and_kill(data, tmp_path, "horovod", 3, 0, "--elastic")
+    assert code == 137 and "error: rank 0 was killed by SIGKILL; all 3 processes have ended" in text
+    assert log_records(tmp_path)[-1]["metadata"]["status"] == "aborted"
+
+
+def test_horovodrun_with_a_discovery_script_loses_one_of_three(data, tmp_path, alone):
+    need("horovod")
+    script = tmp_path / "discover.sh"
+    script.write_text(f"#!/bin/sh\nprintf 'localhost:1\\n127.0.0.1:1\\n{socket.gethostname()}:1\\n'\n")
+    script.chmod(0o755)
+    line = command(data, tmp_path, "horovod", 3)
+    horovodrun = str(pathlib.Path(sys.executable).with_name("horovodrun"))
+    start = [horovodrun, "--gloo", "-np", "3", "--min-np", "1", "--host-discovery-script", str(script)]
+    with open(tmp_path / "output", "wb") as output:
+        launcher = subprocess.Popen(
+            [*start, *line[line.index("--") + 1 :]],
+            cwd=ROOT,
+            env={**environment(), "FAULT_MARK": str(tmp_path)},
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        wait_for_checkpoints(tmp_path, launcher)
+        os.kill(process_of(None, 1, f"FAULT_MARK={tmp_path}"), signal.SIGKILL)
+        launcher.wait(timeout=200)
+    finally:
+        launcher.kill()
+    assert "from step" in (tmp_path / "output").read_text()
+    assert log_records(tmp_path)[-1]["metadata"]["reason"].startswith("the target was not reached")
+    for name, value in weights(tmp_path).items():
+        np.testing.assert_allclose(value, alone[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def slurm_runs():
+    return (
+        shutil.which("sinfo") is not None and subprocess.run(["sinfo"], capture_output=True).returncode == 0
+    )
+
+
+@pytest.mark.skipif(not slurm_runs(), reason="no SLURM is running here (docs/reliability.md starts one)")
+@pytest.mark.parametrize("backend", ["horovod", "multiworker", "pjrt"])
+def test_the_sbatch_file_runs_two_tasks(data, tmp_path, backend):
+    need(backend)
+    output = tmp_path / "out"
+    run_line = command(data, tmp_path, backend, 2)
+    flags = run_line[run_line.index("--") + 1 :]
+    submit = [
+        "sbatch",
+        "--wait",
+        "--nodes=1",
+        "--ntasks=2",
+        f"--output={output}",
+        "timetotrain/launch/slurm.sbatch",
+    ]
+    submit += [f"--replicas={backend}", "--processes=2", "--", *flags]
+    result = subprocess.run(submit, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+    assert result.returncode == 1, output.read_text()  # The status of rank 0, whose target is out of reach.
+    assert log_records(tmp_path)[-1]["metadata"]["reason"].startswith("the target was not reached")
+
+
+def start_preset(data, folder, backend, launcher, *options, **variables):
+    """Starts the run by the command that run_and_time.sh takes for a launcher, and returns it."""
+    flags = command(data, folder, backend, 2)
+    flags = flags[flags.index("mnist") + 1 :]
+    line = [
+        sys.executable,
+        "-m",
+        "timetotrain",
+        "run",
+        "mnist",
+        f"--launcher={launcher}",
+        "--generate=0",
+        *options,
+        *flags,
+    ]
+    # A launcher that refuses root: Open MPI's.
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    variables = {**environment(), **root, "PYTHON": sys.executable, **variables}
+    return subprocess.run(line, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.skipif(not slurm_runs(), reason="no SLURM is running here (docs/reliability.md starts one)")
+def test_slurm_runs_a_preset_with_its_options_behind_a_container_s_words(data, tmp_path):
+    """`env` stands for a container's command: the words go to srun, and Python is found on the PATH."""
+    need("horovod")
+    output = tmp_path / "out"
+    tool = tmp_path / "apptainer"
+    tool.write_text(
+        f'#!/bin/sh\necho "$@" >{tmp_path}/words\nwhile [ "$1" != image ]; do shift; done\nshift\nexec "$@"\n'
+    )
+    tool.chmod(0o755)
+    path = f"{tmp_path}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    options = ["--partition=main", "--time=00:10:00", "--container=image", "--container_runtime=apptainer"]
+    done = start_preset(data, tmp_path, "horovod", "slurm", *options, SBATCH_OUTPUT=str(output), PATH=path)
+    assert done.returncode == 1, done.stderr + output.read_text()  # The target is out of reach.
+    assert (tmp_path / "words").read_text().startswith(f"exec --bind={ROOT} --bind=")
+    assert log_records(tmp_path)[-1]["metadata"]["reason"].startswith("the target was not reached")
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun here (apt-get install openmpi-bin)")
+@pytest.mark.parametrize("backend", ["horovod", "multiworker"])
+def test_mpirun_runs_a_preset(data, tmp_path, backend, alone):
+    need(backend)
+    done = start_preset(data, tmp_path, backend, "mpirun")
+    assert done.returncode == 1, done.stdout + done.stderr
+    for name, value in weights(tmp_path).items():
+        np.testing.assert_allclose(value, alone[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun here (apt-get install openmpi-bin)")
+def test_two_launchers_of_mpirun_meet(data, tmp_path):
+    """Each of mpirun's processes is a launcher of one host; here both names are this machine's."""
+    need("horovod")
+    line = command(data, tmp_path, "horovod", 2, f"--hosts=localhost:1,{socket.gethostname()}:1")
+    line.remove("--processes=2")
+    # Open MPI takes nothing of the environment to other hosts but what -x names.
+    started = ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none", "-x", "FAULT_MARK"]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    variables = {**environment(), **root, "FAULT_MARK": "here"}
+    done = subprocess.run(
+        [*started, *line], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert log_records(tmp_path)[-1]["metadata"]["reason"].startswith("the target was not reached")

@@ -1,0 +1,104 @@
+"""Stands in for a process of a run, without TensorFlow: sends heartbeats, takes steps and fails as ordered.
+
+python -m tests.timetotrain.launch.watch.fake_worker '{"1": "kill"}' kills rank 1 in its fifth step; the others
+continue.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+from common.distributed import heartbeat
+
+STEP_SECONDS = 0.05
+
+
+def rank() -> int:
+    """This process's rank, from the environment that the launcher of either backend sets."""
+    if "TF_CONFIG" in os.environ:
+        return json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    return int(os.environ["HOROVOD_RANK"])
+
+
+def fail(how: str) -> None:
+    """Carries out a fault."""
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "abort":
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)
+        os.abort()
+    elif how == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif how == "deaf":  # Freezes without a signal, and its heartbeat stops too.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        heartbeat._LINK._pipe = -1
+        time.sleep(1000)
+    elif how == "raise":
+        raise ArithmeticError("a fault")
+    elif how == "error":
+        heartbeat.tell(error="the disk is full; free some space")
+        sys.exit(2)
+    elif how == "end":
+        sys.exit(0)
+    elif how == "term":
+        os.kill(os.getpid(), signal.SIGTERM)
+    elif how == "orphan":
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(1000)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def log(path: pathlib.Path) -> None:
+    """Begins a log, as rank 0 would when it is killed in the middle of a line."""
+    from resnet.presets import PRESETS, hyperparameters
+    from timetotrain.run.mllog import RunLog
+
+    config = PRESETS["cpu-tiny"]
+    made = RunLog(path, config)
+    made.header(hyperparameters(config), False)
+    made.init_stop()
+    made.event("run_start", kind="INTERVAL_START")
+    made._file._file.write(':::MLLOG {"namesp')
+    made._file._file.flush()
+
+
+def main() -> int:
+    """Takes 40 steps, or stops on a signal; each process stops by itself, whereas the processes of a run agree."""
+    orders = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    stubborn = orders.get("stubborn", False)
+    told = []
+    heartbeat.start()
+
+    def stop(number: int, _: object) -> None:
+        told.append(number)
+        heartbeat.tell(signal=signal.Signals(number).name)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    if "log" in orders and rank() == 0:
+        log(pathlib.Path(orders["log"]))
+    own = {"input": 0.0, "step": 0.0}
+    for step in range(int(orders.get("steps", 40))):
+        time.sleep(STEP_SECONDS)
+        for part in own:
+            own[part] += orders.get(part, {}).get(str(rank()), 0.01)
+        heartbeat.at_step(step + 1, dict(own))
+        if step == 5:
+            fail(orders.get(str(rank()), ""))
+            time.sleep(orders.get("long", 0))  # The rest of a long step.
+        if told and not stubborn:
+            heartbeat.tell(result=128 + told[0])
+            return 128 + told[0]
+    print(f"rank {rank()} done")
+    heartbeat.tell(result=orders.get("result", 0))
+    return orders.get("result", 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""Tests how the launcher watches processes, with small ones that need no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from compliance.api import check_paths
+
+ROOT = pathlib.Path(__file__).resolve().parents[4]
+# Shorter than the defaults for quick tests, but long enough for a busy machine.
+LIMITS = {"settle": 0.3, "failure": 2, "grace": 2, "stopped": 1, "silent": 5, "starting": 5}
+
+
+def arguments(orders, processes=2, limits=()):
+    seconds = [f"--{name}_seconds={value}" for name, value in {**LIMITS, **dict(limits)}.items()]
+    command = [sys.executable, "-m", "tests.timetotrain.launch.watch.fake_worker", json.dumps(orders)]
+    launcher = [sys.executable, "-m", "common.launch", "--replicas=multiworker", f"--processes={processes}"]
+    return [*launcher, *seconds, "--", *command]
+
+
+def launch(orders, processes=2, **limits):
+    """The launcher's result and the workers that still run."""
+    mark = f"{time.time_ns()}-{os.getpid()}"
+    result = subprocess.run(
+        arguments({**orders, "mark": mark}, processes, limits.items()),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return result, left_over(mark)
+
+
+def left_over(mark):
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if mark.encode() in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def errors(result):
+    return [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+
+
+def test_rank_0_prints_plain_lines_and_other_lines_carry_their_rank():
+    result, left = launch({})
+    assert (result.returncode, left) == (0, [])
+    assert result.stdout == "rank 0 done\n"
+    assert result.stderr == "rank 1: rank 1 done\n"
+
+
+def test_an_announced_status_is_a_result_not_a_failure():
+    result, _ = launch({"result": 1})
+    assert result.returncode == 1 and not errors(result)
+
+
+@pytest.mark.parametrize(
+    "fault, text, code",
+    [
+        ("kill", "rank {} was killed by SIGKILL", 137),
+        ("abort", "rank {} was killed by SIGABRT", 134),
+        ("stop", "rank {} is frozen: a signal stopped it N s ago", 3),
+        ("raise", "rank {} ended with exit status 1", 1),
+        ("error", "rank {} failed: the disk is full; free some space", 2),
+        ("term", "rank {} received SIGTERM: the run stopped", 143),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_fault_ends_every_process_with_one_message_naming_the_rank(fault, text, code, rank):
+    result, left = launch({str(rank): fault, "steps": 10000})
+    assert (result.returncode, left) == (code, [])
+    # The number of seconds depends on the machine.
+    found = [re.sub(r" \d+ s ago", " N s ago", line) for line in errors(result)]
+    assert found == [f"error: {text.format(rank)}; all 2 processes have ended"]
+
+
+@pytest.mark.parametrize(
+    "status, text",
+    [
+        (255, "ended with exit status 255"),  # `sys.exit(-1)`, ssh: 127 is no signal.
+        (200, "ended with exit status 200"),
+        (137, "was killed by SIGKILL"),
+        (143, "was killed by SIGTERM"),
+    ],
+)
+def test_only_a_status_that_stands_for_a_signal_is_one(status, text):
+    command = arguments({}, limits=[("settle", 0)])
+    command = [*command[: command.index("--") + 1], "sh", "-c", f"exit {status}"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == status and len(errors(result)) == 1
+    assert text in errors(result)[0] and errors(result)[0].startswith("error: rank ")
+
+
+def test_a_process_without_heartbeats_counts_as_frozen():
+    result, left = launch({"1": "deaf", "steps": 10000})
+    assert (result.returncode, left) == (3, [])
+    assert errors(result)[0].startswith("error: rank 1 is frozen: no sign of life for 5 s")
+
+
+def test_the_first_of_several_faults_is_named():
+    result, left = launch({"1": "error", "0": "error", "2": "kill", "steps": 10000}, processes=3)
+    assert left == [] and len(errors(result)) == 1
+    assert "rank 2 was killed by SIGKILL" in result.stderr
+
+
+def test_an_abort_is_not_the_cause_where_another_process_has_told_an_error():
+    """jax aborts a process that has lost the one with its coordination service."""
+    result, left = launch({"0": "error", "1": "abort", "steps": 10000})
+    assert left == [] and len(errors(result)) == 1
+    assert "rank 0 failed: the disk is full" in result.stderr
+
+
+def test_a_process_that_ignores_its_signal_is_killed_after_the_grace():
+    result, left = launch({"1": "term", "stubborn": True, "steps": 10000})
+    assert (result.returncode, left) == (143, [])
+    assert "rank 1 received SIGTERM: the run stopped, but not all processes answered" in result.stderr
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_signal_in_a_long_step_is_that_of_the_rank_that_received_it(rank):
+    """The launcher passes the signal to the others before the step ends, and all stop after that step."""
+    result, left = launch({str(rank): "term", "long": 1.5, "steps": 10000}, processes=3, grace=10)
+    assert (result.returncode, left) == (143, [])
+    assert errors(result) == [
+        f"error: rank {rank} received SIGTERM: the run stopped; all 3 processes have ended"
+    ]
+
+
+def test_processes_left_by_a_process_are_ended_too():
+    result, left = launch({"1": "orphan", "steps": 10000})
+    assert (result.returncode, left) == (137, [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_signal_to_the_launcher_reaches_every_process(number, stubborn):
+    mark = f"{time.time_ns()}-{number}"
+    orders = {"steps": 10000, "mark": mark, "stubborn": stubborn}
+    launcher = subprocess.Popen(
+        arguments(orders), cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_for(lambda: len(left_over(mark)) == 3)
+    time.sleep(1)
+    launcher.send_signal(number)
+    _, text = launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + number
+    assert f"{number.name} to the launcher: the run stopped" in text
+    assert left_over(mark) == []
+
+
+def test_without_their_launcher_the_processes_stop():
+    mark = f"{time.time_ns()}-gone"
+    launcher = subprocess.Popen(arguments({"steps": 10000, "mark": mark}), cwd=ROOT, start_new_session=True)
+    wait_for(lambda: len(left_over(mark)) == 3)
+    time.sleep(1)
+    launcher.kill()
+    launcher.wait()
+    wait_for(lambda: not left_over(mark))
+
+
+def wait_for(condition, seconds=30):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("part, does", [("input", "waits for its input"), ("step", "computes")])
+def test_a_slow_process_is_named_and_not_ended(part, does):
+    result, _ = launch({part: {"2": 0.2}, "steps": 60}, processes=3, slow=1)
+    assert result.returncode == 0
+    slow = [line for line in result.stderr.splitlines() if "is slow" in line]
+    # Heartbeats come at different steps, so that the times are approximate.
+    assert len(slow) == 1 and slow[0].startswith(f"warning: rank 2 is slow: it {does} for 0.")
+
+
+def test_the_launcher_ends_the_log_of_a_killed_rank_0(tmp_path):
+    path = tmp_path / "result_0.txt"
+    result, _ = launch({"0": "kill", "log": str(path), "steps": 10000})
+    assert result.returncode == 137
+    assert f"{path} ends as aborted" in result.stderr
+    last = json.loads(path.read_text().splitlines()[-1].partition(" ")[2])
+    assert last["key"] == "run_stop" and last["metadata"]["status"] == "aborted"
+    assert last["metadata"]["reason"] == "rank 0 was killed by SIGKILL"
+    assert [p.name for p in tmp_path.iterdir()] == ["result_0.txt"]
+    # The log is sound, but ends early: no evaluation, hence no quality and no block.
+    assert not [f for f in check_paths([path]) if f.rule.startswith("line")]

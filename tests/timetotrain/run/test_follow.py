@@ -1,0 +1,192 @@
+"""Tests the page that follows a run, and the examples beside it."""
+
+import html.parser
+import json
+import threading
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+
+from common.errors import UserError
+from timetotrain.follow import command, page
+from timetotrain.run import examples
+
+HEAD = {
+    "kind": "run",
+    "step": 0,
+    "seconds": 0.0,
+    "benchmark": "resnet",
+    "system": "here",
+    "seed": 1,
+    "quality": "top-1 accuracy",
+    "unit": "%",
+    "lower_is_better": False,
+    "names": {},
+    "target": 0.8,
+    "train_steps": 40,
+    "global_batch_size": 8,
+}
+
+
+def records(steps=20, loss=lambda step: 2.0 / step):
+    yield HEAD
+    for step in range(1, steps + 1):
+        yield {
+            "kind": "train",
+            "step": step,
+            "seconds": 0.5 * step,
+            "loss": loss(step),
+            "learning_rate": 0.1,
+            "examples_per_second": 16.0,
+        }
+        if step % 5 == 0:
+            yield {
+                "kind": "evaluation",
+                "step": step,
+                "epoch": step // 5,
+                "seconds": 0.5 * step,
+                "value": step / 50,
+            }
+
+
+def written(path, content):
+    path.write_text("".join(json.dumps(r) + "\n" for r in content))
+    return path
+
+
+class Whole(html.parser.HTMLParser):
+    """Checks that elements close in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.text = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "input", "img", "path"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag != "path":
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_the_page_shows_progress_quality_and_target():
+    shown = Whole()
+    text = page.render(list(records()))
+    shown.feed(text)
+    assert shown.open == []
+    words = " ".join(" ".join(shown.text).split())
+    for part in (
+        "step 20 of 40",
+        "about 10.0 s",
+        "top-1 accuracy 40.0 %",
+        "80.0 %",
+        "training loss",
+        "smoothed",
+    ):
+        assert part in words, part
+    assert "location.reload" in text
+    done = page.render(
+        [*records(), {"kind": "end", "step": 20, "seconds": 11.0, "status": "complete", "reason": ""}]
+    )
+    assert "location.reload" not in done
+
+
+def test_the_speed_is_the_median_of_the_last_twenty_steps():
+    run = list(records(60))
+    for record in run:
+        if record["kind"] == "train":  # 1, 2, 3 ...: the last twenty are 41 to 60.
+            record["examples_per_second"] = float(record["step"])
+    shown = Whole()
+    shown.feed(page.render(run))
+    assert "examples/s 51.0" in " ".join(" ".join(shown.text).split())
+
+
+def test_a_run_that_has_not_started_and_one_without_a_step():
+    assert "has not started" in page.render([])
+    assert "training" in page.render([HEAD])
+
+
+def test_a_name_cannot_become_markup():
+    assert "<script>alert" not in page.render([{**HEAD, "benchmark": "<script>alert(1)"}])
+
+
+def test_curves_over_steps_and_time_and_across_a_resume():
+    first = list(records(10))
+    resumed = [{**HEAD, "step": 10, "seconds": 5.0}, *[r for r in records() if r["step"] > 10]]
+    for across, last in (("steps", 20), ("time", 10.0)):
+        drawn = page.charts([*first, *resumed], HEAD, across)
+        assert [c.title for c in drawn] == [
+            *("top-1 accuracy in %", "training loss", "learning rate", "examples per second")
+        ]
+        assert drawn[0].x.high == last and all(c.marks == (50.0,) for c in drawn)
+        assert [dot[:2] for dot in drawn[0].lines[0].dots] == [
+            (25 * i, round(100 - drawn[0].y(10 * i), 3)) for i in range(1, 5)
+        ]
+
+
+def test_the_smoothed_curve_is_the_corrected_moving_average():
+    points = [(float(i), 3.0) for i in range(100)]
+    assert [y for _, y in page.smoothed(points)] == pytest.approx([3.0] * 100)
+    noisy = [(float(i), float(i % 2)) for i in range(1000)]
+    assert abs(page.smoothed(noisy)[-1][1] - 0.5) < 0.05
+
+
+def test_progress_inside_a_block_is_part_of_the_curve_until_the_block_is_done():
+    live = [{"kind": "progress", "step": s, "seconds": s / 2, "loss": 5.0} for s in (10, 22)]
+    drawn = page.charts([*records(), *live], HEAD, "steps")
+    assert drawn[1].lines[0].path.count("L") == 20
+
+
+def test_the_newest_run_of_a_folder_is_found(tmp_path):
+    with pytest.raises(UserError, match="no history of a run"):
+        command.find(tmp_path)
+    history = written(tmp_path / "history_3.jsonl", records())
+    assert command.find(tmp_path) == history == command.find(tmp_path / "result_3.txt.partial")
+    assert command.find(history) == history
+    with pytest.raises(UserError, match="history_4.jsonl: no such file"):
+        command.find(tmp_path / "result_4.txt")
+
+
+def test_the_server_shows_the_page_and_its_pictures_and_nothing_else(tmp_path):
+    history = written(tmp_path / "history_0.jsonl", records())
+    (tmp_path / "secret.txt").write_text("no")
+    image = np.full([8, 8, 3], 200, np.uint8)
+    seen = [examples.classified({"image": image, "label": 1, "scores": np.array([0.9, 0.1])}, ("cat", "dog"))]
+    examples.write(tmp_path / "examples_0", seen, 20)
+    with command.server(history, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_address[1]}"
+        text = urllib.request.urlopen(base + "/").read().decode()
+        assert "cat (90 %), is dog" in text and 'src="examples_0/000.jpg?20"' in text
+        assert urllib.request.urlopen(base + "/examples_0/000.jpg?20").read()[:2] == b"\xff\xd8"
+        for path in ("/secret.txt", "/examples_0/../secret.txt", "/examples_0/001.jpg", "/history_0.jsonl"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(base + path)
+        with pytest.raises(UserError, match=rf"--port={server.server_address[1]}: .*give another --port"):
+            command.server(history, server.server_address[1])
+        server.shutdown()
+
+
+def test_detections_are_right_where_every_object_is_found_once():
+    image = np.zeros([10, 10, 3], np.uint8)
+    objects = [((0.0, 0.0, 0.5, 0.5), 3), ((0.5, 0.5, 1.0, 1.0), 7)]
+
+    def one(boxes, categories, scores):
+        found = {"boxes": np.array(boxes), "categories": np.array(categories), "scores": np.array(scores)}
+        return examples.detected({"image": image, **found}, objects, {3: "disc", 7: "cross"})
+
+    both = [(0.0, 0.0, 0.5, 0.45), (0.5, 0.5, 1.0, 1.0)]
+    assert one(both, [3, 7], [0.9, 0.8]).right
+    unsure = one(both, [3, 7], [0.9, 0.4])
+    assert not unsure.right and unsure.text == "1 of 2 objects found"
+    twice = one([*both, both[0]], [3, 7, 3], [0.9, 0.8, 0.7])
+    assert not twice.right and twice.text == "2 of 2 objects found, 1 detection of none"
+    assert not one(both, [7, 7], [0.9, 0.8]).right
+    assert examples.overlap((0, 0, 1, 1), (0, 0.5, 1, 1.5)) == pytest.approx(1 / 3)
+    assert examples.overlap((0, 0, 1, 1), (2, 2, 3, 3)) == 0

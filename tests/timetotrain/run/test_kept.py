@@ -1,0 +1,154 @@
+"""Tests what a run keeps beside its log: history, best checkpoint, TensorBoard's events; all whole across resumes."""
+
+import json
+import os
+import signal
+import types
+
+import pytest
+
+from common.config.quality import Measure
+from common.errors import UserError
+from common.train import checkpoint_file
+from tests.common.train import toy
+from timetotrain.run import best, history, run
+from timetotrain.run.options import RunOptions
+
+MAIN = types.SimpleNamespace(main=True, count=1)
+ACCURACY, PERPLEXITY = Measure("top-1 accuracy", unit="%"), Measure("perplexity", lower_is_better=True)
+
+
+def evaluations(*values):
+    return [{"kind": "evaluation", "step": 4 * i + 4, "value": v} for i, v in enumerate(values)]
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    """Starts runs of the toy task in this process; returns (exit status, run)."""
+    monkeypatch.setattr(run.benchmarks, "module", lambda benchmark, part: toy)
+    monkeypatch.setattr(run.Training, "_listen", lambda self: None)
+    monkeypatch.setattr(toy.Task, "__init__", _init)
+
+    def started(stop_at=None, **changes):
+        options = RunOptions(
+            result_dir=str(tmp_path / "out"),
+            checkpoint_dir=str(tmp_path / "saved"),
+            tensorboard_dir=str(tmp_path / "board"),
+        )
+        config = toy.config(quality_target=None, train_epochs=6, **changes)
+        found = run.Run("resnet", config, options, MAIN, [], {"config_overrides": {}})
+        if stop_at is not None:
+            record = found.kept.record
+
+            def stopping(event):
+                record(event)
+                if getattr(event, "block", None) and event.block.end_step >= stop_at:
+                    found._on_signal(signal.SIGTERM, None)
+
+            found.kept.record = stopping
+        return found.execute(), found
+
+    return started
+
+
+_plain_init = toy.Task.__init__
+
+
+def _init(self, config, data_dir=None):
+    _plain_init(self, config)
+
+
+def test_a_run_without_a_target_ends_well_and_says_that_it_is_no_result(start, capsys):
+    status, found = start()
+    assert status == 0
+    printed = capsys.readouterr().out
+    assert "score    none: complete" in printed and "no MLPerf result" in printed
+    assert f"best     {found.options.checkpoint_dir}/best.npz" in printed
+    assert printed.count("\nepoch ") == 6 and printed.count(", the best") == 1
+    log = found.path.read_text()
+    assert '"no_mlperf_result"' in log and '"status": "aborted"' in log
+    assert "no quality target was set; all 24 steps were trained" in log
+    record = json.loads((found.folder / "run.json").read_text())["runs"]["result_0.txt"]
+    assert record["status"] == "complete" and record["score_minutes"] is None
+
+
+def test_a_target_that_is_not_reached_still_aborts(start, monkeypatch):
+    monkeypatch.setattr(toy, "config", lambda plain=toy.config, **c: plain(**{**c, "quality_target": 2.0}))
+    assert start()[0] == run.NOT_REACHED
+
+
+def test_history_tensorboard_and_best_are_whole_across_a_resume(start, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    status, first = start(stop_at=12)
+    assert status == 128 + signal.SIGTERM
+    status, second = start()
+    assert status == 0
+    records = history.read(second.folder / "history_1.jsonl")
+    steps = [r["step"] for r in records if r["kind"] == "train"]
+    assert steps == list(range(1, 25))
+    seconds = [r["seconds"] for r in records if r["kind"] == "train"]
+    assert seconds == sorted(seconds)
+    evaluated = [r["step"] for r in records if r["kind"] == "evaluation"]
+    assert evaluated == [4, 8, 12, 16, 20, 24]
+    assert history.read(tmp_path / "saved" / history.NAME) == records
+    board = EventAccumulator(str(tmp_path / "board"))
+    board.Reload()
+    for tag, field in (("train/loss", "loss"), ("train/learning_rate", "learning_rate")):
+        values = {e.step: e.value for e in board.Scalars(tag)}
+        assert values == pytest.approx({r["step"]: r[field] for r in records if r["kind"] == "train"})
+    values = {e.step: e.value for e in board.Scalars("evaluation/quality")}
+    assert values == pytest.approx({r["step"]: r["value"] for r in records if r["kind"] == "evaluation"})
+    top = best.best(toy.config().quality, records and second.kept.history.evaluations, evaluated)
+    kept = {checkpoint_file.step_of(p) for p in checkpoint_file.checkpoints(tmp_path / "saved")}
+    assert top["step"] in kept and kept >= {20, 24}
+    assert os.readlink(tmp_path / "saved" / checkpoint_file.BEST) == f"checkpoint_{top['step']:08d}.npz"
+
+
+def test_the_best_is_the_earliest_of_equals_and_the_lowest_perplexity():
+    assert best.best(ACCURACY, evaluations(0.5, 0.8, 0.8), [4, 8, 12])["step"] == 8
+    assert best.best(ACCURACY, evaluations(0.5, 0.8, 0.7), [4, 12])["step"] == 12
+    assert best.best(PERPLEXITY, evaluations(200.0, 150.0, 170.0), [4, 8, 12])["step"] == 8
+    assert best.best(ACCURACY, evaluations(float("nan")), [4]) is None
+    assert best.best(ACCURACY, [], [4]) is None
+    both = Measure("mAP")
+    assert (
+        best.best(both, evaluations({"BBOX": 0.2, "SEGM": 0.4}, {"BBOX": 0.4, "SEGM": 0.1}), [4, 8])["step"]
+        == 4
+    )
+
+
+def test_a_checkpoint_stays_until_its_evaluation_is_known():
+    assert best.protected(ACCURACY, evaluations(0.8, 0.5), [4, 8, 12, 16]) == {4, 12, 16}
+    assert best.protected(ACCURACY, [], [4, 8]) == {4, 8}
+
+
+def test_the_pointer_is_replaced_and_copied_where_there_are_no_links(tmp_path, monkeypatch):
+    for name in ("a.npz", "b.npz"):
+        (tmp_path / name).write_text(name)
+        assert best.point(tmp_path, name).read_text() == name
+    monkeypatch.setattr(os, "symlink", lambda *_: (_ for _ in ()).throw(OSError("no links")))
+    (tmp_path / checkpoint_file.BEST).unlink()
+    assert best.point(tmp_path, "a.npz").read_text() == "a.npz"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npz", "b.npz", "best.npz"]
+
+
+def test_a_history_that_is_being_written_is_read_and_a_damaged_one_refused(tmp_path):
+    path = tmp_path / history.NAME
+    assert history.read(path) == []
+    line = json.dumps({"kind": "train", "step": 1, "seconds": 0.5, "loss": 2.0})
+    path.write_text(line + "\n" + line[:20])
+    assert [r["step"] for r in history.read(path)] == [1]
+    path.write_text("{}\n")
+    with pytest.raises(UserError, match=r"history.jsonl:1: not a line of a history"):
+        history.read(path)
+
+
+def test_a_folder_stands_for_its_best_checkpoint_where_a_run_has_noted_one(tmp_path):
+    from common.export import trained
+
+    for step in (4, 8):
+        (tmp_path / f"checkpoint_{step:08d}.npz").write_text("")
+    assert trained.find(tmp_path).name == "checkpoint_00000008.npz"
+    best.point(tmp_path, "checkpoint_00000004.npz")
+    assert trained.find(tmp_path).resolve().name == "checkpoint_00000004.npz"

@@ -1,0 +1,231 @@
+"""Tests logs of both rulesets against the stock checker, full disks, forbidden lines and concurrent writers."""
+
+import dataclasses
+import errno
+import fcntl
+import json
+import time
+
+import pytest
+
+from common.config.clock import Clock
+from common.config.overrides import override
+from common.errors import UserError
+from common.train import events
+from compliance.log.engine import StreamChecker
+from resnet.presets import PRESETS, hyperparameters
+from tests.benchmarks import small_disk
+from tests.compliance.stock import verdict
+from timetotrain.run.mllog import RunLog
+
+TINY = PRESETS["cpu-tiny"]
+
+
+def checker(config):
+    return StreamChecker(config.ruleset, config.benchmark, config.division)
+
+
+def scripted(config, path, blocks=None, reached=True, resumed=0):
+    """Writes a log with the events of a loop of `blocks` blocks, the last of which reaches the target."""
+    log = RunLog(path, config, checker(config))
+    log.header(hyperparameters(config), True)
+    log.init_stop(resumed)
+    now = time.time()
+    log.record(events.RunStarted(now, 0))
+    for block in list(Clock.of(config).blocks())[:blocks]:
+        last = reached and block.index + 1 == (blocks or -1)
+        log.record(events.BlockStarted(now, block))
+        log.record(events.Progress(now, block.first_step, block))
+        times = [now + (i + 1) / 1000 for i in range(block.num_steps)]
+        log.record(events.Trained(block, [1.5] * len(times), times))
+        now = times[-1] + 1
+        log.record(events.EvalRan(block, now - 0.5, now))
+        log.record(events.Evaluated(block, now, config.quality_target if last else 0.1, last, {}))
+        log.record(events.BlockStopped(now, block))
+    if reached:
+        log.record(events.RunStopped(now, "success", 0))
+    else:
+        log.record(events.RunStopped(now, "aborted", 0, "the target was not reached"))
+    log.publish()
+    return path
+
+
+def keys(path):
+    return [json.loads(line.split(" ", 1)[1])["key"] for line in path.read_text().splitlines()]
+
+
+def last_record(path):
+    return json.loads(path.read_text().splitlines()[-1].split(" ", 1)[1])
+
+
+@pytest.mark.parametrize("name", ["cpu-tiny", "tpu-v3-8192", "tpu-v3-2048"])
+def test_a_log_passes_the_stock_checker(tmp_path, name):
+    config = PRESETS[name]
+    path = scripted(config, tmp_path / "result_0.txt", blocks=3)
+    result, messages, _ = verdict(str(path), config.ruleset)
+    assert (result, messages) == ("pass", [])
+    assert [p.name for p in tmp_path.iterdir()] == ["result_0.txt"]
+
+
+@pytest.mark.parametrize("name, key", [("cpu-tiny", "eval_accuracy"), ("tpu-v3-2048", "run_stop")])
+def test_a_run_stopped_before_its_target_has_one_finding(tmp_path, name, key):
+    """The finding is the quality; under ruleset 0.6.0, without a rule for it, that run_stop must not be a failure."""
+    config = PRESETS[name]
+    path = scripted(config, tmp_path / "result_0.txt", blocks=2, reached=False)
+    result, messages, _ = verdict(str(path), config.ruleset)
+    assert result == "fail" and len(messages) == 1 and key in messages[0]
+    assert '"status": "aborted"' in path.read_text().splitlines()[-1]
+
+
+def test_header_in_order_and_true(tmp_path):
+    path = scripted(TINY, tmp_path / "result_0.txt", blocks=1)
+    found = keys(path)
+    start = ["submission_benchmark", "submission_division", "submission_org", "submission_platform"]
+    start += ["submission_status", "cache_clear", "init_start", "smoke_run", "seed"]
+    assert found[: len(start)] == start
+    assert found.index("train_samples") < found.index("eval_samples") < found.index("init_stop")
+    assert found[found.index("init_stop") + 1] == "run_start"
+    values = {r["key"]: r["value"] for r in (json.loads(line.split(" ", 1)[1]) for line in path.open())}
+    assert values["smoke_run"] is True and values["train_samples"] == TINY.num_train_examples
+    assert values["global_batch_size"] == TINY.global_batch_size
+
+
+def test_a_resumed_run_says_so(tmp_path):
+    path = scripted(TINY, tmp_path / "a.txt", blocks=1, resumed=40)
+    assert "resumed_from_step" in keys(path)
+    assert verdict(str(path), TINY.ruleset).result == "pass"
+
+
+@pytest.mark.parametrize("name", ["cpu-tiny", "tpu-v3-32"])
+def test_every_hyperparameter_comes_from_the_configuration(tmp_path, name):
+    """A changed field changes its line in the log."""
+    for field, value in (("optimizer.base_learning_rate", "1.25"), ("optimizer.momentum", "0.875")):
+        config = override(dataclasses.replace(PRESETS[name], division="open"), field, value)
+        log = RunLog(tmp_path / "x.txt", config)
+        log.header(hyperparameters(config), True)
+        log._file.close()
+        assert value in log._file.path.read_text()
+
+
+def test_partial_until_published_and_gone_when_discarded(tmp_path):
+    log = RunLog(tmp_path / "result_0.txt", TINY, checker(TINY))
+    log.header(hyperparameters(TINY), False)
+    assert not (tmp_path / "result_0.txt").exists() and (tmp_path / "result_0.txt.partial").exists()
+    log.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_abort_writes_run_stop_once_with_the_time_of_the_failure(tmp_path):
+    log = RunLog(tmp_path / "result_0.txt", TINY, checker(TINY))
+    log.header(hyperparameters(TINY), False)
+    log.init_stop()
+    log.record(events.RunStarted(time.time(), 0))
+    failed = time.time()
+    log.abort("train-00000-of-00001: record 3 is damaged", failed)
+    assert keys(tmp_path / "result_0.txt").count("run_stop") == 1
+    record = last_record(tmp_path / "result_0.txt")
+    assert record["metadata"]["status"] == "aborted" and "record 3" in record["metadata"]["reason"]
+    assert record["time_ms"] == round(failed * 1000)
+
+    log = RunLog(tmp_path / "result_1.txt", TINY)
+    log.record(events.RunStopped(time.time(), "aborted", 5, "SIGTERM"))
+    log.abort("an error after the end")
+    assert keys(tmp_path / "result_1.txt") == ["run_stop"]
+
+
+def test_a_line_the_rules_forbid_fails_as_it_is_written(tmp_path):
+    """A forbidden header line fails in the first second, before TensorFlow starts."""
+    config = dataclasses.replace(PRESETS["tpu-v3-8192"], submission_status="no status of ours")
+    log = RunLog(tmp_path / "result_0.txt", config, checker(config))
+    with pytest.raises(UserError, match=r"result_0.txt.partial:5: .*submission_status"):
+        log.header(hyperparameters(config), True)
+    log.discard()
+
+    closed = override(PRESETS["tpu-v3-8192"], "optimizer.epsilon", "0.5")
+    log = RunLog(tmp_path / "result_0.txt", closed, checker(closed))
+    with pytest.raises(UserError, match="lars_epsilon"):
+        log.header(hyperparameters(closed), True)
+        raise AssertionError("not refused")
+    log.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unwritable_folders(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        UserError, match="cannot write the log: (File exists|Not a directory); choose a folder"
+    ):
+        RunLog(tmp_path / "file" / "result_0.txt", TINY)
+    with pytest.raises(UserError, match="cannot write the log"):
+        RunLog("/proc/nothing/result_0.txt", TINY)
+
+
+def test_two_runs_cannot_write_one_log(tmp_path):
+    log = RunLog(tmp_path / "result_0.txt", TINY)
+    log.event("seed", 1)
+    with pytest.raises(UserError, match="another run is writing it; give another --run"):
+        RunLog(tmp_path / "result_0.txt", TINY)
+    log.abort("stopped")
+    assert keys(tmp_path / "result_0.txt") == ["seed", "run_stop"]
+
+
+def test_a_log_that_cannot_be_locked_is_left_to_its_run(tmp_path, monkeypatch):
+    partial = tmp_path / "result_0.txt.partial"
+    partial.write_text("another run's")
+    partial.with_name(partial.name + ".reserve").write_bytes(b"0")
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(UserError, match="cannot write the log: No locks available"):
+        RunLog(tmp_path / "result_0.txt", TINY)
+    assert partial.read_text() == "another run's" and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_log_that_another_run_ends_meanwhile_stays(tmp_path, monkeypatch):
+    path, lock = tmp_path / "result_0.txt", fcntl.flock
+
+    def end_first(*arguments):
+        path.with_name("result_0.txt.partial").replace(path)
+        lock(*arguments)
+
+    monkeypatch.setattr("fcntl.flock", end_first)
+    path.with_name("result_0.txt.partial").write_text("a result")
+    with pytest.raises(UserError, match="another run has just ended it"):
+        RunLog(path, TINY)
+    assert path.read_text() == "a result"
+
+
+def test_a_log_left_by_a_killed_run_is_overwritten(tmp_path):
+    (tmp_path / "result_0.txt.partial").write_text("half a line of a run that was killed" * 100)
+    (tmp_path / "result_0.txt.partial.reserve").write_bytes(b"0" * 5)
+    path = scripted(TINY, tmp_path / "result_0.txt", blocks=1)
+    assert verdict(str(path), TINY.ruleset).result == "pass"
+    assert [p.name for p in tmp_path.iterdir()] == ["result_0.txt"]
+
+
+def test_full_disk_while_a_run_is_on(tmp_path):
+    """The error names the disk, the log still ends in run_stop, and all its lines are complete."""
+    with small_disk(tmp_path / "disk", 64) as disk:
+        log = RunLog(disk / "result_0.txt", TINY)
+        log.record(events.RunStarted(time.time(), 0))
+        with pytest.raises(UserError, match="No space left on device; free some space"):
+            for _ in range(10_000):
+                log.event("train_loss", 1.0, {"text": "x" * 300})
+        log.abort("the disk is full")
+        assert [p.name for p in disk.iterdir()] == ["result_0.txt"]
+        lines = (disk / "result_0.txt").read_text().splitlines()
+        assert len(lines) > 50 and all(json.loads(line.removeprefix(":::MLLOG ")) for line in lines)
+        assert last_record(disk / "result_0.txt")["metadata"] == {
+            **last_record(disk / "result_0.txt")["metadata"],
+            "status": "aborted",
+            "reason": "the disk is full",
+        }
+
+
+def test_full_disk_from_the_start(tmp_path):
+    with small_disk(tmp_path / "disk", 4) as disk:
+        with pytest.raises(UserError, match="No space left on device"):
+            RunLog(disk / "result_0.txt", TINY)
+        assert list(disk.iterdir()) == []

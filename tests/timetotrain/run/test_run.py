@@ -1,0 +1,142 @@
+"""Tests how a run handles signals, peers that fail, and its record; trains no benchmark."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import signal
+import types
+
+import pytest
+
+from common.errors import UserError
+from common.train import events
+from tests.common.train import toy
+from timetotrain.run import mllog, results, run
+from timetotrain.run.options import RunOptions
+
+ALONE = types.SimpleNamespace(main=False)
+ENDED = events.RunStopped(60.0, "success", 8)
+
+
+@pytest.fixture
+def training(monkeypatch, tmp_path) -> run.Training:
+    """A run of the toy task in a process that writes no log."""
+    monkeypatch.setattr(run.benchmarks, "module", lambda benchmark, part: toy)
+    monkeypatch.setattr(run.Training, "_listen", lambda self: None)
+    return run.Training("resnet", toy.config(), RunOptions(result_dir=str(tmp_path)), ALONE)
+
+
+def test_a_signal_before_training_ends_the_run(training) -> None:
+    with pytest.raises(UserError, match="SIGTERM during initialisation: nothing was trained") as error:
+        training._on_signal(signal.SIGTERM, None)
+    assert error.value.exit_code == 143
+
+
+def test_a_signal_while_a_loop_is_replaced_stops_the_next_one(training) -> None:
+    """An elastic run that lost a process has no loop for a while, or one that is already stopping."""
+    training._training = True
+    training._on_signal(signal.SIGTERM, None)
+    training._on_signal(signal.SIGINT, None)
+    loop = training._build(training.config)
+    *_, last = loop.run()
+    assert (last.status, last.reason) == ("aborted", "SIGTERM")
+    *_, last = training._build(training.config).run()
+    assert (last.status, last.reason) == ("aborted", "SIGTERM")
+
+
+def test_data_that_do_not_fit_end_the_log_on_the_clock(training, monkeypatch) -> None:
+    def check_data(self) -> None:
+        raise UserError("train-00001: is damaged")
+
+    monkeypatch.setattr(toy.Task, "check_data", check_data)
+    monkeypatch.setattr(run, "_checker", lambda config: None)
+    whole = run.Run("resnet", toy.config(), training.options, ALONE, [], {})
+    with pytest.raises(UserError, match="train-00001: is damaged"):
+        whole.execute()
+    *_, started, stopped = (json.loads(line.split(" ", 1)[1]) for line in whole.path.open())
+    assert (started["key"], stopped["key"]) == ("run_start", "run_stop")
+    assert stopped["metadata"]["status"] == "aborted"
+    assert stopped["metadata"]["reason"] == "train-00001: is damaged"
+    record = json.loads((whole.folder / "run.json").read_text())
+    assert "aborted" in json.dumps(record)
+
+
+def test_a_peer_that_dies_while_all_leave_changes_nothing(training, monkeypatch) -> None:
+    def close() -> None:
+        raise RuntimeError("a peer is gone")
+
+    training._replicas = types.SimpleNamespace(close=close)
+    monkeypatch.setattr(training, "_events", lambda save: iter([ENDED]))
+    assert training._train() is ENDED
+
+
+def test_a_picture_that_cannot_be_drawn_costs_neither_record_nor_score(
+    training, monkeypatch, tmp_path, capsys
+) -> None:
+    whole = run.Run("resnet", toy.config(), training.options, ALONE, [], {})
+    whole.path.parent.mkdir(parents=True)
+    whole.path.write_text("")
+
+    def draw(path: object) -> None:
+        raise UserError("disk full")
+
+    monkeypatch.setattr(whole.curve, "draw", draw)
+    monkeypatch.setattr(run, "_verdict", lambda path: "passes")
+    assert whole._finish(ENDED) == 0
+    assert "curve    none: disk full" in capsys.readouterr().out
+    record = json.loads((whole.folder / "run.json").read_text())["runs"]["result_0.txt"]
+    assert (record["status"], record["score_minutes"]) == ("success", 1.0)
+
+
+def test_a_log_that_another_run_ends_meanwhile_stays(training) -> None:
+    whole = run.Run("resnet", toy.config(), training.options, ALONE, [], {})
+    whole.path.parent.mkdir(parents=True)
+    whole.path.write_text("a result")
+    with pytest.raises(UserError, match="result_0.txt: another run has just ended there; give another --run"):
+        whole.execute()
+    assert [p.name for p in whole.folder.iterdir()] == [
+        "result_0.txt"
+    ] and whole.path.read_text() == "a result"
+
+
+def test_an_error_after_the_end_leaves_the_result_in_log_and_record(training, monkeypatch, tmp_path) -> None:
+    whole = run.Run("resnet", toy.config(), training.options, ALONE, [], {})
+    log = whole._log = mllog.RunLog(whole.path, whole.config)
+    whole._start = 0
+    whole._record(events.RunStarted(0.0, 0))
+
+    def fail(event: object) -> None:
+        raise UserError("disk full")
+
+    monkeypatch.setattr(whole.kept, "record", fail)
+    with pytest.raises(UserError, match="disk full") as error:
+        whole._record(ENDED)
+    whole._failed(log, error.value)
+    assert '"status": "success"' in whole.path.read_text().splitlines()[-1]
+    record = json.loads((whole.folder / "run.json").read_text())["runs"]["result_0.txt"]
+    assert (record["status"], record["score_minutes"]) == ("success", 1.0)
+
+
+def test_runs_that_end_together_all_have_their_record(tmp_path) -> None:
+    logs = [tmp_path / f"result_{i}.txt" for i in range(8)]
+    for log in logs:
+        log.write_text(log.name)
+    with concurrent.futures.ThreadPoolExecutor(len(logs)) as pool:
+        list(pool.map(lambda log: results.update_run_json(tmp_path, log, {"status": "success"}), logs))
+    assert set(json.loads((tmp_path / "run.json").read_text())["runs"]) == {log.name for log in logs}
+
+
+@pytest.mark.parametrize("runs", [[], None, 3])
+def test_a_run_json_whose_runs_are_no_mapping_is_one_line(tmp_path, runs) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"schema": results.SCHEMA, "runs": runs}))
+    log = tmp_path / "result_0.txt"
+    log.write_text("")
+    with pytest.raises(UserError, match="not a run.json of this version"):
+        results.update_run_json(tmp_path, log, {})
+
+
+def test_an_installed_package_has_no_commit(monkeypatch) -> None:
+    """A repository around site-packages is not the repository of the code."""
+    monkeypatch.setattr(results.files, "INSTALLED", True)
+    assert results.git_state() == {"commit": "", "dirty": True}

@@ -1,0 +1,166 @@
+"""Makes the flags of a command from a frozen dataclass: its parser, its help and its completion. TensorFlow-free.
+
+A field is a flag: its name, type and default, and its meaning under `Attributes:` in the class's docstring. `flag` adds
+choices, bounds, and whether the value is a path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from common.config import fields
+from common.config.overrides import field_types, parse_value, split_overrides
+from common.errors import UserError, near
+
+F = TypeVar("F")
+FOLDER, FILE = "folder", "file"
+
+
+def flag(default: Any, *, choices: Sequence[str] = (), bounds: Sequence[int] = (), path: str = "") -> Any:
+    """Declares a field of a table of flags.
+
+    Args:
+      default: its value where the command line does not give it.
+      choices: the values that it may have; empty for any.
+      bounds: the least value, and the largest one where there is one.
+      path: FOLDER or FILE where the value is a path.
+    """
+    facts = {"choices": tuple(choices), "bounds": tuple(bounds), "path": path}
+    return dataclasses.field(default=default, metadata=facts)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are a UserError, with near names for an unknown flag."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UserError."""
+        unknown = message.partition("unrecognized arguments: ")[2].split(" ")[0].partition("=")[0]
+        known = [name for action in self._actions for name in action.option_strings]
+        hint = near(unknown, known) if unknown.startswith("-") else ""
+        raise UserError(f"{message}{hint}; see {self.prog} --help")
+
+
+def parse(table: type[F], argv: Sequence[str], program: str) -> tuple[F, list[tuple[str, str]]]:
+    """Parses a command line of flags and of `--config.FIELD=VALUE`.
+
+    Args:
+      table: the dataclass of the flags.
+      argv: the words. `--flag=value`, `--flag value`, `-flag`, `--noflag` and `--flag=false` are all understood.
+      program: the command, for messages.
+
+    Returns:
+      (the flags, the overrides [(path, value)] of the configuration).
+
+    Raises:
+      UserError: an unknown flag, or a value that is wrong or missing.
+    """
+    overrides, words = split_overrides(argv)
+    parser = Parser(prog=program, add_help=False, allow_abbrev=False)
+    add(parser, table)
+    known, rest = parser.parse_known_args(list(_canonical(words, field_types(table))))
+    if rest and rest[0].startswith("-"):
+        name = rest[0].lstrip("-").partition("=")[0]
+        raise UserError(
+            f"Unknown command line flag {name!r}{near(name, list(vars(known)))}; see {program} --help"
+        )
+    if rest:
+        raise UserError(f"unexpected argument {rest[0]!r}; flags start with --, see {program} --help")
+    return table(**vars(known)), overrides
+
+
+def add(
+    parser: argparse.ArgumentParser, table: type, choices: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, argparse.Action]:
+    """Adds the flags of a table to a parser.
+
+    Args:
+      parser: the parser.
+      table: the dataclass.
+      choices: {name: values} to complete, of flags whose values depend on more than the table.
+
+    Returns:
+      {name: what the parser does for it}.
+    """
+    meanings, kinds = fields.meanings(table), field_types(table)
+    added = {}
+    for field in dataclasses.fields(table):
+        switch = {"nargs": "?", "const": True} if is_switch(kinds[field.name]) else {}
+        added[field.name] = parser.add_argument(
+            f"--{field.name}",
+            default=field.default,
+            type=_reader(field, kinds[field.name]),
+            choices=(choices or {}).get(field.name) or field.metadata.get("choices") or None,
+            help=meanings[field.name].replace("%", "%%"),  # A % would be a format for argparse.
+            **switch,
+        )
+    return added
+
+
+def paths(table: type) -> dict[str, str]:
+    """Returns {name: FOLDER or FILE} of the flags whose values are paths."""
+    return {f.name: f.metadata["path"] for f in dataclasses.fields(table) if f.metadata.get("path")}
+
+
+def words(table: Any, names: Iterable[str], always: Sequence[str] = ()) -> list[str]:
+    """Returns the flags `names` of a table as words of a command line.
+
+    Those of `always` come first; others are left out at their defaults.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(table)}
+    given = [name for name in names if name not in always and getattr(table, name) != defaults[name]]
+    shown = [name for name in always if getattr(table, name) is not None]
+    return [_word(name, getattr(table, name)) for name in (*shown, *given)]
+
+
+def kind(field: dataclasses.Field, hint: Any) -> str:
+    """Returns the type of a flag in words: "text", "whole number", "switch", "one of a, b"."""
+    if field.metadata.get("choices"):
+        return "one of " + ", ".join(field.metadata["choices"])
+    return "switch" if is_switch(hint) else fields.kind_of(hint).removesuffix(", or none")
+
+
+def is_switch(hint: Any) -> bool:
+    """Whether a flag of this type needs no value."""
+    return hint in (bool, bool | None)
+
+
+def _word(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no{name}"
+    return f"--{name}={value}"
+
+
+def _canonical(words: Iterable[str], kinds: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the words with two dashes before each flag, and `--noflag` as `--flag=false`."""
+    for word in words:
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or not name[:1].isalpha():
+            yield word
+            continue
+        switch = name.removeprefix("no")
+        if name not in kinds and not equals and is_switch(kinds.get(switch)):
+            name, equals, value = switch, "=", "false"
+        yield f"--{name}{equals}{value}"
+
+
+def _reader(field: dataclasses.Field, hint: Any) -> Any:
+    """Returns the function that reads a flag's value from text."""
+    name, known = field.name, field.metadata.get("choices")
+    bounds = field.metadata.get("bounds") or (-math.inf,)
+    least, most = (*bounds, math.inf)[:2]
+
+    def read(text: str) -> Any:
+        value = parse_value(text, hint, name)
+        if known and value not in known:
+            raise UserError(f"--{name}={text}: unknown{near(text, known)}; known: {', '.join(known)}")
+        if isinstance(value, int) and not least <= value <= most:
+            raise UserError(
+                f"--{name}={text}: must be {f'at least {least}' if most == math.inf else f'in [{least}, {most}]'}"
+            )
+        return value
+
+    return read

@@ -1,0 +1,1 @@
+"""Puts the presets before the models and compilers of systems/: `timetotrain forecast`, `systems compile`."""

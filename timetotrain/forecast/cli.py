@@ -1,0 +1,22 @@
+"""python -m systems list | show NAME | detect | validate FILE... | predict BENCHMARK | compile BENCHMARK"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from systems import cli
+from timetotrain.forecast import compile as compile_
+from timetotrain.forecast import predict
+
+_OTHERS = (predict.add, compile_.add)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command of systems/cli.py, `predict` or `compile`; returns the exit status, as systems.cli.main does."""
+    return cli.main(argv, _OTHERS)
+
+
+def parser(*words: str) -> argparse.ArgumentParser:
+    """Returns the parser of all these commands, or that of the one command that `words` name."""
+    return cli.parser(_OTHERS, *words)

@@ -1,0 +1,212 @@
+"""`python -m systems compile BENCHMARK --system=NAME`: what the compilers of absent devices say of a preset's steps.
+
+Without --system, every preset of the benchmark; of `all`, every preset.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from common.config import benchmarks
+from common.errors import UserError, near
+from systems.compile import document, launches, run, series
+from systems.compile.targets import NAMES, kind_of_preset, target
+from timetotrain.forecast import presets
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser's commands."""
+    command = commands.add_parser(
+        "compile", help="compile a preset's steps for its devices, which may be absent"
+    )
+    command.add_argument("benchmark", metavar="BENCHMARK", help=f"{', '.join(benchmarks.NAMES)}, or all")
+    command.add_argument(
+        "--system", help="preset, as in `python -m BENCHMARK --system`; default: all of them"
+    )
+    command.add_argument("--target", metavar="KIND", help=f"another device: {', '.join(NAMES)}")
+    command.add_argument(
+        "--program",
+        default="train",
+        help="which steps: train (the default), eval, both, or one of several shapes, as train-2",
+    )
+    command.add_argument("--export", metavar="DIR", type=Path, help="compile this export, made before")
+    command.add_argument("--keep", metavar="DIR", type=Path, help="put the optimised programs' text here")
+    command.add_argument(
+        "--again",
+        action="store_true",
+        help="of all presets: those compiled before too, where the program is another",
+    )
+    command.add_argument("--json", action="store_true", help="the reports as JSON")
+    command.add_argument(
+        "flags", nargs="*", metavar="-- --config.FIELD=VALUE", help="flags of the export, after --"
+    )
+    command.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.benchmark != "all" and args.benchmark not in benchmarks.NAMES:
+        hint = near(args.benchmark, benchmarks.NAMES)
+        raise UserError(f"{args.benchmark!r} is no benchmark{hint}; known: {', '.join(benchmarks.NAMES)}")
+    for word in args.flags:
+        if not word.startswith("--"):
+            raise UserError(f"{word!r}: a second benchmark is not taken; flags of the export follow `--`")
+    if not re.fullmatch(r"both|(train|eval)(-\d+)?", args.program):
+        raise UserError(f"--program={args.program}: no step; give train, eval, both, or a name as train-0")
+    if not args.system:
+        return _run_all(args)
+    if args.benchmark == "all":
+        raise UserError("--system: goes with one benchmark; leave it out to compile every preset of all")
+    with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
+        folder = args.export or Path(scratch) / "export"
+        kind = args.target or kind_of_preset(_config(args.benchmark, args.system))
+        if args.export:
+            manifest = _manifest(folder)
+        else:
+            run.compiler_python(target(kind, 1).platform)  # Before the export, which takes its time.
+            manifest = run.export(args.benchmark, args.system, folder, args.flags, _say, args.program)
+        goal = target(kind, int(manifest.get("num_replicas", 1)))
+        chosen = [p for p in manifest["programs"] if series.is_wanted(p["name"], args.program)]
+        if not chosen:
+            names = ", ".join(p["name"] for p in manifest["programs"])
+            raise UserError(f"--program={args.program}: not in the export; give one of {names}, or both")
+        reports = {
+            p["name"]: run.compiled(folder, manifest, p, goal, _say, keep=args.keep, benchmark=args.benchmark)
+            for p in chosen
+        }
+    if not (args.export or args.target or args.flags):
+        series.keep(args.benchmark, args.system, kind, args.program, reports, series.lengths(manifest))
+    if args.json:
+        print(json.dumps(reports, indent=1))
+    else:
+        for name, report in reports.items():
+            print("\n".join(lines(name, report)))
+    return 0 if all(report.get("fits") for report in reports.values()) else 1
+
+
+def _run_all(args: argparse.Namespace) -> int:
+    for flag in ("--target", "--export", "--keep", "flags after `--`"):
+        if getattr(args, flag.split()[0].lstrip("-")):
+            raise UserError(f"{flag}: for one preset; give its --system")
+    chosen = presets.CHEAPEST_FIRST if args.benchmark == "all" else (args.benchmark,)
+    known = list(presets.to_compile(chosen))
+    missed = series.compile_all(known, args.program, args.again, _say)
+    if args.json:
+        found = {
+            f"{benchmark} {system}": series.record_of(benchmark, system) for benchmark, system, _ in known
+        }
+        print(json.dumps(found, indent=1))
+    else:
+        print(document.table(known))
+    return 1 if missed else 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _config(benchmark: str, system: str) -> Any:
+    known = presets.of(benchmark)
+    if system not in known:
+        raise UserError(f"--system={system}: unknown{near(system, known)}; known: {', '.join(known)}")
+    return known[system]
+
+
+def _manifest(folder: Path) -> dict:
+    """Reads an export's manifest; raises UserError where it is none, or a program's file is missing."""
+    fix = f"python -m BENCHMARK --export={folder} writes one"
+    try:
+        found = json.loads((folder / "manifest.json").read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"--export={folder}: no export ({type(error).__name__}); {fix}") from error
+    if wrong := _wrong(found):
+        raise UserError(f"--export={folder}: manifest.json: {wrong}; {fix}")
+    for program in found["programs"]:
+        if not (folder / program["file"]).is_file():
+            raise UserError(f"--export={folder}: {program['file']} is missing; {fix}")
+    return found
+
+
+def _wrong(manifest: Any) -> str:
+    """What a manifest lacks that compiling reads; '' where it lacks nothing."""
+    if not isinstance(manifest, dict):
+        return "no object"
+    replicas = manifest.get("num_replicas", 1)
+    if not isinstance(replicas, int) or replicas < 1:
+        return "num_replicas is no positive number"
+    for field in ("programs", "state", "constants"):
+        if not _is_list_of_objects(manifest.get(field)):
+            return f"{field} is no list of objects"
+    if not manifest["programs"]:
+        return "programs is empty"
+    for program in manifest["programs"]:
+        if not all(isinstance(program.get(field), str) for field in ("name", "file")):
+            return "a program has no name or file"
+        for field in ("inputs", "arguments"):
+            if not _is_list_of_objects(program.get(field)):
+                return f"{program['name']}: {field} is no list of objects"
+    return ""
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+
+
+def lines(name: str, report: dict) -> list[str]:
+    """A report as a table of a few lines."""
+    head = f"{name}  {report['topology']}, {report['replicas']} replicas, program {report['digest']}"
+    if "error" in report:
+        return [head, f"  does not compile: {report['error']}"]
+    memory, mib = report["memory"], 2**20
+    parts = ", ".join(
+        f"{part.replace('_', ' ')} {memory[part] / mib:.0f}"
+        for part in ("argument", "temp", "generated_code")
+    )
+    verdict = "fits" if report["fits"] else "DOES NOT FIT"
+    found = [
+        head,
+        f"  memory      {report['needed_bytes'] / mib:.0f} of {report['device_bytes'] / mib:.0f} MiB a device, "
+        f"{verdict} ({parts})",
+    ]
+    if "unread" in report:
+        return [*found, f"  not read    the optimised program's text: {report['unread']}"]
+    if "cycles" in report:
+        kinds = ", ".join(f"{kind} {n / 1e6:.2f}" for kind, n in report["cycles"]["by_kind"].items())
+        found.append(f"  cycles      {report['cycles']['total'] / 1e6:.2f} million ({kinds})")
+        time = report["estimated_ms"]
+        found.append(
+            f"  estimate    {'no clock known' if time is None else f'{time:.2f} ms'} by cycles, "
+            f"{report['optimal_ms']:.2f} ms by flops and bytes; without the exchange"
+        )
+        layers = list(report["cycles"]["by_layer"].items())[:5]
+        found.append("  dearest     " + ", ".join(f"{layer} {n / 1e6:.2f}" for layer, n in layers))
+    if "kernels" in report:
+        calls = ", ".join(f"{call} {n}" for call, n in report["kernels"]["calls"].items()) or "none"
+        types, wide = (
+            ", ".join(f"{k} {n}" for k, n in report["kernels"][part].items()) or "none"
+            for part in ("matrix_types", "wide_matrices")
+        )
+        found.append(f"  kernels     {calls}")
+        found.append(f"  products    {types}; wider than 16 bits: {wide}")
+    if "launches" in report:
+        found += launches.lines(report["launches"])
+    for row in report["collectives"][:8]:
+        size = f"{row['groups']} x {row['group_size']}" if row["group_size"] else "all"
+        found.append(
+            f"  exchange    {row['count']} {row['operation']} over {size}, {row['bytes'] / 1e6:.2f} MB "
+            f"{row['strategy']}"
+        )
+    left = report["copies"]
+    found.append(
+        f"  copies      {left['count']}, {left['bytes'] / 1e6:.1f} MB, {left['cycles'] / 1e6:.2f} million cycles"
+    )
+    found.append(f"  64-bit      {report['wide_arithmetic'] or 'none'}")
+    found.append(
+        f"  compiler    {report['compile_seconds']} s, {report['compiler_gigabytes']} GB, {report['compiler']}"
+    )
+    return found

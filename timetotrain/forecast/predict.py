@@ -1,0 +1,146 @@
+"""Implements `python -m systems predict`. Imports numpy only when it runs, and matplotlib only for --plot."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from common.errors import UserError
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    """Adds the command to those of `python -m systems`."""
+    command = commands.add_parser("predict", help="how long a run takes, and where the time goes")
+    command.set_defaults(run=run)
+    command.add_argument(
+        "benchmark", metavar="BENCHMARK", help="resnet, ssd, maskrcnn, transformer, gnmt, ..."
+    )
+    command.add_argument(
+        "--system", required=True, metavar="NAME", help="a preset, a system, or a system's JSON file"
+    )
+    command.add_argument(
+        "--accelerators", type=int, metavar="N", help="of the system's kind (of TPUs: chips)"
+    )
+    command.add_argument("--batch", type=int, metavar="N", help="global batch")
+    command.add_argument("--partitions", type=int, metavar="N", help="cores that share each example")
+    command.add_argument("--span", type=int, metavar="N", help="examples that share batch-norm statistics")
+    command.add_argument("--wire", choices=("full", "bf16"), help="what gradients travel as")
+    command.add_argument(
+        "--weight-update-sharding",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="1/N of the update each",
+    )
+    command.add_argument(
+        "--formulas", action="store_true", help="the step by formulas, also where its program is compiled"
+    )
+    command.add_argument("--epochs", type=float, metavar="N", help="instead of the published points'")
+    command.add_argument(
+        "--model", metavar="NETWORK", help="another network with known costs, e.g. i3d_3x3x3"
+    )
+    command.add_argument(
+        "--assume", action="store_true", help="take defaults for what the system's JSON must tell"
+    )
+    command.add_argument("--json", action="store_true", help="all of it, in seconds")
+    command.add_argument(
+        "--plot", type=Path, metavar="FILE", help="time to train against accelerators, as a picture"
+    )
+    faults = command.add_argument_group("simulated faults (any of these switches to event simulation)")
+    faults.add_argument(
+        "--simulate", action="store_true", help="simulate the run, even without faults; of any size"
+    )
+    faults.add_argument(
+        "--jitter", type=float, metavar="SIGMA", help="of a worker's step, relative, e.g. 0.02"
+    )
+    faults.add_argument("--stragglers", type=float, metavar="PART", help="part of workers that are slow")
+    faults.add_argument("--slowdown", type=float, metavar="FACTOR", help="of a straggler (default 1.3)")
+    faults.add_argument(
+        "--mtbf", type=float, metavar="HOURS", help="mean time between failures of one worker"
+    )
+    faults.add_argument(
+        "--restart", type=float, metavar="S", help="seconds from a failure to the next step (120)"
+    )
+    faults.add_argument(
+        "--checkpoint", type=float, metavar="S", help="seconds between checkpoints (0: the best)"
+    )
+    faults.add_argument("--save", type=float, metavar="S", help="seconds that a checkpoint takes (5)")
+    faults.add_argument(
+        "--group", type=int, metavar="N", help="workers that wait for each other within a step (all)"
+    )
+    faults.add_argument("--seed", type=int, default=0, help="of the simulation")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the prediction and returns 0.
+
+    Raises:
+      UserError: see workloads.predict and simulate.Faults.
+    """
+    from systems.predict import predictor, report
+    from timetotrain.forecast import workloads
+
+    what_if = predictor.WhatIf(
+        accelerators=arguments.accelerators,
+        batch=arguments.batch,
+        partitions=arguments.partitions,
+        span=arguments.span,
+        wire=arguments.wire,
+        shard_update=arguments.weight_update_sharding,
+        epochs=arguments.epochs,
+        model=arguments.model,
+        formulas=arguments.formulas,
+    )
+    if arguments.seed < 0:
+        raise UserError(f"--seed={arguments.seed}: must not be negative")
+    faults = _faults(arguments)
+    answer = workloads.predict(
+        arguments.benchmark, arguments.system, what_if, arguments.assume, hypothetical=faults is not None
+    )
+    result = _simulated(answer, faults, arguments.seed) if faults else None
+    if arguments.json:
+        content = answer.as_dict() | ({"simulation": result.as_dict()} if result else {})
+        print(json.dumps(content, indent=1))
+    else:
+        print(report.table(answer))
+        if result:
+            print(result.table())
+    if arguments.plot:
+        _plot(arguments.plot, answer)
+    return 0
+
+
+def _faults(arguments: argparse.Namespace):
+    names = ("jitter", "stragglers", "slowdown", "mtbf", "restart", "checkpoint", "save", "group")
+    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    if not given and not arguments.simulate:
+        return None
+    from systems.predict.simulate import Faults
+
+    return Faults(**given)
+
+
+def _simulated(answer, faults, seed: int):
+    from systems.predict import kernel_costs, simulate
+
+    work = answer.work
+    group = max(1, round(work.span / work.micro_batch)) * work.partitions // answer.machine.chip["replicas"]
+    group = group if group > 1 and answer.machine.accelerators % group == 0 else 1
+    # Groups wait for each other at each batch norm, forward and backward.
+    barriers = max(1, 2 * kernel_costs.load(work.network).norm_layers) if group > 1 or faults.group > 1 else 1
+    return simulate.simulate(answer.run, answer.machine.accelerators, faults, seed, group, barriers)
+
+
+def _plot(path: Path, answer) -> None:
+    from systems.predict import plot
+
+    try:
+        plot.time_to_train(path, answer)
+    except ImportError as error:
+        raise UserError(
+            f"--plot={path}: needs matplotlib ({error}); install it, or leave out --plot"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"--plot={path}: cannot write ({error}); give a .png, .svg or .pdf file") from None
+    print(f"Wrote {path}.", file=sys.stderr)

@@ -1,0 +1,28 @@
+"""Lists the benchmarks' presets for systems/, which knows no benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from common.config import benchmarks
+from common.config.schema import RunConfig
+from common.errors import UserError
+from systems.compile.targets import kind_of_preset
+
+# By the work of compiling one program.
+CHEAPEST_FIRST = ("mnist", "ptb", "resnet", "ssd", "maskrcnn", "gnmt", "transformer", "tsm_kinetics")
+
+
+def of(benchmark: str) -> Mapping[str, RunConfig]:
+    """The presets of a benchmark by name; {} where it has none yet."""
+    return getattr(benchmarks.module(benchmark, "presets"), "PRESETS", {})
+
+
+def to_compile(chosen: Sequence[str] = CHEAPEST_FIRST) -> Iterator[tuple[str, str, str]]:
+    """Yields (benchmark, system, kind of device) of every preset whose machine has TPUs or GPUs."""
+    for benchmark in chosen:
+        for system, config in sorted(of(benchmark).items(), key=lambda item: (item[1].num_replicas, item[0])):
+            try:
+                yield benchmark, system, kind_of_preset(config)
+            except UserError:  # A machine without either.
+                continue

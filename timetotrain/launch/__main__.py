@@ -1,0 +1,144 @@
+"""Starts a run's processes: python -m common.launch --replicas=horovod|multiworker --processes=N -- COMMAND"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shlex
+import sys
+from collections.abc import Sequence
+
+from common.errors import UserError
+from timetotrain.flags import Parser
+from timetotrain.launch import plan, settings
+from timetotrain.launch.local import Job, launch
+from timetotrain.launch.watch.loop import Limits
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser; its flags have underscores, as those of the benchmarks."""
+    made = Parser(
+        prog="python -m common.launch",
+        description="Runs COMMAND in several processes that train together, watches them, and ends them all "
+        "when one fails.",
+        epilog="example: python -m common.launch --replicas=horovod --processes=2 -- python -m resnet "
+        "--system=cpu-tiny --data_dir=DIR --replicas=horovod --config.num_replicas=2",
+        allow_abbrev=False,
+    )
+    made.add_argument("--replicas", choices=plan.BACKENDS, required=True, help="how the processes talk")
+    made.add_argument("--processes", type=int, help="how many; on all hosts together")
+    made.add_argument(
+        "--hosts",
+        help="HOST:PROCESSES,... of all machines, or @FILE with lines HOST slots=PROCESSES: start the same command "
+        "on each; or `slurm` within srun (default: this machine)",
+    )
+    made.add_argument(
+        "--launcher", type=int, help="which of --hosts this is, from 0 (default: mpirun's number, else 0)"
+    )
+    made.add_argument("--port", type=int, default=plan.PORT, help="where several hosts meet (%(default)s)")
+    made.add_argument(
+        "--elastic",
+        action="store_true",
+        help="horovod on one machine: when a process is lost, the others go on from the last checkpoint",
+    )
+    made.add_argument(
+        "--min_processes",
+        type=int,
+        default=1,
+        help="with --elastic: least number that must be left (%(default)s)",
+    )
+    made.add_argument(
+        "--settings", default="", metavar="NAME", help="set the variables of systems/launch/NAME.json"
+    )
+    made.add_argument(
+        "--bind",
+        choices=("auto", "off"),
+        default="auto",
+        help="bind each process to the cores and memory next to its GPU, where the host has several memory nodes "
+        "(%(default)s)",
+    )
+    made.add_argument("--print_command", action="store_true", help="print what would be started, and end")
+    for field in dataclasses.fields(Limits):
+        made.add_argument(
+            f"--{field.name}_seconds",
+            type=float,
+            default=field.default,
+            metavar="S",
+            help=_about(field.name) + " (%(default)s)",
+        )
+    made.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    return made
+
+
+def _about(limit: str) -> str:
+    """Returns the line about a field in the docstring of Limits."""
+    lines = [line.strip() for line in (Limits.__doc__ or "").splitlines()]
+    return next(line.partition(": ")[2] for line in lines if line.startswith(limit + ":")).rstrip(".")
+
+
+def job(arguments: argparse.Namespace) -> Job:
+    """Returns the job that the command line describes.
+
+    Raises:
+      UserError: an argument is missing or wrong, or two contradict each other.
+    """
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        raise UserError("no command; put it behind --, as in -- python -m resnet --system=cpu-tiny")
+    if arguments.hosts != "slurm" and arguments.processes is not None and arguments.processes < 1:
+        raise UserError(f"--processes={arguments.processes}: must be at least 1")
+    launcher = plan.launcher_number() if arguments.launcher is None else arguments.launcher
+    if arguments.hosts == "slurm":
+        if not arguments.processes:
+            raise UserError("--hosts=slurm: give --processes too, the number on all hosts")
+        hosts, launcher = plan.slurm_hosts(arguments.processes)
+    elif arguments.hosts:
+        hosts = plan.parse_hosts(arguments.hosts)
+        slots = sum(host.slots for host in hosts)
+        if arguments.processes not in (None, slots):
+            raise UserError(f"--processes={arguments.processes}: --hosts={arguments.hosts} has {slots}")
+    elif arguments.processes:
+        hosts = [plan.Host("localhost", arguments.processes)]
+        launcher = arguments.launcher or 0
+    else:
+        raise UserError("--processes: missing; how many processes shall train?")
+    if not 0 <= launcher < len(hosts):
+        raise UserError(f"--launcher={launcher}: there are {len(hosts)} hosts, numbered from 0")
+    if arguments.elastic and (arguments.replicas != "horovod" or len(hosts) > 1):
+        raise UserError(
+            "--elastic: only with --replicas=horovod on one machine; on several use horovodrun --min-np 1"
+        )
+    limits = Limits(**{f.name: getattr(arguments, f"{f.name}_seconds") for f in dataclasses.fields(Limits)})
+    return Job(
+        arguments.replicas,
+        command,
+        hosts,
+        launcher,
+        arguments.port,
+        limits,
+        arguments.elastic,
+        arguments.min_processes,
+        settings.environment(arguments.settings),
+        arguments.bind == "auto",
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    try:
+        arguments = parser().parse_args(argv)
+        requested = job(arguments)
+        if arguments.print_command:
+            pairs = [f"{name}={value}" for name, value in requested.environment.items()]
+            words = [*(["env", *pairs] if pairs else []), *requested.command]
+            for rank in plan.ranks(requested.hosts):
+                print(f"rank {rank.rank} on {rank.host}: {shlex.join(words)}")
+            return 0
+        return launch(requested)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

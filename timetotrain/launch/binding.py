@@ -1,0 +1,79 @@
+"""Binds each process of a host to the cores and the memory node (NUMA) that are next to its GPU. TensorFlow-free.
+
+The kernel knows the place of a GPU: nvidia-smi tells its address on the PCI bus, /sys the node to which that belongs.
+NVIDIA's submissions bind likewise (mlcommons/training_results_v0.7 NVIDIA/benchmarks/*/implementations/*/bind.sh).
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+
+from common.machine_tools import nvidia_smi
+
+_SYS = pathlib.Path("/sys")
+
+
+def prefixes(processes: int, root: pathlib.Path = _SYS) -> list[list[str]]:
+    """Returns, for each process of this host, the words before its command that bind it; [] for one that is not bound.
+
+    Process i uses GPU i of those that CUDA_VISIBLE_DEVICES shows; a host's only process may use all of them, and is
+    bound where they are next to one node. Nothing is bound where a host has one memory node, where a GPU's node is not
+    known, or where this process may use none of the node's cores.
+
+    Args:
+      processes: of this host.
+      root: where the kernel's files are.
+    """
+    nodes = sorted((root / "devices/system/node").glob("node[0-9]*"))
+    if len(nodes) < 2:
+        return [[]] * processes
+    gpus = gpu_nodes(root)
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if re.fullmatch(r"\d+(,\d+)*", shown):
+        gpus = [gpus[int(number)] for number in shown.split(",") if int(number) < len(gpus)]
+    elif shown:  # Names of GPUs, or parts of them.
+        gpus = []
+    if processes == 1 and len(set(gpus)) > 1:
+        return [[]]
+    return [_words(gpus[i], root) if i < len(gpus) else [] for i in range(processes)]
+
+
+def gpu_nodes(root: pathlib.Path = _SYS) -> list[int]:
+    """Returns the memory node of each GPU, in the order of the PCI bus; -1 where the kernel does not know it."""
+    # nvidia-smi writes eight digits of the domain, /sys four: 00000000:06:00.0 is 0000:06:00.0.
+    form = re.compile(r"0{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
+    found = [form.fullmatch(address.lower()) for (address,) in nvidia_smi("pci.bus_id", seconds=60)]
+    return [_number(root / "bus/pci/devices" / match[1] / "numa_node") for match in found if match]
+
+
+def parse_list(text: str) -> set[int]:
+    """Parses the kernel's list of numbers: "0-2,8" is {0, 1, 2, 8}."""
+    numbers: set[int] = set()
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def _words(node: int, root: pathlib.Path) -> list[str]:
+    try:
+        cores = parse_list((root / f"devices/system/node/node{node}/cpulist").read_text())
+    except OSError:
+        return []
+    usable = sorted(cores & os.sched_getaffinity(0))
+    if not usable:
+        return []
+    listed = ",".join(map(str, usable))
+    if shutil.which("numactl"):
+        return ["numactl", f"--physcpubind={listed}", f"--membind={node}"]
+    # Linux takes memory from the node of the core that first writes to it.
+    return ["taskset", "--cpu-list", listed]
+
+
+def _number(path: pathlib.Path) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return -1

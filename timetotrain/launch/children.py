@@ -1,0 +1,218 @@
+"""Starts child processes that do not outlive the process that started them, however it ends. TensorFlow-free.
+
+Each command runs in a session of its own under a guard, which is this module as a program. The guard passes SIGTERM on
+to all processes that the command started, and kills those left after a grace period; the kernel sends the guard a
+SIGTERM when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from common.errors import UserError
+from timetotrain.launch import procfs
+
+# <linux/prctl.h>
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+GRACE_SECONDS = 60.0  # For the last step and its checkpoint, after SIGTERM.
+ADOPTED_SECONDS = 2.0  # For killed processes to be gone.
+POLL_SECONDS = 0.05
+
+
+class EndedError(UserError):
+    """A signal told this process to end, so its children were ended; the exit code is 128 + the signal's number."""
+
+
+class Children:
+    """Runs child processes and ends them on a signal; threads may start several at the same time.
+
+    Attributes:
+      ended_by: the number of the signal that ended them; 0 while none has.
+    """
+
+    def __init__(self, fix: str = "begin again", grace_seconds: float = GRACE_SECONDS):
+        """
+        Args:
+          fix: what a person can do once a signal has ended the children, for the error message.
+          grace_seconds: between SIGTERM to a child and all it started, and SIGKILL.
+        """
+        self.ended_by = 0
+        self._fix, self._grace_seconds = fix, grace_seconds
+        self._running: set[subprocess.Popen] = set()
+
+    def run(
+        self,
+        command: Sequence[Any],
+        started: Callable[[subprocess.Popen], None] = lambda process: None,
+        **options: Any,
+    ) -> int:
+        """Runs a command; returns its exit status, 128 + the number of the signal where one killed it.
+
+        Args:
+          command: with its arguments.
+          started: called with the guard's process, whose number is that of the command's session.
+          **options: of subprocess.Popen.
+
+        Raises:
+          EndedError: a signal has ended this child or earlier ones.
+        """
+        self._raise_if_ended()
+        process = start(command, self._grace_seconds, **options)
+        self._running.add(process)
+        try:
+            if self.ended_by:  # The signal came before the process was known.
+                process.terminate()
+            started(process)
+            status = process.wait()
+        except BaseException:
+            process.terminate()
+            raise
+        finally:
+            self._running.discard(process)
+        self._raise_if_ended()
+        return exit_status(status)
+
+    @contextlib.contextmanager
+    def ended_by_signals(self) -> Iterator[None]:
+        """Makes SIGTERM and Ctrl-C end the running children, and `run` raise; for the main thread."""
+        before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        self.ended_by = number
+        for process in list(self._running):
+            process.terminate()
+
+    def _raise_if_ended(self) -> None:
+        if self.ended_by:
+            name = signal.Signals(self.ended_by).name
+            raise EndedError(f"{name}: what was running was ended; {self._fix}", 128 + self.ended_by)
+
+
+def start(
+    command: Sequence[Any],
+    grace_seconds: float = GRACE_SECONDS,
+    cwd: str | os.PathLike | None = None,
+    **options: Any,
+) -> subprocess.Popen:
+    """Starts a command under a guard, in a session of its own; SIGTERM to the guard ends both.
+
+    The thread that calls this must live as long as the command: the kernel takes the thread's end for the parent's.
+
+    Args:
+      command: with its arguments.
+      grace_seconds: between SIGTERM and SIGKILL.
+      cwd: the command's folder; by default this process's.
+      **options: of subprocess.Popen.
+    """
+    # The guard starts in the folder from which Python finds this module.
+    home = pathlib.Path(__file__).resolve().parents[__spec__.name.count(".")]
+    guard = [sys.executable, "-m", __spec__.name, os.getpid(), grace_seconds, os.path.abspath(cwd or ".")]
+    return subprocess.Popen(
+        [*map(str, guard), *map(str, command)], cwd=home, start_new_session=True, **options
+    )
+
+
+def exit_status(code: int) -> int:
+    """Returns a shell's exit status for `Popen.returncode`; 128 + the number of the signal where one killed it."""
+    return code if code >= 0 else 128 - code
+
+
+def kill_session(leader: int) -> int:
+    """Kills the living processes of a session; returns how many there were."""
+    members = procfs.session_members(leader)
+    _kill(members)
+    return len(members)
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of what its children leave behind, so that it can end those processes."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_children(seconds: float = ADOPTED_SECONDS) -> int:
+    """Kills this process's children, adopted ones included, and reaps them.
+
+    Args:
+      seconds: how long it tries.
+
+    Returns:
+      How many signals it sent.
+    """
+    sent, deadline = 0, time.monotonic() + seconds
+    while (left := procfs.children_of(os.getpid())) and time.monotonic() < deadline:
+        sent += _kill(left)
+        time.sleep(POLL_SECONDS)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return sent
+
+
+def _kill(pids: Sequence[int]) -> int:
+    """Sends SIGKILL; returns how many processes received it."""
+    sent = 0
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+            sent += 1
+    return sent
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(AttributeError, OSError):  # Not on Linux.
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _guard(parent: int, grace_seconds: float, folder: str, command: Sequence[str]) -> int:
+    """Runs a command in a folder until it, or the parent, ends; returns the exit status."""
+    terminated = []
+
+    def pass_on(*_: Any) -> None:
+        if not terminated:  # The signal to the group comes back to the guard.
+            terminated.append(True)
+            signal.setitimer(signal.ITIMER_REAL, max(grace_seconds, POLL_SECONDS))
+            os.killpg(0, signal.SIGTERM)
+
+    signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
+    signal.signal(signal.SIGTERM, pass_on)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if terminated or os.getppid() != parent:
+        return 128 + signal.SIGTERM
+    try:
+        child = subprocess.Popen(command, cwd=folder)
+    except OSError as error:
+        raise UserError(f"{command[0]}: {error.strerror}; is the command right?") from error
+    if terminated:  # The signal may have come before there was a command.
+        os.killpg(0, signal.SIGTERM)
+    status = child.wait()
+    # Processes that the command started have until the alarm.
+    while terminated and {*procfs.session_members(os.getpid())} - {os.getpid()}:
+        time.sleep(POLL_SECONDS)
+    return exit_status(status)
+
+
+def _main(parent: str, grace_seconds: str, folder: str, *command: str) -> int:
+    try:
+        return _guard(int(parent), float(grace_seconds), folder, command)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

@@ -1,0 +1,260 @@
+"""Makes the command that starts a preset on its machine, for each launcher, from the preset and systems/*.json.
+
+TensorFlow-free. `shape` checks that the preset and the description of its machine agree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from common.config import benchmarks
+from common.config.schema import RunConfig
+from common.errors import UserError
+from common.files import INSTALLED, ROOT
+from timetotrain.flags import flag
+from timetotrain.launch import containers, settings
+
+SBATCH = "timetotrain/launch/slurm.sbatch"  # From the root of a checkout, where commands are started.
+if INSTALLED:
+    SBATCH = str(Path(__file__).with_name("slurm.sbatch"))
+LAUNCHERS = ("none", "local", "slurm", "horovodrun", "mpirun", "tpu-vm")
+# A TPU v3 or v4 chip has two cores. Presets have a replica on each core, on each chip (v4's megacore), or on a part of
+# the cores (v0.7's Transformer on 8,192).
+CORES_PER_CHIP = 2
+# Variables of this environment that mpirun passes on: what finds programs, and what steers the libraries of a run.
+_STEERS = re.compile(r"OMP_NUM_THREADS|CUDA_VISIBLE_DEVICES|(HOROVOD|NCCL|TF|XLA|UCX)_\w+")
+_PASSED_ON = re.compile(rf"PATH|LD_LIBRARY_PATH|PYTHONPATH|{_STEERS.pattern}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a cluster's users choose.
+
+    Attributes:
+      partition: SLURM's partition.
+      account: SLURM's account.
+      time: SLURM's limit of the job, as HH:MM:SS.
+      project: Google Cloud's project of a TPU.
+      zone: Google Cloud's zone of a TPU.
+      container: image in which the run's processes start.
+      container_runtime: what starts the container.
+    """
+
+    partition: str = ""
+    account: str = ""
+    time: str = ""
+    project: str = ""
+    zone: str = ""
+    container: str = ""
+    container_runtime: str = flag("auto", choices=("auto", *containers.RUNTIMES))
+
+    def check(self, launcher_name: str) -> None:
+        """Raises UserError for an option that the launcher does not read."""
+        for names, launcher in ((("partition", "account", "time"), "slurm"), (("project", "zone"), "tpu-vm")):
+            for name in names:
+                if getattr(self, name) and launcher_name != launcher:
+                    raise UserError(
+                        f"--{name}={getattr(self, name)}: LAUNCHER={launcher_name} has no such option; "
+                        f"use LAUNCHER={launcher}, or leave it out"
+                    )
+        if self.container_runtime != "auto" and not self.container:
+            raise UserError(f"--container_runtime={self.container_runtime}: give --container=IMAGE too")
+
+
+NO_OPTIONS = Options()
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """The number of a run's processes and of its hosts.
+
+    Attributes:
+      processes: of the run; one per replica under Horovod, one per host under multiworker, else one in all.
+      hosts: number of machines; 0 where the system's description does not say.
+      accelerators: per host.
+      processes_per_host: 0 where the number of hosts is not known.
+    """
+
+    processes: int
+    hosts: int
+    accelerators: int
+    processes_per_host: int
+
+
+def describe(hardware: str) -> dict[str, str]:
+    """Reads systems/<hardware>.json; "local", the machine this runs on, is one host without a count of accelerators.
+
+    Raises:
+      UserError: no such description.
+    """
+    if hardware == "local":
+        return {"number_of_nodes": "1", "accelerators_per_node": ""}
+    path = ROOT / "systems" / f"{hardware}.json"
+    if not path.exists():
+        raise UserError(
+            f"config.hardware={hardware}: no systems/{hardware}.json; see `python -m systems list`"
+        )
+    return json.loads(path.read_text())
+
+
+def shape(config: RunConfig, system: Mapping[str, str]) -> Shape:
+    """Returns the processes of a configuration on a system, and where they go.
+
+    Raises:
+      UserError: the replicas do not fit the number of hosts or accelerators.
+    """
+    hosts = int(system["number_of_nodes"] or 0)
+    known = system["accelerators_per_node"] != ""
+    accelerators = int(system["accelerators_per_node"] or 0)
+    name = f"config.num_replicas={config.num_replicas}: {config.hardware} has {hosts} hosts"
+    if config.replicas == "tpu":
+        cores = hosts * accelerators * CORES_PER_CHIP
+        if not cores or cores % config.num_replicas:
+            raise UserError(
+                f"{name} of {accelerators} chips; use as many replicas as cores, {cores}, or a divisor"
+            )
+        return Shape(1, hosts, accelerators, 0)
+    if config.replicas == "multiworker":
+        processes = hosts if hosts > 1 or accelerators else config.num_replicas
+        per_host = processes // max(hosts, 1)
+    elif config.replicas == "pjrt":
+        processes, per_host = max(hosts, 1), 1
+    elif config.replicas == "horovod":
+        processes, per_host = config.num_replicas, config.num_replicas // hosts if hosts else 0
+        if hosts and processes % hosts:
+            raise UserError(f"{name}, among which they do not divide; use a multiple of {hosts}")
+    else:
+        return Shape(1, 1, accelerators, 1)
+    if accelerators and known and config.num_replicas != hosts * accelerators:
+        raise UserError(f"{name} of {accelerators} accelerators; use {hosts * accelerators} replicas")
+    return Shape(processes, hosts, accelerators, per_host)
+
+
+def launcher(config: RunConfig, where: Shape) -> str:
+    """Returns the launcher that a preset is meant for: the first of LAUNCHERS that fits."""
+    if config.replicas == "tpu":
+        return "tpu-vm"
+    if config.replicas == "pjrt" and where.processes == 1:
+        return "none"
+    if config.replicas not in ("horovod", "multiworker", "pjrt"):
+        return "none"
+    # The hosts of a TPU have no scheduler of ours: the same command runs on each.
+    return "local" if where.hosts == 1 or config.hardware.startswith("tpu") else "slurm"
+
+
+def command(
+    config: RunConfig,
+    where: Shape,
+    launcher_name: str,
+    program: Sequence[str],
+    options: Options = NO_OPTIONS,
+    environment: Mapping[str, str] = os.environ,
+) -> list[str]:
+    """Returns the command line that starts `program` (python -m resnet ...) in every process of the run.
+
+    hosts.txt names several hosts, a line `NAME slots=PROCESSES` each; every launcher but SLURM reads it.
+
+    Args:
+      config, where: the run, and its processes and hosts.
+      launcher_name: one of LAUNCHERS.
+      program: what each process runs.
+      options: what a cluster's users choose.
+      environment: of this process, of which mpirun and docker pass parts on.
+
+    Raises:
+      UserError: the launcher is unknown, or cannot start this backend or what the options ask for.
+    """
+    if launcher_name not in LAUNCHERS:
+        raise UserError(f"LAUNCHER={launcher_name}: unknown; known: {', '.join(LAUNCHERS)}")
+    options.check(launcher_name)
+    inside: list[str] = []
+    if options.container:
+        program = [containers.PYTHON, *program[1:]]
+        runtime = containers.runtime(options.container_runtime, launcher_name)
+        nvidia = "NVIDIA" in describe(config.hardware).get("accelerator_model_name", "")
+        passed = {name: environment[name] for name in environment if _STEERS.fullmatch(name)}
+        folders = containers.mounts(program, os.getcwd())
+        inside = containers.words(runtime, options.container, folders, nvidia, passed)
+    if launcher_name == "none":
+        return [*inside, *program]
+    if (launcher_name == "tpu-vm") != (config.replicas == "tpu"):
+        fix = "tpu-vm" if config.replicas == "tpu" else "another, or config.replicas=tpu"
+        raise UserError(
+            f"LAUNCHER={launcher_name}: cannot start config.replicas={config.replicas}; use {fix}"
+        )
+    if launcher_name == "tpu-vm":
+        return _tpu_vm(config, where, program, options, environment)
+    if config.replicas not in ("horovod", "multiworker", "pjrt"):
+        raise UserError(
+            f"LAUNCHER={launcher_name}: config.replicas={config.replicas} is one process; use LAUNCHER=none"
+        )
+    if launcher_name == "horovodrun" and config.replicas != "horovod":
+        raise UserError(f"LAUNCHER=horovodrun: cannot start config.replicas={config.replicas}; use local")
+    ours = [program[0], "-m", benchmarks.command("common.launch"), f"--replicas={config.replicas}"]
+    tuned = settings.name_of(config.hardware)
+    count = [f"--processes={where.processes}", *([f"--settings={tuned}"] if tuned else [])]
+    alone = where.hosts == 1
+    if launcher_name == "local":
+        hosts = [] if alone else ["--hosts=@hosts.txt"]
+        return [*inside, *ours, *count, *hosts, "--", *program]
+    if launcher_name == "slurm":
+        wrapped = [*inside, "::"] if inside else []
+        return [*_sbatch(where, options), SBATCH, *wrapped, *ours[3:], *count, "--", *program]
+    if launcher_name == "horovodrun":
+        if inside and not alone:
+            raise UserError(
+                "--container: LAUNCHER=horovodrun starts no containers on several hosts; use mpirun"
+            )
+        hosts = ["-H", f"localhost:{where.processes}"] if alone else ["--hostfile", "hosts.txt"]
+        pairs = [f"{name}={value}" for name, value in settings.environment(tuned, environment).items()]
+        started = ["horovodrun", "--gloo", "-np", str(where.processes), *hosts]
+        return [*inside, *(["env", *pairs] if pairs else []), *started, *program]
+    # mpirun starts one common.launch per host, which starts the host's processes, binds and watches them.
+    hosts = [] if alone else ["--hostfile", "hosts.txt", "--map-by", "ppr:1:node"]
+    placed = [] if alone else ["--hosts=@hosts.txt"]
+    passed_on = [word for name in sorted(environment) if _PASSED_ON.fullmatch(name) for word in ("-x", name)]
+    started = ["mpirun", "-np", str(max(where.hosts, 1)), *hosts, "--bind-to", "none", *passed_on]
+    return [*started, *inside, *ours, *count, *placed, "--", *program]
+
+
+def _sbatch(where: Shape, options: Options) -> list[str]:
+    """Returns sbatch with one task per host, which starts the host's processes; one per process for unknown hosts.
+
+    sbatch waits for the job, so that runs follow each other and their exit status counts. It passes the environment on.
+    """
+    line = ["sbatch", "--wait"]
+    for name in ("partition", "account", "time"):
+        if getattr(options, name):
+            line.append(f"--{name}={getattr(options, name)}")
+    if not where.hosts:
+        return [*line, f"--ntasks={where.processes}"]
+    line += [f"--nodes={where.hosts}", "--ntasks-per-node=1"]
+    return line + ([f"--gpus-per-node={where.accelerators}"] if where.accelerators else [])
+
+
+def _tpu_vm(
+    config: RunConfig, where: Shape, program: Sequence[str], options: Options, environment: Mapping[str, str]
+) -> list[str]:
+    """Returns the command for a slice's first host, from which TensorFlow drives the servers on all hosts."""
+    name = environment.get("TPU_NAME", config.hardware)
+    chosen = {"project": options.project, "zone": options.zone or environment.get("ZONE", "")}
+    flags = [f"--{flag}={value}" for flag, value in chosen.items() if value]
+    variables = [f"TPU_NAME={name}", *(["TPU_LOAD_LIBRARY=0"] if where.hosts > 1 else [])]
+    if options.container:
+        # The container reaches the chips as devices of the host; its folder is the checkout on that host.
+        run = ["sudo", "docker", "run", "--rm", "--init", "--privileged", "--network=host", "--ipc=host"]
+        mounted = "" if INSTALLED else '--volume="$PWD:$PWD" --workdir="$PWD" '
+        each = shlex.join(f"--env={variable}" for variable in variables)
+        remote = f"{shlex.join(run)} {mounted}{each} {shlex.join([options.container, *program])}"
+    else:
+        pairs = [variable.split("=", 1) for variable in variables]
+        remote = " ".join([*(f"{key}={shlex.quote(value)}" for key, value in pairs), shlex.join(program)])
+    folder = "" if INSTALLED else "cd timetotrain && "  # The checkout on that host.
+    ssh = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *flags, "--worker=0"]
+    return [*ssh, f"--command={folder}{remote}"]

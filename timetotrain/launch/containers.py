@@ -1,0 +1,94 @@
+"""Puts a launcher's command into a container: docker, apptainer, or SLURM's pyxis. TensorFlow-free.
+
+A container sees the folder in which the command starts, under the same name, and the folders that the run's flags name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from common.errors import UserError
+
+RUNTIMES = ("docker", "apptainer", "pyxis")
+# Flags of a run whose value is a folder or file on the host.
+PATH_FIELDS = ("init", "backbone", "initial_weights")  # Of a configuration.
+_PATHS = (
+    *("data_dir", "result_dir", "checkpoint_dir", "tensorboard_dir", "init", "evaluate", "export"),
+    *(f"config.{name}" for name in PATH_FIELDS),
+)
+PYTHON = "python"  # Of the images in tools/containers/: their environment is on the PATH.
+
+
+def runtime(name: str, launcher: str) -> str:
+    """Returns the runtime for a launcher; the name "auto" is the launcher's usual one.
+
+    Raises:
+      UserError: the launcher cannot start such containers.
+    """
+    if name == "auto":
+        return {"slurm": "pyxis", "mpirun": "apptainer"}.get(launcher, "docker")
+    fits = {"slurm": ("pyxis", "apptainer"), "mpirun": ("apptainer",), "tpu-vm": ("docker",)}
+    allowed = fits.get(launcher, ("docker", "apptainer"))
+    if name not in allowed:
+        raise UserError(
+            f"--container_runtime={name}: LAUNCHER={launcher} starts {' or '.join(allowed)}; use that"
+        )
+    return name
+
+
+def mounts(flags: Sequence[str], folder: str) -> list[str]:
+    """Returns the host's folders that a run needs: `folder`, and those of its flags that lie elsewhere.
+
+    Args:
+      flags: of the run, as --data_dir=DIR or --data_dir DIR; addresses like gs://... are no folders.
+      folder: where the command starts.
+    """
+    found = [folder]
+    for i, flag in enumerate(flags):
+        name, equals, value = flag.lstrip("-").partition("=")
+        value = value if equals else "".join(flags[i + 1 : i + 2])
+        if (
+            not flag.startswith("-")
+            or name not in _PATHS
+            or not value
+            or "://" in value
+            or value.startswith("-")
+        ):
+            continue
+        path = os.path.join(folder, value)
+        path = path if name.endswith("_dir") else os.path.dirname(path)
+        path = os.path.normpath(path)
+        if not any(path == one or path.startswith(one.rstrip("/") + "/") for one in found):
+            found.append(path)
+    return found
+
+
+def words(
+    name: str, image: str, folders: Sequence[str], nvidia: bool, environment: Mapping[str, str]
+) -> list[str]:
+    """Returns the words before a command that run it in a container; for pyxis, options of srun.
+
+    Args:
+      name: the runtime.
+      image: its image, as the runtime names it.
+      folders: the host's folders that the container sees; the first is where the command starts.
+      nvidia: whether the host's GPUs are passed in.
+      environment: variables that the command shall have; apptainer and pyxis pass all on by themselves.
+    """
+    if name == "pyxis":
+        seen = ",".join(f"{one}:{one}" for one in folders)
+        return [
+            f"--container-image={image}",
+            f"--container-mounts={seen}",
+            f"--container-workdir={folders[0]}",
+        ]
+    if name == "apptainer":
+        seen = [f"--bind={one}" for one in folders]
+        return ["apptainer", "exec", *(["--nv"] if nvidia else []), *seen, f"--pwd={folders[0]}", image]
+    # The host's network and shared memory: for the rendezvous, and for NCCL. Files belong to the user.
+    line = ["docker", "run", "--rm", "--init", "--network=host", "--ipc=host", "--ulimit=memlock=-1"]
+    line += ["--gpus=all"] if nvidia else []
+    line += [f"--user={os.getuid()}:{os.getgid()}"]
+    line += [f"--volume={one}:{one}" for one in folders]
+    return [*line, f"--workdir={folders[0]}", *(f"--env={each}" for each in sorted(environment)), image]

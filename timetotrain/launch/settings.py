@@ -1,0 +1,66 @@
+"""Reads a system's settings of NCCL, Horovod, TensorFlow and XLA: environment variables, sources. TensorFlow-free.
+
+systems/launch/NAME.json is a list of {"variable", "value", "why", "source"}; a family of sizes has one file, so that
+summit-128 takes summit.json, dgx-2h-4 dgx-2h-hosts.json and h100-1 h100-8.json. XLA's flags are
+those that lab/bench/gpu/flags.py wrote from a card's measurement; elsewhere its defaults stand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Mapping
+
+from common.errors import UserError
+from common.files import ROOT
+
+FOLDER = ROOT / "systems" / "launch"
+_FIELDS = ("variable", "value", "why", "source")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """An environment variable of a run's processes: what it does, and where the value comes from."""
+
+    variable: str
+    value: str
+    why: str
+    source: str
+
+
+def name_of(hardware: str) -> str:
+    """Returns the name of a system's settings, NAME of systems/launch/NAME.json; "" where it has none.
+
+    Several hosts of a machine, as dgx-2h-4, may have settings of their own: dgx-2h-hosts.
+    """
+    family = re.sub(r"-\d+$", "", hardware)
+    names = (hardware, f"{family}-hosts", family, f"{family}-8")
+    return next((name for name in names if (FOLDER / f"{name}.json").is_file()), "")
+
+
+def load(name: str) -> list[Setting]:
+    """Reads systems/launch/<name>.json.
+
+    Raises:
+      UserError: there is no such file, or it has another form.
+    """
+    path = FOLDER / f"{name}.json"
+    known = sorted(other.stem for other in FOLDER.glob("*.json"))
+    if name not in known:
+        raise UserError(f"--settings={name}: no systems/launch/{name}.json; known: {', '.join(known)}")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path.relative_to(ROOT)}: {error}; correct the JSON") from error
+    for entry in found if isinstance(found, list) else [found]:
+        texts = isinstance(entry, dict) and all(isinstance(value, str) and value for value in entry.values())
+        if not texts or sorted(entry) != sorted(_FIELDS):
+            raise UserError(f"{path.relative_to(ROOT)}: an entry needs the texts {', '.join(_FIELDS)}")
+    return [Setting(**entry) for entry in found]
+
+
+def environment(name: str, present: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the variables of a system's settings that are not set already; {} for the name ""."""
+    return {each.variable: each.value for each in load(name) if each.variable not in present} if name else {}

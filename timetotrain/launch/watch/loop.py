@@ -1,0 +1,234 @@
+"""Watches the processes of a run until the last one has ended; when one fails, ends the others and names it.
+
+A failure is a process that dies by a signal, reports an error, exits with a status that it did not announce, or
+freezes. A slow process is named, never ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+from timetotrain.launch.children import kill_children
+from timetotrain.launch.watch import slow_worker
+from timetotrain.launch.watch.failure_cause import Cause, find
+from timetotrain.launch.watch.worker import Worker
+
+POLL_SECONDS = 0.5
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Time limits in seconds.
+
+    Attributes:
+      settle: after a failure, the other processes have so long to end by themselves before they are asked to.
+      failure: so long after a failure, processes that are left are killed.
+      grace: so long after a signal, processes that are left are killed; a step and a checkpoint must fit in.
+      stopped: a process that a signal has stopped (SIGSTOP) for so long is frozen.
+      silent: a process without a heartbeat for so long after its first step is frozen.
+      starting: a process without a heartbeat for so long before its first step is frozen.
+      slow: a process that is slower than the others for so long is named.
+    """
+
+    settle: float = 1.5
+    failure: float = 6.0
+    grace: float = 15.0
+    stopped: float = 8.0
+    silent: float = 20.0
+    starting: float = 120.0
+    slow: float = 10.0
+
+
+class Watch:
+    """Forwards the output of the processes, notices failures and ends the run.
+
+    `spare(rank)` says whether the run can go on without a rank that failed; by default it cannot.
+    `output` and `errors` are where rank 0's streams go; the others' go to `errors`, each line with its rank.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        limits: Limits,
+        spare: Callable[[int], bool] = lambda rank: False,
+        output: BinaryIO | None = None,
+        errors: BinaryIO | None = None,
+    ):
+        self.workers, self.limits, self._spare = workers, limits, spare
+        self.signal = 0
+        self.orphans = 0
+        self._output = output or sys.stdout.buffer
+        self._errors = errors or sys.stderr.buffer
+        self._failed_at: float | None = None
+        self._signal_at: float | None = None
+        self._withheld: list[tuple[Worker, bytes]] = []
+        self._slow = slow_worker.Detector(limits.slow)
+
+    def run(self) -> Cause | None:
+        """Watches until no process of the run is left; returns why the run failed, or None."""
+        with self._listening() as selector:
+            while any(worker.running for worker in self.workers):
+                for key, _ in selector.select(POLL_SECONDS):
+                    if isinstance(key.fileobj, socket.socket):
+                        key.fileobj.recv(64)
+                self._take_in(selector)
+                self._judge(time.monotonic())
+        for worker in self.workers:
+            self._forward(worker)
+        self._sweep()
+        cause = find(self.workers, self.signal)
+        for worker, line in self._withheld:
+            if cause is None or worker.rank == cause.rank:
+                self._write(worker, 1, line)
+        for worker in self.workers:
+            worker.close()
+        return cause
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[selectors.BaseSelector]:
+        """Yields a selector that wakes for output, heartbeats, exits and signals."""
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setblocking(False)
+        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        selector = selectors.DefaultSelector()
+        selector.register(ours, selectors.EVENT_READ)
+        for worker in self.workers:
+            for number in (worker.beats.number, worker.exited, *(lines.number for lines in worker.output)):
+                selector.register(number, selectors.EVENT_READ)
+        try:
+            yield selector
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            selector.close()
+            ours.close()
+            theirs.close()
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        self.signal = self.signal or number
+
+    # -- output ---------------------------------------------------------------------------------------------------
+
+    def _take_in(self, selector: selectors.BaseSelector) -> None:
+        for worker in self.workers:
+            worker.listen()
+            self._forward(worker)
+            numbers = [lines.number for lines in (worker.beats, *worker.output) if lines.closed]
+            if worker.reap():
+                numbers.append(worker.exited)
+            for number in numbers:
+                with contextlib.suppress(KeyError):
+                    selector.unregister(number)
+
+    def _forward(self, worker: Worker) -> None:
+        for stream, lines in enumerate(worker.output):
+            for line in lines.read():
+                # Once a process has failed, the others' errors follow from it: they are shown only if one is the cause.
+                if self._failed_at is not None and stream:
+                    self._withheld = [*self._withheld[-500:], (worker, line)]
+                else:
+                    self._write(worker, stream, line)
+
+    def _write(self, worker: Worker, stream: int, line: bytes) -> None:
+        prefix = f"rank {worker.rank}: ".encode() if worker.rank else b""
+        target = self._output if not worker.rank and not stream else self._errors
+        with contextlib.suppress(OSError):  # Nobody reads the output any more; the run goes on.
+            target.write(prefix + line + b"\n")
+            target.flush()
+
+    def say(self, text: str) -> None:
+        """Prints a line of the launcher's own."""
+        with contextlib.suppress(OSError):
+            self._errors.write(text.encode() + b"\n")
+            self._errors.flush()
+
+    # -- failures -------------------------------------------------------------------------------------------------
+
+    def _judge(self, now: float) -> None:
+        for worker in self.workers:
+            self._look(worker, now)
+        running = [worker for worker in self.workers if worker.running]
+        if self._failed_at is not None:
+            if now >= self._failed_at + self.limits.failure:
+                self._kill(running)
+            elif now >= self._failed_at + self.limits.settle:
+                self._ask(running, signal.SIGTERM)
+        elif self._stopping(now):
+            assert self._signal_at is not None
+            if now >= self._signal_at + self.limits.grace:
+                self._kill(running)
+            elif self.signal or now >= self._signal_at + self.limits.settle:
+                # The ranks agree on a last step; those that have not received the signal get it now.
+                self._ask(running, self.signal or signal.SIGTERM)
+        else:
+            for text in self._slow.look(running, now):
+                self.say(text)
+
+    def _stopping(self, now: float) -> bool:
+        if self._signal_at is None and (self.signal or any("signal" in w.told for w in self.workers)):
+            self._signal_at = now
+        return self._signal_at is not None
+
+    def _look(self, worker: Worker, now: float) -> None:
+        """Notices a failure; kills a frozen process, which reacts to nothing else."""
+        if worker.running:
+            worker.frozen = worker.frozen or self._frozen(worker, now)
+            if worker.frozen:
+                worker.kill()
+        failed = worker.frozen or "error" in worker.told
+        if not worker.running:
+            failed = failed or (worker.code != 0 and "result" not in worker.told)
+        if not failed or worker.lost or self._failed_at is not None:
+            return
+        # A failure before the first step ends all processes.
+        trained = worker.told.get("step", -1) >= 0
+        if not trained or self._stopping(now) or not self._spare(worker.rank):
+            self._failed_at = now
+            return
+        self.say(f"warning: {find([worker])}; the others go on without it")
+        worker.lost = True
+        worker.kill()
+
+    def _frozen(self, worker: Worker, now: float) -> str:
+        state, since = worker.state(), worker.stopped_since
+        # A process that is stopped and continued in turn is slow, not frozen: it beats in between.
+        if state != "T" or (since and worker.heard and worker.heard > since):
+            worker.stopped_since = None
+        elif worker.stopped_since is None:
+            worker.stopped_since = now
+        elif now - worker.stopped_since >= self.limits.stopped:
+            return f"is frozen: a signal stopped it {now - worker.stopped_since:.0f} s ago"
+        # Until its first step a process imports and compiles, and may do so without a beat for long.
+        trained = worker.told.get("step", -1) >= 0
+        silent = self.limits.silent if trained else max(self.limits.silent, self.limits.starting)
+        if worker.heard is not None and now - worker.heard >= silent:
+            waits = ", waiting for a disk or a network (state D)" if state == "D" else ""
+            return f"is frozen: no sign of life for {now - worker.heard:.0f} s{waits}"
+        return ""
+
+    def _ask(self, workers: Sequence[Worker], number: int) -> None:
+        for worker in workers:
+            if worker.asked_at is None:
+                worker.ask(number)
+
+    def _kill(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            worker.kill()
+
+    def _sweep(self) -> None:
+        """Kills what the processes left behind: in their sessions, and children that the launcher adopted."""
+        for worker in self.workers:
+            self.orphans += worker.kill()
+        self.orphans += kill_children()

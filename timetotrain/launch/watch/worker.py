@@ -1,0 +1,145 @@
+"""Starts one process of a run and keeps what its launcher knows of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from common.distributed.heartbeat import VARIABLE
+from timetotrain.launch import procfs
+from timetotrain.launch.children import kill_session
+
+CHUNK = 65536
+
+
+class Lines:
+    """Reads a pipe line by line without waiting."""
+
+    def __init__(self, number: int):
+        self.number, self._rest, self.closed = number, b"", False
+        os.set_blocking(number, False)
+
+    def read(self) -> Iterator[bytes]:
+        """Yields the lines that have arrived, and an unfinished last one when the pipe has ended."""
+        while not self.closed:
+            try:
+                data = os.read(self.number, CHUNK)
+            except BlockingIOError:
+                break
+            if not data:
+                self.close()
+                if self._rest:
+                    yield self._rest
+                return
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            yield from lines
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            os.close(self.number)
+
+
+class Worker:
+    """A started process, in a session of its own, so that all it starts can be ended with it.
+
+    Attributes:
+      told: facts that the process has sent, by name ("step", "log", "error", "lost", "signal", "result").
+      heard: when it last sent anything, in monotonic seconds; None before the first time.
+      asked_at: when the launcher first asked it to end.
+      lost: it failed, and the run goes on without it.
+      code: the exit status, or minus the number of the signal that killed it; None while it runs.
+    """
+
+    def __init__(self, rank: int, command: Sequence[str], environment: Mapping[str, str]):
+        self.rank = rank
+        beats, write = os.pipe()
+        try:
+            self.process = subprocess.Popen(
+                command,
+                env={**environment, VARIABLE: str(write)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=(write,),
+            )
+        finally:
+            os.close(write)
+        self.beats = Lines(beats)
+        self.output = [Lines(os.dup(stream.fileno())) for stream in self._streams()]
+        for stream in self._streams():
+            stream.close()
+        self.exited = os.pidfd_open(self.process.pid)
+        self.told: dict[str, Any] = {}
+        self.told_at: dict[str, float] = {}
+        self.heard: float | None = None
+        self.stopped_since: float | None = None
+        self.frozen = ""
+        self.lost = False
+        self.code: int | None = None
+        self.ended_at = 0.0
+        self.asked_at: float | None = None
+
+    def _streams(self) -> tuple[Any, Any]:
+        return self.process.stdout, self.process.stderr
+
+    @property
+    def running(self) -> bool:
+        return self.code is None
+
+    def listen(self) -> None:
+        """Reads the facts that the process has sent."""
+        for line in self.beats.read():
+            with contextlib.suppress(ValueError):
+                facts = json.loads(line)
+                now = self.heard = time.monotonic()
+                for name, value in facts.items():
+                    if name in ("error", "signal"):  # The first one is the cause.
+                        self.told.setdefault(name, value)
+                    else:
+                        self.told[name] = value
+                    self.told_at.setdefault(name, now)
+
+    def reap(self) -> bool:
+        """Collects the exit status; returns whether the process has ended since the last call."""
+        if self.code is not None or self.process.poll() is None:
+            return False
+        self.listen()
+        self.code, self.ended_at = self.process.returncode, time.monotonic()
+        # A shell exits with 128 + the number of the signal that killed its command.
+        if "result" not in self.told and _is_signal(self.code - 128):
+            self.code = 128 - self.code
+        return True
+
+    def state(self) -> str:
+        """Returns the kernel's letter for the process that beats: R, S, D, T (stopped by a signal), Z; "" when gone."""
+        return procfs.state(self.told.get("pid", self.process.pid))
+
+    def ask(self, number: int) -> None:
+        """Sends a signal to the process that beats, not to the shell around it, nor to its own workers."""
+        self.asked_at = self.asked_at or time.monotonic()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self.told.get("pid", self.process.pid), number)
+
+    def kill(self) -> int:
+        """Kills the process and all that it started. Returns how many there were."""
+        if self.running:
+            self.asked_at = self.asked_at or time.monotonic()
+        return kill_session(self.process.pid)
+
+    def close(self) -> None:
+        for pipe in (self.beats, *self.output):
+            pipe.close()
+        os.close(self.exited)
+
+
+def _is_signal(number: int) -> bool:
+    """Whether a signal has this number; none has 127, for an exit status of 255 (ssh, `sys.exit(-1)`)."""
+    return number in {int(each) for each in signal.Signals}

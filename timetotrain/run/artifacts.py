@@ -1,0 +1,126 @@
+"""Keeps what a run leaves beside its log: the history, the best checkpoint, TensorBoard's events, the summary."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from common.config.clock import Clock
+from common.config.schema import RunConfig
+from common.errors import UserError
+from common.train import checkpoint_file, events
+from timetotrain.run import best, history
+from timetotrain.run.options import RunOptions
+from timetotrain.run.progress import duration, number
+
+
+class Kept:
+    """Call `begin` when the first step is known, `record` with each event, `saved` after a checkpoint, then `close`."""
+
+    def __init__(self, config: RunConfig, options: RunOptions, path: pathlib.Path):
+        """`path` is that of the history, beside the log."""
+        self._config, self._path = config, path
+        self._tensorboard_dir = options.tensorboard_dir
+        self._checkpoints = pathlib.Path(options.checkpoint_dir) if options.checkpoint_dir else None
+        self.history: history.History | None = None
+        self._tensorboard: Any = None
+        self._first = 0  # The number of evaluations of earlier runs.
+
+    def begin(self, start: int) -> None:
+        """Opens the files; `start` is the step that the run resumes from."""
+        earlier: list[history.Record] = []
+        if start and self._checkpoints:
+            earlier = history.until(history.read(self._checkpoints / history.NAME), start)
+        listeners = []
+        if self._tensorboard_dir:
+            from timetotrain.run.tensorboard import Writer
+
+            self._tensorboard = Writer(pathlib.Path(self._tensorboard_dir), self._config.quality, start)
+            listeners.append(self._tensorboard)
+        self.history = history.History(self._config, self._path, _rates(self._config), earlier, listeners)
+        self._first = len(self.history.evaluations)
+
+    def record(self, event: events.Event) -> None:
+        """Keeps the records of an event, and points to the best checkpoint."""
+        if self.history is None:
+            return
+        self.history.record(event)
+        if isinstance(event, events.Evaluated):
+            self._point()
+
+    def saved(self) -> None:
+        """Notes that a checkpoint was saved."""
+        if self.history is not None and self._checkpoints:
+            self.history.save(self._checkpoints)
+            self._point()
+
+    def protected(self, step: int) -> set[int]:
+        """Returns the steps of checkpoints that must stay when that of `step` is saved."""
+        if self.history is None:
+            return set()
+        steps = [*self._steps(), step]
+        return best.protected(self._config.quality, self.history.evaluations, steps)
+
+    def close(self) -> None:
+        """Writes what is left."""
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+            self._tensorboard = None
+        if self.history is not None and self._checkpoints and self._steps():
+            self.history.save(self._checkpoints)
+
+    def summary(self) -> list[str]:
+        """Returns the lines that end the run's output: the best checkpoint, and one for each evaluation."""
+        if self.history is None:
+            return []
+        evaluations, lines = self.history.evaluations, []
+        found = best.best(self._config.quality, evaluations, self._steps())
+        if found and self._checkpoints:
+            quality = self._config.quality.shown(found["value"])
+            lines.append(
+                f"best     {self._checkpoints / checkpoint_file.BEST} ({quality} after epoch {found['epoch']})"
+            )
+        losses = {r["step"]: r["loss"] for r in self.history.records if r["kind"] == "train"}
+        top = best.best(self._config.quality, evaluations, [e["step"] for e in evaluations])
+        for record in evaluations:
+            loss = f", loss {number(losses[record['step']])}" if record["step"] in losses else ""
+            mark = ", the best" if record is top else ""
+            lines.append(
+                f"epoch {record['epoch']:>4}  {self._config.quality.shown(record['value'])}{loss}, "
+                f"step {record['step']}, {duration(record['seconds'])}{mark}"
+            )
+        return lines
+
+    def _point(self) -> None:
+        if self._checkpoints is None or self.history is None:
+            return
+        found = best.best(self._config.quality, self.history.evaluations, self._steps())
+        if found:
+            try:
+                best.point(self._checkpoints, f"checkpoint_{found['step']:08d}.npz")
+            except OSError as error:
+                path = self._checkpoints / checkpoint_file.BEST
+                raise UserError(f"{path}: cannot write: {error.strerror}; free some space there") from error
+
+    def _steps(self) -> list[int]:
+        if self._checkpoints is None:
+            return []
+        return [checkpoint_file.step_of(path) for path in checkpoint_file.checkpoints(self._checkpoints)]
+
+
+def _rates(config: RunConfig) -> Any:
+    """Returns a function of steps that gives their learning rates."""
+    import tensorflow as tf
+
+    from common.optim import schedules
+
+    clock = Clock.of(config)
+    rate = schedules.learning_rate(
+        config.schedule, config.optimizer.base_learning_rate, clock.steps_per_epoch, clock.train_steps
+    )
+
+    def rates(steps: Sequence[int]) -> Sequence[float]:
+        return rate(tf.constant(list(steps))).numpy().tolist()
+
+    return rates

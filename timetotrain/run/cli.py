@@ -1,0 +1,150 @@
+"""Runs `python -m BENCHMARK FLAGS`, the process that trains: `python -m resnet --system=cpu-tiny --data_dir=DIR`.
+
+TensorFlow is imported only once the arguments have proved sound.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from common.config import backend, benchmarks
+from common.config.schema import RunConfig
+from common.distributed import heartbeat
+from common.distributed import process as processes
+from common.errors import PeerLostError, UserError
+from timetotrain import flags
+from timetotrain.run import closed_division, request
+from timetotrain.run import help as helps
+from timetotrain.run.options import BenchmarkFlags
+
+
+def main(benchmark: str, argv: Sequence[str] | None = None) -> None:
+    """Runs the command line of `benchmark`, a package with config.py and task.py; does not return."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    heartbeat.start()
+    program = f"python -m {benchmarks.command(benchmark)}"
+    try:
+        if helps.asked(words):
+            helps.print_help(benchmark, BenchmarkFlags, program, words)
+            sys.stdout.flush()
+            os._exit(0)
+        code = run(benchmark, *flags.parse(BenchmarkFlags, words, program))
+    except PeerLostError as error:  # The launcher knows the cause better.
+        _fail(str(error), error.exit_code, lost=True)
+    except UserError as error:
+        _fail(str(error), error.exit_code)
+    except BrokenPipeError:  # The reader of the output has closed it.
+        os._exit(141)
+    except Exception as error:
+        if processes.here().count == 1:
+            raise
+        # The interpreter's own exit can wait for the other processes while they wait for this one.
+        traceback.print_exc()
+        _fail(f"{type(error).__name__}: {str(error).partition(os.linesep)[0]}", 1)
+    heartbeat.tell(result=code)
+    # TensorFlow's threads can keep a finished process alive; nothing is left to flush but the streams.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _fail(message: str, code: int, lost: bool = False) -> None:
+    """Ends this process at once, since others may wait for it. The launcher, where there is one, prints the message."""
+    if not heartbeat.tell(**{"lost" if lost else "error": message}):
+        print(f"{processes.here().prefix}error: {message}", file=sys.stderr, flush=True)
+    os._exit(code)
+
+
+def run(benchmark: str, options: BenchmarkFlags, overrides: Sequence[tuple[str, str]]) -> int:
+    """Does what the flags ask for; returns the exit status.
+
+    Raises:
+      UserError: the configuration or the data are wrong, or the run cannot go on.
+    """
+    options = request.with_system(options)
+    config, chosen = request.configure(benchmark, options, overrides)
+    hyperparameters, said = benchmarks.module(benchmark, "presets").hyperparameters, request.said(chosen)
+    if options.describe:
+        from common.train.describe import describe
+
+        task = benchmarks.module(benchmark, "task").Task(config, None)
+        print(json.dumps({**describe(task, hyperparameters(config)), **said}, indent=2))
+        return 0
+    if options.dry_run:
+        return _dry_run(benchmarks.module(benchmark, "task").Task(config, None), said)
+    if options.export:
+        return _export(benchmarks.module(benchmark, "task").Task, config, options)
+    if not options.system:
+        raise request.no_system(benchmark, options.data_dir)
+    request.check_data_dir(options.data_dir, benchmark)
+    if options.evaluate:
+        task = benchmarks.module(benchmark, "task").Task(config, options.data_dir)
+        return _evaluate(task, options.evaluate)
+    from timetotrain.run import run
+
+    preset = request.preset(benchmark, options)
+    closed_division.check(config, preset, hyperparameters)
+    process = processes.of(config)
+    taken = config.replicas != preset.replicas and not backend.given(options.replicas, overrides)
+    if process.main and taken and not chosen:
+        print(backend.TAKEN, file=sys.stderr)
+    if not options.allow_cpu:
+        from timetotrain.run import devices
+
+        devices.check(config)
+    if not process.main:
+        return run.Training(benchmark, config, options, process).execute()
+    facts = {"config_overrides": closed_division.overrides(config, preset), **said}
+    return run.Run(benchmark, config, options, process, hyperparameters(config), facts).execute()
+
+
+def _evaluate(task: Any, checkpoint: str) -> int:
+    from timetotrain.run import evaluate_checkpoint
+
+    quality = evaluate_checkpoint.evaluate(task, checkpoint)
+    if processes.of(task.config).main:
+        print(json.dumps({"quality": quality.value, **quality.details}))
+    return 0
+
+
+def _export(task_of: Any, config: RunConfig, options: BenchmarkFlags) -> int:
+    from common.export import write
+    from common.export.steps import to_export
+
+    task = task_of(to_export(config), None)
+    write.write(
+        task,
+        config,
+        options.export,
+        options.export_reference,
+        lambda line: print(line, file=sys.stderr),
+        options.export_programs,
+        options.export_values,
+    )
+    return 0
+
+
+def _dry_run(task: Any, said: dict[str, Any]) -> int:
+    from common.distributed import replicas
+    from common.train.loop import Loop
+    from timetotrain.run import allocator, step_errors
+
+    allocator.keep_freed_by_steps(task.config)
+    process, started = processes.of(task.config), time.time()
+    backend = replicas.make(task.config)
+    with step_errors.steps_explained(backend, "global_batch_size"):
+        loop = Loop(task, backend)
+        built = time.time()
+        loss, seconds = loop.one_step()
+        backend.close()
+    if process.main:
+        seconds = {"build_seconds": built - started, "step_seconds": seconds}
+        print(json.dumps({"loss": loss, **seconds, "compiled": str(loop.compiled), **said}))
+    return 0

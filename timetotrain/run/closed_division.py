@@ -1,0 +1,135 @@
+"""Checks what a run logged as `closed` changes of its preset, and says what it starts from. TensorFlow-free.
+
+The closed division compares systems, not models: a submitter chooses hardware, numerics and the hyperparameters that
+the rules list. A field that describes the system or the problem says so in its metadata (`system_field`, `rule_field`
+of common/config/closed_fields.py). Of the other fields, a closed run may change those with a key in the benchmark's
+rule files: the log's header shows them, and the checker judges them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from common import files
+from common.config.closed_fields import closed_rule
+from common.config.schema import RunConfig
+from common.errors import UserError
+
+C = TypeVar("C", bound=RunConfig)
+Hyperparameters = Callable[[Any], Sequence[tuple[str, Any, Any]]]
+
+
+def overrides(config: RunConfig, preset: RunConfig) -> dict[str, Any]:
+    """Returns {path: value} of the fields in which `config` differs from `preset`, in their order."""
+    preset_values = dict(_flat(preset))
+    return {path: value for path, value in _flat(config) if value != preset_values[path]}
+
+
+def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _flat(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, value
+
+
+def check(config: C, preset: C, hyperparameters: Hyperparameters) -> None:
+    """Refuses to log a run as closed where its changes escape the closed rules.
+
+    Raises:
+      UserError: the division is closed, and a field differs from the preset that the rules do not free, or the run
+        starts from random weights where the rules demand a trained network.
+    """
+    if config.division != "closed":
+        return
+    fix = "leave it to the preset, or log the run as --config.division=open"
+    fixed = not_freed(config, preset, hyperparameters)
+    if fixed:
+        names = ", ".join(f"config.{name}={value}" for name, value in fixed.items())
+        raise UserError(
+            f"{names}: the closed rules of {config.benchmark} {config.ruleset} do not free this from preset "
+            f"{preset.system}; {fix}"
+        )
+    if config.starts_from and not config.initial_weights_file:
+        raise UserError(
+            f"config.{config.weights_field}: a closed run of {config.benchmark} starts from {config.starts_from}, not "
+            f"from random weights; give --config.{config.weights_field}=FILE, or log the run as --config.division=open"
+        )
+
+
+def not_freed(config: C, preset: C, hyperparameters: Hyperparameters) -> dict[str, Any]:
+    """Returns those `overrides` that neither describe the system nor change a line that the closed rules demand."""
+    header = _judged(config, hyperparameters)
+
+    def free(path: str) -> bool:
+        rule = closed_rule(type(config), path)
+        if rule or path == config.weights_field:
+            return rule != "fixed"
+        try:
+            return _judged(_with_field_of(config, preset, path), hyperparameters) != header
+        except UserError:  # The preset's value does not fit the other fields, so no header shows the change.
+            return False
+
+    return {path: value for path, value in overrides(config, preset).items() if not free(path)}
+
+
+def _judged(config: RunConfig, hyperparameters: Hyperparameters) -> dict[str, Any]:
+    """Returns the header's values that the benchmark's closed rules demand."""
+    from compliance.log import rules
+
+    own = rules.benchmark_section(config.ruleset, "closed", config.benchmark)
+    names = [n for n in rules.names(config.ruleset) if n == own or n.startswith(own + "_")]
+    keys = {key for name in names for key in rules.compiled(config.ruleset, name)}
+    header = {key: (value, metadata) for key, value, metadata in hyperparameters(config)}
+    header |= {"train_samples": config.num_train_examples, "eval_samples": config.num_eval_examples}
+    return {key: value for key, value in header.items() if key in keys}
+
+
+def _with_field_of(config: C, other: C, path: str) -> C:
+    """Returns `config` with the field at `path` taken from `other`."""
+    head, _, rest = path.partition(".")
+    value = getattr(other, head)
+    if rest:
+        value = _with_field_of(getattr(config, head), value, rest)
+    return dataclasses.replace(config, **{head: value})
+
+
+def initial_weights(config: RunConfig) -> Any:
+    """Returns what the run starts from, for its log: "random", or {"file": name, "sha256": of its content}.
+
+    A TensorFlow checkpoint is several files, hashed one after the other in the order of their names. A file in an
+    object store is not hashed.
+
+    Raises:
+      UserError: no such file.
+    """
+    path = config.initial_weights_file
+    if not path:
+        return "random"
+    name = path.rstrip("/").rpartition("/")[2]
+    if "://" in path:
+        return {"file": path}
+    try:
+        found = files.sha256(*_files(pathlib.Path(path)))
+    except OSError as error:
+        field = "init" if config.init else config.weights_field
+        raise UserError(f"config.{field}={path}: {error.strerror}; name a file that exists") from error
+    return {"file": name, "sha256": found}
+
+
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+    """Returns a file, a folder's files, or those of a TensorFlow checkpoint, PATH.index and PATH.data-*."""
+    if path.is_dir():
+        found = [p for p in path.iterdir() if p.is_file()]
+    else:
+        parts = path.parent.glob("*") if path.parent.is_dir() else ()
+        stems = (path.name + ".index", path.name + ".data-")
+        found = [p for p in parts if p.name == path.name or p.name.startswith(stems)]
+    if not found:
+        raise FileNotFoundError(2, os.strerror(2), str(path))
+    return sorted(found)

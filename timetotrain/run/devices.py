@@ -1,0 +1,114 @@
+"""Asks for a preset's GPUs before the clock: a run that lacks them ends in one line instead of training on the CPU."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+from importlib import metadata
+
+from common.config import hardware
+from common.config.schema import RunConfig
+from common.errors import UserError
+from timetotrain.launch import commands
+
+_DRIVER = pathlib.Path("/proc/driver/nvidia/version")
+_GO_ON = "--allow_cpu trains without"
+# Of a kind of device: the packages of which one is jax's runtime for it, and what installs it.
+_RUNTIMES = {
+    "NVIDIA": (("jax-cuda13-plugin", "jax-cuda12-plugin"), "run `make gpu`"),
+    "TPU": (("libtpu",), "pip install 'jax[tpu]' of jax's version here"),
+}
+
+
+def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
+    """Checks that this process sees the GPUs that its replicas need.
+
+    Args:
+      config: `hardware` names the machine's description, systems/*.json; "local" and TPUs are not checked.
+      driver: the file in which the NVIDIA driver says its version.
+
+    Raises:
+      UserError: TensorFlow sees fewer GPUs than this host's processes need, Horovod is built without NCCL, or jax has
+        no runtime for the machine's devices, or sees no GPU.
+    """
+    accelerator = commands.describe(config.hardware).get("accelerator_model_name", "")
+    if config.replicas == "pjrt":
+        _check_jax(config, accelerator)
+        return
+    if "NVIDIA" not in accelerator or config.replicas == "tpu":
+        return
+    import tensorflow as tf
+
+    needed, seen = needed_here(config), len(tf.config.list_physical_devices("GPU"))
+    if seen < needed:
+        raise UserError(
+            f"config.hardware={config.hardware}: this host's processes need {needed} GPUs ({accelerator}), TensorFlow "
+            f"sees {seen}: {_why(driver) if not seen else 'start fewer processes here'}; {_GO_ON}"
+        )
+    if config.replicas == "horovod" and config.num_replicas > 1:
+        _check_nccl()
+
+
+def _check_jax(config: RunConfig, accelerator: str) -> None:
+    """Checks that jax has the runtime of the machine's devices and sees GPUs; else it would take the CPU."""
+    for kind, (packages, fix) in _RUNTIMES.items():
+        if kind in accelerator and not any(map(_installed, packages)):
+            raise UserError(
+                f"config.hardware={config.hardware}: jax has no runtime for its devices ({accelerator}) here; {fix}; "
+                f"{_GO_ON}"
+            )
+    if "NVIDIA" in accelerator and not hardware.jax_gpus():
+        raise UserError(
+            f"config.hardware={config.hardware}: jax sees no GPU ({accelerator}) here: nvidia-smi lists none, or a GPU "
+            "or driver too old for jax's CUDA (`make gpu CUDA=12`), or a variable hides them; "
+            f"{_GO_ON}"
+        )
+
+
+def _installed(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def needed_here(config: RunConfig) -> int:
+    """Returns how many GPUs this process must see for the replicas of its host."""
+    if config.replicas == "mirrored":
+        return config.num_replicas
+    if config.replicas == "multiworker":
+        return 1  # The strategy takes each GPU that a process sees.
+    # A scheduler that binds each process to its GPU shows it no other.
+    bound = re.fullmatch(r"\d+|GPU-[\w-]+", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    return 1 if bound else int(os.environ.get("HOROVOD_LOCAL_SIZE", "1"))
+
+
+def _why(driver: pathlib.Path) -> str:
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} hides them; unset it"
+    import tensorflow as tf
+
+    built = tf.sysconfig.get_build_info()
+    if not built.get("is_cuda_build"):
+        return "TensorFlow is built without CUDA; run `make gpu-tf`"
+    try:
+        version = re.search(r"\s(\d+\.[\d.]+)\s", driver.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return "no NVIDIA driver is loaded; choose a preset of this machine, or --system=here"
+    cuda, cudnn = built.get("cuda_version", "?"), built.get("cudnn_version", "?")
+    return (
+        f"the driver is {version[1] if version else 'unknown'}, TensorFlow is built for CUDA {cuda} and cuDNN {cudnn}; "
+        "run `make gpu-tf` for these libraries, or install a newer driver"
+    )
+
+
+def _check_nccl() -> None:
+    import horovod.tensorflow as hvd
+
+    if not hvd.nccl_built():
+        raise UserError(
+            "--replicas=horovod: Horovod is built without NCCL, so gradients would go through the CPUs; run "
+            "`HOROVOD_GPU_OPERATIONS=NCCL tools/horovod/build.sh` where CUDA's toolkit and NCCL are; --allow_cpu sums "
+            "through the CPUs"
+        )

@@ -1,0 +1,53 @@
+"""Evaluates a checkpoint: `python -m BENCHMARK --system=NAME --data_dir=DIR --evaluate=CHECKPOINT`.
+
+This serves to choose among the checkpoints of a run (`--keep_checkpoints`), and to evaluate them on other data than the
+run's (`--config.data…=…`). Nothing is logged: an evaluation by hand is not a result.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from common.distributed import replicas as backends
+from common.errors import UserError
+from common.train import checkpoint, checkpoint_file
+from common.train.evaluation_pool import quality_explained
+from common.train.loop import Loop
+from common.train.task import Quality, Task
+from timetotrain.run import allocator
+from timetotrain.run.step_errors import steps_explained
+
+
+def evaluate(task: Task, path: str | os.PathLike) -> Quality:
+    """Evaluates the weights of a checkpoint on the task's evaluation data, on the replicas of its configuration.
+
+    Args:
+      task: of a configuration with the network of the run that saved; batches, data and decoding may differ.
+      path: a checkpoint file, or a folder, whose newest checkpoint is evaluated.
+
+    Returns:
+      The quality as the run would have computed it.
+
+    Raises:
+      UserError: the checkpoint is missing, damaged or of another network; the data are damaged, memory is too small,
+        or the outputs do not add up.
+    """
+    task.check_input()
+    task.check_data()
+    allocator.keep_freed_by_steps(task.config)
+    replicas = backends.make(task.config)
+    with steps_explained(replicas, "eval_batch_size", task.diagnose):
+        loop = Loop(task, replicas)
+        checkpoint.restore_weights(loop.state, _file(pathlib.Path(path)))
+        sums, arrays = loop.evaluate()
+        replicas.close()
+    with quality_explained():
+        return task.quality(sums, arrays)
+
+
+def _file(path: pathlib.Path) -> pathlib.Path:
+    found = checkpoint_file.checkpoints(path) if path.is_dir() else [path]
+    if not found or not found[-1].is_file():
+        raise UserError(f"--evaluate={path}: no checkpoint there; name a checkpoint_*.npz, or its folder")
+    return found[-1]

@@ -1,0 +1,189 @@
+"""Keeps evaluated examples as pictures beside a run's log: what the network says of them, and whether that is right.
+
+examples_<i>/ has the pictures and examples.json, made anew after each evaluation. About half of the examples are wrong
+ones, where there are so many. TensorFlow-free, but for the batches and the network that it is given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from common import files
+from common.errors import UserError
+
+NAME = "examples.json"
+# Of so many times the wanted examples, some are chosen.
+LOOKED_AT = 4
+# A detection counts from this score on, and finds an object of its class from this overlap on, as AP50.
+SCORE, OVERLAP = 0.5, 0.5
+SIDE = 240  # Least side of a picture, in pixels.
+_TRUE, _RIGHT, _WRONG = (255, 255, 255), (60, 200, 90), (235, 60, 60)
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A picture (uint8 [H, W, 3]), what the network says of it, and whether that is right.
+
+    `boxes`: (ymin, xmin, ymax, xmax in parts of the picture, label, colour).
+    """
+
+    image: np.ndarray
+    right: bool
+    text: str
+    boxes: Sequence[tuple[Sequence[float], str, tuple[int, int, int]]] = ()
+
+
+class Looker:
+    """Looks at the same evaluation examples after each evaluation."""
+
+    def __init__(self, loop: Any, folder: pathlib.Path, count: int):
+        """`loop` is a run's, on a single replica.
+
+        Raises:
+          UserError: the benchmark has no pictures, or the run has several replicas.
+        """
+        task = loop.task
+        if not task.has_pictures:
+            raise UserError(
+                f"--examples={count}: {loop.config.benchmark} has no pictures to keep; leave it out"
+            )
+        if loop.config.replicas != "single":
+            raise UserError(f"--examples={count}: needs --replicas=single, not {loop.config.replicas}")
+        self._loop, self._folder, self._count = loop, folder, count
+        # Read when they are needed: some are in the data, which a run may not touch before the clock.
+        self._names: Sequence[str] | None = None
+        self._truth: Any = None
+        self._batches: list[Any] | None = None
+
+    def look(self, step: int) -> None:
+        """Writes the examples of the present weights."""
+        if self._batches is None:
+            self._batches = list(self._loop.first_eval_batches(LOOKED_AT * self._count))
+        found = [e for batch in self._batches for e in self._of(self._loop.look(batch))]
+        wrong = [e for e in found if not e.right][: (self._count + 1) // 2]
+        right = [e for e in found if e.right][: self._count - len(wrong)]
+        chosen = [*wrong, *right]
+        chosen += [e for e in found if not any(e is c for c in chosen)][: self._count - len(chosen)]
+        write(self._folder, chosen, step)
+
+    def _of(self, seen: Mapping[str, np.ndarray]) -> Iterator[Example]:
+        if self._names is None:
+            self._names = self._loop.task.labels()
+        for i in np.flatnonzero(seen["weight"] > 0):
+            one = {name: value[i] for name, value in seen.items()}
+            one["image"] = np.clip(one["image"], 0, 255).astype(np.uint8)
+            if "content" in one:
+                rows, columns = one["content"]
+                one["image"] = one["image"][:rows, :columns]
+            yield self._detected(one) if "boxes" in one else classified(one, self._names)
+
+    def _detected(self, one: Mapping[str, np.ndarray]) -> Example:
+        from common.detection import coco_eval
+
+        if self._truth is None:
+            task = self._loop.task
+            self._truth = coco_eval.ground_truth(task.input.annotation_file(task.config, task.data_dir))
+        image = self._truth.imgs[int(one["image_id"])]
+        names = {number: category["name"] for number, category in self._truth.cats.items()}
+        objects = []
+        for item in self._truth.imgToAnns.get(image["id"], []):
+            if not item.get("iscrowd"):
+                x, y, width, height = item["bbox"]
+                ends = y / image["height"], x / image["width"], (y + height) / image["height"]
+                objects.append(((*ends, (x + width) / image["width"]), item["category_id"]))
+        return detected(one, objects, names)
+
+
+def classified(one: Mapping[str, np.ndarray], names: Sequence[str]) -> Example:
+    """Returns the example of an image ("image", "label", "scores" [classes] that add up to 1)."""
+
+    def name(label: int) -> str:
+        return names[label] if label < len(names) else str(label)
+
+    label, said = int(one["label"]), int(np.argmax(one["scores"]))
+    text = f"{name(said)} ({100 * float(one['scores'][said]):.0f} %)"
+    return Example(one["image"], said == label, text if said == label else f"{text}, is {name(label)}")
+
+
+def detected(
+    one: Mapping[str, np.ndarray], objects: Sequence[tuple[Sequence[float], int]], names: Mapping[int, str]
+) -> Example:
+    """Returns the example of an image with detections ("boxes" [d, 4] in parts, "scores", "categories").
+
+    It is right where every object is found once, and nothing else.
+    """
+    order = [i for i in np.argsort(-one["scores"], kind="stable") if one["scores"][i] >= SCORE]
+    left = list(objects)
+    boxes = [(box, "", _TRUE) for box, _ in objects]
+    mistakes = 0
+    for i in order:
+        category, box = int(one["categories"][i]), [float(x) for x in one["boxes"][i]]
+        overlaps = [overlap(box, b) if c == category else 0.0 for b, c in left]
+        hit = bool(overlaps) and max(overlaps) >= OVERLAP
+        if hit:
+            del left[int(np.argmax(overlaps))]
+        mistakes += not hit
+        label = f"{names.get(category, category)} {100 * float(one['scores'][i]):.0f} %"
+        boxes.append((box, label, _RIGHT if hit else _WRONG))
+    text = f"{len(objects) - len(left)} of {len(objects)} objects found"
+    if mistakes:
+        text += f", {mistakes} detection{'s' * (mistakes > 1)} of none"
+    return Example(one["image"], not left and not mistakes, text, boxes)
+
+
+def overlap(one: Sequence[float], other: Sequence[float]) -> float:
+    """Returns the intersection over the union of two boxes (ymin, xmin, ymax, xmax)."""
+    low, high = np.maximum(one[:2], other[:2]), np.minimum(one[2:], other[2:])
+    inside = float(np.prod(np.maximum(high - low, 0)))
+    areas = [(b[2] - b[0]) * (b[3] - b[1]) for b in (one, other)]
+    return inside / (sum(areas) - inside) if inside else 0.0
+
+
+def write(folder: pathlib.Path, examples: Sequence[Example], step: int) -> None:
+    """Writes the pictures, then examples.json.
+
+    Raises:
+      UserError: the folder cannot be written.
+    """
+    rows = []
+    for number, example in enumerate(examples):
+        name = f"{number:03d}.jpg"
+        files.write_atomically(folder / name, _jpeg(example))
+        rows.append({"picture": name, "step": step, "right": example.right, "text": example.text})
+    files.write_atomically(folder / NAME, json.dumps({"examples": rows}, indent=1).encode())
+
+
+def read(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the examples of a folder: picture, step, right, text; [] where there are none."""
+    try:
+        return json.loads((folder / NAME).read_text())["examples"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+def _jpeg(example: Example) -> bytes:
+    from PIL import Image, ImageDraw
+
+    pixels = np.squeeze(example.image, -1) if example.image.shape[-1] == 1 else example.image
+    image = Image.fromarray(pixels).convert("RGB")
+    factor = max(1, round(SIDE / min(image.size)))
+    image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+    draw = ImageDraw.Draw(image)
+    for (ymin, xmin, ymax, xmax), label, colour in example.boxes:
+        x, y = xmin * image.width, ymin * image.height
+        ends = [x, y, max(xmax * image.width, x), max(ymax * image.height, y)]
+        draw.rectangle(ends, outline=colour, width=1 if colour == _TRUE else 2)
+        if label:
+            place = (min(max(x + 2, 0), image.width - 60), min(max(y - 12, 0), image.height - 12))
+            draw.rectangle(draw.textbbox(place, label), fill=colour)
+            draw.text(place, label, fill=(0, 0, 0))
+    made = io.BytesIO()
+    image.save(made, "JPEG", quality=90)
+    return made.getvalue()

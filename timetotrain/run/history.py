@@ -1,0 +1,174 @@
+"""Keeps a run's learning curve as a file, whole across resumes, for the page, TensorBoard and the best checkpoint.
+
+`history_<i>.jsonl` beside the log has a JSON object a line, each with `kind`, `step` and `seconds`, the time trained
+so far, earlier runs from the same checkpoints included:
+
+    run         what runs: benchmark, system, seed, name and unit of the quality, target, steps of the whole run
+    train       loss, learning_rate and examples_per_second over the steps since the line before
+    progress    loss of a step inside a block; a `train` line of the same step or a later one replaces it
+    evaluation  value, as logged, and epoch
+    end         status and reason
+
+A copy lies in the checkpoint folder. A resumed run begins with its lines up to the step that it resumes from.
+TensorFlow-free.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from common import files
+from common.config.clock import Clock
+from common.config.schema import RunConfig
+from common.errors import UserError
+from common.train import events
+
+NAME = "history.jsonl"
+# Points of a block's loss that are kept, each the mean of its steps, and seconds between two lines of progress.
+POINTS, PROGRESS_SECONDS = 50, 2.0
+Record = dict[str, Any]
+
+
+class History:
+    """Turns a run's events into records, writes them, and hands each to `listeners`."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        path: pathlib.Path,
+        rate: Callable[[Sequence[int]], Sequence[float]] | None = None,
+        earlier: Sequence[Record] = (),
+        listeners: Iterable[Callable[[Record], None]] = (),
+    ):
+        """`rate`: the learning rates at steps; `earlier`: the records of the runs that this one goes on with.
+
+        Raises:
+          UserError: the file cannot be written.
+        """
+        self._config, self.path, self._rate = config, path, rate
+        self.records = list(earlier)
+        self._listeners = list(listeners)
+        self._offset = max((r["seconds"] for r in self.records), default=0.0)
+        self._start, self._last, self._told = 0.0, 0.0, 0.0
+        self.save(path.parent, path.name)
+
+    @property
+    def evaluations(self) -> list[Record]:
+        """The evaluations so far, in order."""
+        return [r for r in self.records if r["kind"] == "evaluation"]
+
+    def save(self, folder: pathlib.Path, name: str = NAME) -> None:
+        """Writes all records to a file, whole."""
+        files.write_atomically(folder / name, b"".join(map(_line, self.records)))
+
+    def record(self, event: events.Event) -> None:
+        """Adds the records of an event."""
+        if isinstance(event, events.RunStarted):
+            self._start = self._last = event.time
+            self._add("run", event.step, event.time, **_head(self._config))
+        elif isinstance(event, events.BlockStarted):
+            self._last = event.time  # An evaluation and a checkpoint are no training.
+        elif isinstance(event, events.Trained):
+            self._trained(event)
+        elif isinstance(event, events.Progress):
+            if event.time - self._told >= PROGRESS_SECONDS and not math.isnan(event.loss):
+                self._told = event.time
+                self._add("progress", event.step, event.time, loss=event.loss)
+        elif isinstance(event, events.Evaluated):
+            block = event.block
+            details = {"epoch": block.last_epoch, "value": event.value, "details": dict(event.details)}
+            self._add("evaluation", block.end_step, event.time, **details)
+        elif isinstance(event, events.ReplicasChanged):  # The run goes on from an earlier step.
+            self.records = until(self.records, event.step)
+            self.save(self.path.parent, self.path.name)
+        elif isinstance(event, events.RunStopped):
+            self._add("end", event.step, event.time, status=event.status, reason=event.reason)
+
+    def _trained(self, event: events.Trained) -> None:
+        size = max(1, -(-len(event.times) // POINTS))
+        firsts = range(0, len(event.times), size)
+        ends = [min(first + size, len(event.times)) for first in firsts]
+        steps = [event.block.first_step + end for end in ends]
+        # One call for all points: the next block waits for it.
+        rates = self._rate([step - 1 for step in steps]) if self._rate is not None and steps else []
+        points = []
+        for i, (first, end) in enumerate(zip(firsts, ends)):
+            at = event.times[end - 1]
+            seconds, self._last = at - self._last, at
+            point: Record = {"loss": sum(event.losses[first:end]) / (end - first)}
+            if seconds > 0:
+                point["examples_per_second"] = (end - first) * self._config.global_batch_size / seconds
+            if i < len(rates):
+                point["learning_rate"] = float(rates[i])
+            points.append(self._made("train", steps[i], at, point))
+        self._write(points)
+
+    def _add(self, kind: str, step: int, at: float, **values: Any) -> None:
+        self._write([self._made(kind, step, at, values)])
+
+    def _made(self, kind: str, step: int, at: float, values: Record) -> Record:
+        seconds = round(self._offset + at - self._start, 3)
+        return {"kind": kind, "step": step, "seconds": seconds, "time": round(at, 3), **values}
+
+    def _write(self, records: Sequence[Record]) -> None:
+        self.records += records
+        try:
+            with open(self.path, "ab") as file:
+                file.write(b"".join(map(_line, records)))
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot write: {error.strerror}; {files.FIX}") from error
+        for listener in self._listeners:
+            for record in records:
+                listener(record)
+
+
+def _head(config: RunConfig) -> Record:
+    measure = config.quality
+    return {
+        "benchmark": config.benchmark,
+        "system": config.system,
+        "seed": config.seed,
+        "quality": measure.name,
+        "unit": measure.unit,
+        "lower_is_better": measure.lower_is_better,
+        "names": dict(measure.names),
+        "target": config.logged_target,
+        "train_steps": Clock.of(config).train_steps,
+        "global_batch_size": config.global_batch_size,
+    }
+
+
+def _line(record: Record) -> bytes:
+    return json.dumps(record).encode() + b"\n"
+
+
+def read(path: pathlib.Path) -> list[Record]:
+    """Returns the records of a file, without a last line that is being written; [] where there is no file.
+
+    Raises:
+      UserError: the file cannot be read, or a line is damaged.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; name a file that can be read") from error
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            records.append({**record, "kind": str(record["kind"]), "seconds": float(record["seconds"])})
+            int(record["step"])
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+            raise UserError(f"{path}:{number}: not a line of a history ({error}); delete the file") from error
+    return records
+
+
+def until(records: Iterable[Record], step: int) -> list[Record]:
+    """Returns the records of a run's past, at the checkpoint of `step`: later ones are repeated after it."""
+    return [r for r in records if r["step"] <= step and r["kind"] not in ("end", "progress")]

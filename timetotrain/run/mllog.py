@@ -1,0 +1,274 @@
+"""Writes a run's configuration and events as MLPerf log lines; cannot influence the run. TensorFlow-free.
+
+Ruleset 0.7.0 is written by mlperf_logging.mllog; ruleset 0.6.0, whose `:::MLL <seconds> <key>: {...}` form mllog cannot
+write, by a small formatter. Every line is checked, as it is written, by the rules of `python -m compliance check`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from common.config.clock import Clock
+from common.config.digest import digest
+from common.config.log_format import Format
+from common.config.schema import RunConfig
+from common.distributed import heartbeat
+from common.errors import UserError
+from common.train import events
+
+Hyperparameters = Sequence[tuple[str, Any, Mapping[str, Any]]]
+# Reserved on the disk, so that a run that fills the disk can still write its last line.
+RESERVE_BYTES = 16384
+
+
+class _File:
+    """A log file: each line is handed to the system before the next; a full disk is a UserError."""
+
+    def __init__(self, path: pathlib.Path):
+        self.path, self._reserve = path, path.with_suffix(path.suffix + ".reserve")
+        own = False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+            self._lock()
+            own = True
+            self._file.truncate(0)
+            self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                if own:  # Else it may be the log of another run.
+                    self._reserve.unlink(missing_ok=True)
+                    path.unlink(missing_ok=True)
+            raise self._error(error) from error
+
+    def _lock(self) -> None:
+        """Locks the file: the log of a killed run may be overwritten, one that another run writes may not.
+
+        Raises:
+          UserError: another run writes it, or has given it its final name since it was opened.
+        """
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{self.path}: another run is writing it; give another --run") from None
+        if not self.path.exists() or not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
+            raise UserError(f"{self.path}: another run has just ended it; give another --run")
+
+    def write(self, line: str) -> None:
+        try:
+            self._file.write(line + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise self._error(error) from error
+
+    def release_reserve(self) -> None:
+        """Gives the reserved space back, for the last line of a run that failed."""
+        self._reserve.unlink(missing_ok=True)
+
+    def publish(self, path: pathlib.Path) -> None:
+        """Gives the file its final name, still locked, then closes it."""
+        if not self._file.closed:
+            self.path.replace(path)
+        self.close()
+
+    def close(self) -> None:
+        self._reserve.unlink(missing_ok=True)
+        if not self._file.closed:
+            try:
+                self._file.close()
+            except OSError as error:
+                raise self._error(error) from error
+
+    def _error(self, error: OSError) -> UserError:
+        fix = (
+            "free some space"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT)
+            else "choose a folder you can write to"
+        )
+        return UserError(f"{self.path}: cannot write the log: {error.strerror}; {fix} (--result_dir)")
+
+
+class RunLog:
+    """Writes the log of one run: `header`, `init_stop`, `record` for each event, then `publish` or `abort`.
+
+    Lines go to `<path>.partial`; only a log that ends in run_stop gets the final name.
+    """
+
+    def __init__(self, path: str | os.PathLike, config: RunConfig, checker: Any = None):
+        """`checker` is a compliance.log.engine.StreamChecker, or None to write unchecked.
+
+        Raises:
+          UserError: the folder is not writable, the disk is full, or another run has this log.
+        """
+        self.path = pathlib.Path(path)
+        self._config, self._clock = config, Clock.of(config)
+        self._checker = checker
+        self._file = _File(self.path.with_suffix(self.path.suffix + ".partial"))
+        self._line = 0
+        self._format = Format(config.ruleset, config.benchmark)
+        self.started = self.stopped = False
+        heartbeat.tell(log=str(self._file.path.resolve()))
+
+    # -- the parts of a log ---------------------------------------------------------------------------------------
+
+    def header(
+        self, hyperparameters: Hyperparameters, cache_cleared: bool, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Writes submission fields, cache_clear, init_start, `facts` of this run and every hyperparameter."""
+        config = self._config
+        self.event("submission_benchmark", config.benchmark)
+        self.event("submission_division", config.division)
+        self.event("submission_org", config.submission_org)
+        self.event("submission_platform", config.hardware)
+        self.event("submission_status", config.submission_status)
+        if config.ruleset == "0.6.0":
+            self.event("submission_poc_name", config.submission_org)
+            self.event("submission_entry", config.system)
+        self.event("cache_clear", cache_cleared)
+        self.event("init_start", kind="INTERVAL_START")
+        if config.smoke_run:
+            self.event("smoke_run", True)
+        if config.logged_target is None:
+            self.event("no_mlperf_result", events.NO_TARGET)
+        self.event("seed", config.seed)
+        self.event("config_digest", digest(config))
+        for key, value in (facts or {}).items():
+            self.event(key, value)
+        for key, value, metadata in hyperparameters:
+            self.event(key, value, metadata)
+        self.event("train_samples", config.num_train_examples)
+        self.event("eval_samples", config.num_eval_examples)
+
+    def init_stop(self, resumed_from_step: int = 0) -> None:
+        """Ends the initialisation; a resumed run says so, since it gives no time to train."""
+        if resumed_from_step:
+            self.event("resumed_from_step", resumed_from_step)
+        self.event("init_stop", kind="INTERVAL_END")
+
+    def record(self, event: events.Event) -> None:
+        """Writes the lines of an event of the loop."""
+        writer: Callable[[Any], None] | None = {
+            events.RunStarted: self._run_started,
+            events.BlockStarted: self._block_started,
+            events.Trained: self._trained,
+            events.EvalRan: self._eval_ran,
+            events.Evaluated: self._evaluated,
+            events.BlockStopped: self._block_stopped,
+            events.RunStopped: self._run_stopped,
+            events.ReplicasChanged: self._replicas_changed,
+        }.get(type(event))
+        if writer:
+            writer(event)
+
+    def abort(self, reason: str, at: float | None = None) -> None:
+        """Writes run_stop with status aborted, from the reserved space if need be, and publishes the log.
+
+        `at` is when the run failed, in seconds since 1970; now when None.
+        """
+        self._file.release_reserve()
+        if not self.stopped:
+            self._run_stopped(events.RunStopped(at or time.time(), "aborted", -1, reason))
+        self.publish()
+
+    def publish(self) -> None:
+        """Gives the log its final name."""
+        self._file.publish(self.path)
+
+    def discard(self) -> None:
+        """Removes a log that never reached run_start."""
+        self._file.close()
+        self._file.path.unlink(missing_ok=True)
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def _run_started(self, event: events.RunStarted) -> None:
+        self.started = True
+        self.event("run_start", kind="INTERVAL_START", at=event.time)
+
+    def _block(self, block: Any) -> dict[str, int]:
+        return {"first_epoch_num": block.first_epoch, "epoch_count": block.epoch_count}
+
+    def _block_started(self, event: events.BlockStarted) -> None:
+        self.event("block_start", None, self._block(event.block), "INTERVAL_START", event.time)
+        if self._config.ruleset == "0.6.0":
+            first = event.block.first_epoch
+            self.event("epoch_start", None, {"epoch_num": first}, "INTERVAL_START", event.time)
+
+    def _trained(self, event: events.Trained) -> None:
+        block, times = event.block, event.times
+        if self._config.ruleset == "0.6.0" and len(times) == block.num_steps:
+            for epoch in range(block.first_epoch, block.last_epoch + 1):
+                done = (epoch - block.first_epoch + 1) * block.num_steps // block.epoch_count
+                # A run that was stopped in an evaluation resumes with that block and no step left.
+                at = times[max(done, 1) - 1] if times else time.time()
+                self.event("epoch_stop", None, {"epoch_num": epoch}, "INTERVAL_END", at)
+                if epoch < block.last_epoch:
+                    self.event("epoch_start", None, {"epoch_num": epoch + 1}, "INTERVAL_START", at)
+        if times:
+            metadata = {"epoch_num": block.last_epoch, "step": block.first_step + len(times)}
+            self.event("train_loss", event.losses[-1], metadata, at=times[-1])
+            for key, value in event.scale.items():
+                self.event(key, value, metadata, at=times[-1])
+
+    def _eval_ran(self, event: events.EvalRan) -> None:
+        epoch = {"epoch_num": event.block.last_epoch}
+        self.event("eval_start", None, epoch, "INTERVAL_START", event.start)
+        self.event("eval_stop", None, epoch, "INTERVAL_END", event.stop)
+
+    def _evaluated(self, event: events.Evaluated) -> None:
+        epoch = {"epoch_num": event.block.last_epoch}
+        self.event("eval_accuracy", event.value, {**epoch, **event.details}, at=event.time)
+
+    def _block_stopped(self, event: events.BlockStopped) -> None:
+        self.event("block_stop", None, self._block(event.block), "INTERVAL_END", event.time)
+
+    def _replicas_changed(self, event: events.ReplicasChanged) -> None:
+        self.event("num_replicas", event.count, {"step": event.step}, at=event.time)
+
+    def _run_stopped(self, event: events.RunStopped) -> None:
+        self.stopped = True
+        if event.status != "success":
+            self._checker = None  # Ruleset 0.6.0 knows no aborted run; the line is written all the same.
+        reason = {"reason": event.reason} if event.reason else {}
+        # MLPerf knows two statuses, and success means that the target was met.
+        status = "success" if event.status == "success" else "aborted"
+        self.event("run_stop", None, {"status": status, **reason}, "INTERVAL_END", event.time)
+
+    # -- lines ----------------------------------------------------------------------------------------------------
+
+    def event(
+        self,
+        key: str,
+        value: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        kind: str = "POINT_IN_TIME",
+        at: float | None = None,
+    ) -> None:
+        """Writes one line; `at` in seconds since 1970, now when None.
+
+        Raises:
+          UserError: the disk is full, or the rules forbid the line.
+        """
+        line = self._format.line(key, value, dict(metadata or {}), kind, time.time() if at is None else at)
+        self._file.write(line)
+        self._line += 1
+        if self._checker is not None:
+            self._check(line)
+
+    def _check(self, line: str) -> None:
+        from compliance.log import logs
+
+        record = logs.parse_line(line, self._line)
+        for finding in self._checker.feed(record):
+            if finding.severity == "error":
+                self._checker = None
+                raise UserError(
+                    f"{self._file.path}:{self._line}: {finding.message} (rule {finding.rule}); {finding.fix}"
+                )

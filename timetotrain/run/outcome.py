@@ -1,0 +1,89 @@
+"""Reads from a log how its run ended, for studies and searches. TensorFlow-free."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping
+
+from common.train import events
+from timetotrain.run.results import parts
+
+# A mapping where a benchmark has several qualities: "BBOX" and "SEGM" of Mask R-CNN.
+Quality = float | Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ending:
+    """The end of a run whose log has a run_start and a run_stop.
+
+    Attributes:
+      evaluations: the quality at each evaluation; nan where the log has no number.
+      minutes: from run_start to run_stop.
+      reached: the target was met.
+      reason: the reason in run_stop; "" where the target was met.
+    """
+
+    evaluations: tuple[Quality, ...]
+    minutes: float
+    reached: bool
+    reason: str
+
+    @property
+    def whole(self) -> bool:
+        """Whether the run came to its own end, with whatever result: no signal and no exception ended it."""
+        return self.reached or self.reason.startswith((events.MISSED, events.NO_TARGET, *events.NOT_FINITE))
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss, or a part of the last evaluation, is not finite."""
+        return self.reason.startswith(events.NOT_FINITE) or not all(map(_finite, self.evaluations[-1:]))
+
+    @property
+    def quality(self) -> Quality | None:
+        """The quality of the last evaluation; None where there is none or the run diverged."""
+        return self.evaluations[-1] if self.evaluations and not self.diverged else None
+
+
+def read(log: pathlib.Path) -> Ending | None:
+    """Returns how a log's run ended; None where there is no log, or it lacks run_start or run_stop."""
+    from compliance.log.logs import Record, read_log
+
+    if not log.is_file():
+        return None
+    records = [r for r in read_log(log) if isinstance(r, Record)]
+    last = {r.key: r for r in records}
+    if "run_start" not in last or "run_stop" not in last:
+        return None
+    stop = last["run_stop"]
+    return Ending(
+        tuple(_quality(r.value) for r in records if r.key == "eval_accuracy"),
+        (stop.time_ms - last["run_start"].time_ms) / 60000,
+        stop.metadata.get("status") == "success",
+        str(stop.metadata.get("reason", "")),
+    )
+
+
+def is_whole(log: pathlib.Path) -> bool:
+    """Whether a log is there and its run came to its own end."""
+    ending = read(log)
+    return ending is not None and ending.whole
+
+
+def _quality(value: object) -> Quality:
+    if isinstance(value, Mapping):
+        return {name: _number(part) for name, part in value.items()}
+    return _number(value)
+
+
+def _number(value: object) -> float:
+    """Returns a number, or nan for anything else: an unknown form of quality must not hide how a run ended."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _finite(quality: Quality) -> bool:
+    return all(map(math.isfinite, parts(quality, "quality").values()))

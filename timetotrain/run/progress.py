@@ -1,0 +1,128 @@
+"""Shows a person how a run goes on: a progress bar in a terminal, plain lines elsewhere. TensorFlow-free."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import TextIO
+
+from common.config.clock import Block, Clock
+from common.config.schema import RunConfig
+from common.train import events
+from timetotrain.run.history import POINTS
+
+# Between two plain lines, at least.
+LINE_SECONDS = 10.0
+
+
+class Reporter:
+    """Shows events as they come; silent where `stream` is None."""
+
+    def __init__(self, config: RunConfig, stream: TextIO | None = sys.stderr):
+        self._config, self._clock, self._stream = config, Clock.of(config), stream
+        self._bar = None
+        self._last = 0.0
+        self._start = self._pace = (0.0, 0)
+        self._losses: dict[int, float] = {}  # By epoch: the last one of a block.
+
+    def say(self, text: str) -> None:
+        """Prints a line, clear of the bar."""
+        if self._stream is None:
+            return
+        if self._bar is not None:
+            self._bar.clear()
+        print(text, file=self._stream, flush=True)
+
+    def record(self, event: events.Event) -> None:
+        """Shows an event."""
+        if isinstance(event, events.RunStarted):
+            self._run_started(event)
+        elif isinstance(event, events.Progress):
+            self._progress(event)
+        elif isinstance(event, events.Trained):
+            if event.losses:  # As the last point of the history: a single step says little.
+                size = max(1, -(-len(event.losses) // POINTS))
+                last = event.losses[-((len(event.losses) - 1) % size + 1) :]
+                self._losses[event.block.last_epoch] = sum(last) / len(last)
+        elif isinstance(event, events.Evaluated):
+            self._evaluated(event)
+        elif isinstance(event, events.ReplicasChanged):
+            self.say(f"a process was lost: from step {event.step} on with {event.count} replicas")
+        elif isinstance(event, events.RunStopped):
+            self.close()
+            if event.reason:
+                self.say(f"run {event.status} at step {event.step}: {event.reason}")
+
+    def close(self) -> None:
+        """Removes the bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _run_started(self, event: events.RunStarted) -> None:
+        self._start = self._pace = (event.time, event.step)
+        if self._stream is not None and self._stream.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                total=self._clock.train_steps,
+                initial=event.step,
+                unit="step",
+                file=self._stream,
+                dynamic_ncols=True,
+            )
+
+    def _evaluated(self, event: events.Evaluated) -> None:
+        measure, target = self._config.quality, self._config.logged_target
+        text = f"{self._epoch(event.block)}: {measure.shown(event.value)}"
+        if target is not None:
+            text += f" (target {measure.target(target)}{', reached' if event.reached else ''})"
+        loss = self._losses.get(event.block.last_epoch)
+        if loss is not None:
+            text += f", loss {number(loss)}"
+        self.say(f"{text}, after {duration(event.time - self._start[0])}")
+
+    def _progress(self, event: events.Progress) -> None:
+        if self._pace == self._start and event.step > self._start[1]:
+            self._pace = (
+                event.time,
+                event.step,
+            )  # The first step waits until the input has filled its buffers.
+        seconds, steps = event.time - self._pace[0], event.step - self._pace[1]
+        rate = steps * self._config.global_batch_size / seconds if seconds > 0 else 0.0
+        loss = "" if math.isnan(event.loss) else f"loss {number(event.loss)}, "
+        if self._bar is not None:
+            self._bar.set_description("evaluating" if event.evaluating else self._epoch(event.block))
+            self._bar.set_postfix_str(f"{loss}{number(rate)} examples/s", refresh=False)
+            self._bar.update(event.step - self._bar.n)
+        elif steps and time.monotonic() - self._last >= LINE_SECONDS:
+            self._last = time.monotonic()
+            left = seconds / steps * (self._clock.train_steps - event.step)
+            where = f"step {event.step} of {self._clock.train_steps}, {self._epoch(event.block)}"
+            now = "evaluating, " if event.evaluating else ""
+            most = "" if self._config.logged_target is None else "at most "
+            self.say(f"{where}: {now}{loss}{number(rate)} examples/s, {most}{duration(left)} left")
+
+    def _epoch(self, block: Block) -> str:
+        last = max(block.last_epoch, self._clock.epoch_number(self._clock.train_steps))
+        return f"epoch {block.last_epoch} of {last}"
+
+
+def number(value: float) -> str:
+    """Formats a number with three significant digits and no exponent where that is short: "0.0123", "1.42", "1,250"."""
+    if not math.isfinite(value):
+        return str(value)
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}".rstrip(".")
+
+
+def duration(seconds: float) -> str:
+    """Formats a time: "14.8 s", "3 min 5 s", "2 h 10 min"."""
+    if seconds < 60:
+        return f"{max(seconds, 0):.1f} s"
+    minutes = int(seconds) // 60
+    if minutes < 60:
+        return f"{minutes} min {int(seconds) % 60} s"
+    return f"{minutes // 60} h {minutes % 60} min"

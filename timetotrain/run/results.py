@@ -1,0 +1,184 @@
+"""Writes a run's results beside its log: run.json and a picture of the learning curve. TensorFlow-free."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+from common import files
+from common.config.digest import digest, to_dict
+from common.config.schema import RunConfig
+from common.errors import UserError
+from common.train import events
+
+SCHEMA = 1
+_FIX = "free space there or change --result_dir"
+_COLORS = ("#1f6fb2", "#2a9d57")  # A run has at most two qualities.
+PACKAGES = ("tensorflow", "tf-keras", "numpy", "mlperf-logging", "ml-collections", "absl-py")
+PJRT_PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu")
+
+
+def describe_run(
+    config: RunConfig, command: Sequence[str], hardware: dict[str, str], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the part of a run.json record that is known before the run starts.
+
+    `facts` are config_overrides and initial_weights, as in the log's header (timetotrain/run/closed_division.py).
+    """
+    return {
+        "benchmark": config.benchmark,
+        "system": config.system,
+        "hardware": config.hardware,
+        "ruleset": config.ruleset,
+        "division": config.division,
+        "seed": config.seed,
+        "smoke_run": config.smoke_run,
+        "quality_target": config.logged_target,
+        "command": list(command),
+        "config": to_dict(config),
+        "digest": digest(config),
+        **facts,
+        "versions": versions(PJRT_PACKAGES if config.replicas == "pjrt" else ()),
+        "git": git_state(),
+        "system_description": hardware,
+        "implementation": {
+            "starting_weights_filename": _starting_weights(facts["initial_weights"]),
+            "weight_transformations": config.weight_transformations,
+            "weight_data_types": {"fp64": "fp64"}.get(config.precision, "fp32"),
+            "input_data_types": config.precision,
+            "retraining": "no",
+        },
+    }
+
+
+def _starting_weights(weights: Any) -> str:
+    if weights == "random":
+        return "none, random initialisation from the seed"
+    return weights["file"] + (f", sha256 {weights['sha256']}" if "sha256" in weights else "")
+
+
+def versions(more: Sequence[str] = ()) -> dict[str, str]:
+    """Returns the versions of Python and of the packages that affect a result, `more` too; absent ones are left out."""
+    found = {"python": sys.version.split()[0]}
+    for name in (*PACKAGES, *more):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state() -> dict[str, Any]:
+    """Returns the commit of the code and whether files differ from it; an empty commit outside a checkout."""
+    unknown = {"commit": "", "dirty": True}
+    if files.INSTALLED:  # A repository around an installed package is not this project's.
+        return unknown
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(files.ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return unknown
+
+
+def update_run_json(folder: pathlib.Path, log: pathlib.Path, record: dict[str, Any]) -> pathlib.Path:
+    """Adds a run's record to `folder`/run.json, under the name of its log.
+
+    Raises:
+      UserError: an existing run.json is damaged or of another version, or the folder is not writable.
+    """
+    path = folder / "run.json"
+    sums = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in [log]}
+    with files.locked(folder):
+        runs = _runs(path)
+        runs[log.name] = {**record, "files": sums}
+        text = json.dumps({"schema": SCHEMA, "runs": dict(sorted(runs.items()))}, indent=2)
+        files.write_atomically(path, text.encode() + b"\n", _FIX)
+    return path
+
+
+def _runs(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the records of an existing run.json; {} where there is none."""
+    if not path.exists():
+        return {}
+    try:
+        existing = json.loads(path.read_text())
+        if existing["schema"] != SCHEMA:
+            raise ValueError(f"schema {existing['schema']}")
+        return dict(existing["runs"].items())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{path}: not a run.json of this version ({error}); move it away") from error
+
+
+class Curve:
+    """Collects the events of a run and draws its learning curve."""
+
+    def __init__(self, config: RunConfig):
+        self._config = config
+        self.start = 0.0
+        self.losses: list[tuple[float, float]] = []
+        self.evaluations: list[tuple[float, Any]] = []
+
+    @property
+    def started_iso(self) -> str:
+        """The time of run_start in UTC."""
+        return datetime.datetime.fromtimestamp(self.start, datetime.UTC).isoformat(timespec="seconds")
+
+    def record(self, event: events.Event) -> None:
+        """Keeps the parts of an event that the picture shows."""
+        if isinstance(event, events.RunStarted):
+            self.start = event.time
+        elif isinstance(event, events.Trained):
+            self.losses += [(t - self.start, loss) for t, loss in zip(event.times, event.losses)]
+        elif isinstance(event, events.Evaluated):
+            self.evaluations.append((event.time - self.start, event.value))
+
+    def draw(self, path: pathlib.Path) -> pathlib.Path:
+        """Writes a PNG: quality with its target, and the training loss, over minutes since run_start."""
+        os.environ.setdefault("MPLBACKEND", "Agg")
+        from matplotlib import pyplot
+
+        figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
+        loss_axes = axes.twinx()
+        if self.losses:
+            times, losses = zip(*self.losses)
+            loss_axes.plot(
+                [t / 60 for t in times], losses, color="#999999", linewidth=0.8, label="training loss"
+            )
+        curves: dict[str, list[tuple[float, float]]] = {}
+        for at, value in self.evaluations:
+            for name, part in parts(value, "quality").items():
+                curves.setdefault(name, []).append((at / 60, part))
+        for (name, points), color in zip(curves.items(), _COLORS):
+            axes.plot(*zip(*points), "o-", color=color, label=name)
+        aimed = self._config.logged_target
+        for name, target in ({} if aimed is None else parts(aimed, "target")).items():
+            label = name if name == "target" else f"target of {name}"
+            axes.axhline(target, color="#c0392b", linestyle="--", linewidth=1, label=label)
+        axes.set_zorder(loss_axes.get_zorder() + 1)
+        axes.patch.set_visible(False)
+        axes.set(xlabel="minutes since run_start", ylabel=self._config.quality.name)
+        loss_axes.set_ylabel("training loss")
+        smoke = ", smoke run" if self._config.smoke_run else ""
+        axes.set_title(f"{self._config.benchmark} on {self._config.system}, seed {self._config.seed}{smoke}")
+        lines = [*axes.get_lines(), *loss_axes.get_lines()]
+        axes.legend(lines, [str(line.get_label()) for line in lines], loc="center right", frameon=False)
+        figure.tight_layout()
+        files.write_picture(path, figure, _FIX)
+        return path
+
+
+def parts(value: Any, name: str) -> Mapping[str, Any]:
+    """Returns the parts of an eval_accuracy or a target; {name: value} where it is one number."""
+    return value if isinstance(value, Mapping) else {name: value}

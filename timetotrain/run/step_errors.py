@@ -1,0 +1,67 @@
+"""Explains TensorFlow's and jax's errors of failed steps as errors that a person can act on."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+
+from common.distributed.replicas.base import Replicas
+from common.errors import PeerLostError, UserError
+
+Diagnose = Callable[[tf.errors.OpError], UserError | None]
+
+
+def explained(
+    error: BaseException,
+    replicas: Replicas | None,
+    batch_field: str,
+    diagnose: Diagnose | None,
+    say: Callable[[str], None],
+) -> UserError | None:
+    """Returns the error to raise in place of `error`; None where nothing better is known.
+
+    Args:
+      error: raised by the steps.
+      replicas: the backend of the steps; None before it is made.
+      batch_field: the configuration's field that makes the steps smaller.
+      diagnose: `Task.diagnose`, where the steps read data; it may take minutes.
+      say: prints a line for a person.
+    """
+    if replicas is not None and replicas.peer_lost(error):
+        return PeerLostError()
+    if isinstance(error, tf.errors.ResourceExhaustedError) or str(error).startswith("RESOURCE_EXHAUSTED"):
+        return UserError(f"out of memory; use a smaller --config.{batch_field}, or more replicas", 1)
+    if diagnose is None or not isinstance(error, tf.errors.OpError):
+        return None
+    say("a step failed: looking for damaged data")
+    return diagnose(error)
+
+
+@contextlib.contextmanager
+def steps_explained(replicas: Replicas, batch_field: str, diagnose: Diagnose | None = None) -> Iterator[None]:
+    """Explains errors of steps outside a run, as timetotrain/run/run.py does in a run.
+
+    Args:
+      replicas, batch_field, diagnose: as in `explained`.
+
+    Raises:
+      UserError: another process is lost, memory is too small, or `diagnose` found the cause. Other errors pass.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        found = explained(error, replicas, batch_field, diagnose, functools.partial(_say, replicas))
+        if found is None:
+            raise
+        raise found from error
+
+
+def _say(replicas: Replicas, text: str) -> None:
+    if replicas.main:
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,171 @@
+"""Searches: python -m timetotrain.search BENCHMARK --system=NAME --data-dir=DIR --space FIELD=VALUES ...
+
+Grid, random or TPE search over any fields of a benchmark's configuration; every trial is `python -m BENCHMARK` in a
+process of its own. The same command continues a search that was ended; with --storage=URL of a database, several
+machines can share one. MagmaDNN, section 4.3, searches learning rate, weight decay, batch size and epochs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from common.config import benchmarks
+from common.config import overrides as configs
+from common.distributed import process
+from common.errors import UserError, near
+
+TRIALS = 40  # By default, where the sampler is not grid.
+OBJECTIVES = {
+    "quality": ("quality",),
+    "accuracy": ("quality",),
+    "time": ("time",),
+    "both": ("quality", "time"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a search; returns 0, 1 if no trial has a result, 2 for a bad command, 128 + the number of a signal."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    args = parser().parse_args(arguments[:at])
+    try:
+        return _search(args, arguments[at + 1 :])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        fix = "free some space there, or choose another --result-dir; the same command takes a search up"
+        print(f"error: {error.filename or args.result_dir}: {error.strerror}; {fix}", file=sys.stderr)
+        return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of what stands before --."""
+    from timetotrain.search import space
+    from timetotrain.search.driver import SAMPLERS
+
+    made = argparse.ArgumentParser(
+        prog="python -m timetotrain.search",
+        description=__doc__.split("\n\n")[1],
+        epilog="What follows -- are flags of every run, as --config.train_epochs=3.",
+    )
+    made.add_argument("benchmark", help="a package such as mnist")
+    made.add_argument("--system", required=True, help="the preset that the search starts from")
+    made.add_argument("--data-dir", required=True, help="of every run")
+    made.add_argument("--space", nargs="+", required=True, metavar="FIELD=VALUES", help=space.FORMS)
+    made.add_argument("--sampler", choices=SAMPLERS, default="tpe")
+    made.add_argument("--trials", type=int, help=f"of all processes together; default: the grid, or {TRIALS}")
+    made.add_argument("--processes", type=int, default=1, help="trials at a time, on this machine")
+    made.add_argument(
+        "--objective",
+        choices=list(OBJECTIVES),
+        default="quality",
+        help="quality (accuracy) after all epochs, time (to the preset's target), or both, as a Pareto front of runs "
+        "through all epochs",
+    )
+    made.add_argument(
+        "--part", help="of a benchmark with several qualities, the one that counts: SEGM of Mask R-CNN's"
+    )
+    made.add_argument(
+        "--stop-at", type=float, help="begin no trial once one has this quality (or time, minutes)"
+    )
+    made.add_argument("--name", help="of the search; default BENCHMARK-SYSTEM-OBJECTIVE-SAMPLER")
+    made.add_argument(
+        "--storage", help="a database URL, or a file; default: a journal in the search's folder"
+    )
+    made.add_argument("--result-dir", type=pathlib.Path, default=pathlib.Path("results"))
+    made.add_argument("--seed", type=int, default=0, help="of the sampler and of every run")
+    return made
+
+
+def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
+    base = _base(args, flags)
+    part = _part(args, base)
+    from timetotrain.run.request import check_data_dir
+    from timetotrain.search import space as spaces
+    from timetotrain.search.driver import Plan, Search
+    from timetotrain.search.report import publish
+    from timetotrain.search.storage import open_storage
+    from timetotrain.search.trial import Command
+
+    space = spaces.parse(args.space, base)
+    spaces.check(space, base)
+    check_data_dir(args.data_dir, args.benchmark)
+    objectives = OBJECTIVES[args.objective]
+    points = len(spaces.grid(space)) if args.sampler == "grid" else None
+    trials = (points or TRIALS) if args.trials is None else min(args.trials, points or args.trials)
+    if min(trials, args.processes) < 1:
+        raise UserError("--trials and --processes: at least 1")
+    lower = lower_is_better(args.benchmark, base)
+    plan = Plan(space, args.sampler, trials, objectives, lower, args.stop_at, args.seed)
+    name = args.name or f"{args.benchmark}-{args.system}-{args.objective}-{args.sampler}"
+    folder = (args.result_dir / "search" / name).resolve()
+    trial_flags = _flags(args, flags, objectives, lower)
+    command = Command(args.benchmark, trial_flags, process.core_share(args.processes), part)
+    storage = open_storage(args.storage or folder / "journal.log")
+    search = Search(name, plan, command, folder, storage)
+    search.run(args.processes, lambda line: print(line, flush=True))
+    print(publish(search.study, plan, folder))
+    print(f"table   {folder / 'search.md'}\npicture {folder / 'search.png'}")
+    if search.ended_by:
+        return 128 + search.ended_by
+    return 0 if any(t.values for t in search.study.trials) else 1
+
+
+def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
+    """Returns the configuration that every trial starts from."""
+    try:
+        presets = benchmarks.module(args.benchmark, "presets").PRESETS
+    except (ModuleNotFoundError, AttributeError):
+        hint = near(args.benchmark, benchmarks.NAMES)
+        known = ", ".join(benchmarks.NAMES)
+        raise UserError(f"{args.benchmark}: no benchmark{hint}; known: {known}") from None
+    config = configs.override_all(configs.preset(presets, args.system), flags)
+    config = dataclasses.replace(config, division="open")
+    config.validate()
+    return config
+
+
+def _part(args: argparse.Namespace, config: Any) -> str:
+    """Returns which quality counts, "" where a benchmark has one; of several, --part must name it."""
+    target = config.logged_target
+    known = list(target) if isinstance(target, Mapping) else []
+    if args.part in known or (args.part is None and not known):
+        return args.part or ""
+    if not known:
+        raise UserError(f"--part={args.part}: {args.benchmark} has one quality; leave --part out")
+    given = "" if args.part is None else f", not --part={args.part}"
+    raise UserError(
+        f"{args.benchmark} has several qualities: say which one counts, --part={' or --part='.join(known)}{given}"
+    )
+
+
+def lower_is_better(benchmark: str, config: Any) -> bool:
+    """Whether the target in the benchmark's rules is an upper bound, as of perplexity."""
+    from compliance.log import rules
+
+    keys = rules.metric(config.ruleset, benchmark).get("keys", {})
+    target = keys.get("eval_accuracy", {}).get("target", {})
+    return "at_most" in target
+
+
+def _flags(
+    args: argparse.Namespace, flags: Sequence[str], objectives: Sequence[str], lower: bool
+) -> tuple[str, ...]:
+    """Returns the flags of every trial: open division, and an unreachable target where the final quality counts."""
+    # An object store has no path on this machine.
+    data = args.data_dir if "://" in args.data_dir else os.path.abspath(args.data_dir)
+    fixed = [f"--system={args.system}", f"--seed={args.seed}", "--config.division=open", f"--data_dir={data}"]
+    if "quality" in objectives:
+        fixed.append(f"--config.quality_target={'0' if lower else '1000000000'}")
+    return (*fixed, *flags)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

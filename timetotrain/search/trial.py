@@ -1,0 +1,130 @@
+"""Runs one trial, an ordinary run of the benchmark in a process of its own, and reads its log."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from common.config import benchmarks
+from timetotrain.launch.children import Children
+from timetotrain.run import outcome
+from timetotrain.run.results import parts
+from timetotrain.search import space as spaces
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The result of a run.
+
+    Attributes:
+      quality: of the last evaluation; None where there is none, or the run diverged or was interrupted.
+      minutes: from run_start to run_stop.
+      reached: the target was met.
+      message: why there is no result, in a line.
+    """
+
+    quality: float | None = None
+    minutes: float | None = None
+    reached: bool = False
+    message: str = ""
+
+    def objectives(self, names: Sequence[str]) -> list[float] | None:
+        """Returns the values of "quality" and "time" by name; None where a run lacks one.
+
+        The only objective "time" is the time to train: a run that misses its target has none.
+        """
+        if self.quality is None or self.minutes is None or (list(names) == ["time"] and not self.reached):
+            return None
+        return [{"quality": self.quality, "time": self.minutes}[name] for name in names]
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """Runs trials: the command line that all have in common.
+
+    Attributes:
+      benchmark: the package.
+      flags: of every trial.
+      environment: of every trial; this process's own environment takes precedence.
+      part: which of several qualities counts; "" where there is one.
+    """
+
+    benchmark: str
+    flags: tuple[str, ...]
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    part: str = ""
+
+    def run(
+        self,
+        values: Mapping[str, Any],
+        folder: pathlib.Path,
+        children: Children,
+        started: Callable[[subprocess.Popen], None],
+    ) -> Outcome:
+        """Trains with the fields `values`; results and the run's messages go to `folder`.
+
+        Args:
+          values: {field: value} of the trial.
+          folder: the trial's own; emptied first, so that no earlier run's log is taken for this one's.
+          children: runs the command as a child of this process.
+          started: called with the process that guards the run.
+
+        Raises:
+          EndedError: a signal has ended the children.
+        """
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        fields = [f"--config.{name}={spaces.text(value)}" for name, value in values.items()]
+        command = [sys.executable, "-m", benchmarks.command(self.benchmark), *self.flags, *fields]
+        command += [f"--result_dir={folder}", "--run=0"]
+        with open(folder / "output.txt", "w") as output:
+            status = children.run(
+                command,
+                started,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**self.environment, **os.environ},
+            )
+        if status in (0, 1):
+            return read(folder, self.part)
+        return Outcome(message=_last_line(folder) or f"exit {status}")
+
+
+def read(folder: pathlib.Path, part: str = "") -> Outcome:
+    """Returns the result in a trial's folder; a run that was interrupted has none.
+
+    Args:
+      folder: the trial's.
+      part: as `Command.part`.
+    """
+    end = _ending(folder)
+    if end is None or not end.whole:
+        return Outcome(message=_last_line(folder) or "no log")
+    quality = parts(end.quality, "").get(part)
+    if quality is None:
+        return Outcome(minutes=end.minutes, message=end.reason or "no finite evaluation")
+    return Outcome(quality, end.minutes, end.reached, end.reason)
+
+
+def finished(folder: pathlib.Path) -> bool:
+    """Whether the run in a trial's folder came to its own end."""
+    end = _ending(folder)
+    return end is not None and end.whole
+
+
+def _ending(folder: pathlib.Path) -> outcome.Ending | None:
+    logs = sorted(folder.glob("*/*/result_0.txt"))
+    return outcome.read(logs[0]) if logs else None
+
+
+def _last_line(folder: pathlib.Path) -> str:
+    path = folder / "output.txt"
+    lines = path.read_text(errors="replace").strip().splitlines() if path.is_file() else []
+    return lines[-1][:300] if lines else ""

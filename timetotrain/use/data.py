@@ -1,0 +1,156 @@
+"""Answers `timetotrain data BENCHMARK FILES OUT`: makes records, a description and a page of your own files."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from common.config import benchmarks
+from common.errors import UserError, near
+from common.files import ROOT
+
+if TYPE_CHECKING:
+    from common.data.folder_conversion import Made, Options
+
+# The benchmarks that have a converter of one's own files, and what they take.
+NAMES = tuple(name for name in benchmarks.NAMES if (ROOT / name / "custom_data.py").is_file())
+_TEXT = ("transformer", "gnmt")
+_SHOWN = 12  # Examples of each split on the page.
+_LISTED = 20  # Broken files on the screen; the page has all.
+
+_EXAMPLES = """
+examples:
+  timetotrain data resnet PHOTOS OUT             a folder for each class, or train/ and val/ with them
+  timetotrain data ssd FOLDER OUT                COCO's JSON beside the pictures, or Pascal VOC's XML
+  timetotrain data maskrcnn FOLDER OUT           COCO's JSON with masks
+  timetotrain data transformer A.en A.de OUT     two text files, a sentence a line
+  timetotrain data gnmt PAIRS.tsv OUT            one file of sentence, tab, translation
+  timetotrain data tsm_kinetics CLIPS OUT        a folder for each class of videos, or a CSV of path,label,split
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the verb."""
+    parser.description = (
+        "Turns your own files into the records that a benchmark reads, with description.json, from which a run takes "
+        "classes and counts, and data.html, which shows what was made."
+    )
+    parser.epilog = _EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("benchmark", help=", ".join(NAMES))
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILES", help="your files or folder, then OUT")
+    add = parser.add_argument
+    add("--eval-part", type=float, metavar="PART", help="part to hold out (default: 0.1, of text 0.05)")
+    add("--eval", nargs="+", type=Path, default=[], metavar="FILE", help="text to evaluate on, no split then")
+    add("--seed", type=int, default=0, help="of the split (default: %(default)s)")
+    add("--most-broken", type=int, metavar="N", help="end where more files are broken (default: no limit)")
+    add("--names", type=Path, metavar="FILE", help="lines of class and its name (default: classes.txt)")
+    add("--annotations", type=Path, metavar="FILE", help="COCO's JSON, where the folder has several")
+    add("--eval-annotations", type=Path, metavar="FILE", help="likewise, of the pictures to evaluate on")
+    add("--vocabulary-size", type=int, default=0, metavar="N", help="of text (default: by its size)")
+    add("--max-length", type=int, default=0, metavar="N", help="tokens of a sentence (default: by the text)")
+    add("--languages", nargs=2, metavar=("FROM", "TO"), help="codes such as en de (default: files' suffixes)")
+    add("--short-side", type=int, default=256, metavar="PIXELS", help="of videos (default: %(default)s)")
+    add("--workers", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
+    add("--no-page", action="store_true", help="write no data.html")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Converts, writes description and page; returns the exit status."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        return _run(options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return 130
+
+
+def _run(options: argparse.Namespace) -> int:
+    benchmark = options.benchmark
+    if benchmark not in NAMES:
+        hint = near(benchmark, NAMES)
+        raise UserError(
+            f"{benchmark}: no benchmark that takes data of your own{hint}; known: {', '.join(NAMES)}"
+        )
+    *sources, out = options.files
+    _check_sources(benchmark, sources, out)
+    module = benchmarks.module(benchmark, "custom_data")
+    try:
+        made = module.convert(sources, out, _options(options, benchmark))
+        page = None if options.no_page else _page(module, out, made)
+    except OSError as error:
+        where = error.filename or out
+        raise UserError(
+            f"{where}: {error.strerror or error}; free some space or name another folder"
+        ) from error
+    _report(out, made, page)
+    return 0
+
+
+def _check_sources(benchmark: str, sources: Sequence[Path], out: Path) -> None:
+    wanted = "FOLDER OUT" if benchmark not in _TEXT else "SOURCE TARGET OUT, or PAIRS.tsv OUT"
+    if not 1 <= len(sources) <= (2 if benchmark in _TEXT else 1):
+        raise UserError(f"timetotrain data {benchmark} takes {wanted}")
+    for path in sources:
+        if not path.exists():
+            raise UserError(f"{path}: not there; timetotrain data {benchmark} takes {wanted}")
+    if out.is_file():
+        raise UserError(f"{out}: a file; the last name is the folder to make")
+
+
+def _options(options: argparse.Namespace, benchmark: str) -> Options:
+    from common.data.folder_conversion import Options
+
+    part = options.eval_part
+    if options.workers < 1 or options.seed < 0 or options.short_side < 16:
+        raise UserError("--workers: at least 1; --seed: at least 0; --short-side: at least 16")
+    return Options(
+        eval_part=(0.05 if benchmark in _TEXT else 0.1) if part is None else part,
+        seed=options.seed,
+        most_broken=options.most_broken,
+        workers=options.workers,
+        names=options.names,
+        annotations=options.annotations,
+        eval_annotations=options.eval_annotations,
+        eval_sources=tuple(options.eval),
+        vocabulary_size=options.vocabulary_size,
+        max_length=options.max_length,
+        languages=tuple(options.languages) if options.languages else None,
+        short_side=options.short_side,
+    )
+
+
+def _page(module: ModuleType, out: Path, made: Made) -> Path:
+    from common.data import dataset_page
+
+    try:
+        cards = module.preview(out, made.description, _SHOWN)
+        seen = f"As the preset {module.PREVIEW} reads them; another preset may have another size."
+    except UserError as error:  # The data are complete: the page says what the preview could not do.
+        cards, seen = [], str(error)
+    return dataset_page.write(out, made, cards, seen)
+
+
+def _report(out: Path, made: Made, page: Path | None) -> None:
+    description = made.description
+    for line in description.broken[:_LISTED]:
+        print(f"left out: {line}", file=sys.stderr)
+    if len(description.broken) > _LISTED:
+        print(
+            f"left out: {len(description.broken) - _LISTED} more, see {out}/description.json", file=sys.stderr
+        )
+    count = len(made.balance)
+    classes = f", {count} class{'es' if count != 1 else ''}" if count else ""
+    split = description.split
+    print(f"{out}: {split['train']} for training, {split['eval']} for evaluation{classes}")
+    if page:
+        print(f"look at {page}")
+    print(f"next: timetotrain run {description.benchmark} --system=here --data_dir={out}")

@@ -1,0 +1,93 @@
+"""Applies a trained network to files: `timetotrain predict MODEL FILES...`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="a SavedModel of `timetotrain export`, or a checkpoint"
+    )
+    parser.add_argument(
+        "files",
+        metavar="FILES",
+        nargs="+",
+        help="pictures, videos or texts; - reads a text from standard input",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the answers there, not to standard output")
+    parser.add_argument(
+        "--pictures", metavar="DIR", help="write the pictures with labels, boxes and masks there"
+    )
+    parser.add_argument("--batch", type=int, default=8, help="examples of a call (8)")
+    parser.add_argument("--score", type=float, default=0.3, help="least score of an object (0.3)")
+    add_trust(parser)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Adds what the reader lets a model do, which is a stranger's unless these say otherwise."""
+    parser.add_argument(
+        "--allow_plugins",
+        action="store_true",
+        help="import the functions MODULE:FUNCTION that the model names, from here and PYTHONPATH: they are code",
+    )
+    parser.add_argument(
+        "--allow_large",
+        action="store_true",
+        help="take a model whose sizes are far beyond those of the presets",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Predicts; returns 0.
+
+    Raises:
+      UserError: see `common.export.inference`.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from tqdm import tqdm
+
+    from common.errors import UserError
+    from common.export import inference, pictures
+    from common.export.trained import Trust
+    from common.files import write_atomically
+
+    if options.batch < 1:
+        raise UserError(f"--batch={options.batch}: must be at least 1")
+    trust = Trust(options.allow_plugins, options.allow_large)
+    network = inference.load(options.model, trust)
+    drawn = network.kind in ("classes", "objects")
+    if options.pictures and not drawn:
+        raise UserError("--pictures: this network answers no pictures; leave it out")
+    # A terminal that cannot show a character shows its escape.
+    sys.stdout.reconfigure(errors="backslashreplace")
+    lines = []
+    found = inference.ask(network, options.files, options.batch, options.score)
+    for answer in tqdm(found, total=len(options.files), unit="file", disable=not sys.stderr.isatty()):
+        if options.pictures:
+            answer["picture"] = str(pictures.draw(answer, options.pictures))
+        lines.append(json.dumps(_plain(answer), ensure_ascii=False))
+        if not options.json:
+            print(lines[-1], flush=True)
+    if options.json:
+        import pathlib
+
+        text = "[\n" + ",\n".join(lines) + "\n]\n"
+        # A file's name that is not UTF-8 becomes an escape of JSON.
+        write_atomically(pathlib.Path(options.json), text.encode(errors="backslashreplace"))
+    print(network.measured(), file=sys.stderr)
+    return 0
+
+
+def _plain(answer: dict[str, Any]) -> dict[str, Any]:
+    """Returns the answer ready for JSON: a mask becomes pycocotools' run lengths, over the picture."""
+    if not any("mask" in found for found in answer.get("objects", ())):
+        return answer
+    from common.export.pictures import outlines
+
+    return {**answer, "objects": outlines(answer)}

@@ -1,0 +1,106 @@
+"""Draws docs/overview.png, the first picture of README.md: `python -m tools.docs.overview [LOG]`.
+
+Left: the learning curve and the time line of a run, read from its log (make demo writes one). Right: published
+minutes of TPU v3 and V100 systems beside the forecasts that were fitted without them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from common.files import ROOT, whole
+from compliance.submission import runs
+from systems.predict import fitting
+from systems.predict.plot import BENCHMARKS
+
+LOG = ROOT / "results/cpu-tiny/resnet/result_0.txt"
+PICTURE = ROOT / "docs/overview.png"
+COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3")
+_EVAL = "#dd8452"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draws the picture; returns the exit status."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    log = Path(given[0]) if given else LOG
+    if not log.is_file():
+        print(f"error: {log}: no log; run make demo, or name a log", file=sys.stderr)
+        return 2
+    with whole(PICTURE) as made:
+        draw(runs.read_run(log), made)
+    print(f"picture  {PICTURE.relative_to(ROOT)}")
+    return 0
+
+
+def draw(run: runs.Run, path: Path) -> None:
+    """Writes the picture of `run` and of the forecasts as a PNG file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure = pyplot.figure(figsize=(12, 4.4))
+    grid = figure.add_gridspec(2, 2, height_ratios=(5, 1), width_ratios=(1.25, 1), hspace=0.12, wspace=0.2)
+    curve = figure.add_subplot(grid[0, 0])
+    _curve(curve, run)
+    _time_line(figure.add_subplot(grid[1, 0], sharex=curve), run)
+    _forecasts(figure.add_subplot(grid[:, 1]))
+    figure.savefig(path, dpi=110, bbox_inches="tight", format="png")
+    pyplot.close(figure)
+
+
+def _seconds(run: runs.Run, time_ms: float) -> float:
+    return (time_ms - run.run_start) / 1000
+
+
+def _curve(axes: Any, run: runs.Run) -> None:
+    (metric,) = run.target
+    times = [_seconds(run, e.time_ms) for e in run.evaluations]
+    values = [100 * e.values[metric] for e in run.evaluations]
+    axes.plot(times, values, "o-", color=COLOURS[0])
+    target = 100 * run.target[metric]
+    axes.axhline(target, color="black", linestyle="--", linewidth=0.9)
+    axes.annotate(
+        f"target {target:.1f} %", (0, target), xytext=(4, 4), textcoords="offset points", fontsize=9
+    )
+    axes.set(ylabel="top-1 accuracy, %", title="A run on two CPU cores: the clock stops at the target")
+    axes.tick_params(labelbottom=False)
+
+
+def _time_line(axes: Any, run: runs.Run) -> None:
+    """Draws blocks and the evaluations inside them."""
+    stop = _seconds(run, run.run_stop)
+    axes.broken_barh([(0, stop)], (0, 1), color=COLOURS[0], label="training")
+    spans = [(_seconds(run, e.start), (e.stop - e.start) / 1000) for e in run.evals if e.stop is not None]
+    axes.broken_barh(spans, (0, 1), color=_EVAL, label="evaluation")
+    axes.set(yticks=[], xlabel="seconds since run_start", xlim=(-0.02 * stop, 1.02 * stop))
+    axes.legend(fontsize=8, ncols=2, loc="upper right", bbox_to_anchor=(1, 1.55), frameon=False)
+
+
+def _forecasts(axes: Any) -> None:
+    """Draws each published row: its minutes, and the forecast that was fitted without its system."""
+    for colour, name in zip(COLOURS, BENCHMARKS, strict=True):
+        for family, mark in (("tpu-v3", "o"), ("v100", "s")):
+            tests = [
+                t for t in fitting.committed_tests() if (t.row.benchmark, t.row.family) == (name, family)
+            ]
+            axes.plot(
+                [t.row.seconds / 60 for t in tests],
+                [t.together / 60 for t in tests],
+                mark,
+                color=colour,
+                label=name if mark == "o" else None,
+                alpha=0.8,
+            )
+    ends = [0.2, 400]
+    axes.plot(ends, ends, "k-", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="published minutes", ylabel="forecast minutes")
+    axes.set_title("Forecasts of systems that the fit has not seen")
+    axes.legend(fontsize=8)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

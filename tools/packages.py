@@ -1,0 +1,35 @@
+"""Prints what extras of pyproject.toml install, one package a word: python tools/packages.py [--alone] EXTRA...
+
+The project's own dependencies come first, unless --alone leaves them out. The lock file is the constraint that pins
+what these bring along.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+_PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
+
+
+def packages(extras: list[str], alone: bool = False) -> list[str]:
+    """Returns requirements such as "numpy==2.4.6", each once; `alone`: not the project's own dependencies.
+
+    Raises:
+      SystemExit: pyproject.toml has no such extra.
+    """
+    project = tomllib.loads(_PYPROJECT.read_text(encoding="utf-8"))["project"]
+    known = project["optional-dependencies"]
+    for extra in extras:
+        if extra not in known:
+            raise SystemExit(f"error: {extra}: no such extra in {_PYPROJECT}; it has {', '.join(known)}")
+    found = [
+        *([] if alone else project["dependencies"]),
+        *(package for extra in extras for package in known[extra]),
+    ]
+    return list(dict.fromkeys(found))
+
+
+if __name__ == "__main__":
+    print(*packages([word for word in sys.argv[1:] if word != "--alone"], "--alone" in sys.argv))

@@ -1,0 +1,113 @@
+"""Converts one's own parallel text, for `timetotrain data transformer SOURCE TARGET OUT`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from common.config import data_description
+from common.config.data_description import Description
+from common.data import folder_conversion
+from common.data.folder_conversion import Card, Made, Options
+from common.distributed.replicas.base import Shard
+from common.errors import UserError
+from common.text import custom_text
+from common.text.subwords import Subwords
+from transformer import convert as converter
+from transformer import input as reader
+from transformer.config import NOTE, Data
+from transformer.presets import PRESETS
+
+PREVIEW = "cpu-multi30k"  # The preset as which the page reads the records.
+_FILES = Data()
+# Subwords of small and of large text, in bytes: as lab/studies/multi30k has them for 29,000 pairs, as WMT has them.
+_VOCABULARIES = ((200_000, 1000), (2_000_000, 4000), (50_000_000, 8000))
+_LARGE_VOCABULARY = 32768
+# Most tokens of a sentence, and tokens of a packed row: the rules' (docs/sources.md, mlperf 1.4), and for short text,
+# as the preset cpu-multi30k has them.
+_LENGTHS, _SHORT_LENGTHS = (80, 256), (60, 128)
+_PIECES = 2  # A word takes about so many subwords.
+
+
+def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
+    """Writes the records, vocabulary, evaluation text and their description into `out`.
+
+    Args:
+      sources: two text files, or one of sentence, tab, translation.
+      out: folder for the records.
+      options: split, vocabulary, lengths.
+
+    Raises:
+      UserError: text that does not fit, too much of it broken, or `out` holds something else.
+    """
+    with custom_text.prepared(sources, options) as pairs:
+        longest, packed = _LENGTHS if pairs.common * _PIECES > _SHORT_LENGTHS[0] else _SHORT_LENGTHS
+        longest = options.max_length or longest
+        packed = max(packed, longest)
+        size = options.vocabulary_size or vocabulary_size(pairs.bytes)
+        if folder_conversion.start(out, "transformer"):
+            custom_text.clear(out)
+        settings = converter.Settings(longest, packed, custom_text.shards(pairs), True, options.workers)
+        counts = converter.convert(out, pairs.train, pairs.held, size, settings)
+        words = Subwords(out / _FILES.vocabulary)
+        tokens, worst = max((len(words.encode(source)), source) for source, _ in pairs.held.pairs())
+    if tokens > packed:
+        raise UserError(
+            f"a sentence to evaluate on has {tokens} subwords, a packed row {packed}: {worst[:60]!r}...; "
+            f"give --max-length={tokens}, or leave it out"
+        )
+    fields = {
+        "vocabulary_size": counts["vocabulary"],
+        "num_train_examples": counts["packed"],
+        "num_eval_examples": counts["eval"],
+        "packed_length": packed,
+        "max_sequence_length": longest,
+        **{f"data.{name}": getattr(_FILES, name) for name in ("vocabulary", "eval_source", "eval_reference")},
+    }
+    names = (_FILES.vocabulary, _FILES.eval_source, _FILES.eval_reference, NOTE)
+    description = folder_conversion.finish(
+        out,
+        "transformer",
+        ["train-*-of-*", *names],
+        fields,
+        (counts["pairs"], counts["eval"]),
+        custom_text.listed(pairs, counts),
+        defaults={"decode.source_length": tokens},
+    )
+    facts = [*custom_text.facts(pairs, counts), ("packed rows", f"{counts['packed']} of {packed} tokens")]
+    return Made(description, (), "pairs", facts)
+
+
+def vocabulary_size(size: int) -> int:
+    """Returns the number of subwords for text of `size` bytes."""
+    return next((number for most, number in _VOCABULARIES if size < most), _LARGE_VOCABULARY)
+
+
+def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
+    """Returns the pairs of the first packed rows, cut into their tokens, and the first sentences to evaluate on."""
+    config = data_description.apply(PRESETS[PREVIEW], description)
+    config = dataclasses.replace(config, global_batch_size=1, eval_batch_size=1)
+    pieces = _pieces(data_dir / config.data.vocabulary)
+    cards = []
+    for batch in reader.train_input(config, data_dir, Shard(0, 1), 1).take(count):
+        row = {name: value[0].numpy() for name, value in batch.items()}
+        sides = [_first(row, side, pieces) for side in ("inputs", "targets")]
+        held = int(row["inputs_segment"].max())
+        cards.append(Card(f"train: the first of {held} pairs in a row", None, sides))
+    words = Subwords(data_dir / config.data.vocabulary)
+    lines = (data_dir / config.data.eval_source).read_text(encoding="utf-8").split("\n")[: count // 2]
+    cards += [Card("eval", None, [[pieces[t] for t in words.encode(line)]]) for line in lines if line]
+    return cards
+
+
+def _first(row: dict[str, np.ndarray], side: str, pieces: Sequence[str]) -> list[str]:
+    tokens = row[side][row[f"{side}_segment"] == 1]
+    return [pieces[int(token)] for token in tokens]
+
+
+def _pieces(path: Path) -> list[str]:
+    """Returns the subwords of a vocabulary file, in order; the file has one in quotes a line."""
+    return [line.strip()[1:-1] for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]

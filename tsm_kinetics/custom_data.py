@@ -1,0 +1,186 @@
+"""Converts one's own videos, a folder per class or a CSV file, for `timetotrain data tsm_kinetics FOLDER OUT`."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from common.config import data_description
+from common.config.data_description import Description
+from common.data import folder_conversion, pictures
+from common.data.folder_conversion import Card, Made, Options
+from common.distributed.replicas.base import Shard
+from common.errors import UserError
+from tsm_kinetics import convert as converter
+from tsm_kinetics import input as reader
+from tsm_kinetics import shards
+from tsm_kinetics.convert import Item
+from tsm_kinetics.presets import PRESETS
+
+PREVIEW = "cpu-ucf101"  # The preset whose sizes the page shows.
+_NAMES = "classes.txt"
+_MOST_FRAMES = 8  # Frames of a strip on the page.
+# The part of a UCF101 file name that says from which film it is cut: v_Archery_g01_c02.avi.
+_GROUP = re.compile(r"_(g\d+)_c\d+$")
+
+
+def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
+    """Writes the records and their description into `out`.
+
+    Args:
+      sources: one folder, of class folders or of train/ and val/ with class folders, or one CSV file of path,label and
+        optionally split.
+      out: folder for the records.
+      options: split, limits, size of the frames.
+
+    Raises:
+      UserError: no videos, too many broken ones, or `out` holds something else.
+    """
+    train, held = _split(sources[0], options)
+    classes = sorted({item.label for item in train})
+    if len(classes) < 2:
+        raise UserError(f"{sources[0]}: videos of one class, {classes[0]}; a classifier needs two or more")
+    labels = list(folder_conversion.named(classes, _names(sources[0], classes, options.names)).values())
+    folder_conversion.start(out, "tsm_kinetics")
+    splits = {
+        split: (
+            part,
+            folder_conversion.shard_count(
+                len(part), folder_conversion.size([item.path for item in part if _there(item)])
+            ),
+        )
+        for split, part in (("train", train), ("validation", held))
+    }
+    settings = converter.Settings(short_side=options.short_side)
+    broken = converter.convert(out, splits, settings, options.workers)
+    indices = [shards.Index(out, split) for split in splits]
+    folder_conversion.check_broken(broken, min(map(len, indices)), options)
+    fields = {
+        "num_classes": len(labels),
+        "num_train_examples": len(indices[0]),
+        "num_eval_examples": len(indices[1]),
+    }
+    patterns = ["train-*-of-*", "validation-*-of-*", "index-*-of-*.npz"]
+    description = folder_conversion.finish(
+        out, "tsm_kinetics", patterns, fields, (len(indices[0]), len(indices[1])), broken, labels
+    )
+    shown = [[labels[number] for number in index.label] for index in indices]
+    return Made(description, folder_conversion.balance(labels, *shown), "videos", _facts(indices))
+
+
+def _names(source: Path, classes: Sequence[str], given: Path | None) -> dict[str, str]:
+    """Reads lines of class and name, or the names of the classes 0, 1, ... of a CSV file, a line each.
+
+    A classes.txt beside the videos that is neither is no such list.
+    """
+    path = given or (source if source.is_dir() else source.parent) / _NAMES
+    if given is None and not path.is_file():
+        return {}
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").split("\n")]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read {path}: {reason}; give --names another file") from error
+    pairs = dict(line.split(None, 1) for line in lines if len(line.split(None, 1)) == 2)
+    if set(classes) <= pairs.keys():
+        return pairs
+    numbered = {str(number): name for number, name in enumerate(lines) if name}
+    if set(classes) <= numbered.keys():
+        return numbered
+    if given is None:
+        return {}
+    missing = next(name for name in classes if name not in pairs)
+    raise UserError(f"{path}: no line for class {missing}; write lines of class and name")
+
+
+def _there(item: Item) -> bool:
+    return Path(item.path).is_file()
+
+
+def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
+    if source.is_dir():
+        first, second = folder_conversion.given_split(source)
+        train = converter.items(first)
+        if second:
+            return train, converter.items(second)
+        return _divided(train, options)
+    rows = _rows(source)
+    names = sorted({row["split"] for row in rows if row.get("split")})
+    folder = _folder(source, rows)
+    if not names:
+        return _divided(converter.items(source, folder), options)
+    train = next((name for name in names if name.lower() in folder_conversion.TRAIN), None)
+    held = next((name for name in names if name.lower() in folder_conversion.EVAL), None)
+    if train is None or held is None:
+        raise UserError(f"{source}: column split has {', '.join(names)}; expected train and val (or test)")
+    return converter.items(source, folder, train), converter.items(source, folder, held)
+
+
+def _folder(path: Path, rows: Sequence[Mapping[str, str]]) -> Path:
+    """Returns the folder that the paths of a CSV file count from: its own, or the one above it."""
+    names = [row["path"] for row in rows if row.get("path")]
+    found = (
+        place
+        for place in (path.parent, path.parent.parent)
+        if any((place / name).is_file() for name in names)
+    )
+    return next(found, path.parent)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read {path}: {reason}; name a folder or a CSV file") from error
+
+
+def _divided(items: list[Item], options: Options) -> tuple[list[Item], list[Item]]:
+    """Holds out part of each class; clips that UCF101's names say are of one film stay together."""
+    groups: dict[tuple[str, str], list[Item]] = {}
+    for item in items:
+        stem = Path(item.path).stem
+        film = _GROUP.search(stem)
+        groups.setdefault((item.label, film.group(1) if film else stem), []).append(item)
+    keys = list(groups)
+    out_of = folder_conversion.divide([label for label, _ in keys], options.eval_part, options.seed)
+    parts: tuple[list[Item], list[Item]] = ([], [])
+    for key, is_held in zip(keys, out_of):
+        parts[int(is_held)].extend(groups[key])
+    return parts
+
+
+def _facts(indices: Sequence[shards.Index]) -> list[tuple[str, str]]:
+    frames = np.concatenate([index.count for index in indices])
+    sizes = np.concatenate([index.size for index in indices])
+    height, width = sizes[sizes.prod(1).argmax()]
+    return [
+        ("frames of a video", f"{frames.min()} to {frames.max()}, median {int(np.median(frames))}"),
+        ("largest frame as stored", f"{width} x {height}"),
+    ]
+
+
+def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
+    """Returns strips of training clips after augmentation, and of the first clips of the evaluation."""
+    config = data_description.apply(PRESETS[PREVIEW], description)
+    config = dataclasses.replace(config, global_batch_size=count, eval_batch_size=count // 2)
+    cards = []
+    for split, training in (("train", True), ("eval", False)):
+        index = reader.load(config, data_dir, training)
+        batches = (
+            reader.train_input(config, index, Shard(0, 1), count, 0)
+            if training
+            else reader.eval_input(config, index, Shard(0, 1), count // 2)
+        )
+        batch = next(iter(batches))
+        for frames, label in zip(batch["frames"].numpy(), batch["label"].numpy()):
+            if label >= 0:
+                strip = np.concatenate(list(frames[: config.frames][:_MOST_FRAMES]), axis=1)
+                cards.append(Card(f"{split}: {description.labels[label]}", pictures.png(strip)))
+    return cards
