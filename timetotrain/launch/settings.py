@@ -1,8 +1,8 @@
-"""Reads a system's settings of NCCL, Horovod and TensorFlow: environment variables with their sources. TensorFlow-free.
+"""Reads a system's settings of NCCL, Horovod, TensorFlow and XLA: environment variables, sources. TensorFlow-free.
 
 systems/launch/NAME.json is a list of {"variable", "value", "why", "source"}; a family of sizes has one file, so that
-summit-128 takes summit.json, dgx-2h-4 dgx-2h-hosts.json and h100-1 h100-8.json. XLA has none: its defaults stand, since
-no program here holds a collective of GPUs.
+summit-128 takes summit.json, dgx-2h-4 dgx-2h-hosts.json and h100-1 h100-8.json. XLA's flags are
+those that lab/bench/gpu/flags.py wrote from a card's measurement; elsewhere its defaults stand.
 """
 
 from __future__ import annotations

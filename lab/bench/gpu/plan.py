@@ -25,7 +25,13 @@ FLAX = {
 }
 # The run of ResNet-50 whose step the export is.
 _LOOP = (
-    *("--system=tpu-v3-32", "--config.hardware=local", "--config.division=open", "--config.num_replicas=1"),
+    *(
+        "--system=tpu-v3-32",
+        "--config.hardware=local",
+        "--config.ruleset=0.7.0",
+        "--config.division=open",
+        "--config.num_replicas=1",
+    ),
     *("--config.global_batch_size=256", "--config.eval_batch_size=256", "--config.batch_norm_span=256"),
 )
 

@@ -49,10 +49,15 @@ def loop(job: dict, turn: Turn) -> dict[str, Any]:
     """ResNet-50 of full size from JPEG records made here: images a second of the loop, and seconds until it begins."""
     folder, batch = Path(job["scratch"]) / "loop", job["batch"]
     count = write_records(folder / "data", job["images"])
-    flags = [
-        *(f"--data_dir={folder / 'data'}", "--target=none", "--config.smoke_run=true", *job["arguments"]),
-        *(f"--config.num_train_examples={count}", f"--config.num_eval_examples={min(count, _VALIDATION)}"),
-        *(f"--config.train_steps={_BLOCKS * job['steps']}", f"--config.steps_per_block={job['steps']}"),
+    # No result, and without --cache_cleared, which the rules ask for, there would be no log.
+    flags = ["--target=none", "--config.smoke_run=true", "--cache_cleared", *job["arguments"]]
+    flags += [
+        *(f"--data_dir={folder / 'data'}", f"--config.num_train_examples={count}"),
+        *(
+            f"--config.num_eval_examples={min(count, _VALIDATION)}",
+            f"--config.steps_per_block={job['steps']}",
+        ),
+        f"--config.train_steps={_BLOCKS * job['steps']}",
     ]
     with turn.alone():
         log, seconds = _run("resnet", flags, folder / "results")
@@ -72,16 +77,13 @@ def loop(job: dict, turn: Turn) -> dict[str, Any]:
 
 
 def _run(name: str, flags: list[str], results: Path) -> tuple[list[dict], float]:
-    """Events of a training run's log, and the seconds that its process took.
-
-    A log that is no result, as that of a run without a target, is read as well.
-    """
+    """Events of a training run's log, and the seconds that its process took."""
     results.mkdir(parents=True, exist_ok=True)
-    began, before = time.monotonic(), set(results.rglob("result_*.txt*"))
+    began, before = time.monotonic(), set(results.rglob("result_*.txt"))
     command = [sys.executable, "-m", name, *flags, "--replicas=pjrt", f"--result_dir={results}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - began
-    log = [event for path in set(results.rglob("result_*.txt*")) - before for event in _events(path)]
+    log = [event for path in set(results.rglob("result_*.txt")) - before for event in _events(path)]
     if not any(event["key"] == "run_stop" for event in log):
         lines = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
         sys.exit(f"error: {name}: exit status {done.returncode}: {lines[-1]}")
