@@ -8,6 +8,7 @@ along its first axis. This module imports no TensorFlow.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -99,7 +100,8 @@ class OnDevices:
         # jax gives a donated argument's memory to the first result of its kind that has none yet.
         order = [donated[argument] for argument in sorted(donated)]
         order += [i for i in range(len(results)) if i not in donated.values()]
-        self._places = [order.index(i) for i in range(len(results))]
+        places = [order.index(i) for i in range(len(results))]
+        self._in_order = operator.itemgetter(*places) if len(places) > 1 else tuple
 
         def replica(*own: Any) -> list[Any]:
             found = function(*(x.reshape(x.shape[1:]) for x in own))
@@ -116,9 +118,8 @@ class OnDevices:
         on_cpu = placement.devices[0].platform == "cpu"
         self._compiled = compiled(step.lower(*shapes), on_cpu)
 
-    def __call__(self, *arguments: Any) -> list[Any]:
-        found = self._compiled(*arguments)
-        return [found[i] for i in self._places]
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        return self._in_order(self._compiled(*arguments))
 
     def cost_analysis(self) -> dict[str, float]:
         """Returns the compiler's figures of one replica, where it gives any."""

@@ -66,22 +66,18 @@ class _Held:
     ):
         self._placement = placement
         self._variable, self._initial = variable, initial
-        self._array: Any = None
-        self._pieces: list[Any] | None = None
+        self._pieces: list[Any] | None = None  # Of values that are written, until they are an array again.
 
-    @property
+    # A program reads and sets it at every call, of hundreds of variables: a plain attribute, once it is there.
+    @functools.cached_property
     def array(self) -> Any:
-        if self._array is None:
-            if self._pieces is None:
-                values = self._initial or [np.asarray(self._variable.numpy())] * len(self._placement.local)
-                self._array = self._placement.place(values)
-            else:
-                self._array, self._pieces = self._placement.joined(self._pieces), None
-        return self._array
-
-    @array.setter
-    def array(self, array: Any) -> None:
-        self._array, self._pieces = array, None
+        """The values, an array of `pjrt.Placement`."""
+        if self._pieces is not None:
+            pieces, self._pieces = self._pieces, None
+            return self._placement.joined(pieces)
+        return self._placement.place(
+            self._initial or [np.asarray(self._variable.numpy())] * len(self._placement.local)
+        )
 
     def read(self, index: int) -> np.ndarray:
         """Returns a copy of the value of this process's replica `index`."""
@@ -90,7 +86,7 @@ class _Held:
 
     def refresh(self) -> None:
         """Gives TensorFlow's variable the value of this process's first replica."""
-        if self._array is not None or self._pieces is not None:
+        if "array" in self.__dict__ or self._pieces is not None:
             self._variable.assign(self.read(0))
 
     def write(self, index: int, value: Any) -> None:
@@ -102,7 +98,7 @@ class _Held:
         if value.shape != shape:
             raise ValueError(f"{self._variable.name} is {list(shape)}, the value {list(value.shape)}")
         self._pieces[index] = self._placement.piece(value, index)
-        self._array = None
+        self.__dict__.pop("array", None)
 
 
 class Copy:
