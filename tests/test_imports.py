@@ -36,7 +36,6 @@ LEAVES = {
 DYNAMIC = {
     "common/config/benchmarks.py": "the modules of a benchmark, for those who call `benchmarks.module`",
     "common/config/plugins.py": "a user's own module, named in a configuration",
-    "common/export/inference.py": "the benchmark that an export's manifest names",
     "common/export/trained.py": "the benchmark that a checkpoint names",
     "common/export/formats.py": "packages of other formats, where they are installed",
     "common/layers/weight_files.py": "safetensors, where it is installed",
