@@ -6,8 +6,8 @@
 #
 # Afterwards, on the machine: export PYTHONPATH=FOLDER/site:FOLDER/tf
 #   TENSORFLOW    the wheel to pack       (tensorflow-cpu==2.20.0: the CPU's, since jax drives the GPU)
-#   PART_SIZES    bytes of part0, part1   (55 and 32 million; part2 is the rest, about 35 million)
-#   LEVEL         zstd's                  (19; 12 is several times as fast and 10 MB larger)
+#   PART_SIZES    bytes of part0, part1   (57 and 31 million; part2 is the rest, about 43 million)
+#   LEVEL         zstd's                  (17; 12 is several times as fast and 9 MB larger)
 #   PYTHON        the interpreter         (python3)
 set -euo pipefail
 PYTHON=${PYTHON:-python3}
@@ -27,7 +27,7 @@ download() {
 
 pack() {
   local work first second
-  read -r first second <<<"${PART_SIZES:-55000000 32000000}"
+  read -r first second <<<"${PART_SIZES:-57000000 31000000}"
   work=$(mktemp -d)
   trap "rm -rf '$work'" EXIT
   rm -rf whl part?
@@ -38,7 +38,7 @@ pack() {
   # Headers, and the interpreter of TensorFlow Lite: no run loads them.
   rm -rf "$work/tf/tensorflow/include" "$work/tf/tensorflow/lite/python/libpywrap_tflite_common.so"
   find "$work/tf" -name '*.so*' -type f -print0 | xargs -0 strip --strip-unneeded
-  tar c -C "$work/tf" . | zstd "-${LEVEL:-19}" --long=27 -T0 -q >"$work/all"
+  tar c -C "$work/tf" . | zstd "-${LEVEL:-17}" --long=27 -T0 -q >"$work/all"
   # No pipes: what they cut off would end this script.
   head -c "$first" "$work/all" >part0
   tail -c +$((first + 1)) "$work/all" >part2
