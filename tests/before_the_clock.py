@@ -81,7 +81,7 @@ class Watch:
 
 
 def observe(
-    benchmark: str, data_dir: pathlib.Path, scratch: pathlib.Path, *flags: str, seconds: float = 300
+    benchmark: str, data_dir: pathlib.Path, scratch: pathlib.Path, *flags: str, seconds: float = 900
 ) -> Observed:
     """Runs cpu-tiny until it reads data on the clock, then ends it.
 
