@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup gpu gpu-tf text demo test quick e2e e2e-pods e2e-pjrt e2e-jax e2e-own mutate study bench docs lint lock clean horovod aot
+.PHONY: help setup gpu gpu-tf text demo test test-all quick e2e e2e-pods e2e-pjrt e2e-jax e2e-own mutate study bench docs lint lock clean horovod aot
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -39,10 +39,13 @@ text: $(VENV)/.text ## install what the translation benchmarks need besides
 demo: $(VENV)/.train ## train ResNet-50 end to end on this machine, check its log
 	@DATA_DIR=$${DATA_DIR:-.cache/resnet-tiny} SYSTEM=cpu-tiny ./resnet/run_and_time.sh
 
-test: $(VENV)/.dev ## what CI runs: lint, then all tests but the long ones
-	@$(MAKE) -s horovod || echo "going on without Horovod: its tests will be skipped" >&2
+test: $(VENV)/.dev ## what to run before a commit: lint, the quick tests, and the slow ones of headline facts
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
-	@$(PY) -m tools.run_tests -n 2 --dist loadfile -m "not study and not e2e" $(ARGS)
+	@$(PY) -m tools.run_tests -n 2 --dist loadfile -m "not study and not e2e" --headline $(ARGS)
+
+test-all: $(VENV)/.dev ## the tests that make test leaves out, but for e2e; CI runs both
+	@$(MAKE) -s horovod || echo "going on without Horovod: its tests will be skipped" >&2
+	@$(PY) -m tools.run_tests -n 2 --dist loadfile -m "not study and not e2e" --rest $(ARGS)
 
 quick: $(VENV)/.dev ## what to run between edits: lint and the quick tests, two minutes
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .

@@ -26,11 +26,16 @@ settings.load_profile("repeatable")
 
 
 SLOW = pathlib.Path(__file__).with_name("slow.txt")
+HEADLINE = pathlib.Path(__file__).with_name("headline.txt")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --quick, which `make quick` gives, and --journal, which `make e2e` gives."""
+    """Adds the flags of `make quick`, `make test`, `make test-all` and `make e2e`."""
     parser.addoption("--quick", action="store_true", help="leave out the files that tests/slow.txt names")
+    parser.addoption(
+        "--headline", action="store_true", help="as --quick, but run the files that tests/headline.txt names"
+    )
+    parser.addoption("--rest", action="store_true", help="run the files that --headline leaves out")
     parser.addoption(
         "--journal", metavar="FILE", help="note there what passes, and leave out what has passed"
     )
@@ -46,11 +51,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
-    """Leaves slow files out where --quick asks for it; they are not even imported."""
-    if not config.getoption("--quick"):
-        return None
+    """Leaves out the files that --quick, --headline or --rest does not select; they are not even imported."""
     name = collection_path.relative_to(config.rootpath).as_posix()
-    return name in SLOW.read_text().splitlines() or None
+    quick = name not in SLOW.read_text().splitlines()
+    headline = quick or name in HEADLINE.read_text().splitlines()
+    if config.getoption("--quick"):
+        return not quick or None
+    if config.getoption("--headline"):
+        return not headline or None
+    if config.getoption("--rest") and collection_path.is_file():
+        return headline or None
+    return None
 
 
 @pytest.fixture(scope="module")

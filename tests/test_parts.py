@@ -1,6 +1,8 @@
 """Tests how the tests are divided: the parts of `make test`, and what `make quick` leaves out."""
 
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -20,6 +22,23 @@ def test_make_quick_leaves_out_files_that_exist():
     head, *names = (ROOT / "tests/slow.txt").read_text().splitlines()
     assert head == slow_tests.HEAD.format(limit=slow_tests.LIMIT)
     assert [name for name in names if not (ROOT / name).is_file()] == []
+
+
+def test_make_test_runs_slow_files_that_exist_each_with_a_reason():
+    slow = (ROOT / "tests/slow.txt").read_text().splitlines()
+    lines = (ROOT / "tests/headline.txt").read_text().splitlines()
+    assert [name for name in lines if not name.startswith("#") and name not in slow] == []
+    assert lines[0].startswith("#") and lines[-1] in slow
+
+
+@pytest.mark.parametrize("flags", [["--headline"], ["--rest"]])
+def test_make_test_and_make_test_all_divide_the_files(flags):
+    """A slow file that is no headline is left to `make test-all`; a quick one and a headline are not."""
+    files = ["tests/common/data/test_tfrecords.py", "tests/test_parts.py", "tests/test_presets.py"]
+    command = [sys.executable, "-m", "pytest", "-n0", "--collect-only", "-q", *flags, *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = [name for name in files if name in done.stdout]
+    assert found == (files[1:] if flags == ["--headline"] else files[:1]), done.stdout
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Folders that share a part; what none of them names is the last part.
 PARTS = (
     ("tests/common",),
-    ("tests/mnist", "tests/ptb", "tests/studies"),
+    ("tests/mnist", "tests/ptb", "tests/lab"),
     ("tests/gnmt", "tests/maskrcnn", "tests/ssd", "tests/transformer"),
     ("tests/resnet", "tests/tsm_kinetics"),
 )
