@@ -125,6 +125,10 @@ class OnDevices:
         """Returns the compiler's figures of one replica, where it gives any."""
         return self._compiled.cost_analysis() or {}
 
+    def as_text(self) -> str:
+        """Returns the compiled program as HLO text."""
+        return self._compiled.as_text()
+
     def memory_analysis(self) -> Any:
         """Returns the compiler's bytes on one device."""
         return self._compiled.memory_analysis()
