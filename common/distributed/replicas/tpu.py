@@ -77,9 +77,7 @@ class Tpu(StrategyReplicas):
 
     def _groups(self, groups: Groups | None) -> list[list[int]]:
         groups = [list(g) for g in groups] if groups is not None else [list(range(self.num_replicas))]
-        list(
-            placement(groups, self.num_replicas)
-        )  # Raises UserError unless the groups partition the replicas.
+        list(placement(groups, self.num_replicas))  # Raises UserError unless they partition the replicas.
         return groups
 
     # -- outside `run` -----------------------------------------------------------------------------------------------

@@ -125,9 +125,7 @@ class Xla(Replicas):
 
     def _groups(self, groups: Groups | None) -> list[list[int]]:
         found = [list(map(int, g)) for g in groups] if groups is not None else [[*range(self.num_replicas)]]
-        list(
-            placement(found, self.num_replicas)
-        )  # Raises UserError unless the groups partition the replicas.
+        list(placement(found, self.num_replicas))  # Raises UserError unless they partition the replicas.
         return found
 
     # -- outside `run`: the host that runs the program does these --------------------------------------------------
