@@ -38,12 +38,12 @@ class Dropout(tf_keras.layers.Layer):
     of the group takes that whole part, because they hold the same examples. Micro-batch i takes its own share of the
     part (`micro_batch`).
 
-    An example of n elements has c = n / 8 values of the counter, rounded up. Element e takes half e // c of value e %
-    c: first the low halves of the four words, then the high ones. So neighbouring elements have neighbouring values,
-    and the mask is computed in the activation's own shape. If eight neighbours shared a value, they would form a
-    dimension of 8, which a TPU pads to 128.
+    An example of n elements has c = n / 8 values of the counter, rounded up. Element e takes half e // c of value
+    e % c: first the low halves of the four words, then the high ones. So neighbouring elements have neighbouring
+    values, and the mask is computed in the activation's own shape. If eight neighbours shared a value, they would form
+    a dimension of 8, which a TPU pads to 128.
 
-    The device's own generator costs a TPU less, but its numbers follow from the device and the shape. The mask then
+    The device's own generator costs a TPU less, but its numbers depend on the device and the shape. The mask then
     depends on the seed, the step and the number of the group or micro-batch, not on the example.
 
     Attributes:
@@ -157,8 +157,7 @@ class TimeDropout(Dropout):
             return x
         shape, width = tf.shape(x), x.shape[-1]
         length, batch = shape[0], shape[1]
-        # An example's mask is one row of the draw. Transposing the mask costs less than transposing the activations
-        # twice.
+        # An example's mask is one row of the draw. Transposing it costs less than transposing the activations twice.
         flat = super().call(tf.ones([batch, length * width], x.dtype), training=True)
         return x * tf.transpose(tf.reshape(flat, [batch, length, width]), [1, 0, 2])
 

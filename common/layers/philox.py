@@ -26,8 +26,8 @@ def random_words(seed: Sequence[Word | int], block: tuple[Word, Word]) -> Word:
     tf.uint32, alg="philox")`.
 
     Args:
-    seed: four words, the low and the high word of each number of TensorFlow's seed; they broadcast with the blocks.
-    block: the blocks' numbers, as a low and a high word.
+      seed: four words, the low and the high word of each number of TensorFlow's seed; they broadcast with the blocks.
+      block: the blocks' numbers, as a low and a high word.
     """
     mixed = words(_SEED_KEY, seed)
     return tf.stack(words(mixed[:2], [*block, mixed[2], mixed[3]]), -1)

@@ -1,4 +1,4 @@
-"""Loads a backbone's published weights from a .pth, .npz or TensorFlow checkpoint with torchvision's names.
+"""Loads a backbone's published weights from a .pth or .npz file or a TensorFlow checkpoint with torchvision's names.
 
 The names are `conv1.weight`, `layer2.0.downsample.1.running_mean`, ... An .npz file holds torchvision's arrays
 unchanged; a TensorFlow checkpoint holds tensors of the same names. Convolutions are [out, in, h, w] in the file and

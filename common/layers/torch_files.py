@@ -132,15 +132,13 @@ class _Ordered(dict):
 class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined]
     """Unpickles tensors, numbers, strings and containers; it refuses anything else and imports nothing.
 
-    `bytes_` bounds the arrays: all tensors together may take at most twice as many bytes (several may share a
-    storage).
+    `bytes_` bounds the arrays: all tensors together may have twice as many bytes (several may share a storage).
     """
 
     dispatch = {
         code: load
         for code, load in pickle._Unpickler.dispatch.items()  # type: ignore[attr-defined]
-        # Left out: sets, which hash their elements and which torch does not save; instructions that make other
-        # objects.
+        # Left out: sets, which hash their elements (torch saves none), and instructions that make other objects.
         if bytes([code])
         not in (
             *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET, pickle.INST, pickle.OBJ, pickle.NEWOBJ),

@@ -1,7 +1,7 @@
 """Computes the stages of a ResNet with PyTorch: python torch_resnet.py FILE IMAGES.npy OUT.npz EPSILON STRIDE...
 
-FILE is a state dict with torchvision's names. IMAGES is [b, h, w, 3] in float64. OUT holds each stage's output, [b, c,
-h, w]. Give one STRIDE per stage. The script runs in its own interpreter, which needs only torch and numpy.
+FILE is a state dict with torchvision's names. IMAGES is [b, h, w, 3] in float64. OUT holds the stages' outputs,
+[b, c, h, w] each. Give one STRIDE per stage. The script runs in its own interpreter, which needs only torch and numpy.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def kind_of(model: tf_keras.layers.Layer) -> dict[Hashable, str]:
     layers, the class and the name of the attribute that holds the variable decide.
 
     Raises:
-    UserError: a trainable variable's kind is unknown; the layer that owns it needs an attribute `kinds`.
+      UserError: a trainable variable's kind is unknown; the layer that owns it needs an attribute `kinds`.
     """
     found: dict[Hashable, str] = {}
     for layer in [model, *(m for m in model.submodules if isinstance(m, tf_keras.layers.Layer))]:

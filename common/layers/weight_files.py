@@ -70,7 +70,7 @@ def read(path: str | os.PathLike) -> Arrays:
 
 
 def of_state_dict(arrays: Mapping[str, np.ndarray]) -> Arrays:
-    """Renames torchvision's arrays and changes their layouts to this project's; names with "/" stay as they are."""
+    """Gives torchvision's arrays this project's names and layouts; names with "/" already are this project's."""
     found: Arrays = {}
     norms = {name.removesuffix(".running_mean") for name in arrays if name.endswith(".running_mean")}
     for name, array in arrays.items():
@@ -190,8 +190,7 @@ def _leaves(group: Any) -> Iterator[tuple[str, Any]]:
 def keras_names(arrays: Mapping[str, np.ndarray]) -> Arrays:
     """Renames Keras's arrays to torchvision's layer names if they are a ResNet50's.
 
-    Its convolutions have a bias, which the following batch norm subtracts again, so the bias goes into the moving
-    mean.
+    Its convolutions have a bias, which the next batch norm subtracts again, so the bias goes into the moving mean.
     """
     found: Arrays = {}
     for name, array in arrays.items():

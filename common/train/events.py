@@ -48,8 +48,7 @@ class Progress:
 class Trained:
     """The training part of a block: each step's loss and end time.
 
-    If the loss scale is dynamic, `scale` has "loss_scale" and "skipped_updates" after the block; otherwise it is
-    empty.
+    With a dynamic loss scale, `scale` has "loss_scale" and "skipped_updates" after the block; otherwise it is empty.
     """
 
     block: Block

@@ -119,8 +119,7 @@ def make_train_step(
 
     def train_step(batch: Batch, step: tf.Tensor) -> tf.Tensor:
         loss, found = gradients_of(batch)
-        # Each replica holds its part of a mean over all replicas, so its own gradient is num_replicas times that
-        # part.
+        # Each replica holds its part of a mean over all replicas, so its own gradient is num_replicas times that.
         found = optimizers.clipped(found, config.optimizer.clip_replica_norm / replicas.num_replicas)
         found = optimizers.with_bias_factor(found, state.kinds, config.optimizer.bias_gradient_factor)
         scale = state.loss_scale

@@ -212,10 +212,10 @@ def replica_groups(
 ) -> list[list[int]]:
     """Returns groups of `size` replicas that are near each other.
 
-    The groups are contiguous or, if `grid_columns` is given, tiles of a grid. Replica r is in the grid's row r //
-    grid_columns and column r % grid_columns; a tile has `tile_rows` x `size / tile_rows` replicas. The MLPerf v0.6 SSD
-    submissions tile the TPU's torus in this way (2x2 to 2x8; docs/sources.md, mlperf 1.2), so the replicas of a tile
-    are close together.
+    The groups are contiguous or, if `grid_columns` is given, tiles of a grid. Replica r is in the grid's row
+    r // grid_columns and column r % grid_columns; a tile has `tile_rows` x `size / tile_rows` replicas. The MLPerf
+    v0.6 SSD submissions tile the TPU's torus in this way (2x2 to 2x8; docs/sources.md, mlperf 1.2), so the replicas of
+    a tile are close together.
 
     Raises:
       UserError: the sizes do not divide evenly.

@@ -75,8 +75,7 @@ class Horovod(Replicas):
         _process_set.cache_clear()
 
     def peer_lost(self, error: BaseException) -> bool:
-        # Error messages of Horovod, or of Gloo for a broken connection; raised as UnknownError or Horovod's own
-        # exception.
+        # Messages of Horovod, or of Gloo for a broken connection; raised as UnknownError or Horovod's own exception.
         words = "Horovod has", "gloo/", "Process set does not exist"
         return super().peer_lost(error) or any(w in str(error) for w in words)
 

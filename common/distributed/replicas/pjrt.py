@@ -323,8 +323,7 @@ class Batches:
     def _read(self) -> Iterator[list[list[np.ndarray]]]:
         """Yields, for each step, the batches of this process's replicas."""
         leaves = tf.nest.flatten(self._dataset.element_spec)
-        # The operation behind `next`. `next` takes twice as long: it builds a structure that this method takes apart
-        # again.
+        # The operation behind `next`, which takes twice as long: it builds a structure that this method takes apart.
         fetch = functools.partial(
             tf.raw_ops.IteratorGetNext,
             output_types=[leaf.dtype for leaf in leaves],

@@ -103,8 +103,7 @@ class Xla(Replicas):
         return _recorded(sums, sums, x)
 
     def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        # The TPU and GPU compilers fuse sums that are ready together, without copying them into a bucket and out of
-        # it.
+        # The TPU and GPU compilers fuse sums that are ready together, without copying them into and out of a bucket.
         return [self.all_reduce(x) for x in tensors]
 
     def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:

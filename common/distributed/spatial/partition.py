@@ -175,8 +175,7 @@ class Spatial:
             twice = _twice(x)
             return twice if twice.shape[1:3] == like.shape[1:3] else twice[:, :rows, :columns]
         x = tf.repeat(x, 2, axis=2)[:, :, :columns]
-        # Position p needs the rows from p * rows // 2 on and holds the rows from p * coarse on, which start no
-        # earlier.
+        # Position p needs the rows from p * rows // 2 on and holds those from p * coarse on, which start no earlier.
         above = max(p * coarse - p * rows // 2 for p in range(self.partitions))
         held = tf.concat([*self._above(x, above), x], axis=1)
         position = self.position()
@@ -224,7 +223,7 @@ class Spatial:
 
         Returns:
           (means [2, G, C] of `x` and of its squares, this replica's fraction of the image's rows). If this replica has
-            no rows of the image, the means are 0.
+          no rows of the image, the means are 0.
         """
         height, rows, channels = self.height(x), x.shape[1], x.shape[-1]
         here = _clip(height - self.position() * rows, 0, rows)
@@ -260,8 +259,7 @@ class Spatial:
         if count == x.shape[1]:
             return x
         if isinstance(start, int):
-            # With eager execution, this slice's gradient takes another replica's shape unless an operation follows
-            # it.
+            # Run eagerly, this slice's gradient takes another replica's shape unless an operation follows it.
             return tf.ensure_shape(x[:, start : start + count], [x.shape[0], count, *x.shape[2:]])
         # The batch size may be unknown while a network is built.
         if x.shape[0] is None:
