@@ -6,7 +6,7 @@ They also turn a reduce-scatter over a whole slice into a sum of the whole and a
 
 Here gradients are summed in their own shapes, and a replica cuts its block out of the sum. To gather the weights, each
 replica places its blocks in zeros, and another sum joins them. So an all-reduce replaces each reduce-scatter and
-all-gather. Use this form where the compiler makes the same of both.
+all-gather. Use this form if the compiler turns both forms into the same operations.
 """
 
 from __future__ import annotations

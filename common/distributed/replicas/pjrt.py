@@ -38,7 +38,7 @@ class Value:
     """A tensor on the devices, with a separate value for each replica.
 
     Attributes:
-      array: an array of `pjrt.Placement`.
+      array: an array of `pjrt_program.Placement`.
     """
 
     def __init__(self, array: Any):
