@@ -71,7 +71,7 @@ class _Held:
     # A plain attribute after the first access: every call of a program reads and sets it for hundreds of variables.
     @functools.cached_property
     def array(self) -> Any:
-        """The values, an array of `pjrt.Placement`."""
+        """The values, an array of `pjrt_program.Placement`."""
         if self._pieces is not None:
             pieces, self._pieces = self._pieces, None
             return self._placement.joined(pieces)
