@@ -1,11 +1,12 @@
 """Weight-update sharding by blocks: a replica's part of a weight is a block of its rows and columns.
 
-The parts of `common/distributed/sharded_update.py` are stretches of a flat vector. Compilers of TPUs keep matrices in
-tiles of 8 x 128, so each weight and gradient would be copied into such a vector and out of it. They also turn a
-reduce-scatter over a whole slice into a sum of the whole and a cut. So here gradients are summed in their own shapes, a
-replica cuts its block out of the sum, and the weights are gathered by a sum, too, of blocks that lie in zeros. On a
-wire, that is an all-reduce where the other form has a reduce-scatter or an all-gather: it serves where the compiler
-makes the same of both.
+`common/distributed/sharded_update.py` cuts weights into stretches of a flat vector. That costs time on TPUs: their
+compilers keep matrices in tiles of 8 x 128, so they copy each weight and gradient into such a vector and out of it.
+They also turn a reduce-scatter over a whole slice into a sum of the whole and a cut.
+
+Here gradients are summed in their own shapes, and a replica cuts its block out of the sum. To gather the weights, each
+replica places its blocks in zeros, and another sum joins them. So an all-reduce replaces each reduce-scatter and
+all-gather. Use this form if the compiler turns both forms into the same operations.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from common.optim import optimizers
 
 # The last two dimensions of an array in a TPU's memory are padded to multiples of these (32-bit elements).
 _TILE = (8, 128)
-# A block may have so many times the fewest elements, so that slots stay 1/N of the whole.
+# A block may have up to this many times the fewest possible elements, so that slots stay 1/N of the whole.
 _SLACK = 1.05
 
 
@@ -33,11 +34,11 @@ _SLACK = 1.05
 class Grid:
     """How a weight is cut into blocks of one size, one for each replica, row by row.
 
-    Where a count does not divide its dimension, the last blocks reach back over elements of the block before, or lie
-    wholly in them: those elements belong to the block before, and are zeros here.
+    If a count does not divide its dimension, the last blocks overlap the block before them, in part or entirely. The
+    overlapping elements belong to the block before; the later block holds zeros there.
 
     Attributes:
-      shape: the weight's.
+      shape: shape of the weight.
       counts: blocks along each dimension; their product is the number of replicas.
     """
 
@@ -50,12 +51,12 @@ class Grid:
         return tuple(-(-size // count) for size, count in zip(self.shape, self.counts, strict=True))
 
     def cell(self, replica: tf.Tensor | int) -> list[tf.Tensor | int]:
-        """Place of a replica's block, in blocks along each dimension."""
+        """Returns the position of a replica's block, in blocks along each dimension."""
         strides = [math.prod(self.counts[i + 1 :]) for i in range(len(self.counts))]
         return [replica // stride % count for stride, count in zip(strides, self.counts, strict=True)]
 
     def own(self, replica: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Where the elements that belong to a replica's block lie in the weight, and in the block."""
+        """Returns where a replica's own elements lie: (slices of the weight, slices of the block)."""
         inside, there = [], []
         for place, size, length in zip(self.cell(replica), self.shape, self.block, strict=True):
             first, end = min(place * length, size), min((place + 1) * length, size)
@@ -67,13 +68,14 @@ class Grid:
 
 @functools.cache
 def grid(shape: tuple[int, ...], replicas: int, rows_only: bool = False) -> Grid:
-    """Returns the grid of hardly more elements than any has, whose blocks take the fewest tiles of a TPU's memory.
+    """Returns the grid whose blocks take the fewest tiles of a TPU's memory.
 
-    Of equal ones it is the one with the most blocks along the first dimensions.
+    Only grids whose blocks have nearly the fewest elements compete. A tie goes to the most blocks along the first
+    dimensions.
 
     Args:
-      shape: of the weight, at least one dimension.
-      replicas: their number.
+      shape: shape of the weight, at least one dimension.
+      replicas: number of replicas.
       rows_only: whether to cut along the first dimension alone.
     """
     if rows_only:
@@ -85,7 +87,7 @@ def grid(shape: tuple[int, ...], replicas: int, rows_only: bool = False) -> Grid
 
 
 def _viewed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape in which a weight is cut: of one of whole rows of tiles, all dimensions but the last are one."""
+    """The shape in which a weight is cut: if its last two dimensions fill whole tiles, it is cut as a matrix."""
     if len(shape) > 2 and shape[-2] % _TILE[0] == 0 and shape[-1] % _TILE[1] == 0:
         return (math.prod(shape[:-1]), shape[-1])
     return shape or (1,)
@@ -102,7 +104,7 @@ def _factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def _padded(block: tuple[int, ...]) -> int:
-    """Elements of the tiles that hold a block; of a vector, of a row of them."""
+    """Elements of the tiles that hold a block; a vector counts as one row."""
     *outer, rows, columns = (1, *block)
     return math.prod(outer) * math.prod(
         -(-n // tile) * tile for n, tile in zip((rows, columns), _TILE, strict=True)
@@ -110,12 +112,12 @@ def _padded(block: tuple[int, ...]) -> int:
 
 
 class BlockUpdate(ShardedUpdate):
-    """Each replica updates its block of every weight; the interface is that of `weight_update.WholeUpdate`."""
+    """Each replica updates its block of every weight; the interface is `weight_update.WholeUpdate`'s."""
 
-    _grids: list[Grid]  # Of each weight.
+    _grids: list[Grid]  # One for each weight.
 
     def _plan(self, whole: Sequence[optimizers.Whole]) -> list[list[Piece]]:
-        """One piece for each weight."""
+        """Makes one piece for each weight."""
         count = self._replicas.num_replicas
         self._grids = [
             grid(_viewed(tuple(w.shape)), count, rows)
@@ -160,7 +162,7 @@ class BlockUpdate(ShardedUpdate):
         ]
 
     def _gathered(self, new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums the blocks, each in zeros of its weight's shape, in full precision, and writes the weights."""
+        """Places each block in zeros of its weight's shape, sums them in full precision and writes the weights."""
         replica = self._replicas.replica_id()
         placed = [
             self._replicas.place(block, self._starts(layout.cell(replica), layout), layout.shape)
@@ -189,7 +191,7 @@ class BlockUpdate(ShardedUpdate):
         return values
 
     def write_slots(self, values: SlotValues) -> None:
-        """Outside `run`: writes what `read_slots` returned, with any number of replicas, to the local replicas."""
+        """Outside `run`: writes the values of `read_slots` (from any number of replicas) to the local replicas."""
         replicas = self._replicas
         first = replicas.process_index * (replicas.num_replicas // replicas.num_processes)
         for arrays, slots, layout in zip(values, self.slots, self._grids, strict=True):

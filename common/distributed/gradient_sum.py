@@ -1,12 +1,12 @@
 """Sums gradients over replicas: in buckets, in full precision or bf16 on the wire, along one or two stages of groups.
 
 With bf16 on the wire, the replicas either exchange all parts and add them up in fp32, or let the collective add in
-bf16. The first is more exact. The second is a sum as the network makes it: on a TPU's torus an exchange of all parts
-takes several times as long, and so does adding up one part of every replica.
+bf16. The first is more exact. The second lets the network sum: on a TPU's torus, exchanging all parts takes several
+times as long, and so does adding up one part of every replica.
 
-Section 2 of the pods paper sums along the rows of a torus, then along its columns; a cluster of nodes sums within
-each node, then across nodes, and distributes the sums within the node again. Both are reduce-scatters over groups,
-followed by all-gathers, on the collectives of `common.distributed.replicas.base`, so that they work on every backend.
+Section 2 of the pods paper sums along the rows of a torus, then along its columns. A cluster of nodes sums within each
+node, then across nodes, then distributes the sums within the node. Both are reduce-scatters over groups, followed by
+all-gathers. They use the collectives of `common.distributed.replicas.base`, so they work on every backend.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BF16, _FP32 = 2.0**-8, 2.0**-24
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """The groups of the stages of a reduce-scatter, one stage after the other.
+    """The groups of each stage of a reduce-scatter.
 
     Replica `q * row + p` is the p-th of row q. After `scatter` along the rows, then the columns, it holds part
     `p * (num_replicas / row) + q` of the whole.
@@ -67,7 +67,7 @@ def route(communication: Communication, num_replicas: int, node_size: int = 1) -
     """Returns the route of a configuration.
 
     Args:
-      communication: the configuration's field.
+      communication: the configuration's `communication`.
       num_replicas: replicas over all processes.
       node_size: replicas of one host, the default `group_size` of "hierarchical".
 
@@ -96,12 +96,12 @@ def route_of(replicas: Replicas, communication: Communication) -> Route:
 
 
 def buckets(tensors: Sequence[tf.Tensor], bucket_bytes: int) -> list[list[int]]:
-    """Groups the numbers of tensors into buckets that are summed together: one dtype, reverse order of creation.
+    """Groups the indices of tensors into buckets that are summed together: one dtype, reverse order of creation.
 
     The backward pass makes the last layers' gradients first, so their sum can overlap with the rest of the pass.
-    Buckets come in the order in which they fill up; one of several tensors holds at most `bucket_bytes`. A tensor of an
-    eighth of that or more is a bucket of its own: it fills the wire by itself, and need not be copied into a bucket and
-    out of it.
+    Buckets come in the order in which they fill up. A bucket of several tensors holds at most `bucket_bytes`. A tensor
+    of at least an eighth of that is a bucket of its own: it fills the wire by itself, which saves copying it into a
+    bucket and out of it.
     """
     result: list[list[int]] = []
     waiting: list[int] = []
@@ -130,7 +130,7 @@ def sum_gradients(
         if replicas.num_replicas == 1:
             total = members
         elif communication.wire != "bf16" and plan.columns is None:
-            # In one stage, the backend's own all-reduce; a cast to the same type does nothing.
+            # With one stage, use the backend's own all-reduce; a cast to the same type does nothing.
             dtype = members[0].dtype
             wire = tf.bfloat16 if communication.wire == "bf16_sum" else dtype
             total = [tf.cast(x, dtype) for x in replicas.sum_bucket([tf.cast(x, wire) for x in members])]
@@ -144,7 +144,7 @@ def sum_gradients(
 def _sum_bucket(replicas: Replicas, tensors: list[tf.Tensor], plan: Route, wire: str) -> list[tf.Tensor]:
     whole = flatten(tensors, multiple=plan.num_replicas)
     if wire == "full":
-        # An all-reduce along the columns instead of scatter and gather: the backend may have a faster one.
+        # An all-reduce along the columns replaces scatter and gather, because the backend may have a faster one.
         part = replicas.reduce_scatter(whole, groups=plan.rows)
         part = replicas.all_reduce(part, plan.columns)
         return unflatten(replicas.all_gather(part, groups=plan.rows), tensors)
@@ -155,7 +155,7 @@ def _sum_bucket(replicas: Replicas, tensors: list[tf.Tensor], plan: Route, wire:
 def scatter(replicas: Replicas, whole: tf.Tensor, plan: Route, wire: str) -> tf.Tensor:
     """Inside `run`: returns this replica's part, `plan.part(replica)`, of the sum of `whole` [n] over all replicas.
 
-    Over the wire "bf16", replicas exchange bfloat16 parts and add them up in the precision of `whole`.
+    With wire "bf16", replicas exchange bfloat16 parts and add them up in the precision of `whole`.
     """
     if replicas.num_replicas == 1:
         return whole
@@ -172,7 +172,7 @@ def scatter(replicas: Replicas, whole: tf.Tensor, plan: Route, wire: str) -> tf.
 
 
 def gather(replicas: Replicas, part: tf.Tensor, plan: Route) -> tf.Tensor:
-    """Inside `run`: returns the whole from every replica's part; the inverse of what `scatter` cuts."""
+    """Inside `run`: returns the whole from every replica's part; the inverse of the cut that `scatter` makes."""
     if replicas.num_replicas == 1:
         return part
     for groups in reversed(plan.stages):
@@ -183,11 +183,11 @@ def gather(replicas: Replicas, part: tf.Tensor, plan: Route) -> tf.Tensor:
 def bf16_error(plan: Route, wire: str) -> float:
     """Returns the largest error of a sum over a bf16 wire, relative to the sum of the summands' magnitudes.
 
-    A summand is rounded before each exchange, within the sums of its row and then of its column, and once more before
-    the gather; later gathers move bfloat16 unchanged. With roundings of 1 + d, |d| <= u = 2^-8, and additions of
-    1 + e, |e| <= 2^-24, each summand arrives multiplied by at most (1 + u)^(stages + 1) (1 + 2^-24)^(N + stages), where
-    the last `stages` is for casts from float64 by way of float32. Underflow is not covered. With "bf16_sum", additions
-    round to bfloat16 as well: N - 1 of them, and the summand itself, whatever the order.
+    A summand is rounded before each exchange (within its row's sum, then its column's) and once more before the
+    gather; later gathers move bfloat16 unchanged. A rounding multiplies by 1 + d, |d| <= u = 2^-8; an addition by
+    1 + e, |e| <= 2^-24. So each summand arrives multiplied by at most (1 + u)^(stages + 1) (1 + 2^-24)^(N + stages);
+    the last `stages` covers casts from float64 by way of float32. The bound ignores underflow. With "bf16_sum",
+    additions round to bfloat16 as well: N - 1 of them, plus the summand itself, in any order.
     """
     stages = len(plan.stages)
     if wire == "bf16_sum":
@@ -196,17 +196,17 @@ def bf16_error(plan: Route, wire: str) -> float:
 
 
 class Moved(NamedTuple):
-    """Bytes a replica sends per step: `inside` its row or node, and `across`, along its column or to other nodes."""
+    """Bytes a replica sends per step: `inside` its row or node; `across`, along its column or to other nodes."""
 
     inside: float
     across: float
 
 
 def bytes_moved(communication: Communication, plan: Route, elements: int, itemsize: int = 4) -> Moved:
-    """Returns the bytes a replica sends to sum `elements` gradients and, if sharded, to hand out the new weights.
+    """Returns the bytes a replica sends to sum `elements` gradients and, if sharded, to distribute the new weights.
 
-    A reduce-scatter or an all-gather of n bytes over k replicas sends n (k - 1) / k of each, an all-reduce twice that
-    (as rings and pairwise exchanges do). A flat sum counts as `across`. Padding is not counted.
+    A reduce-scatter or an all-gather of n bytes over k replicas sends n (k - 1) / k bytes from each. An all-reduce
+    sends twice that (as rings and pairwise exchanges do). A flat sum counts as `across`. Padding is not counted.
     """
     n = plan.num_replicas
     wire = itemsize if communication.wire == "full" else 2

@@ -20,25 +20,26 @@ Branch = Callable[[], Any]
 def branches(replicas: Replicas, functions: Sequence[Branch], groups: Groups) -> list[Any]:
     """Runs each function on one replica of the group and returns the results of all functions on every replica.
 
-    Function i runs on position i modulo the size of the group. Its inputs must be equal on all replicas of the group;
-    then results are equal to those of running every function everywhere, and so is the sum over the group of the
-    gradients of each variable and of each input: the replica that ran a function gets the upstream gradients of the
-    whole group.
+    Function i runs on position i modulo the size of the group. Its inputs must be equal on all replicas of the group.
+    Then the results equal those of running every function everywhere. The gradients of each variable and input, summed
+    over the group, are equal too: the replica that ran a function gets the upstream gradients of the whole group.
 
-    The graph holds a conditional of which a replica runs one case, even if its number is known while tracing. So every
-    replica's results depend on the inputs of all functions, and all replicas take part in the backward exchange.
+    The graph holds a conditional, and each replica runs one of its cases, even if the replica's number is known while
+    tracing. So every replica's results depend on the inputs of all functions, and all replicas take part in the
+    backward exchange.
 
     Args:
       replicas: the backend; call this inside `run`, on every replica.
-      functions: functions without arguments that return nests of tensors of static shape. They create no variables and
-        hold no collectives (that of a batch norm over several replicas, for one), for which others would wait.
+      functions: functions without arguments that return nests of tensors of static shape. They create no variables.
+        They hold no collectives (such as a batch norm over several replicas), because the other replicas would wait
+        for them.
       groups: groups of replicas that share their examples.
 
     Returns:
-      What each function returned, in order.
+      Each function's results, in order.
 
     Raises:
-      UserError: a result of unknown shape, or groups that do not partition the replicas.
+      UserError: a result has an unknown shape, or the groups do not partition the replicas.
     """
     size = len(groups[0])
     if size == 1 or len(functions) == 1:
@@ -52,7 +53,7 @@ def branches(replicas: Replicas, functions: Sequence[Branch], groups: Groups) ->
         return lambda: packing.pack([function() for function in functions[position::size]], position, kinds)
 
     own_position = tf.gather(tf.constant(positions), replicas.replica_id())
-    # Run eagerly, a conditional would not record the cases that do not run.
+    # tf.function: an eager conditional would not record the cases that do not run.
     run = tf.function(lambda: tf.switch_case(own_position, [case(p) for p in range(size)]), autograph=False)
     gathered = [replicas.all_gather(x[None], axis=0, groups=groups) for x in run()]
     return packing.unpack(gathered, kinds)

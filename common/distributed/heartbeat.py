@@ -1,7 +1,7 @@
-"""Sends a process's signs of life to the launcher that started it: its step, its log, why it ends.
+"""Sends a process's signs of life to its launcher: its step, its log, why it ends.
 
-Each is a line with a JSON object, into the pipe whose number is in the environment. TensorFlow-free; without a launcher
-every function does nothing.
+Each message is one line with a JSON object, written to the pipe whose number is in the environment. Without a
+launcher, every function does nothing. TensorFlow-free.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 VARIABLE = "LAUNCH_PIPE"
 BEAT_SECONDS = 0.5
-# A process whose launcher is gone stops itself: at the next step, or after so long at once.
+# A process without its launcher stops itself: at the next step, or after this long at once.
 ORPHAN_SECONDS = 15.0
-# The longest text in a line: writes shorter than PIPE_BUF (4096 bytes on Linux) are whole or fail.
+# The longest text in a message: writes shorter than PIPE_BUF (4096 bytes on Linux) are whole or fail.
 LONGEST = 2000
 
 
@@ -33,7 +33,7 @@ class Link:
         self.own_seconds: Mapping[str, float] | None = None
 
     def open(self) -> None:
-        """Takes the pipe out of the environment, so that no child process uses it, and starts the heartbeat."""
+        """Removes the pipe from the environment, so that no child process uses it, and starts the heartbeat."""
         number = os.environ.pop(VARIABLE, "")
         if not number.isdecimal() or not _is_pipe(int(number)):
             return
@@ -43,14 +43,14 @@ class Link:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def tell(self, **facts: Any) -> bool:
-        """Sends `facts`; returns whether a launcher has them now."""
+        """Sends `facts`; returns whether they reached the pipe."""
         if self._pipe is None:
             return False
         try:
             facts = {k: v[:LONGEST] if isinstance(v, str) else v for k, v in facts.items()}
             os.write(self._pipe, json.dumps({"pid": os.getpid(), **facts}).encode() + b"\n")
         except BlockingIOError:
-            return False  # The pipe is full, since the launcher is stopped; it will read it later.
+            return False  # The pipe is full because the launcher is stopped; it reads the pipe later.
         except OSError:
             self._pipe = None
             return False
@@ -74,15 +74,15 @@ _LINK = Link()
 
 
 def start() -> None:
-    """Starts the heartbeat where a launcher listens."""
+    """Starts the heartbeat if a launcher listens."""
     _LINK.open()
 
 
 def tell(**facts: Any) -> bool:
-    """Sends facts to the launcher, which knows log, error, lost, signal and result; False where there is none."""
+    """Sends facts to the launcher, which knows log, error, lost, signal and result; False if they did not go out."""
     return _LINK.tell(**facts)
 
 
 def at_step(step: int, own_seconds: Mapping[str, float] | None = None) -> None:
-    """Keeps for the next beat the last step and, if known, the seconds spent alone (common/train/step_timing.py)."""
+    """Sets the step that the next beat sends and, if known, the seconds spent alone (common/train/step_timing.py)."""
     _LINK.step, _LINK.own_seconds = step, own_seconds or _LINK.own_seconds

@@ -1,8 +1,8 @@
 """Programs with exchanges on jax's devices: every device runs the program as one replica.
 
-A program is StableHLO that TensorFlow wrote. Public calls of jax alone run it: an export whose module is replaced,
-called inside `jax.shard_map`. A value of which each replica has its own is an ordinary array of jax, [N, ...], sharded
-along its first axis. This module imports no TensorFlow.
+A program is StableHLO that TensorFlow wrote. It runs through jax's public API only: an export with its module
+replaced, called inside `jax.shard_map`. A per-replica value is an ordinary jax array, [N, ...], sharded along its
+first axis. This module imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-# CPU devices that a process is made to have, at most.
+# The most CPU devices that a process creates.
 _MOST_CPUS = 64
 # The mesh's one axis.
 _AXIS = "replica"
-# XNNPACK's kernels keep the weights that a program was given before, where new ones come to the same address: then a
-# program whose weights another program has changed goes on with the old ones (seen with jaxlib 0.7.1).
+# XNNPACK's kernels cache a program's weights by address. If another program changes the weights in place, the first
+# program keeps using the old ones (seen with jaxlib 0.7.1).
 _CPU_OPTIONS = {"xla_cpu_use_xnnpack": False}
-# What XLA says of an option that it has no more.
+# XLA's message for an option that it no longer has.
 _NO_OPTION = "No such compile option"
 
 # Shape and dtype of a replica's value.
@@ -30,7 +30,7 @@ Kind = tuple[Sequence[int], str]
 
 
 def prepare(num_replicas: int) -> None:
-    """Gives this process as many CPU devices as replicas; called before jax starts, and overrides no flag."""
+    """Gives this process one CPU device per replica, unless the flag is set already; call it before jax starts."""
     flag = "--xla_force_host_platform_device_count"
     flags = os.environ.get("XLA_FLAGS", "")
     if 1 < num_replicas <= _MOST_CPUS and flag not in flags:
@@ -38,10 +38,10 @@ def prepare(num_replicas: int) -> None:
 
 
 class Placement:
-    """The devices of a program's replicas, and arrays with a value of its own on each of them, [N, ...]."""
+    """The devices of a program's replicas, and per-replica arrays on them, [N, ...]."""
 
     def __init__(self, devices: Sequence[Any]):
-        """`devices`: jax devices, one for each replica, those of other processes included."""
+        """`devices`: one jax device for each replica, including other processes' devices."""
         import jax
 
         self.devices = list(devices)
@@ -52,7 +52,7 @@ class Placement:
         self._before = self.devices.index(self.local[0])  # Replicas of the processes before this one.
 
     def place(self, values: Sequence[np.ndarray]) -> Any:
-        """Returns an array of which this process's device i holds value i. The values must not be written any more."""
+        """Returns an array whose part on local device i is value i. Do not write to the values afterwards."""
         import jax
 
         def piece(index: tuple[slice, ...]) -> np.ndarray:
@@ -68,7 +68,7 @@ class Placement:
         return jax.device_put(value[None], self.local[index])
 
     def joined(self, pieces: Sequence[Any]) -> Any:
-        """Returns the array of which this process's device i holds `pieces[i]`, an array of one device, [1, ...]."""
+        """Returns the array whose part on local device i is `pieces[i]`, a one-device array [1, ...]."""
         import jax
 
         shape = (len(self.devices), *pieces[0].shape[1:])
@@ -86,18 +86,18 @@ class OnDevices:
         results: Sequence[Kind],
         donated: Mapping[int, int],
     ):
-        """Compiles; jax takes the program from its compilation cache, where that has a folder.
+        """Compiles the program, or takes it from jax's compilation cache if that has a folder.
 
         Args:
           artifact: the portable artifact; its collectives have channels (`stablehlo.with_channels`).
           placement: the replicas' devices.
-          arguments, results: of one replica.
+          arguments, results: shape and dtype of each, for one replica.
           donated: argument -> the result that takes its memory.
         """
         import jax
 
         function = function_of(artifact, arguments, results)
-        # jax gives a donated argument's memory to the first result of its kind that has none yet.
+        # jax gives a donated argument's memory to the first result of the same kind that has none yet.
         order = [donated[argument] for argument in sorted(donated)]
         order += [i for i in range(len(results)) if i not in donated.values()]
         places = [order.index(i) for i in range(len(results))]
@@ -122,7 +122,7 @@ class OnDevices:
         return self._in_order(self._compiled(*arguments))
 
     def cost_analysis(self) -> dict[str, float]:
-        """Returns the compiler's figures of one replica, where it gives any."""
+        """Returns the compiler's figures for one replica, if it gives any."""
         return self._compiled.cost_analysis() or {}
 
     def as_text(self) -> str:
@@ -135,7 +135,7 @@ class OnDevices:
 
 
 def function_of(artifact: bytes, arguments: Sequence[Kind], results: Sequence[Kind]) -> Callable[..., list]:
-    """Returns a jax function that is the artifact's `main`: an export of the same signature gets its module."""
+    """Returns a jax function that runs the artifact's `main`: an export of the same signature gets its module."""
     import jax
     import jax.export
     import jax.numpy as jnp
@@ -150,27 +150,27 @@ def function_of(artifact: bytes, arguments: Sequence[Kind], results: Sequence[Ki
 
 
 def compiled(lowered: Any, on_cpu: bool) -> Any:
-    """Compiles what `jax.jit(...).lower(...)` returned; on a CPU without XNNPACK, where this jaxlib has it."""
+    """Compiles the result of `jax.jit(...).lower(...)`; on a CPU without XNNPACK, if this jaxlib has that option."""
     if not on_cpu:
         return lowered.compile()
     try:
         return lowered.compile(_CPU_OPTIONS)
-    except Exception as error:  # Of a type that differs between jax's releases.
+    except Exception as error:  # The exception's type differs between jax's releases.
         if _NO_OPTION not in str(error):
             raise
         return lowered.compile()
 
 
 def parts(array: Any) -> list[np.ndarray]:
-    """Returns the values of an array on this process's devices, in the order of the replicas."""
+    """Returns the values of an array on this process's devices, in replica order."""
     return [np.asarray(piece)[0] for piece in pieces(array)]
 
 
 def pieces(array: Any) -> list[Any]:
-    """Returns the arrays of this process's devices, [1, ...], in the order of the replicas."""
+    """Returns the parts of an array on this process's devices, [1, ...] each, in replica order."""
     return [shard.data for shard in sorted(array.addressable_shards, key=lambda s: s.index[0].start or 0)]
 
 
 def first(array: Any) -> np.ndarray:
-    """Returns the value of an array on the first of this process's devices; waits for it."""
+    """Returns the value of an array on this process's first device; waits for it."""
     return np.asarray(array.addressable_data(0))[0]

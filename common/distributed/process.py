@@ -1,4 +1,4 @@
-"""Tells a process its rank in the run, from its launcher's environment variables. TensorFlow-free."""
+"""Finds a process's rank in the run, from its launcher's environment variables. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from common.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """Process `index` of `count`; the first one, `main`, writes the log, the checkpoints and the messages."""
+    """Process `index` of `count`; process 0, `main`, writes the log, the checkpoints and the messages."""
 
     index: int = 0
     count: int = 1
@@ -23,12 +23,12 @@ class Process:
 
     @property
     def prefix(self) -> str:
-        """The beginning of this process's messages."""
+        """Prefix of this process's messages."""
         return f"rank {self.index}: " if self.index else ""
 
 
 def here() -> Process:
-    """Returns this process as the environment describes it, whatever the run; a process alone where it does not."""
+    """Returns this process as the environment describes it, or as the only process; the configuration is not read."""
     try:
         if "HOROVOD_RANK" in os.environ:
             return Process(int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"]))
@@ -36,7 +36,7 @@ def here() -> Process:
             parsed = json.loads(os.environ["TF_CONFIG"])
             return Process(int(parsed["task"]["index"]), len(parsed["cluster"]["worker"]))
     except (ValueError, KeyError, TypeError):
-        pass  # The backend says what is wrong with the variable.
+        pass  # The backend reports what is wrong with the variable.
     return Process()
 
 
@@ -44,7 +44,7 @@ def of(config: RunConfig) -> Process:
     """Returns this process's place in the run of `config`.
 
     Raises:
-      UserError: a backend of several processes was started without its launcher.
+      UserError: a multi-process backend was started without its launcher.
     """
     variable = {"horovod": "HOROVOD_RANK", "multiworker": "TF_CONFIG"}.get(config.replicas)
     if config.replicas == "pjrt" and "TF_CONFIG" in os.environ:
@@ -57,7 +57,7 @@ def of(config: RunConfig) -> Process:
 
 
 def no_launcher(backend: str) -> UserError:
-    """Returns the error of a backend of several processes that was started without its launcher."""
+    """Returns the error for a multi-process backend that was started without its launcher."""
     return UserError(
         f"config.replicas={backend}: started without a launcher; use "
         f"`python -m common.launch --replicas={backend} --processes=N -- COMMAND`"
@@ -65,7 +65,7 @@ def no_launcher(backend: str) -> UserError:
 
 
 def core_share(runs: int) -> dict[str, str]:
-    """Returns the environment that shares the cores among `runs` runs at a time; empty for one run."""
+    """Returns the environment that shares the cores among `runs` concurrent runs; empty for one run."""
     if runs == 1:
         return {}
     threads = str(max(len(os.sched_getaffinity(0)) // runs, 1))

@@ -1,4 +1,4 @@
-"""Iterates in a thread of its own, a few items ahead of the one who reads them. Imports no TensorFlow."""
+"""Runs an iterator in its own thread, a few items ahead of the reader. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 
-# A reader that goes away waits so long for the item that the thread is making.
+# When the reader goes away, it waits at most this long for the item that the thread is making.
 _LAST_SECONDS = 5.0
 
 
 class ReadAhead(Iterator[Item], Generic[Item]):
-    """The items of an iterator, in order; the thread starts when the first is asked for, and ends with this object."""
+    """The items of an iterator, in order. The thread starts at the first request and ends with this object."""
 
     def __init__(self, items: Iterator[Item], depth: int):
-        """`depth`: items that are made before they are asked for."""
+        """`depth`: number of items made ahead."""
         self._items, self._ready = items, queue.SimpleQueue()
         self._free, self._ended = threading.Semaphore(depth), threading.Event()
         self._thread: threading.Thread | None = None
         self._last: BaseException | None = None
 
     def __next__(self) -> Item:
-        """Returns the next item, or raises what the iterator raised where the item would be, then and ever after."""
+        """Returns the next item, or raises the iterator's exception when it comes to it, and on every later call."""
         if self._last is not None:
             raise self._last
         if self._thread is None:
@@ -37,7 +37,7 @@ class ReadAhead(Iterator[Item], Generic[Item]):
         return item
 
     def _start(self) -> None:
-        # Not a method: a thread that held this object would keep it alive.
+        # A function, not a method: a thread that held this object would keep it alive.
         arguments = self._items, self._ready, self._free, self._ended
         self._thread = threading.Thread(target=_make, args=arguments, name="read ahead", daemon=True)
         self._items = None

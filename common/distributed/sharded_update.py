@@ -1,10 +1,10 @@
 """Weight-update sharding (section 2 and figure 4 of the pods paper): each replica updates 1/N of the weights.
 
-Gradients are reduce-scattered, each replica updates its part with slots that exist for that part only, and the new
-weights are all-gathered. Every weight is cut into N equal parts (the last ones padded with zeros), so that all replicas
+Gradients are reduce-scattered, each replica updates its part, and the new weights are all-gathered. Slots exist for
+the replica's own part only. Every weight is cut into N equal parts (the last ones padded with zeros). So all replicas
 do the same work on tensors of the same shapes, and a weight's settings (decay, LARS's ratio) hold for its parts. A
-bucket is [N, sum of its weights' parts]: a replica receives one vector of it, in which weights that the rule treats
-alike lie side by side and are updated as one tensor.
+bucket is [N, sum of its weights' parts], and a replica receives one vector of it. Weights that the rule treats alike
+lie side by side in that vector and are updated as one tensor.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from common.optim import optimizers
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """The `optimizers.Segments` of parts of weights treated alike; of one part if the rule needs its norms or rows.
+    """The `optimizers.Segments` of weight parts treated alike; a single part if the rule needs its norms or rows.
 
     Attributes:
-      members: numbers of the weights.
+      members: indices of the weights.
       adapts, regularised: as in `optimizers.Segments`.
       by_rows: whether LazyAdam updates only the rows that have a gradient.
-      shape: shape of the parts together: [elements], or [rows, ...] of a part that is cut between rows.
+      shape: shape of the parts together: [elements], or [rows, ...] for a part that is cut between rows.
       measured: norms of the whole weight and its whole gradient, if the rule needs them.
     """
 
@@ -51,7 +51,7 @@ class Piece:
 
 
 class ShardedUpdate:
-    """Each replica updates its part of every weight; the interface is that of `weight_update.WholeUpdate`.
+    """Each replica updates its part of every weight; the interface is `weight_update.WholeUpdate`'s.
 
     Attributes:
       rule: the optimizer.
@@ -65,14 +65,14 @@ class ShardedUpdate:
         replicas: Replicas,
         config: RunConfig,
     ):
-        """Creates the slots; called in the replicas' scope. Arguments as for `WholeUpdate`."""
+        """Creates the slots; called in the replicas' scope. Arguments as in `WholeUpdate`."""
         self._weights, self._replicas, self._config = list(weights), replicas, config
         self.rule = optimizers.rule(config.optimizer)
         self._route = gradient_sum.route_of(replicas, config.communication)
         self._by_rows = [
             config.optimizer.name == "lazy_adam" and kinds[w.ref()] == "embedding" for w in weights
         ]
-        # Elements of a replica's part of each weight.
+        # Number of elements in a replica's part of each weight.
         self._parts = [
             self._ceil(w.shape[0] if rows else w.shape.num_elements())
             * (math.prod(w.shape[1:]) if rows else 1)
@@ -103,7 +103,7 @@ class ShardedUpdate:
         return [self._pieces(bucket, whole) for bucket in buckets]
 
     def _pieces(self, bucket: Sequence[int], whole: Sequence[optimizers.Whole]) -> list[Piece]:
-        """Groups the weights of a bucket by what the rule needs to know of them."""
+        """Groups the weights of a bucket by what the rule needs to know about them."""
         optimizer = self._config.optimizer
         groups: dict[Hashable, list[int]] = {}
         for i in bucket:
@@ -134,10 +134,11 @@ class ShardedUpdate:
     ) -> list[tf.Tensor]:
         """Inside `run`: updates weights and slots from this replica's gradients, not yet summed.
 
-        `tell` as for `WholeUpdate.apply`; each replica sees its part of the sums, so they exchange what they saw.
+        `tell` as in `WholeUpdate.apply`. Each replica sees only its part of the sums, so the replicas exchange whether
+        theirs are finite.
 
         Returns:
-          All tensors that were written.
+          All written tensors.
         """
         summed = self._scattered(gradients)
         finite = self._finite_everywhere(summed) if tell else None
@@ -152,7 +153,7 @@ class ShardedUpdate:
         return [*written, *self._gathered(new), *(tell(finite) if tell else ())]
 
     def compile(self) -> None:
-        """Makes the update, between the gradients' sum and the weights' gather, one program of XLA's."""
+        """Compiles the update, between the gradients' sum and the weights' gather, into one XLA program."""
         self._updated = tf.function(self._updated, jit_compile=True, autograph=False)
 
     def _updated(
@@ -164,7 +165,7 @@ class ShardedUpdate:
         step: tf.Tensor,
         finite: tf.Tensor | None,
     ) -> tuple[list[tf.Tensor], list[optimizers.Slots]]:
-        """Returns the new parts of the weights and of their slots, one of each piece."""
+        """Returns the new weight parts and their slots, one of each per piece."""
         new, slots = [], []
         for i, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
             before = {name: slot.read_value() for name, slot in self.slots[i].items()}
@@ -179,11 +180,11 @@ class ShardedUpdate:
         return self._replicas.all_reduce(tf.cast(~all_finite(parts), tf.float32)) == 0
 
     def _scattered(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns this replica's part of the summed gradients, one tensor for each piece."""
+        """Returns this replica's part of the summed gradients, one tensor per piece."""
         return [x for bucket in self._buckets for x in self._scatter(bucket, gradients)]
 
     def _scatter(self, bucket: Sequence[Piece], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns this replica's part of the summed gradients of a bucket, one tensor per piece."""
+        """Returns this replica's part of a bucket's summed gradients, one tensor per piece."""
         members = [i for piece in bucket for i in piece.members]
         count = self._route.num_replicas
         rows = [tf.reshape(flatten([gradients[i]], self._parts[i] * count), [count, -1]) for i in members]
@@ -193,12 +194,12 @@ class ShardedUpdate:
         return _split(own_part, [piece.shape for piece in bucket])
 
     def _own_weights(self) -> list[tf.Tensor]:
-        """Returns this replica's part of the weights, one tensor for each piece."""
+        """Returns this replica's part of the weights, one tensor per piece."""
         part = self._route.part(self._replicas.replica_id())
         return [self._own_part(piece, part) for piece in self._all_pieces()]
 
     def _own_part(self, piece: Piece, part: tf.Tensor | int) -> tf.Tensor:
-        """Returns this replica's part of the weights of a piece."""
+        """Returns this replica's part of a piece's weights."""
         parts = []
         for i in piece.members:
             flat, length = tf.reshape(self._weights[i].read_value(), [-1]), self._parts[i]
@@ -225,7 +226,7 @@ class ShardedUpdate:
     def _norms(
         self, weights: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        """Returns the norms that LARS needs, by the piece's number, from one small all-reduce for all layers."""
+        """Returns the norms that LARS needs, by piece number; one small all-reduce serves all layers."""
         pieces = self._all_pieces()
         layers = [i for i, piece in enumerate(pieces) if self.rule.adapts_by_norms and piece.adapts]
         if not layers:
@@ -238,7 +239,7 @@ class ShardedUpdate:
         return {str(i): (norms[2 * place], norms[2 * place + 1]) for place, i in enumerate(layers)}
 
     def _gathered(self, new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """All-gathers the new weights from the parts of all pieces, and writes them."""
+        """All-gathers the new weights from all pieces' parts and writes them."""
         written, parts = [], iter(new)
         for bucket in self._buckets:
             written += self._gather(bucket, [next(parts) for _ in bucket])
@@ -274,7 +275,7 @@ class ShardedUpdate:
         return values
 
     def write_slots(self, values: SlotValues) -> None:
-        """Outside `run`: writes what `read_slots` returned, with any number of replicas, to the local replicas."""
+        """Outside `run`: writes the values of `read_slots` (from any number of replicas) to the local replicas."""
         count = self._route.num_replicas
         first = self._replicas.process_index * (count // self._replicas.num_processes)
         for piece, slots in zip(self._all_pieces(), self.slots, strict=True):

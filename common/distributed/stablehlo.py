@@ -14,14 +14,14 @@ from common.errors import UserError
 from common.hlo import stablehlo_text
 from common.hlo.stablehlo_text import DTYPES
 
-# Artifacts are written for this version of StableHLO, of June 2024: jaxlib promises to read the artifacts of the last
-# five years, and TensorFlow 2.20 can write this one.
+# Artifacts are written for this version of StableHLO, of June 2024. jaxlib promises to read artifacts of the last
+# five years, and TensorFlow 2.20 can write this version.
 VERSION = "1.0.0"
-# A collective, to where its attributes begin.
+# Matches a collective up to where its attributes begin.
 _COLLECTIVE = re.compile(
     r'("stablehlo\.(all_reduce|all_gather|reduce_scatter|all_to_all|collective_permute)"\([^()]*\) <\{)'
 )
-# Those whose groups may be of devices; those of the others are, where they have a channel.
+# Collectives that need `use_global_device_ids` to group by device; the others do so as soon as they have a channel.
 _SAY_DEVICES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
@@ -33,8 +33,8 @@ class Lowered:
       text: StableHLO, with the names of TensorFlow's operations as locations.
       arguments, results: (shape, dtype) of each.
       aliases: result -> the argument whose buffer it replaces.
-      captured: tensors that the function closes over; the arguments for them follow those of the call.
-      returned: the nest of specs that a call returns; the results for them come first.
+      captured: tensors that the function closes over; their arguments follow the call's.
+      returned: the nest of specs that a call returns; their results come first.
     """
 
     text: str
@@ -48,10 +48,10 @@ class Lowered:
         """Returns the portable artifact, MLIR bytecode of StableHLO's versioned dialect.
 
         Args:
-          partitioned: one of N partitions, as jax runs it, in place of one of N replicas.
+          partitioned: write one of N partitions, as jax runs it, instead of one of N replicas.
 
         Raises:
-          UserError: TensorFlow's serializer does not take the program.
+          UserError: TensorFlow's serializer rejects the program.
         """
         from tensorflow.compiler.mlir.stablehlo import stablehlo
 
@@ -64,14 +64,14 @@ class Lowered:
             ) from error
 
     def custom_calls(self) -> list[str]:
-        """Returns the targets of custom calls, which a device's compiler may not know."""
+        """Returns the targets of custom calls; a device's compiler may not know them."""
         return stablehlo_text.custom_calls(self.text)
 
 
 def with_channels(text: str) -> str:
-    """Returns a module whose collectives exchange between the N partitions of a program, not between N replicas.
+    """Returns a module whose collectives exchange between a program's N partitions instead of N replicas.
 
-    jax compiles for partitions alone. A collective with a channel of its own is one between them, and its groups are
+    jax compiles for partitions only. A collective with its own channel exchanges between partitions; its groups keep
     the same numbers.
     """
     numbers = itertools.count(1)
@@ -87,9 +87,9 @@ def lower(function: Callable, batch: Any, what: str, asked: str = "--export") ->
     """Traces `function`, a tf.function with jit_compile, with `batch` and lowers it.
 
     Args:
-      function, batch: what is traced, and its only argument.
-      what: names the program in errors.
-      asked: the flag that asked for it, which errors name.
+      function, batch: the function to trace, and its only argument.
+      what: the program's name in errors.
+      asked: the flag that requested the lowering, for errors.
 
     Raises:
       UserError: XLA cannot compile it; the message names the operation.

@@ -1,6 +1,6 @@
 """Updates all weights on every replica, from the gradients summed over the replicas.
 
-In `common/distributed/sharded_update.py`, the other form, each replica updates its part of the weights.
+In the other form, `common/distributed/sharded_update.py`, each replica updates its part of the weights.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from common.optim import fused_kernels, optimizers
 
 # Slots of every weight, {name: array of the weight's shape}, in the order of the weights.
 SlotValues = list[dict[str, np.ndarray]]
-# (whether the summed gradients are finite) -> what it wrote; an update whose gradients are not changes nothing else.
+# (whether the summed gradients are finite) -> the tensors it wrote; if they are not, the update changes nothing else.
 Tell = Callable[[tf.Tensor], list[tf.Tensor]]
 
 
@@ -27,7 +27,7 @@ def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def unless_skipped(finite: tf.Tensor | None, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
-    """Returns `new`, or `old` of an update that is skipped; None says that none is."""
+    """Returns `new`, or `old` if the update is skipped; with `finite` None it never is."""
     return new if finite is None else tf.where(finite, new, old)
 
 
@@ -36,7 +36,7 @@ class WholeUpdate:
 
     Attributes:
       rule: the optimizer.
-      slots: its variables, {name: variable} of each weight.
+      slots: the optimizer's variables, {name: variable} for each weight.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class WholeUpdate:
 
         Args:
           weights: the trainable variables.
-          kinds: "kernel", "bias", "norm" or "embedding" by a weight's `ref()`.
+          kinds: "kernel", "bias", "norm" or "embedding", by a weight's `ref()`.
           replicas: the backend.
-          config: `optimizer` and `communication` are read.
+          config: only `optimizer` and `communication` are read.
         """
         self._weights, self._replicas, self._config = list(weights), replicas, config
         self.rule = optimizers.rule(config.optimizer)
@@ -61,7 +61,7 @@ class WholeUpdate:
         ]
         self._in_place = [
             replicas.updates_in_place
-            and not config.loss_scale_growth_steps  # A kernel cannot skip.
+            and not config.loss_scale_growth_steps  # A kernel cannot skip an update.
             and fused_kernels.has_kernel(config.optimizer, s)
             for s in self._segments
         ]
@@ -78,10 +78,10 @@ class WholeUpdate:
     ) -> list[tf.Tensor | tf.Operation]:
         """Inside `run`: sums the gradients over the replicas and updates weights and slots.
 
-        With `tell`, the update is skipped where a summed gradient is not finite, and `tell` learns which it was.
+        With `tell`, the update is skipped if a summed gradient is not finite, and `tell` learns whether it was.
 
         Returns:
-          The tensors that were written, or the operations that wrote them; after all of them the update is done.
+          The written tensors, or the operations that wrote them; the update is done after all of them.
         """
         gradients = gradient_sum.sum_gradients(self._replicas, gradients, self._config.communication)
         finite = all_finite(gradients) if tell else None
@@ -102,13 +102,13 @@ class WholeUpdate:
         return [*written, *values, *(tell(finite) if tell else ())]
 
     def compile(self) -> None:
-        """Makes the update, between the gradients' sum and the writing, one program of XLA's."""
+        """Compiles the update, between the gradients' sum and the writing, into one XLA program."""
         self._updated = tf.function(self._updated, jit_compile=True, autograph=False)
 
     def _updated(
         self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, finite: tf.Tensor | None
     ) -> list[tf.Tensor]:
-        """Returns the new value of each weight that no kernel updates, followed by those of its slots."""
+        """Returns the new value of each weight that no kernel updates, each followed by its slots' values."""
         values, rest = [], [i for i, in_place in enumerate(self._in_place) if not in_place]
         for i, gradient in zip(rest, gradients, strict=True):
             old = self._weights[i].read_value()
@@ -125,7 +125,7 @@ class WholeUpdate:
         return [{name: local(slot)[0].numpy() for name, slot in slots.items()} for slots in self.slots]
 
     def write_slots(self, values: SlotValues) -> None:
-        """Outside `run`: writes what `read_slots` returned to every local replica."""
+        """Outside `run`: writes the values of `read_slots` to every local replica."""
         for slots, arrays in zip(self.slots, values, strict=True):
             for name, slot in slots.items():
                 for copy in self._replicas.local_results(slot):

@@ -1,1 +1,1 @@
-"""Layers that tf_keras lacks or computes less exactly or more slowly, and their helpers."""
+"""Layers that tf_keras lacks, or computes less exactly or more slowly, and their helpers."""

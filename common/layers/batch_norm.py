@@ -1,9 +1,9 @@
-"""Batch normalisation over a configured number of images, the span, however many replicas hold them.
+"""Batch normalisation over a configured number of images, the span, on any number of replicas.
 
-How many images share their batch-norm statistics decides how fast a large-batch ResNet converges (MLPerf v0.6
-results with 32 and with 128 images differ by four epochs), so the *span* is a hyperparameter of its own, apart
-from the batch that a replica holds. A span of the replica's batch is the ordinary layer, a smaller one makes
-virtual groups inside the replica, a larger one joins neighbouring replicas.
+The number of images that share batch-norm statistics decides how fast a large-batch ResNet converges (MLPerf v0.6
+results with 32 and with 128 images differ by four epochs). So the *span* is a hyperparameter of its own, separate from
+a replica's batch. A span equal to the replica's batch is the ordinary layer. A smaller span makes virtual groups
+inside the replica; a larger span joins neighbouring replicas.
 """
 
 from __future__ import annotations
@@ -20,28 +20,27 @@ from common.distributed.spatial.partition import Spatial
 from common.errors import UserError
 from common.layers.precision import Precision
 
-# Dtypes that TensorFlow's fused kernel takes; for others the layer is composed of elementary operations.
+# Dtypes that TensorFlow's fused kernel accepts; for others the layer uses elementary operations.
 _FUSED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
 
 
 class SpanBatchNorm(tf_keras.layers.Layer):
     """Batch normalisation over the last axis of [b, ..., C], with statistics of `span` images.
 
-    With b images on a replica, a span of 0 or b is local; a divisor of b makes b/span virtual groups inside the
-    replica; k*b joins k replicas: consecutive ones, or a tile of a grid of replicas. Where `spatial` partitions
-    images, b counts the images of a group that shares them, the span still counts whole images, and rows beyond the
-    image's end do not count.
+    A replica has b images. A span of 0 or b is local; a divisor of b makes b/span virtual groups inside the replica;
+    k*b joins k replicas, either consecutive ones or a tile of a grid of replicas. If `spatial` partitions images, b
+    counts the images of a group that shares them; the span still counts whole images, and rows beyond the image's end
+    do not count.
 
-    The moments are kept in `precision.variable`; a moving average takes the population variance, without
-    zero-debias, and every group of every replica has its own. Evaluation uses `merged_mean` and
-    `merged_variance`, which `merge_moments` fills. As in Keras, a layer whose `trainable` is false stays in its
-    evaluation form while training.
+    The moments have dtype `precision.variable`. A moving average takes the population variance, without zero-debias,
+    and every group of every replica has its own. Evaluation uses `merged_mean` and `merged_variance`; `merge_moments`
+    fills them. As in Keras, a layer with `trainable` false stays in its evaluation form while training.
 
     Attributes:
       kinds: kinds of this layer's variables, for `common.layers.variable_kinds`.
-      folded: only `beta` is left, an export's convolution has the scale.
+      folded: only `beta` is left, because an export's convolution has taken the scale.
       joins_replicas: whether training exchanges moments with other replicas; known once the layer is built.
-      moving_mean, moving_variance: [G, C], one per replica, G virtual groups in a replica.
+      moving_mean, moving_variance: [G, C], one per replica; G is the number of virtual groups in a replica.
       merged_mean, merged_variance: [C], equal on all replicas.
     """
 
@@ -62,22 +61,23 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         tile_rows: int = 1,
         grid_columns: int = 0,
     ):
-        """Keeps the settings; momentum .9 and epsilon 1e-5 are those of the TPU submissions (docs/sources.md,
-        mlperf 1.1).
+        """Keeps the settings.
+
+        The defaults, momentum .9 and epsilon 1e-5, are those of the TPU submissions (docs/sources.md, mlperf 1.1).
 
         Args:
-          replicas: the backend, whose collectives join replicas and which holds the per-replica moments.
-          span: images that share statistics, see the class; 0 is the replica's batch.
-          precision: the policy; activations keep the dtype they come in.
+          replicas: the backend; its collectives join replicas, and it holds the per-replica moments.
+          span: number of images that share statistics, see the class; 0 means the replica's batch.
+          precision: the policy; activations keep their dtype.
           momentum: moving average = momentum * moving average + (1 - momentum) * batch.
           epsilon: added to the variance.
-          affine: whether there are a gamma and a beta.
+          affine: whether the layer has a gamma and a beta.
           gamma_initializer: a tf_keras initialiser, "zeros" for the last layer of a residual branch.
           name: name of the layer.
           trainable: false freezes gamma and beta and keeps the evaluation form.
           spatial: how the network's images are partitioned; None means not at all.
-          tile_rows, grid_columns: which replicas are joined: `common.distributed.replicas.base.replica_groups`; with
-            partitioned images, the cells of the grid are the groups that share images.
+          tile_rows, grid_columns: which replicas are joined, see `common.distributed.replicas.base.replica_groups`;
+            with partitioned images, the grid's cells are the groups that share images.
         """
         super().__init__(name=name, dtype=precision.full, autocast=False, trainable=trainable)
         self.replicas, self.span, self.precision = replicas, span, precision
@@ -88,10 +88,10 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         self.folded = False
 
     def build(self, input_shape: tf.TensorShape) -> None:
-        """Creates the variables; a span other than 0 needs b in `input_shape`, [b, ..., C].
+        """Creates the variables; a nonzero span needs b in `input_shape`, [b, ..., C].
 
         Raises:
-          UserError: the span neither divides nor is a multiple of b, or does not divide the replicas.
+          UserError: the span neither divides nor is a multiple of b, or its groups do not divide the replicas.
         """
         shape = tf.TensorShape(input_shape)
         channels = shape[-1]
@@ -142,11 +142,11 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         return y
 
     def scale_offset(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns gamma and beta, float64 [C] each; ones and zeros where the layer has none."""
+        """Returns gamma and beta, float64 [C] each; ones and zeros if the layer has none."""
         return tuple(np.asarray(x, np.float64) for x in self._scale_offset(self.merged_mean.shape[0]))
 
     def fold(self, offset: np.ndarray) -> None:
-        """Leaves only the addition of `offset` [C], for an export whose convolution has taken the scale."""
+        """Reduces the layer to the addition of `offset` [C], for an export whose convolution has taken the scale."""
         self.beta = tf.Variable(offset.astype(self.precision.variable.as_numpy_dtype), name="beta")
         self.gamma, self.folded = None, True
 
@@ -177,10 +177,10 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         return tf.ones([channels], self.precision.variable), tf.zeros([channels], self.precision.variable)
 
     def _fused(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """One group on one replica: (y, mean [1, C], variance [1, C]) by TensorFlow's fused kernel."""
+        """Normalises one group on one replica with TensorFlow's fused kernel: (y, mean [1, C], variance [1, C])."""
         gamma, beta = self._scale_offset(x.shape[-1])
         y, mean, variance = _kernel(x, gamma, beta, None, None, self.epsilon, training=True)
-        # The kernel reports the sample variance; the moving average is of the population variance.
+        # The kernel reports the sample variance; the moving average uses the population variance.
         count = tf.cast(tf.size(x) // x.shape[-1], variance.dtype)
         population = variance * (tf.maximum(count - 1, 1) / count)
         return y, mean[None], population[None]
@@ -188,9 +188,9 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     def _composite(
         self, x: tf.Tensor, virtual: int, groups: Groups | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Any grouping and dtype: (y, mean [G, C], variance [G, C])."""
+        """Normalises with any grouping and dtype: (y, mean [G, C], variance [G, C])."""
         full = tf.cast(x, self.precision.variable)
-        # Groups of images as a dimension before the others: rows of pixels would be another layout on a TPU.
+        # The groups of images become a leading dimension: on a TPU, rows of pixels would be another layout.
         grouped = tf.reshape(full, tf.concat([[virtual, -1], tf.shape(x)[1:]], 0))
         pixels = list(range(1, grouped.shape.rank - 1))
         if groups is None and x.dtype.size > 2:
@@ -211,7 +211,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance [G, C] from the means of the activations and of their squares, in one pass over them.
 
-        A compiler takes both means into the convolution before them, and replicas exchange them in one collective.
+        A compiler fuses both means into the preceding convolution, and replicas exchange them in one collective.
         """
         if self.spatial.partitions == 1:
             pixels = list(range(1, grouped.shape.rank - 1))
@@ -228,11 +228,12 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         return self._evaluated(x, *self._constants(x))
 
     def _frozen(self, x: tf.Tensor) -> tf.Tensor:
-        """`_normalise_merged` with a gradient for `x` alone: TensorFlow's kernel would also sum up gamma's and beta's
-        gradients over all pixels.
+        """`_normalise_merged` with a gradient for `x` only.
+
+        TensorFlow's kernel would also sum up gamma's and beta's gradients over all pixels.
         """
 
-        # All tensors are arguments: tf.custom_gradient searches the graph behind other tensors for variables.
+        # All tensors are arguments, because tf.custom_gradient searches the graph behind other tensors for variables.
         @tf.custom_gradient
         def normalised(x: tf.Tensor, *constants: tf.Tensor) -> tuple[tf.Tensor, Callable]:
             gamma, _, _, variance = constants
@@ -246,7 +247,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         return normalised(x, *self._constants(x))
 
     def _constants(self, x: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """gamma, beta, mean and variance of an evaluation, [C] each."""
+        """Returns an evaluation's gamma, beta, mean and variance, [C] each."""
         moments = tf.convert_to_tensor(self.merged_mean), tf.convert_to_tensor(self.merged_variance)
         return *self._scale_offset(x.shape[-1]), *moments
 
@@ -271,7 +272,7 @@ def _kernel(
     epsilon: float,
     training: bool,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """FusedBatchNormV3 of [b, ..., C]: (y, mean, sample variance)."""
+    """Runs FusedBatchNormV3 on [b, ..., C]: (y, mean, sample variance)."""
     images = x if x.shape.rank == 4 else tf.reshape(x, [tf.shape(x)[0], 1, -1, x.shape[-1]])
     y, mean, variance = tf.compat.v1.nn.fused_batch_norm(
         images, gamma, beta, mean, variance, epsilon=epsilon, is_training=training
@@ -280,7 +281,7 @@ def _kernel(
 
 
 def span_layers(model: tf.Module | Iterable[tf_keras.layers.Layer]) -> list[SpanBatchNorm]:
-    """Returns the SpanBatchNorm layers of a model, nested ones included, or of a collection of layers."""
+    """Returns the SpanBatchNorm layers of a collection of layers or of a model, including nested ones."""
     modules = model.submodules if isinstance(model, tf.Module) else model
     return [m for m in modules if isinstance(m, SpanBatchNorm)]
 
@@ -288,10 +289,9 @@ def span_layers(model: tf.Module | Iterable[tf_keras.layers.Layer]) -> list[Span
 def merge_moments(model: tf.Module | Iterable[tf_keras.layers.Layer], replicas: Replicas) -> None:
     """Fills `merged_mean` and `merged_variance` of every SpanBatchNorm from all groups of all replicas.
 
-    Call it inside `replicas.run`, before each evaluation. The moments are those of the union of all groups,
-    by the law of total variance: mean of means, mean of variances plus variance of means (docs/sources.md,
-    mlperf 0.8).
-    One group on one replica merges to exactly its own moments.
+    Call it inside `replicas.run`, before each evaluation. The merged moments are those of the union of all groups, by
+    the law of total variance: mean of means, mean of variances plus variance of means (docs/sources.md, mlperf 0.8).
+    If there is one group on one replica, its moments stay exactly the same.
     """
     layers = span_layers(model)
     if not layers:
@@ -299,7 +299,7 @@ def merge_moments(model: tf.Module | Iterable[tf_keras.layers.Layer], replicas: 
     means = [layer.moving_mean.read_value() for layer in layers]
     variances = [layer.moving_variance.read_value() for layer in layers]
     means_merged = _mean_over_groups(means, replicas)
-    # As E[var + (mean - merged)^2]: unlike E[var + mean^2] - merged^2 it loses no digits.
+    # As E[var + (mean - merged)^2], which loses no digits, unlike E[var + mean^2] - merged^2.
     totals = [v + tf.math.squared_difference(m, c) for v, m, c in zip(variances, means, means_merged)]
     variances_merged = _mean_over_groups(totals, replicas)
     merged = [v for layer in layers for v in (layer.merged_mean, layer.merged_variance)]
@@ -308,7 +308,7 @@ def merge_moments(model: tf.Module | Iterable[tf_keras.layers.Layer], replicas: 
 
 
 def _mean_over_groups(moments: list[tf.Tensor], replicas: Replicas) -> list[tf.Tensor]:
-    """Returns the mean of each [G, C] over groups and replicas, by one collective for the whole network."""
+    """Returns the mean of each [G, C] over groups and replicas; one collective serves the whole network."""
     local = [tf.reduce_mean(m, axis=0) for m in moments]
     if replicas.num_replicas == 1:
         return local

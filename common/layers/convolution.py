@@ -1,4 +1,4 @@
-"""Convolutions that tf_keras does not have: explicit padding, the space-to-depth form of a 7x7 stem, groups."""
+"""Convolutions that tf_keras lacks: explicit padding, the space-to-depth form of a 7x7 stem, groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Conv2D(Biased, tf_keras.layers.Conv2D):
 
 
 class Conv2DTranspose(Biased, tf_keras.layers.Conv2DTranspose):
-    """tf_keras's layer for windows that do not overlap: the size is the stride. [b, H, W, C] -> [b, sH, sW, n]."""
+    """tf_keras's layer for windows that do not overlap (size = stride): [b, H, W, C] -> [b, sH, sW, n]."""
 
     def __init__(self, filters: int, size: int, **kwargs):
         super().__init__(filters, size, strides=size, **kwargs)
@@ -35,9 +35,9 @@ class Conv2DTranspose(Biased, tf_keras.layers.Conv2DTranspose):
 
 
 class PaddedConv2D(Conv2D):
-    """Conv2D of [b, H, W, C] with `pad` zeros on every side of the image, whose rows `spatial` may partition.
+    """Conv2D of [b, H, W, C] with `pad` zeros on every side of the image; `spatial` may partition its rows.
 
-    "same" pads a strided convolution unevenly and by a width that depends on the image size.
+    "same" would pad a strided convolution unevenly, by a width that depends on the image size.
     """
 
     def __init__(self, filters: int, kernel_size: int, pad: int, spatial: Spatial = WHOLE_IMAGES, **kwargs):
@@ -47,11 +47,11 @@ class PaddedConv2D(Conv2D):
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         stride, pad = self.strides[0], self.pad
         if under_xla() and self.spatial.partitions == 1:
-            # One operation: neither a product in another layout, nor a padded copy whose gradient is cut.
+            # One operation avoids a product in another layout, and a padded copy whose gradient must be cut.
             around = [[0, 0], [pad, pad], [pad, pad], [0, 0]]
             return tf.nn.conv2d(inputs, kernel, stride, around if pad else "VALID")
-        # Not `padding=[...]`: with explicit padding the gradients leave oneDNN's kernels, and a bf16 step
-        # takes forty times as long. At stride 1 "SAME" is the same padding without the copy.
+        # Not `padding=[...]`: with explicit padding, oneDNN's kernels do not compute the gradients, and a bf16 step
+        # takes forty times as long. At stride 1, "SAME" is the same padding without the copy.
         if self.kernel_size == self.strides == (1, 1) and not pad:
             return _matrix_product(inputs, tf.convert_to_tensor(kernel))
         same = self.strides == (1, 1) and self.kernel_size == (2 * pad + 1,) * 2
@@ -66,7 +66,7 @@ class PaddedConv2D(Conv2D):
 
 
 def _matrix_product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """The 1x1 convolution of [b, H, W, C] as a product: on a CPU its weight gradient is up to 1.6 times as fast."""
+    """The 1x1 convolution of [b, H, W, C] as a product; on a CPU its weight gradient is up to 1.6 times as fast."""
     channels, filters = kernel.shape[2:]
     product = tf.reshape(x, [-1, channels]) @ tf.reshape(kernel, [channels, filters])
     return tf.reshape(product, tf.concat([tf.shape(x)[:-1], [filters]], axis=0))
@@ -75,10 +75,10 @@ def _matrix_product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 class SpaceToDepthStem(PaddedConv2D):
     """The 7x7 convolution of stride 2 and padding 3, computed as a 4x4 one of stride 1 on 2x2 blocks of pixels.
 
-    Three input channels use a matrix unit badly, twelve better. The variable stays the 7x7 kernel, so
-    checkpoints, initialisation and regularisation are those of the plain stem, and so is the result: the
-    kernel is padded at the top and left to 8x8, output i reads pixels 2i-4 ... 2i+3, which are the blocks i-2
-    ... i+1 (docs/sources.md, mlperf 0.3).
+    Three input channels use a matrix unit badly; twelve use it better. The variable is still the 7x7 kernel, so
+    checkpoints, initialisation, regularisation and the result equal the plain stem's. The kernel is padded at the top
+    and left to 8x8; output i reads pixels 2i-4 ... 2i+3, which are the blocks i-2 ... i+1 (docs/sources.md, mlperf
+    0.3).
     """
 
     def __init__(self, filters: int, **kwargs):
@@ -107,8 +107,8 @@ class SpaceToDepthStem(PaddedConv2D):
 class GroupedConv2D(PaddedConv2D):
     """Grouped convolution: the input and output channels fall into `groups` independent parts.
 
-    It runs one convolution per group: TensorFlow's CPU kernels have no gradient of a grouped one, and tf_keras's own
-    layer goes through XLA, which the mirrored backend cannot use.
+    It runs one convolution per group, because TensorFlow's CPU kernels have no gradient for a grouped one. tf_keras's
+    own layer goes through XLA, which the mirrored backend cannot use.
     """
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:

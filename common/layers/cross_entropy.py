@@ -1,4 +1,4 @@
-"""Computes cross-entropy over many classes with few memory accesses; over a vocabulary it is 1/6 of a step on a CPU."""
+"""Cross-entropy over many classes with few memory accesses; over a vocabulary it is 1/6 of a step on a CPU."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from common.layers.xla import under_xla
 
 
 def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:
-    """Returns `tf.nn.sparse_softmax_cross_entropy_with_logits`, computed with one exponential of each logit.
+    """Computes `tf.nn.sparse_softmax_cross_entropy_with_logits` with one exponential for each logit.
 
-    TensorFlow's kernel computes every exponential twice and subtracts the one-hot target class by class. Here the
-    exponentials of the forward pass are kept, the target is subtracted from one number per row, and the sum of a row
-    and the upstream gradient are one factor. Smoothed targets are no tensor either. Under XLA, which fuses elementwise
-    operations, exponentials are computed again and the target is found by comparing, so that nothing as large as the
-    logits is kept.
+    TensorFlow's kernel computes every exponential twice and subtracts the one-hot target class by class. This function
+    keeps the forward pass's exponentials, subtracts the target from one number per row, and merges a row's sum and the
+    upstream gradient into one factor. It makes no tensor for smoothed targets either. XLA fuses elementwise
+    operations, so under XLA this function recomputes the exponentials and finds the target by comparison. Then it
+    keeps nothing as large as the logits.
 
     Args:
       logits: [n, classes].
       targets: integers [n].
-      smoothing: the probability that is spread evenly over all classes, the target's own included.
+      smoothing: probability spread evenly over all classes, including the target's.
 
     Returns:
       The losses, [n].

@@ -1,10 +1,12 @@
 """Dense layers and matrix products whose gradients are exact in bfloat16 and fast on a CPU.
 
 TensorFlow's CPU kernel of `BiasAddGrad` adds bfloat16 numbers in bfloat16, whose eight bits soon absorb every addend:
-the sum of 400 rows is wrong by 4 %, of 65,536 by 95 % (TensorFlow 2.20). XLA, and so a TPU, sums in float32.
+the sum of 400 rows is wrong by 4 %, of 65,536 rows by 95 % (TensorFlow 2.20). XLA, and therefore a TPU, sums in
+float32.
 
-`tf.matmul(a, b, transpose_b=True)` in float32 takes as long as a transposed copy of b and a plain product; if a has few
-rows, the copy is a third of that. The batched product needs no copy, but the plain product is faster with many rows.
+`tf.matmul(a, b, transpose_b=True)` in float32 takes as long as a transposed copy of b and a plain product. If a has
+few rows, the copy takes a third of that time. The batched product needs no copy, but with many rows the plain product
+is faster.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from collections.abc import Callable
 import tensorflow as tf
 import tf_keras
 
-# Rows up to which the batched product is used. Measured on an AMD EPYC with 2 cores, 1024 x 4096: 0.67 of the plain
-# product's time at 256 rows, 0.80 at 512, 0.95 at 1024.
+# The batched product is used up to this number of rows. Measured on an AMD EPYC with 2 cores, 1024 x 4096: 0.67 of
+# the plain product's time at 256 rows, 0.80 at 512, 0.95 at 1024.
 FEW_ROWS = 512
 
 
 def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """Returns x + bias, [..., n] + [n], as `tf.nn.bias_add`; the bias gradient of bfloat16 is summed in float32."""
+    """Returns x + bias, [..., n] + [n], as `tf.nn.bias_add`; sums the bias gradient of bfloat16 in float32."""
     bias = tf.convert_to_tensor(bias)
     return _add(x, bias) if x.dtype == tf.bfloat16 else tf.nn.bias_add(x, bias)
 
@@ -35,7 +37,7 @@ def _add(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
 
 
 class Biased:
-    """Mixin of a tf_keras layer whose product or convolution is `_product`, and whose bias `add_bias` adds."""
+    """Mixin for tf_keras layers: `_product` is the layer's product or convolution, and `add_bias` adds its bias."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         outputs = self._product(tf.cast(inputs, self.compute_dtype))
@@ -52,7 +54,7 @@ class Dense(Biased, tf_keras.layers.Dense):
 
 
 def times_transposed(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Returns a b^T for a [m, k] and b [n, k]; the faster way for few rows needs a static m."""
+    """Returns a b^T for a [m, k] and b [n, k]; the method that is faster for few rows needs a static m."""
     if a.dtype == tf.float32 and a.shape[0] is not None and a.shape[0] <= FEW_ROWS:
         return tf.matmul(a[None], b[None], transpose_b=True)[0]
     return tf.matmul(a, b, transpose_b=True)
@@ -60,7 +62,7 @@ def times_transposed(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 @tf.custom_gradient
 def product(x: tf.Tensor, matrix: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-    """Matrix product, [m, k] [k, n] -> [m, n], whose gradient is computed by `times_transposed`."""
+    """Matrix product, [m, k] [k, n] -> [m, n]; `times_transposed` computes the gradient."""
 
     def gradient(above: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return times_transposed(above, matrix), tf.matmul(x, above, transpose_a=True)

@@ -1,4 +1,4 @@
-"""Dropout whose masks depend only on the seed, the step and the example."""
+"""Dropout with masks that depend only on the seed, the step and the example."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import tf_keras
 from common.distributed.replicas.base import Replicas, UnsupportedError
 from common.layers import philox
 
-LEVELS = 1 << 16  # A half of a word decides on an element, so that a rate is exact to 1 / 131072.
+LEVELS = 1 << 16  # Half a word decides on an element, so a rate is exact to 1 / 131072.
 WORDS = 4  # Words that one value of Philox's counter gives.
 _MICRO_BATCH: contextvars.ContextVar[tuple[tf.Tensor | int, int]] = contextvars.ContextVar("micro_batch")
 
 
 @contextlib.contextmanager
 def micro_batch(index: tf.Tensor | int, count: int) -> Iterator[None]:
-    """Context in which `Dropout` masks the examples of micro-batch `index` of the `count` in a replica's step."""
+    """Context in which `Dropout` masks the examples of micro-batch `index` of `count` in a replica's step."""
     token = _MICRO_BATCH.set((index, count))
     try:
         yield
@@ -30,27 +30,27 @@ def micro_batch(index: tf.Tensor | int, count: int) -> Iterator[None]:
 
 
 class Dropout(tf_keras.layers.Layer):
-    """Zeroes elements of [b, ...] with probability `rate` and scales the others by 1 / (1 - rate), in training.
+    """In training, zeroes elements of [b, ...] with probability `rate` and scales the others by 1 / (1 - rate).
 
     tf_keras's layer draws from a generator whose state differs in a resumed run, or with another number of replicas.
-    Here the mask of an example is a part of one Philox stream, whose key is the layer's seed and whose counter has the
-    number of steps drawn so far in its high half. Group g of replicas takes the part of examples g*b ... (g+1)*b - 1;
-    each of its replicas takes all of that part, because they hold the same examples. Micro-batch i takes its own share
-    of the part (`micro_batch`).
+    Here an example's mask is part of one Philox stream. The layer's seed is the key; the high half of the counter is
+    the number of steps drawn so far. Group g of replicas takes the part of examples g*b ... (g+1)*b - 1. Each replica
+    of the group takes that whole part, because they hold the same examples. Micro-batch i takes its own share of the
+    part (`micro_batch`).
 
     An example of n elements has c = n / 8 values of the counter, rounded up. Element e takes half e // c of value
-    e % c: the low halves of the four words, then the high ones. Neighbours so have neighbouring values, and the mask
-    is computed in the activation's own shape; eight neighbours of one value would be a dimension of 8, which a TPU
-    pads to 128.
+    e % c: first the low halves of the four words, then the high ones. So neighbouring elements have neighbouring
+    values, and the mask is computed in the activation's own shape. If eight neighbours shared a value, they would form
+    a dimension of 8, which a TPU pads to 128.
 
-    The device's own generator costs a TPU less, but its numbers follow from the device and the shape: the mask then
+    The device's own generator costs a TPU less, but its numbers depend on the device and the shape. The mask then
     depends on the seed, the step and the number of the group or micro-batch, not on the example.
 
     Attributes:
-      generator: "counter", or "hardware" where the backend's programs can ask for it (`Replicas.random_words`).
+      generator: "counter", or "hardware" if the backend's programs can use it (`Replicas.random_words`).
       partitions: replicas of a group, which share their examples (config.partitions).
-      draws: steps drawn so far, a scalar of dtype `replicas.counter`, one per replica; part of the model's state,
-        hence of its checkpoints.
+      draws: steps drawn so far, a scalar of dtype `replicas.counter`, one per replica; part of the model's state and
+        so of its checkpoints.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Dropout(tf_keras.layers.Layer):
         generator: str = "counter",
         **kwargs,
     ):
-        """Raises UserError if the backend's programs cannot ask for the device's generator."""
+        """Raises UserError if the backend's programs cannot use the device's generator."""
         super().__init__(**kwargs)
         self.replicas, self.rate, self.seed, self.partitions = replicas, rate, seed, partitions
         self.generator = generator
@@ -88,11 +88,11 @@ class Dropout(tf_keras.layers.Layer):
         return tf.where(self._kept(x, draw, index, count), x * (1 / (1 - self.rate)), tf.zeros_like(x))
 
     def _kept(self, x: tf.Tensor, draw: tf.Tensor, index: tf.Tensor | int, count: int) -> tf.Tensor:
-        """Which elements of `x` are kept, of its shape."""
+        """Returns which elements of `x` are kept, in the shape of `x`."""
         batch, *sides = [tf.shape(x)[i] if n is None else n for i, n in enumerate(x.shape)]
         size, hardware = functools.reduce(operator.mul, sides), self.generator == "hardware"
         halves = 2 if hardware else 2 * WORDS
-        # Words in the shape of an eighth of the example, if that is one.
+        # If the first side divides by 8, the words have the shape of an eighth of the example.
         cut = isinstance(sides[0], int) and sides[0] % halves == 0
         blocks = [batch, sides[0] // halves, *sides[1:]] if cut else [batch, -(-size // halves)]
         group = self.replicas.replica_id() // self.partitions * count + index
@@ -108,10 +108,10 @@ class Dropout(tf_keras.layers.Layer):
     def _kept_by_kernel(
         self, blocks: list[int | tf.Tensor], draw: tf.Tensor, group: tf.Tensor | int
     ) -> tf.Tensor:
-        """Which halves keep their element, [b, 8 * blocks[1], ...], by TensorFlow's generator."""
+        """Returns which halves keep their element, [b, 8 * blocks[1], ...], from TensorFlow's generator."""
         columns = functools.reduce(operator.mul, blocks[1:])
         offset = tf.cast(group, tf.int64) * tf.cast(blocks[0] * columns, tf.int64)
-        # Integers, because XLA and TensorFlow's kernels make different floating-point numbers of the same bits.
+        # Integers, because XLA and TensorFlow's kernels turn the same bits into different floating-point numbers.
         words = tf.raw_ops.StatelessRandomUniformFullIntV2(
             shape=tf.stack([blocks[0], columns, WORDS]),
             key=tf.constant([self.seed % 2**64], tf.uint64),
@@ -127,7 +127,7 @@ class Dropout(tf_keras.layers.Layer):
     def _narrow_words(
         self, blocks: list[int | tf.Tensor], draw: tf.Tensor, group: tf.Tensor | int
     ) -> list[tf.Tensor]:
-        """The words of `_kept_by_kernel`, each of the shape `blocks`, in 32-bit operations."""
+        """Returns the words of `_kept_by_kernel`, each of shape `blocks`, from 32-bit operations."""
         low, high = philox.product(
             tf.cast(group, tf.uint32), tf.cast(functools.reduce(operator.mul, blocks), tf.uint32)
         )
@@ -137,19 +137,19 @@ class Dropout(tf_keras.layers.Layer):
         return philox.words(key, counter)
 
     def _halves_kept(self, words: list[tf.Tensor]) -> tf.Tensor:
-        """Which halves of the words keep their element, low ones first, along axis 1."""
+        """Returns which halves of the words keep their element, low halves first, along axis 1."""
         halves = [tf.bitwise.bitwise_and(word, LEVELS - 1) for word in words]
         halves += [tf.bitwise.right_shift(word, tf.constant(16, tf.uint32)) for word in words]
         return tf.concat([tf.cast(half, tf.int32) >= self._bound for half in halves], 1)
 
     @property
     def _bound(self) -> int:
-        """The least half that keeps its element."""
+        """The smallest half that keeps its element."""
         return min(round(self.rate * LEVELS), LEVELS - 1)
 
 
 class TimeDropout(Dropout):
-    """Dropout of [n, b, width], time first, that drops each element of every step by itself."""
+    """Dropout of [n, b, width], time first, that masks each element of every step separately."""
 
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Masks `x` in training; the identity otherwise."""
@@ -163,10 +163,11 @@ class TimeDropout(Dropout):
 
 
 def _numbers(sides: list[int | tf.Tensor], first: tf.Tensor) -> tf.Tensor:
-    """Numbers the elements of a tensor of these sides in their order from `first` on, uint32, modulo 2^32.
+    """Numbers a tensor's elements in order, starting at `first`; uint32, modulo 2^32. `sides` is the shape.
 
-    `first` depends on the replica. So the lowering to StableHLO makes a constant of the numbers within one example,
-    which a TPU reads faster than it computes them, and none of those of all examples, which fill a desk's memory.
+    `first` depends on the replica. So the lowering to StableHLO makes a constant only of the numbers within one
+    example, which a TPU reads faster than it computes them. A constant of all examples' numbers would fill a desktop's
+    memory.
     """
     within, stride = tf.zeros([1] * len(sides), tf.int32), 1
     for axis in reversed(range(1, len(sides))):
@@ -177,8 +178,8 @@ def _numbers(sides: list[int | tf.Tensor], first: tf.Tensor) -> tf.Tensor:
 
 
 def drop(layer: tf_keras.layers.Layer | None, x: tf.Tensor, training: bool) -> tf.Tensor:
-    """Applies a layer of dropout in training; the identity where `layer` is None."""
-    # The call that builds the network is no training, but must create the layer's variable.
+    """Applies a dropout layer in training; the identity if `layer` is None."""
+    # The call that builds the network is not training, but it must create the layer's variable.
     if layer is None or (layer.built and not training):
         return x
     return layer(x, training=training)

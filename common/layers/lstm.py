@@ -1,13 +1,12 @@
 """LSTM with the input projection hoisted out of the loop and the weight gradients computed after it.
 
 In the plain form every time step multiplies [x_t, h] by the whole matrix, and every step of the backward loop adds an
-outer product to the gradient of that matrix. Neither is recurrent: x_t W for all t is one matrix product before the
-loop, and dW = sum_t x_t^T dz_t, dR = sum_t h_{t-1}^T dz_t are one product each after it ("Scale MLPerf-0.6 Models on
-Google TPU-v3 Pods", GNMT). Only h R and dz R^T stay in the loops. Both forms are here; they
-give equal results.
+outer product to that matrix's gradient. Neither is recurrent: x_t W for all t is one matrix product before the loop,
+and dW = sum_t x_t^T dz_t, dR = sum_t h_{t-1}^T dz_t are one product each after it ("Scale MLPerf-0.6 Models on Google
+TPU-v3 Pods", GNMT). Only h R and dz R^T stay in the loops. This module has both forms; they give equal results.
 
-Gates are in the order input, forget, candidate, output, as in tf_keras.layers.LSTM, whose weights fit unchanged.
-Sequences are time-major, [T, b, n], inside and out: a batch-major layer would transpose them at each end.
+The gates' order is input, forget, candidate, output, as in tf_keras.layers.LSTM, so its weights fit unchanged. Inputs
+and outputs are time-major, [T, b, n]; a batch-major layer would transpose them at each end.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from common.layers.scan import Steps, Tensors, delayed, scan, stacked
 from common.layers.xla import under_xla
 
 State = tuple[tf.Tensor, tf.Tensor]
-# On a CPU the batch is cut in two if the product of a step has fewer multiply-adds than this. The halves run through
-# the steps independently, so TensorFlow's threads compute two steps at once instead of half a product each. Measured
-# on two cores, forward and backward: 0.63 of the time at [128, 128] x [128, 512], 0.93 to 1.03 at this size.
+# On a CPU the batch is cut in two if a step's product has fewer multiply-adds than this. The halves run
+# independently, so TensorFlow's threads compute two steps at once instead of half a product each. Measured on two
+# cores, forward and backward: 0.63 of the time at [128, 128] x [128, 512], 0.93 to 1.03 at this size.
 SMALL_PRODUCT = 1 << 26
 
 
@@ -55,10 +54,10 @@ class LSTM(tf_keras.layers.Layer):
         Args:
           units: width of h and c.
           precision: matrix products run in `precision.compute`; gates, state and variables in `variable`.
-          hoisted: computes the function `hoisted`, else `plain`.
+          hoisted: whether to use the function `hoisted` instead of `plain`.
           kernel_initializer, recurrent_initializer: as in tf_keras.
           forget_bias: initial value of the forget gate's bias; the others start at 0.
-          bias_initializer: of the biases of all gates, instead of `forget_bias`.
+          bias_initializer: initialiser of all gates' biases, instead of `forget_bias`.
           name: name of the layer.
         """
         super().__init__(name=name, dtype=precision.full, autocast=False)
@@ -67,7 +66,7 @@ class LSTM(tf_keras.layers.Layer):
         self._forget_bias, self._bias_initializer = forget_bias, bias_initializer
 
     def build(self, input_shape: tf.TensorShape) -> None:
-        """Creates the variables for inputs of [..., n]."""
+        """Creates the variables for inputs [..., n]."""
         inputs, gates = tf.TensorShape(input_shape)[-1], 4 * self.units
         kernel, recurrent = self._initializers
         self.kernel = self.add_weight(name="kernel", shape=[inputs, gates], initializer=kernel)
@@ -90,8 +89,8 @@ class LSTM(tf_keras.layers.Layer):
 
         Args:
           x: [T, b, n], any float dtype.
-          state: (h, c), each [b, units], to start from; zeros if not given.
-          lengths: int [b]; from step `lengths[i]` on example i keeps its state and outputs zeros.
+          state: initial (h, c), each [b, units]; zeros by default.
+          lengths: int [b]; from step `lengths[i]` on, example i keeps its state and outputs zeros.
 
         Returns:
           (outputs [T, b, units], (h, c) after the last step of each example), in `precision.variable`.
@@ -151,7 +150,7 @@ def hoisted(
     mask: tf.Tensor | None,
     precision: Precision,
 ) -> tuple[tf.Tensor, State]:
-    """The LSTM of `plain`, with one matrix product for all inputs and one for each weight gradient.
+    """Computes `plain` with one matrix product for all inputs and one for each weight gradient.
 
     Args:
       x: [T, b, n].
@@ -179,7 +178,7 @@ def hoisted(
 
 
 def _inputs_part(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, precision: Precision) -> tf.Tensor:
-    """What the inputs of all steps add to the gates: [T, b, n] -> [T, b, 4u]."""
+    """Returns the inputs' contribution to the gates for all steps: [T, b, n] -> [T, b, 4u]."""
     shape = tf.shape(x)
     z = product(tf.cast(rows(x), precision.compute), tf.cast(kernel, precision.compute))
     z = tf.nn.bias_add(tf.cast(z, precision.variable), bias)
@@ -189,10 +188,10 @@ def _inputs_part(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, precision: Pr
 
 
 def side_by_side(layers: Sequence[LSTM], inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the outputs of layers that do not depend on each other, each on its [T, b, n], from states of zeros.
+    """Returns the outputs of independent layers, each on its own [T, b, n], starting from zero states.
 
-    Behind XLA one loop runs all of them: a step multiplies all their states in one batched product, so a GPU launches
-    as many kernels as for one layer. Elsewhere, and with layers that are not `hoisted`, each runs its own loop.
+    Under XLA, one loop runs all of them: a step multiplies all their states in one batched product, so a GPU launches
+    as many kernels as for one layer. Elsewhere, or if a layer is not `hoisted`, each runs its own loop.
     """
     if not under_xla() or not all(layer.hoisted for layer in layers):
         return [layer(x)[0] for layer, x in zip(layers, inputs)]
@@ -220,7 +219,7 @@ def _chains(batch: int | None, units: int) -> int:
 def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Tensors]:
     """Returns the recurrence alone, (z, recurrent, h, c) -> (outputs, h, c), with its own gradient.
 
-    Of G layers side by side the arguments are [T, G, b, 4u], [G, u, 4u], [G, b, u], [G, b, u].
+    For G layers side by side, the arguments are [T, G, b, 4u], [G, u, 4u], [G, b, u], [G, b, u].
     """
     compute, variable = precision.compute, precision.variable
 
@@ -228,7 +227,7 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
         return tf.cast(tf.matmul(tf.cast(a, compute), tf.cast(b, compute), **transpose), variable)
 
     def outer(h: tf.Tensor, dz: tf.Tensor) -> tf.Tensor:
-        """The gradient of the recurrent weights: a product of all steps, one for each layer."""
+        """Returns the recurrent weights' gradient: one product over all steps for each layer."""
         if len(h.shape) == 3:
             return times(rows(h), rows(dz), transpose_a=True)
         return tf.stack([outer(*pair) for pair in zip(*(tf.unstack(x, axis=1) for x in (h, dz)))])
@@ -260,9 +259,9 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
     def backward(
         saved: Sequence[Steps], matrix: tf.Tensor, d_outputs: tf.Tensor, d_h: tf.Tensor, d_c: tf.Tensor
     ) -> Tensors:
-        """(dz [T, b, 4u], dh0, dc0); `saved` are i, f, g, o, tanh of c, and c before the step."""
-        # Transposed once: `transpose_b` would do it at every step, and Grappler turns a plain transpose in front of
-        # products into `transpose_b`. It does not look through ensure_shape.
+        """Returns (dz [T, b, 4u], dh0, dc0); `saved` holds i, f, g, o, tanh of c, and c before the step."""
+        # Transposed once, because `transpose_b` would transpose at every step. Grappler turns a plain transpose in
+        # front of products into `transpose_b`, but does not look through ensure_shape.
         transposed = tf.linalg.matrix_transpose(matrix)
         transposed = tf.ensure_shape(transposed, transposed.shape)
 
@@ -298,7 +297,7 @@ def cell_gradient(
     d_h: tf.Tensor,
     d_c: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the gradients of z and of c before the step from those of h and c after it: [..., 4u], [..., u]."""
+    """Returns the gradients of z [..., 4u] and of c before the step [..., u] from those of h and c after it."""
     d_c += tanh_gradient(squashed, d_h * o)
     dz = tf.concat(
         [
@@ -313,17 +312,17 @@ def cell_gradient(
 
 
 def sigmoid_gradient(y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
-    """dy y (1 - y), in one pass over memory."""
+    """Returns dy y (1 - y), in one pass over memory."""
     return tf.raw_ops.SigmoidGrad(y=y, dy=dy)
 
 
 def tanh_gradient(y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
-    """dy (1 - y^2), in one pass over memory."""
+    """Returns dy (1 - y^2), in one pass over memory."""
     return tf.raw_ops.TanhGrad(y=y, dy=dy)
 
 
 def cell(z: tf.Tensor, c: tf.Tensor) -> Tensors:
-    """Returns (i, f, g, o, new c, tanh(new c), new h) from the gates' inputs z, [..., b, 4u], and c, [..., b, u]."""
+    """Returns (i, f, g, o, new c, tanh(new c), new h) from gate inputs z, [..., b, 4u], and c, [..., b, u]."""
     # Not tf.split: along the last axis it copies element by element, which took a fifth of a step.
     i, f, g, o = tf.unstack(tf.reshape(z, [*z.shape[:-2], -1, 4, c.shape[-1]]), axis=-2)
     i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)

@@ -1,9 +1,8 @@
 """TensorFlow's Philox stream in 32-bit operations, for devices that emulate 64-bit integers.
 
-The generator is Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011); its constants
-and the key's derivation from a seed are those of TensorFlow (tensorflow/core/lib/random/philox_random.h and
-tensorflow/core/kernels/stateless_random_ops.cc, GenerateKey). TensorFlow's own operations, lowered by XLA, compute in
-64-bit words.
+The generator is Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). TensorFlow
+defines its constants and how a seed becomes a key (tensorflow/core/lib/random/philox_random.h and
+tensorflow/core/kernels/stateless_random_ops.cc, GenerateKey). XLA lowers TensorFlow's own operations to 64-bit words.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ Word = tf.Tensor  # uint32, of any shape.
 def random_words(seed: Sequence[Word | int], block: tuple[Word, Word]) -> Word:
     """Returns the four words of each block of the stream of `seed`: uint32 [..., 4].
 
-    The blocks 0, 1, 2, ... of a seed are the numbers of
-    `tf.random.stateless_uniform([4 * n], seed, None, None, tf.uint32, alg="philox")`.
+    The blocks 0, 1, 2, ... of a seed equal the numbers of `tf.random.stateless_uniform([4 * n], seed, None, None,
+    tf.uint32, alg="philox")`.
 
     Args:
-      seed: four words: the low and the high one of either number of TensorFlow's seed; they broadcast with the blocks.
-      block: numbers of the blocks, a low and a high word.
+      seed: four words, the low and the high word of each number of TensorFlow's seed; they broadcast with the blocks.
+      block: the blocks' numbers, as a low and a high word.
     """
     mixed = words(_SEED_KEY, seed)
     return tf.stack(words(mixed[:2], [*block, mixed[2], mixed[3]]), -1)
 
 
 def words(key: Sequence[Word | int], counter: Sequence[Word | int]) -> list[Word]:
-    """Returns the four words of each value of a counter: `tf.raw_ops.StatelessRandomUniformFullIntV2` of four numbers.
+    """Returns the four words of each counter value: `tf.raw_ops.StatelessRandomUniformFullIntV2` of four numbers.
 
     Args:
-      key: two words, the low one first; they broadcast with the counter's.
-      counter: four words, the lowest first.
+      key: two words, low word first; they broadcast with the counter's.
+      counter: four words, lowest first.
     """
     return _philox([_word(w) for w in counter], [_word(k) for k in key])
 

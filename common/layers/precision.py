@@ -1,6 +1,6 @@
 """Precision policies: the dtypes of a network's computations and variables, passed to it explicitly.
 
-Matrix products and convolutions run in `compute`; variables, batch-norm statistics, logits, loss and reductions in
+Matrix products and convolutions run in `compute`. Variables, batch-norm statistics, logits, loss and reductions use
 `variable` (section 2 of the pods paper: "all non-convolutional operations use 32-bit floating point numbers").
 """
 
@@ -36,7 +36,7 @@ class Precision:
 
     @property
     def full(self) -> tf_keras.mixed_precision.Policy:
-        """`dtype=` of a tf_keras layer that must not lose precision, the logits for one."""
+        """`dtype=` of a tf_keras layer that must not lose precision, such as the logits."""
         return tf_keras.mixed_precision.Policy(self.variable.name)
 
 

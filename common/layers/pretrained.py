@@ -1,8 +1,8 @@
 """Loads a backbone's published weights from a .pth or .npz file or a TensorFlow checkpoint with torchvision's names.
 
-The names are `conv1.weight`, `layer2.0.downsample.1.running_mean`, ...; an .npz file holds torchvision's arrays
-unchanged, a TensorFlow checkpoint holds tensors of the same names. Convolutions are [out, in, h, w] in the file and
-[h, w, in, out] in the network. Arrays for which the network has no layer (`fc`, for one) are not read.
+The names are `conv1.weight`, `layer2.0.downsample.1.running_mean`, ... An .npz file holds torchvision's arrays
+unchanged; a TensorFlow checkpoint holds tensors of the same names. Convolutions are [out, in, h, w] in the file and
+[h, w, in, out] in the network. Arrays without a layer in the network (such as `fc`) are not read.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from common.layers.batch_norm import SpanBatchNorm
 
 _NORM = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
 
-_DAMAGE = weight_files.DAMAGE  # Or of a TensorFlow checkpoint.
+_DAMAGE = weight_files.DAMAGE  # Also of a TensorFlow checkpoint.
 
 
 def load(
     network: tf_keras.Model, path: str | os.PathLike, replicas: Replicas, width_field: str, name: str
 ) -> int:
-    """Sets the weights and batch-norm moments of the layers with published names, frozen ones too.
+    """Sets the weights and batch-norm moments of all layers with published names, including frozen ones.
 
-    It is called where the network is built.
+    Call it where the network is built.
 
     Args:
-      network: all its SpanBatchNorm layers are the backbone's, and so are its convolutions "conv1" and "layer...".
+      network: all its SpanBatchNorm layers belong to the backbone, and so do its convolutions "conv1" and "layer...".
       path: path of the .npz file or the checkpoint.
       replicas: the backend.
-      width_field, name: names, for errors, of the field with the backbone's width (published: 64) and of the backbone.
+      width_field, name: names for errors: the field with the backbone's width (published: 64), and the backbone.
 
     Returns:
       The number of arrays read.
 
     Raises:
-      UserError: no such file, or an array of it is missing, damaged or of another shape.
+      UserError: the file does not exist, or one of its arrays is missing, damaged or of another shape.
     """
     count = 0
 
@@ -76,7 +76,7 @@ def load(
 
 @contextlib.contextmanager
 def _reader(path: str, name: str) -> Iterator[Callable[[str], np.ndarray]]:
-    """Opens the file and yields a function that reads one array by its name."""
+    """Opens the file and yields a function that reads one array by name."""
     with contextlib.ExitStack() as opened:
         try:
             if path.endswith(".npz"):
@@ -99,7 +99,7 @@ def _reader(path: str, name: str) -> Iterator[Callable[[str], np.ndarray]]:
                 raise UserError(f"{path} holds no {key}; it must have torchvision's names of a {name}")
             try:
                 return np.asarray(get(key))
-            except _DAMAGE as error:  # The checksum of an array is compared when it is read.
+            except _DAMAGE as error:  # Reading an array compares its checksum.
                 raise UserError(
                     f"config.backbone={path}: {key} is damaged ({error}); get a sound copy"
                 ) from error

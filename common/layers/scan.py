@@ -1,8 +1,8 @@
-"""Applies a step function along the first axis of sequences: unrolled where that pays, else as a `tf.while_loop`.
+"""Applies a step function along the first axis of sequences: unrolled if that pays, else as a `tf.while_loop`.
 
-Under XLA a loop stays a loop: written out, 48 steps of four layers make a program that takes its compiler minutes. A
-turn of it computes several steps: a GPU then launches fewer kernels, because each result of a turn, and the counter, is
-written by one kernel, and values that go from step to step within a turn are fused.
+Under XLA a loop stays a loop: unrolled, 48 steps of four layers make a program that takes XLA minutes to compile. One
+iteration of the loop, a turn, computes several steps. A GPU then launches fewer kernels: one kernel writes each result
+of a turn, one the counter, and values that pass from step to step within a turn are fused.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from common.layers.xla import under_xla
 
 Tensors = tuple[tf.Tensor, ...]
 Steps = tf.Tensor | list[tf.Tensor]  # [T, ...], or T of [...].
-# Loops of a known length up to this are unrolled, which saves tf.while_loop's cost per step and lets steps overlap.
+# Loops of a known length up to this are unrolled. That saves tf.while_loop's cost per step and lets steps overlap.
 UNROLLED_STEPS = 64
-# The same under XLA.
+# The same limit under XLA.
 UNROLLED_IN_XLA = 4
-# Most steps of a turn of a loop under XLA. lab/bench/gpu_programs.py counts the kernels.
+# Maximum number of steps in a turn of a loop under XLA. lab/bench/gpu_programs.py counts the kernels.
 STEPS_OF_A_TURN = 8
 
 
@@ -36,10 +36,10 @@ def scan(
     Args:
       step: computes one step.
       state: the initial state.
-      sequences: tensors [T, ...], or lists of T tensors, as an unrolled loop returns them; T of lists is at most
+      sequences: tensors [T, ...], or lists of T tensors, as an unrolled loop returns them; for lists, T is at most
         `UNROLLED_STEPS`.
       widths: last dimensions of the outputs.
-      reverse: goes from the last element to the first; outputs keep the place of their inputs.
+      reverse: whether to go from the last element to the first; outputs keep their inputs' positions.
       stack: False leaves the outputs of an unrolled loop as lists of T tensors, which saves a copy if another loop
         reads them.
     """
@@ -64,12 +64,12 @@ def stacked(steps: Steps) -> tf.Tensor:
 
 
 def delayed(first: tf.Tensor, steps: Steps) -> Steps:
-    """Returns `steps` one step later: `first`, then all but the last."""
+    """Returns `steps` delayed by one step: `first`, then all but the last."""
     return [first, *steps[:-1]] if isinstance(steps, list) else tf.concat([first[None], steps[:-1]], 0)
 
 
 def steps_of_a_turn(length: int | None) -> int:
-    """Steps of a turn: the largest divisor of the length up to STEPS_OF_A_TURN; 1 where the length is unknown."""
+    """Steps per turn: the largest divisor of the length up to STEPS_OF_A_TURN; 1 if the length is unknown."""
     return max(n for n in range(1, STEPS_OF_A_TURN + 1) if length % n == 0) if length else 1
 
 
@@ -81,7 +81,7 @@ def _while(
     reverse: bool,
     turn: int,
 ) -> tuple[Tensors, Tensors]:
-    """A loop whose turns compute `turn` steps each, which divides the length."""
+    """Runs a loop whose turns compute `turn` steps each; `turn` divides the length."""
     static, lead = sequences[0].shape[0], state[0].shape[:-1]
     length = tf.shape(sequences[0])[0] if static is None else static
     turns = length // turn
@@ -102,7 +102,7 @@ def _while(
         body,
         (tf.constant(0), state, results),
         parallel_iterations=1,
-        maximum_iterations=turns,  # XLA differentiates no loop without a bound.
+        maximum_iterations=turns,  # XLA differentiates only bounded loops.
     )
     stacks = [
         r.stack() if turn == 1 else tf.reshape(r.stack(), [static, *s[1:]]) for r, s in zip(results, shapes)
@@ -112,7 +112,7 @@ def _while(
 
 
 def _steps(step: Callable, state: Tensors, inputs: Sequence[tf.Tensor], reverse: bool, turn: int) -> tuple:
-    """Computes the steps of a turn; (state, results), which have an axis for the steps if they are several."""
+    """Computes one turn: (state, results); with several steps, the results have an axis for them."""
     if turn == 1:
         return step(state, tuple(inputs))
     parts = list(zip(*(tf.unstack(x, turn) for x in inputs)))

@@ -1,8 +1,8 @@
-"""Turns a downloaded ResNet into the file that training starts from: digest, layout, forward pass; or one line.
+"""Turns a downloaded ResNet into the weights that training starts from; checks digest, layout, forward pass.
 
-`BENCHMARK/init_weights.sh` calls `python -m BENCHMARK.starting_weights FILE OUT.npz`, which is `main` here. The file is
-one of torch.save with torchvision's names; OUT.npz holds its arrays unchanged, as `config.backbone`,
-`config.initial_weights` and `--init` read them.
+`BENCHMARK/init_weights.sh` calls `python -m BENCHMARK.starting_weights FILE OUT.npz`, which calls `main` here. FILE is
+a torch.save file with torchvision's names. OUT.npz holds its arrays unchanged, as `config.backbone`,
+`config.initial_weights` and `--init` read them. A failed check prints one line.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from common.errors import UserError
 from common.files import FIX, whole
 from common.layers import weight_files
 
-WIDTH, CLASSES = 64, 1000  # Of torchvision's ResNets, trained on ImageNet.
-EPSILON = 1e-5  # torch.nn.BatchNorm2d's.
+WIDTH, CLASSES = 64, 1000  # As in torchvision's ResNets, trained on ImageNet.
+EPSILON = 1e-5  # torch.nn.BatchNorm2d's default.
 DIGITS = 8  # torch.hub.load_state_dict_from_url: a file's name has "the first eight or more digits" of its SHA-256.
-SIDE, TOLERANCE = 96, 1e-9  # Of the picture that both networks compute in float64, and of their difference.
+SIDE, TOLERANCE = 96, 1e-9  # Side of the image that both networks compute in float64; largest difference.
 _TORCH = pathlib.Path(__file__).with_name("torch_resnet.py")
 # (file, an image [1, SIDE, SIDE, 3] float64, backend) -> the outputs of the benchmark's stages, [1, h, w, c] each.
 Stages = Callable[[pathlib.Path, np.ndarray, Replicas], list[np.ndarray]]
 
 
 class Network(NamedTuple):
-    """A ResNet of torchvision.
+    """A torchvision ResNet.
 
     Attributes:
-      name: for people.
-      blocks: of its four stages.
-      bottleneck: its blocks are 1x1, 3x3, 1x1 with four times the channels; else two 3x3.
+      name: name for people.
+      blocks: number of blocks in each of its four stages.
+      bottleneck: whether its blocks are 1x1, 3x3, 1x1 with four times the channels, instead of two 3x3.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Network(NamedTuple):
     bottleneck: bool
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Returns {name: shape} of its state dict, without the counters of batch norm."""
+        """Returns {name: shape} of its state dict, without the batch-norm counters."""
         found: dict[str, tuple[int, ...]] = {}
 
         def conv(name: str, norm: str, inputs: int, outputs: int, size: int) -> None:
@@ -84,11 +84,11 @@ def main(
     """Runs `python -m BENCHMARK.starting_weights FILE OUT`; returns the exit status.
 
     Args:
-      network: what the file must hold.
+      network: the ResNet that the file must hold.
       stages: computes the benchmark's own network from OUT.
-      strides: of the stages of that network, which may be fewer than four.
+      strides: strides of that network's stages; there may be fewer than four.
       module: BENCHMARK.starting_weights, for the help.
-      argv: arguments, by default those of the process.
+      argv: arguments; the process's own by default.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=f"Converts a {network.name}.")
     parser.add_argument("file", type=pathlib.Path, help="file of torch.save, a state dict of torchvision's")
@@ -108,10 +108,10 @@ def main(
 def convert(
     network: Network, stages: Stages, strides: Sequence[int], options: argparse.Namespace
 ) -> list[str]:
-    """Writes `options.out` from `options.file`; returns what was found, in lines. OUT is whole or absent.
+    """Writes `options.out` from `options.file`; returns the findings as lines. OUT is whole or absent.
 
     Raises:
-      UserError: another digest, layout or forward pass, a damaged file, or a folder that cannot be written.
+      UserError: the digest, layout or forward pass differs, the file is damaged, or the folder cannot be written.
     """
     lines = [_digest(options.file, options.sha256)]
     try:
@@ -122,7 +122,7 @@ def convert(
     lines.append(f"layout     {network.name}, {len(arrays)} arrays")
     try:
         with whole(options.out) as made:
-            # A file object: savez would append .npz to another name.
+            # A file object, because savez would append .npz to another name.
             with open(made, "wb") as file:
                 np.savez(file, **arrays)
             lines.append(_compared(stages, strides, options, made))
@@ -132,7 +132,7 @@ def convert(
 
 
 def _digest(path: pathlib.Path, expected: str) -> str:
-    """Returns a line about the SHA-256 of the file; raises UserError where it is another than expected."""
+    """Returns a line about the file's SHA-256; raises UserError if it is not the expected one."""
     expected = expected.strip().lower()
     if expected and (not DIGITS <= len(expected) <= 64 or set(expected) - set("0123456789abcdef")):
         raise UserError(f"WEIGHTS_SHA256={expected}: give the SHA-256, or its first {DIGITS} digits or more")
@@ -170,7 +170,7 @@ def checked(arrays: Mapping[str, np.ndarray], network: Network, path: pathlib.Pa
 
 
 def _compared(stages: Stages, strides: Sequence[int], options: argparse.Namespace, made: pathlib.Path) -> str:
-    """Computes an image with PyTorch and with the benchmark's network; raises UserError where they differ."""
+    """Computes an image with PyTorch and with the benchmark's network; raises UserError if they differ."""
     python = options.torch_python or (sys.executable if importlib.util.find_spec("torch") else "")
     if not python:
         return "forward    not compared: no PyTorch here; TORCH_PYTHON names a Python that has it"
@@ -201,7 +201,7 @@ def _compared(stages: Stages, strides: Sequence[int], options: argparse.Namespac
 
 
 def block_outputs(network: tf_keras.Model, names: Sequence[str]) -> list[tf.Tensor]:
-    """Returns the outputs of residual blocks, by their last batch norms: of the ReLU behind the sum behind each."""
+    """Returns residual blocks' outputs, found by last batch norm: the output of the ReLU after the sum after it."""
     found = []
     for name in names:
         layer = network.get_layer(name)

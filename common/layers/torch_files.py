@@ -1,7 +1,7 @@
-"""Reads the arrays of files of torch.save without torch: no code of the file is run, and nothing is imported.
+"""Reads the arrays of torch.save files without torch; it runs no code of the file and imports nothing.
 
-A file of torch.save is a pickle. Here its instructions are followed by an unpickler that makes tensors, numbers, texts
-and containers alone. Sizes are checked against the file's bytes before an array is made. TensorFlow-free.
+A torch.save file is a pickle. This module's unpickler follows its instructions, but makes only tensors, numbers,
+strings and containers. It checks sizes against the file's bytes before it makes an array. TensorFlow-free.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from common.errors import UserError
 from common.files import NPZ_DAMAGE
 
 Arrays = dict[str, np.ndarray]
-# What damaged files raise: pickles' errors are of many kinds.
+# Exceptions that damaged files raise; pickle raises many kinds.
 DAMAGE = (
     *(*NPZ_DAMAGE, pickle.UnpicklingError, AttributeError, IndexError),
     *(struct.error, OverflowError, MemoryError, RecursionError),
 )
-_MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # torch/serialization.py, of files before torch 1.6.
+_MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # torch/serialization.py, files before torch 1.6.
 _STORAGES = {
     "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "LongStorage": "<i8", "IntStorage": "<i4",
     "ShortStorage": "<i2", "CharStorage": "i1", "ByteStorage": "u1", "BoolStorage": "?", "BFloat16Storage": "<u2",
@@ -40,7 +40,7 @@ def torch_arrays(path: pathlib.Path) -> Arrays:
 
     Raises:
       UserError: the file holds other objects than tensors.
-      DAMAGE: it is damaged, or its tensors are larger than its bytes.
+      DAMAGE: the file is damaged, or its tensors are larger than its bytes.
     """
     size = os.path.getsize(path)
     if zipfile.is_zipfile(path):
@@ -65,7 +65,7 @@ def _zipped(archive: zipfile.ZipFile, size: int, path: pathlib.Path) -> Any:
 
 
 class _Bounded:
-    """A file of which no more is read at once than is left: a length in a damaged file asks for no memory."""
+    """A file that never reads more than what is left, so that a length in a damaged file allocates no memory."""
 
     def __init__(self, file: BinaryIO, size: int):
         self._file, self.size = file, size
@@ -86,7 +86,7 @@ def _legacy(file: _Bounded, path: pathlib.Path) -> Any:
     if next_pickle() != _MAGIC or next_pickle() != _PROTOCOL:
         raise ValueError("no file of torch.save")
     next_pickle()
-    # The storages come behind the object that views them: it is read twice.
+    # The storages follow the object that views them, so the object is read twice.
     begin = file.tell()
     sizes: dict[str, str] = {}
     next_pickle(_Storages(None, sizes))
@@ -99,7 +99,7 @@ def _legacy(file: _Bounded, path: pathlib.Path) -> Any:
 
 
 class _Storages:
-    """Resolves a pickle's references to storages; without `get` to empty ones, whose dtypes go into `seen`."""
+    """Resolves a pickle's references to storages. Without `get`, storages are empty; `seen` records their dtypes."""
 
     def __init__(self, get: Callable[[str], bytes] | None, seen: dict[str, str] | None = None):
         self._get, self._seen = get, seen
@@ -119,7 +119,7 @@ class _Storages:
 
 
 class _Ordered(dict):
-    """A state dict, whose `_metadata`, versions of its modules, is left out; made empty."""
+    """A state dict without its `_metadata` (its modules' versions); starts empty."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,17 +128,17 @@ class _Ordered(dict):
         pass
 
 
-# Python's own unpickler, not that in C: a number in a damaged pickle makes the latter's memo fill the memory.
+# Python's own unpickler, not C's: a number in a damaged pickle could make the C memo fill the memory.
 class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined]
-    """Unpickles tensors, numbers, texts and containers; anything else is refused, not imported.
+    """Unpickles tensors, numbers, strings and containers; it refuses anything else and imports nothing.
 
-    `bytes_` bounds the arrays: all tensors together may have twice as many (several may share a storage).
+    `bytes_` bounds the arrays: all tensors together may have twice as many bytes (several may share a storage).
     """
 
     dispatch = {
         code: load
         for code, load in pickle._Unpickler.dispatch.items()  # type: ignore[attr-defined]
-        # Sets hash what is in them, and torch saves none; the others make objects of classes, or by registered numbers.
+        # Left out: sets, which hash their elements (torch saves none), and instructions that make other objects.
         if bytes([code])
         not in (
             *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET, pickle.INST, pickle.OBJ, pickle.NEWOBJ),
@@ -208,13 +208,13 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined]
 
 
 def _check_keys(keys: list) -> None:
-    """Refuses keys of a dict that hash what is in them: tuples nested without end would end the process."""
+    """Refuses dict keys whose content must be hashed: endlessly nested tuples would end the process."""
     if not all(key is None or isinstance(key, str | int | float | bytes) for key in keys):
         raise ValueError("a dict has a key that is no text or number")
 
 
 def _tensors(loaded: Any, path: pathlib.Path) -> Arrays:
-    # Training scripts wrap the state dict.
+    # Training scripts wrap the state dict in another dict.
     for wrapper in ("state_dict", "model", "model_state_dict"):
         if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
             loaded = loaded[wrapper]

@@ -1,7 +1,7 @@
 """Computes the stages of a ResNet with PyTorch: python torch_resnet.py FILE IMAGES.npy OUT.npz EPSILON STRIDE...
 
-FILE is a state dict with torchvision's names, IMAGES [b, h, w, 3] in float64, OUT each stage's output, [b, c, h, w].
-A STRIDE belongs to each stage. It runs in an interpreter of its own, which needs torch and numpy alone.
+FILE is a state dict with torchvision's names. IMAGES is [b, h, w, 3] in float64. OUT holds the stages' outputs,
+[b, c, h, w] each. Give one STRIDE per stage. The script runs in its own interpreter, which needs only torch and numpy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(weights_path: str, images_path: str, out: str, epsilon: str, *strides: 
         count = 3 if f"{name}.conv3.weight" in weights else 2
         y = x
         for i in range(1, count + 1):
-            # The 3x3 convolution of a bottleneck has the stride; of a basic block the first one.
+            # A bottleneck's 3x3 convolution has the stride; in a basic block, the first convolution has it.
             y = conv(y, f"{name}.conv{i}", f"{name}.bn{i}", stride if i == count - 1 else 1)
             y = functional.relu(y) if i < count else y
         if f"{name}.downsample.0.weight" in weights:

@@ -1,7 +1,7 @@
-"""Tells the kind of a variable (kernel, bias, norm or embedding) from the layer that owns it.
+"""Finds a variable's kind (kernel, bias, norm or embedding) from the layer that owns it.
 
-Weight decay, LARS and freezing select by kind. The submissions that they follow select by a substring of the
-variable's name, which a renamed layer silently breaks (docs/sources.md, mlperf 5.1).
+Weight decay, LARS and freezing select variables by kind. The submissions behind them select by a substring of the
+variable's name, which breaks silently when a layer is renamed (docs/sources.md, mlperf 5.1).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _KERNELS = ("kernel", "depthwise_kernel", "pointwise_kernel", "recurrent_kernel"
 def kind_of(model: tf_keras.layers.Layer) -> dict[Hashable, str]:
     """Returns {`ref()` of a variable: its kind} for every trainable variable of `model`.
 
-    This project's layers name the kinds of their variables in an attribute `kinds`, {attribute: kind}. For tf_keras's
-    layers the class and the name of the attribute that holds the variable decide.
+    This project's layers name their variables' kinds in an attribute `kinds`, {attribute: kind}. For tf_keras's
+    layers, the class and the name of the attribute that holds the variable decide.
 
     Raises:
-      UserError: a trainable variable of unknown kind; the layer that owns it needs an attribute `kinds`.
+      UserError: a trainable variable's kind is unknown; the layer that owns it needs an attribute `kinds`.
     """
     found: dict[Hashable, str] = {}
     for layer in [model, *(m for m in model.submodules if isinstance(m, tf_keras.layers.Layer))]:

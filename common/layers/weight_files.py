@@ -1,4 +1,4 @@
-"""Reads weights of other programs' files into this project's names and layouts: `layer1.0.conv1/kernel`.
+"""Reads weights from other programs' files into this project's names and layouts: `layer1.0.conv1/kernel`.
 
 | file | written by |
 |---|---|
@@ -32,22 +32,20 @@ from common.layers import torch_files
 from common.layers.torch_files import torch_arrays
 
 Arrays = dict[str, np.ndarray]
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's key of the names of what it saved.
-_DEEPEST = 1000  # Characters of a group's path.
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's key for the names of the objects it saved.
+_DEEPEST = 1000  # Maximum length of a group's path, in characters.
 EXTRA = ("assets.extra", "timetotrain.json")  # common/export/formats.py writes it.
-# What damaged files raise: pickles' errors are of many kinds.
+# Exceptions that damaged files raise; pickle raises many kinds.
 DAMAGE = (*torch_files.DAMAGE, tf.errors.OpError, message.DecodeError)
-_SPARE = (
-    64 << 20
-)  # Bytes that arrays may have beyond their files: Keras's and TensorFlow's are not compressed.
-MOST_GRAPH = 1 << 28  # Bytes of a saved_model.pb; those of all presets have under a hundredth.
+_SPARE = 64 << 20  # Bytes by which arrays may exceed their files, which Keras and TensorFlow do not compress.
+MOST_GRAPH = 1 << 28  # Maximum bytes of a saved_model.pb; every preset's takes less than a hundredth.
 
 
 def read(path: str | os.PathLike) -> Arrays:
     """Returns {name: array} of a file.
 
     Raises:
-      UserError: the file is missing, damaged or of no known kind, or holds objects that are no arrays.
+      UserError: the file is missing, damaged or of an unknown kind, or it holds objects other than arrays.
     """
     path = pathlib.Path(path)
     try:
@@ -72,7 +70,7 @@ def read(path: str | os.PathLike) -> Arrays:
 
 
 def of_state_dict(arrays: Mapping[str, np.ndarray]) -> Arrays:
-    """Returns torchvision's arrays with this project's names and layouts; names with "/" are this project's already."""
+    """Gives torchvision's arrays this project's names and layouts; names with "/" already are this project's."""
     found: Arrays = {}
     norms = {name.removesuffix(".running_mean") for name in arrays if name.endswith(".running_mean")}
     for name, array in arrays.items():
@@ -103,12 +101,12 @@ def _safetensors(path: pathlib.Path) -> Arrays:
         raise UserError(f"{path}: safetensors is not installed; pip install timetotrain[export]") from error
     try:
         return library.load_file(path)
-    except Exception as error:  # The library's own error derives from Exception alone.
+    except Exception as error:  # The library's own error derives directly from Exception.
         raise ValueError(str(error)) from error
 
 
 def _saved_model(folder: pathlib.Path) -> Arrays:
-    """Reads the variables' files alone: no graph is loaded, so none can run."""
+    """Reads only the variables' files: it loads no graph, so none can run."""
     check_variables(folder)
     about = folder.joinpath(*EXTRA)
     reader = tf.train.load_checkpoint(os.fspath(folder / "variables" / "variables"))
@@ -122,10 +120,10 @@ def _saved_model(folder: pathlib.Path) -> Arrays:
 
 
 def check_variables(folder: pathlib.Path) -> None:
-    """Refuses the variables of a SavedModel where they have more bytes than the files that hold them.
+    """Refuses a SavedModel whose variables have more bytes than the files that hold them.
 
     Raises:
-      ValueError: so.
+      ValueError: the variables have more bytes.
       OSError, tf.errors.OpError: a file is missing or damaged.
     """
     reader = tf.train.load_checkpoint(os.fspath(folder / "variables" / "variables"))
@@ -137,7 +135,7 @@ def check_variables(folder: pathlib.Path) -> None:
 
 
 def _keras_keys(folder: pathlib.Path, reader: Any) -> dict[str, str]:
-    """Returns {variable's name: its key in the files} of the variables that a Keras model lists as its own."""
+    """Returns {variable's name: its key in the files} for the variables that a Keras model lists as its own."""
     from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
     data = read_plain(folder / "saved_model.pb", MOST_GRAPH)
@@ -154,10 +152,10 @@ def _keras_file(path: pathlib.Path) -> Arrays:
 
 
 def hdf_arrays(path: str | os.PathLike) -> Arrays:
-    """Returns {path: array} of an HDF5 file, all of them in the file itself.
+    """Returns {path: array} of an HDF5 file; all arrays must be in the file itself.
 
     Raises:
-      OSError, ValueError: it is damaged, names other files, or holds more than its size.
+      OSError, ValueError: the file is damaged, names other files, or holds more than its size.
     """
     import h5py
 
@@ -173,7 +171,7 @@ def _leaves(group: Any) -> Iterator[tuple[str, Any]]:
     import h5py
 
     for name in group:
-        # A link can name another file, or lead in a circle.
+        # A link can name another file or form a cycle.
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             raise ValueError(f"{name[:80]!r} is a link")
         value = group[name]
@@ -190,9 +188,9 @@ def _leaves(group: Any) -> Iterator[tuple[str, Any]]:
 
 
 def keras_names(arrays: Mapping[str, np.ndarray]) -> Arrays:
-    """Returns Keras's arrays with the names of torchvision's layers where they are a ResNet50's.
+    """Renames Keras's arrays to torchvision's layer names if they are a ResNet50's.
 
-    Its convolutions have a bias, which the batch norm behind subtracts again: it goes into the moving mean.
+    Its convolutions have a bias, which the next batch norm subtracts again, so the bias goes into the moving mean.
     """
     found: Arrays = {}
     for name, array in arrays.items():
@@ -207,7 +205,7 @@ def keras_names(arrays: Mapping[str, np.ndarray]) -> Arrays:
 
 
 def torchvision_name(name: str) -> str:
-    """Translates Keras's names, such as conv2_block1_0_bn, to torchvision's, layer1.0.downsample.1."""
+    """Translates Keras's names, such as conv2_block1_0_bn, to torchvision's, such as layer1.0.downsample.1."""
     top = {"conv1_conv": "conv1", "conv1_bn": "bn1", "predictions": "fc", "probs": "fc"}
     parts = name.split("_")
     if name in top or len(parts) != 4 or not (parts[0].startswith("conv") and parts[1].startswith("block")):

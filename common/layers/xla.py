@@ -1,4 +1,4 @@
-"""Says whether XLA compiles what is being traced, for layers that have another form there."""
+"""Tells whether XLA compiles the function being traced, for layers that have another form there."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from tf_keras.src.utils.control_flow_util import GraphOrParentsInXlaContext
 
 
 def under_xla() -> bool:
-    """Whether the graph under construction, or one around it, is compiled by XLA."""
+    """Whether XLA compiles the graph under construction or one around it."""
     return bool(GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))

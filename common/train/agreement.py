@@ -1,4 +1,4 @@
-"""Lets the processes of a run agree, between blocks, whether it ends and why; checks that all of them start alike."""
+"""Lets a run's processes agree, between blocks, whether the run ends and why; checks that they start alike."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import tensorflow as tf
 from common.distributed.replicas.base import Replicas
 from common.errors import UserError
 
-# A process waits so long for its evaluation before it exchanges again whether the run goes on.
+# How long a process waits for its evaluation before the processes exchange again whether the run goes on.
 WAIT_SECONDS = 0.5
-# Votes of a process; the largest vote of all processes wins.
+# A process's votes; the largest vote of all processes wins.
 _NOTHING, _WAIT, _REASON, _SUCCESS = range(4)
 _UNKNOWN = 0
-# Later than any time of a signal, in microseconds since 1970.
+# Later than the time of any signal, in microseconds since 1970.
 _NEVER = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """`success`: the target is met. `reason`: why the run is to stop at once, or ""."""
+    """`success`: whether the target is met. `reason`: why the run must stop at once, or ""."""
 
     success: bool = False
     reason: str = ""
 
 
 class Agreement:
-    """Agrees by exchanging integers (`Replicas.agree`), so all processes of a run call each method in the same order.
+    """Agrees by exchanging integers (`Replicas.agree`), so all processes call each method in the same order.
 
     A run of one process exchanges nothing.
     """
@@ -41,14 +41,14 @@ class Agreement:
         self.alone = replicas.num_processes == 1
 
     def decide(self, success: bool, reason: str, since: float = 0.0) -> Decision:
-        """Returns the common decision: success where any process has it, else the reason that a process had first.
+        """Returns the common decision: success if any process has it, otherwise the earliest reason of any process.
 
         Args:
-          success: this process knows that the target is met.
-          reason: why this process is to stop, or "".
-          since: when this process was given its `reason`, in seconds since 1970. During a long step a launcher passes
-            a signal on to the processes that did not receive it; the decision names the one that did. Across hosts
-            this is as exact as their clocks.
+          success: whether this process knows that the target is met.
+          reason: why this process must stop, or "".
+          since: when this process got its `reason`, in seconds since 1970. During a long step, a launcher passes a
+            signal on to the processes that did not receive it; the decision names the one that did. Across hosts this
+            is as exact as their clocks.
         """
         if self.alone:
             return Decision(success, reason)
@@ -64,16 +64,16 @@ class Agreement:
         return Decision(reason=f"{cause} on rank {rank}")
 
     def _first(self, micros: int) -> int:
-        """Returns the rank of the process with the smallest `micros`, the lowest one of equals."""
+        """Returns the rank of the process with the smallest `micros`; the lowest rank wins a tie."""
         is_smallest = micros == -self._replicas.agree(-micros)
         return -self._replicas.agree(-self._replicas.process_index if is_smallest else -_NEVER)
 
     def wait(self, finished: Callable[[Callable[[], bool]], bool], reason: Callable[[], str]) -> bool:
-        """Waits until the evaluations of every process have finished, or a process has a reason to stop.
+        """Waits until every process's evaluations have finished, or until a process has a reason to stop.
 
         Args:
-          finished: `Evaluator.wait` of this process.
-          reason: why this process is to stop, or "".
+          finished: this process's `Evaluator.wait`.
+          reason: returns why this process must stop, or "".
 
         Returns:
           Whether all have finished; the same in all processes.
@@ -88,7 +88,7 @@ class Agreement:
                 return agreed == _NOTHING or self._replicas.agree(int(not done)) == 0
 
     def meet(self) -> None:
-        """Returns when every process has called this."""
+        """Waits until every process has called this method."""
         if not self.alone:
             self._replicas.agree(_NOTHING)
 

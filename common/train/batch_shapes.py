@@ -1,7 +1,7 @@
 """Runs steps on batches of a few static shapes: one program per shape, all compiled before the clock starts.
 
-A task with several shapes names those of its training batches in `batch_shapes` and those of its evaluation batches in
-`eval_batch_shapes`. In a step, the batches of all replicas have the same shape.
+A task with several shapes lists its training batches' shapes in `batch_shapes` and its evaluation batches' in
+`eval_batch_shapes`. Within a step, all replicas' batches have the same shape.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ def summed(
     batch_size: int,
     total: Callable[[Any], Any] | None = None,
 ) -> Callable[[Callable, tuple], Any]:
-    """Returns `run(function, (batch, *rest))`, which adds up what `function` returns on every replica.
+    """Returns `run(function, (batch, *rest))`, which adds up the results of `function` over the replicas.
 
-    `function` is traced once for each of `shapes`, with a batch of that static shape; every call picks the trace of its
-    batch's shape.
+    `function` is traced once for each of `shapes`, with a batch of that static shape; every call uses the trace for
+    its batch's shape.
 
     Args:
       replicas: the backend.
-      shapes: of the batches; empty where all batches have one shape.
-      batch_size: examples per replica, a static size that TensorFlow's strategies forget where other axes vary.
-      total: combines the replicas' values in place of adding them up.
+      shapes: shapes of the batches; empty if all batches have one shape.
+      batch_size: examples per replica; a static size that TensorFlow's strategies forget if other axes vary.
+      total: combines the replicas' values, instead of a sum.
     """
     total = total or replicas.sum
 
@@ -53,7 +53,7 @@ def summed(
 
 
 def in_turn(dataset: tf.data.Dataset, replicas: Replicas) -> tf.data.Dataset:
-    """Repeats every batch for each replica of this process, so that all of them have one shape in a step."""
+    """Repeats every batch for each replica of this process, so that all have the same shape in a step."""
     copies = replicas.num_replicas // replicas.num_processes
     return dataset.flat_map(lambda batch: tf.data.Dataset.from_tensors(batch).repeat(copies))
 
@@ -65,7 +65,7 @@ def _with_shape(batch: Mapping[str, tf.Tensor], batch_size: int, shape: Shape) -
 
 
 def _shape_index(batch: Mapping[str, tf.Tensor], shapes: Sequence[Shape]) -> tf.Tensor:
-    """Returns the index of the batch's shape; 0 where there is no such shape, which `_with_shape` then reports."""
+    """Returns the index of the batch's shape; 0 if it is unknown, which `_with_shape` then reports."""
     actual = tf.concat([tf.shape(batch[name])[1:] for name in shapes[0]], 0)
     known = [[size for name in shapes[0] for size in shape[name]] for shape in shapes]
     return tf.argmax(tf.reduce_all(actual == tf.constant(known), 1), output_type=tf.int32)

@@ -1,8 +1,8 @@
-"""A block in one call into TensorFlow: trains, evaluates, returns only sums.
+"""A block as one call into TensorFlow: it trains, evaluates, and returns only sums.
 
-This is "distribute evaluation computation" in section 2 of the pods paper (docs/sources.md). The loop condition reads a
-stop variable and the finiteness of the loss. Where there are several processes, the stop variable is summed with each
-step's loss, so that all end the block after the same step.
+This is "distribute evaluation computation" in section 2 of the pods paper (docs/sources.md). The loop condition reads
+a stop variable and whether the loss is finite. If there are several processes, each step sums the stop variable over
+them, together with its loss, so that all end the block after the same step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from common.train.task import Task
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A block's outputs as numpy, of the steps that ran; `complete` where all steps and the whole evaluation ran."""
+    """A block's outputs as numpy, for the steps that ran; `complete`: all steps and the whole evaluation ran."""
 
     complete: bool
     losses: np.ndarray
@@ -40,7 +40,7 @@ class Result:
 
 
 def batch_size(config: RunConfig, training: bool) -> int:
-    """Returns the examples of a replica's batch."""
+    """Returns the number of examples in a replica's batch."""
     whole = config.global_batch_size if training else config.eval_batch_size
     return whole // config.num_groups
 
@@ -61,12 +61,12 @@ class FusedBlock:
 
         Args:
           task, state, clock, agreement: of the run.
-          how: what XLA compiles.
+          how: which parts XLA compiles.
           timing: measures the steps.
         """
         self.config, self.state, self.replicas = task.config, state, state.replicas
         self._timing, self._agreement = timing, agreement
-        # Written by the main thread and read by the running block, and the other way round.
+        # The main thread writes `_stop` and the running block reads it; for `_last_loss` it is the other way round.
         self._stop = tf.Variable(False, trainable=False, name="stop")
         with tf.device("CPU:0"):
             self._last_loss = tf.Variable(math.nan, dtype=tf.float64, trainable=False, name="last_loss")
@@ -86,7 +86,7 @@ class FusedBlock:
         self._block = tf.function(self._fused_block, autograph=False)
 
     def __call__(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
-        """Trains `num_steps` from an iterator of `batches`, evaluates `eval_steps` from one of `Replicas.dataset`."""
+        """Trains `num_steps` from a `batches` iterator; evaluates `eval_steps` from a `Replicas.dataset` iterator."""
         raw = self._block(train, evaluation, tf.constant(num_steps), tf.constant(eval_steps))
         done = int(raw["done"])
         return Result(
@@ -100,23 +100,23 @@ class FusedBlock:
         )
 
     def batches(self, dataset: Any) -> Any:
-        """Returns an iterator to train from, of `Replicas.dataset`."""
+        """Returns an iterator over a `Replicas.dataset`, to train from."""
         return iter(dataset)
 
     def stop(self, wanted: bool = True) -> None:
-        """Ends the running block after its step; called by another thread."""
+        """Ends the running block after its current step; another thread calls it."""
         self._stop.assign(wanted)
 
     def progress(self) -> tuple[int, float]:
-        """Returns the number and the loss of the last step that has ended; called by another thread."""
+        """Returns the number and the loss of the last finished step; another thread calls it."""
         return int(self.state.step), float(self._last_loss)
 
     def forget(self) -> None:
-        """Drops the last loss, as where no step has been."""
+        """Drops the last loss, as if no step had run."""
         self._last_loss.assign(math.nan)
 
     def _fused_block(self, train: Any, evaluation: Any, num_steps: tf.Tensor, eval_steps: tf.Tensor) -> dict:
-        """Runs `num_steps` training steps, then `eval_steps` evaluation steps unless the training was cut short."""
+        """Runs `num_steps` training steps, then `eval_steps` evaluation steps unless training was cut short."""
         losses = tf.TensorArray(tf.float64, num_steps, element_shape=[])
         times = tf.TensorArray(tf.float64, num_steps, element_shape=[])
 
@@ -162,7 +162,7 @@ class FusedBlock:
         }
 
     def _train_once(self, batch: Any, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Runs one step; returns (loss, whether any process is to stop), equal in all processes."""
+        """Runs one step; returns (loss, whether any process must stop), equal in all processes."""
         if self._agreement.alone:
             return self._summed(self._train_step, (batch, step)), tf.constant(False)
 
@@ -175,11 +175,11 @@ class FusedBlock:
         return loss, stops > 0
 
     def _stopping(self, stop: tf.Tensor) -> tf.Tensor:
-        """Whether to stop: the processes' common `stop` or, of a process alone, what its main thread wrote last."""
+        """Whether to stop: the processes' common `stop`, or a single process's latest stop variable."""
         return self._stop.read_value() if self._agreement.alone else stop
 
     def _stop_of_all(self) -> tf.Tensor:
-        """Whether any process is to stop."""
+        """Returns whether any process must stop."""
         if self._agreement.alone:
             return tf.constant(False)
         stops = self.replicas.run(lambda stop: tf.cast(stop, tf.float32), (self._stop.read_value(),))
@@ -212,7 +212,7 @@ class FusedBlock:
         done, _, sums, arrays = tf.while_loop(
             going, body, (tf.constant(0), stop, zero_sums, arrays), parallel_iterations=1
         )
-        # Of an evaluation that was stopped nothing is used, and batches that are missing cannot be joined.
+        # The arrays of a stopped evaluation are not used; missing batches could not be joined anyway.
         joined = {
             name: tf.cond(
                 done == eval_steps, array.concat, lambda spec=spec: tf.zeros([0, *spec.shape[1:]], spec.dtype)
@@ -222,7 +222,7 @@ class FusedBlock:
         return done, sums, joined
 
     def _eval_outputs(self, evaluation: Any) -> tuple[dict, dict]:
-        """Returns zero sums and the specs of the arrays, from tracing an evaluation step without running it."""
+        """Traces an evaluation step without running it; returns zero sums and the specs of the arrays."""
 
         @tf.function(autograph=False)
         def one_step(iterator: Any) -> tuple[dict, dict]:
@@ -232,5 +232,5 @@ class FusedBlock:
         return {name: tf.zeros(s.shape, s.dtype) for name, s in sums.items()}, arrays
 
     def _gather(self, arrays: Any) -> dict[str, tf.Tensor]:
-        """As `Replicas.gather`, for an evaluation's arrays; the examples of a group are there once."""
+        """As `Replicas.gather`, for an evaluation's arrays; includes each example of a group only once."""
         return counted_once(self.replicas.gather(arrays), self.config.num_groups, self.config.partitions)

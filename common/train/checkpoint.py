@@ -1,11 +1,11 @@
 """Saves and restores checkpoints for any number of replicas: one array per variable, batch-norm moments per replica.
 
-A resumed run is bitwise the same. The step is the input position too: inputs are functions of it. What is in the file
-says checkpoint_file.py, which variable is which array entries.py. Variables have their layers' names (names.py). Files
-of earlier versions, whose variables are numbered (`0000.kernel`), restore as well.
+A resumed run is bitwise the same. The step also gives the input position, because inputs are functions of it.
+checkpoint_file.py defines the file's contents; checkpoint_variables.py maps variables to arrays. Variables have their
+layers' names (names.py). Files of earlier versions, whose variables are numbered (`0000.kernel`), restore as well.
 
 Every process calls `save` and `restore_latest`, which exchange data between processes. Process 0 writes and all
-processes read, so the folder must be one that all hosts share.
+processes read, so all hosts must share the folder.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from common.train.loop import Loop
 from common.train.step import Network, State
 
 KEEP = 2
-_NUMBERS = "biufV"  # Kinds of numpy's dtypes; V is what numpy reads bfloat16 as.
-# Fields that may differ between the run that saved and the one that resumes.
+_NUMBERS = "biufV"  # Kinds of numpy's dtypes; numpy reads bfloat16 as V.
+# Fields that may differ between the run that saved and the run that resumes.
 FREE_FIELDS = (
     "replicas",
     "num_replicas",
@@ -47,7 +47,7 @@ FREE_FIELDS = (
 def save(
     loop: Loop, folder: str | os.PathLike, keep: int = KEEP, protect: Collection[int] = ()
 ) -> pathlib.Path:
-    """Writes `folder`/checkpoint_<step>.npz and drops all but the last `keep` and those of the steps `protect`.
+    """Writes `folder`/checkpoint_<step>.npz; drops all checkpoints but the last `keep` and the steps in `protect`.
 
     Raises:
       UserError: the folder cannot be written, or the disk is full.
@@ -80,10 +80,10 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
     """Restores the newest checkpoint of `folder` into the loop's state.
 
     Returns:
-      Its step, or None where there is no checkpoint.
+      Its step, or None if there is no checkpoint.
 
     Raises:
-      UserError: the file is damaged, belongs to another configuration, or is not what the other processes found.
+      UserError: the file is damaged, belongs to another configuration, or differs from what the other processes found.
     """
     replicas, error, arrays, step = loop.state.replicas, None, {}, -1
     try:
@@ -92,7 +92,7 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
             arrays, step = _load(loop, found[-1])
     except UserError as caught:
         error = caught
-    # Exchanged before any process raises, so that none waits for one that has.
+    # Exchange before any process raises, so that no process waits for one that has raised.
     failed, newest, oldest = (
         replicas.agree(int(error is not None)),
         replicas.agree(step),
@@ -112,10 +112,10 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
 
 
 def restore_weights(network: Network, path: pathlib.Path) -> None:
-    """Restores only weights and moments, for an evaluation; the run may have had other batches, not another network.
+    """Restores only weights and moments, for an evaluation; the network must match, the batch size need not.
 
-    State that layers carry from step to step is left out: it belongs to the rows of a batch, and an evaluation begins
-    without it.
+    It leaves out state that layers carry from step to step: that state belongs to a batch's rows, and an evaluation
+    begins without it.
 
     Raises:
       UserError: the file is damaged, or belongs to another network.
@@ -124,10 +124,10 @@ def restore_weights(network: Network, path: pathlib.Path) -> None:
 
 
 def restore_weights_of(network: Network, file: checkpoint_file.File) -> None:
-    """As `restore_weights`, of a checkpoint that has been read.
+    """As `restore_weights`, for a checkpoint that is already read.
 
     Raises:
-      UserError: it belongs to another network.
+      UserError: the checkpoint belongs to another network.
     """
     arrays, weights = checkpoint_variables.of_file(file, network), checkpoint_variables.weights(network)
     for name, weight in weights.items():
@@ -148,7 +148,7 @@ def restore_weights_of(network: Network, file: checkpoint_file.File) -> None:
 
 
 def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
-    """Returns the arrays of a file that fits the loop, per-replica ones for its number of replicas, and the step."""
+    """Returns (arrays, step) of a file that fits the loop; fits per-replica arrays to the loop's replicas."""
     file = checkpoint_file.read(path)
     if file.meta["digest"] != _digest(loop):
         raise UserError(
@@ -191,7 +191,7 @@ def _assign_per_replica(
 
 def _digest(loop: Loop) -> str:
     neutral = {name: getattr(type(loop.config)(), name) for name in FREE_FIELDS}
-    # Only `wire` changes the gradient sums by more than their rounding.
+    # Only `wire` changes the gradient sums by more than rounding.
     neutral["communication"] = Communication(wire=loop.config.communication.wire)
     return digest(dataclasses.replace(loop.config, **neutral))
 

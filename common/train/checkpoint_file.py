@@ -1,8 +1,8 @@
-"""Reads and writes a checkpoint's file: named arrays, what they are of, and the assets of the network. TensorFlow-free.
+"""Reads and writes a checkpoint's file: named arrays, their description, and the network's assets. TensorFlow-free.
 
-A checkpoint is one .npz file, written under another name, flushed and renamed, so that a file with the final name is
-whole. Beside the arrays it has what is needed to use the network without its data: the benchmark, the configuration,
-the labels' names and the task's assets, such as a vocabulary.
+A checkpoint is one .npz file. It is written under another name, flushed and renamed, so a file with the final name is
+always whole. Besides the arrays, it holds everything needed to use the network without its data: the benchmark, the
+configuration, the labels' names and the task's assets, such as a vocabulary.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from common.errors import UserError
 from common.files import NPZ_DAMAGE, is_plain_name, left_behind, parsed, whole
 
 BEST = "best.npz"  # Points to the checkpoint with the best quality (timetotrain/run/best.py).
-FORMAT = 2  # 1, which says nothing of its format, numbered the variables.
-# What the names in the file begin with; slots, moments and carried state have prefixes of their own.
-ABOUT = "timetotrain.json"  # What an export says of itself, beside its assets.
+FORMAT = 2  # Format 1 numbered the variables; its files do not state their format.
+# ASSETS, WEIGHTS and SLOTS are prefixes of names in the file; moments and carried state have other prefixes.
+ABOUT = "timetotrain.json"  # An export's description of itself, stored beside its assets.
 ASSETS, WEIGHTS, SLOTS = "assets/", "weights/", "slots/"
 _META = {"step": int, "digest": str, "config": dict, "format": int, "benchmark": str, "labels": list}
 
@@ -37,10 +37,10 @@ class File:
     """A checkpoint as read.
 
     Attributes:
-      path: of the file.
-      arrays: by the names in the file.
-      meta: "step", "digest", "config" (plain values), "format"; from format 2 on "benchmark" and "labels" too.
-      assets: {file name: content} of what the trained network needs beside its weights.
+      path: path of the file.
+      arrays: arrays by their names in the file.
+      meta: "step", "digest", "config" (plain values), "format"; from format 2 on also "benchmark" and "labels".
+      assets: {file name: content}: what the trained network needs besides its weights.
     """
 
     path: pathlib.Path
@@ -50,14 +50,14 @@ class File:
 
 
 def read(path: pathlib.Path, training: bool = True) -> File:
-    """Reads a checkpoint, which may be a stranger's: its arrays' sizes are checked before they are unpacked.
+    """Reads a checkpoint, which may be untrusted: it checks the arrays' sizes before it unpacks them.
 
     Args:
-      path: of the file.
-      training: False leaves out the optimizer's slots, and takes only assets whose names are plain file names.
+      path: path of the file.
+      training: False leaves out the optimizer's slots, and accepts only assets with plain file names.
 
     Raises:
-      UserError: the file is damaged, no checkpoint, or has an asset of another name.
+      UserError: the file is damaged or no checkpoint, or an asset has another name.
     """
     try:
         with npz.opened(path) as archive:
@@ -95,10 +95,10 @@ def _checked_meta(meta: Any) -> dict[str, Any]:
 
 
 def check_asset(path: str | os.PathLike, name: str) -> None:
-    """Refuses an asset of the model `path` whose name is no plain file name.
+    """Refuses an asset of the model `path` whose name is not a plain file name.
 
     Raises:
-      UserError: so.
+      UserError: the name is not plain.
     """
     if not is_plain_name(name) or name == ABOUT:
         raise UserError(
@@ -107,7 +107,7 @@ def check_asset(path: str | os.PathLike, name: str) -> None:
 
 
 def is_checkpoint(path: pathlib.Path) -> bool:
-    """Whether a file is a checkpoint of this project, not another .npz file; a damaged one counts as one."""
+    """Whether a file is a checkpoint of this project, not another .npz file; a damaged file counts as one."""
     try:
         with zipfile.ZipFile(path) as archive:
             return "meta.npy" in archive.namelist()
@@ -118,7 +118,7 @@ def is_checkpoint(path: pathlib.Path) -> bool:
 
 
 def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the checkpoints of a folder, the newest last."""
+    """Returns a folder's checkpoints, the newest last."""
     return sorted(_named(folder, "npz"))
 
 
@@ -140,7 +140,7 @@ def write(
     keep: int,
     protect: Collection[int] = (),
 ) -> None:
-    """Writes a checkpoint and drops all older ones but the last `keep` and those of the steps `protect`.
+    """Writes a checkpoint; drops all older ones except the last `keep` and the steps in `protect`.
 
     Raises:
       OSError: the folder cannot be written, or the disk is full.
@@ -153,7 +153,7 @@ def write(
         np.savez(file, **arrays)
         file.flush()
         os.fsync(file.fileno())
-    # The new name is on the disk before an older checkpoint goes.
+    # The new name must be on the disk before an older checkpoint goes.
     _flush_folder(path.parent)
     for old in checkpoints(path.parent)[:-keep]:
         if step_of(old) not in protect:
@@ -161,16 +161,16 @@ def write(
 
 
 def _remove_partial(folder: pathlib.Path) -> None:
-    """Removes the files of saves that were killed; only process 0 writes, so none of them is in use."""
+    """Removes the files of killed saves; none is in use, because only process 0 writes."""
     for path in left_behind(folder, "checkpoint_*.npz"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in _named(folder, "partial"):  # As earlier versions named them.
+    for path in _named(folder, "partial"):  # The names that earlier versions used.
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def _flush_folder(folder: pathlib.Path) -> None:
-    # Some network file systems cannot flush a folder; the checkpoint is there nonetheless.
+    # Some network file systems cannot flush a folder; the checkpoint is there anyway.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,8 +1,8 @@
-"""Names the variables of a run's state as a checkpoint has them, and fits saved arrays to them.
+"""Names the variables of a run's state as in a checkpoint, and fits saved arrays to them.
 
-Optimizer slots are saved for whole weights: where replicas hold parts, they are gathered, and split again. Batch-norm
-moments, and state that layers carry from step to step, are kept per replica. Moments are merged by the law of total
-variance when the number of replicas or groups changes.
+Optimizer slots are saved for whole weights: if replicas hold parts, saving gathers them and restoring splits them.
+Batch-norm moments, and state that layers carry from step to step, are kept per replica. If the number of replicas or
+groups changes, moments are merged by the law of total variance.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from common.train.step import Network, State
 
 
 class Slot(NamedTuple):
-    """An optimizer slot of trainable variable number `weight`, in the shape of that variable."""
+    """An optimizer slot of trainable variable number `weight`, in that variable's shape."""
 
     weight: int
     name: str
 
 
 def weights(network: Network) -> dict[str, tf.Variable]:
-    """Returns the network's variables that are equal on every replica, by their name in the file."""
+    """Returns the network's variables that are equal on every replica, by their names in the file."""
     per_replica = {id(v) for v in moving(network).values()}
     called = names.of_variables(network.model)
     return {WEIGHTS + called[id(v)]: v for v in network.model.variables if id(v) not in per_replica}
 
 
 def entries(state: State) -> dict[str, tf.Variable | Slot]:
-    """Returns the variables and slots that are equal on every replica, by their name in the file."""
+    """Returns the variables and slots that are equal on every replica, by their names in the file."""
     found: dict[str, tf.Variable | Slot] = {**weights(state)}
     called = names.of_variables(state.model)
     for i, weight in enumerate(state.model.trainable_variables):
@@ -92,16 +92,16 @@ def _carriers(state: Network) -> list[Any]:
 
 
 def _paths(state: Network, layers: Sequence[Any]) -> list[str]:
-    """Returns the layers' names; a module that is no layer of the network has its place among `layers`."""
+    """Returns the layers' names; a module outside the network's layers gets its index in `layers`."""
     paths = names.of_layers(state.model)
     return [paths.get(id(layer), f"{i:03d}") for i, layer in enumerate(layers)]
 
 
 def of_file(file: File, state: Network) -> dict[str, np.ndarray]:
-    """Returns a file's arrays by the names of `state`'s variables; those of format 1 are numbered in their order."""
+    """Renames a file's arrays to the names of `state`'s variables; format 1 numbers them in their order."""
     if file.meta["format"] > 1:
         return file.arrays
-    # The network's come first.
+    # The network's variables come first.
     ordered = entries(state) if isinstance(state, State) else weights(state)
     news = {f"{i:04d}": name for i, name in enumerate(ordered)}
     for kind, layers in (("moments", batch_norm.span_layers(state.model)), ("carried", _carriers(state))):
@@ -121,7 +121,7 @@ def fitted(
     """Returns the saved values of per-replica variables, one for each replica of the state.
 
     Raises:
-      UserError: a variable is missing, or does not fit this shape; nothing was assigned.
+      UserError: a variable is missing, or its shape does not fit; nothing was assigned.
     """
     replicas, fitted = state.replicas.num_replicas, {}
     for name, variable in variables.items():
@@ -137,7 +137,7 @@ def fitted(
 
 
 def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.TensorShape) -> np.ndarray:
-    """Returns the saved moments [R, G, C] as [replicas, *shape]: unchanged where that fits, else merged over R and G.
+    """Fits saved moments [R, G, C] to [replicas, *shape]: unchanged if they fit, otherwise merged over R and G.
 
     Raises:
       KeyError: the variable is missing.
@@ -146,6 +146,6 @@ def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.Tens
     saved = arrays[name]
     if saved.shape == (replicas, *shape):
         return saved
-    if name.startswith("carried/"):  # Rows of the global batch, in the order of the replicas.
+    if name.startswith("carried/"):  # Rows of the global batch, in replica order.
         return saved.reshape(replicas, *shape)
     return np.broadcast_to(merged(arrays, name), (replicas, *shape))

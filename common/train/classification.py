@@ -11,13 +11,13 @@ from common.train.task import Batch
 
 
 def top_k_sums(scores: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-    """Returns {"correct", "correct_top5", "seen"}, numbers of examples as int32 scalars; padding counts for none.
+    """Returns {"correct", "correct_top5", "seen"}: numbers of examples as int32 scalars, without padding.
 
     Args:
       scores: [b, classes].
-      batch: "label", int32 [b], -1 where an example is padding; "weight" [b], 0 there.
+      batch: "label", int32 [b], -1 for padding; "weight" [b], 0 for padding.
     """
-    # The label of padding, -1, equals no argmax.
+    # Padding has the label -1, which no argmax equals.
     correct = tf.equal(tf.argmax(scores, -1, tf.int32), batch["label"])
     top5 = tf.math.in_top_k(
         tf.maximum(batch["label"], 0), tf.cast(scores, tf.float32), min(5, scores.shape[-1])

@@ -1,8 +1,8 @@
-"""Decides what of a run's steps XLA compiles: the whole step, or what lies between the exchanges, or nothing.
+"""Decides which parts of a run's steps XLA compiles: the whole step, the parts between exchanges, or nothing.
 
-The backend says whether its collectives may stand inside a compiled program. Where they may not, forward and backward
-are one program for each replica, the update another, and the replicas exchange between them; a network that exchanges
-in its forward pass then has no such program.
+The backend states whether a compiled program may contain its collectives. If not, forward and backward are one program
+on each replica, the update is another, and the replicas exchange between them. A network that exchanges in its forward
+pass cannot use such programs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from common.config.validation import refuse_compile_on
 from common.distributed.replicas.base import Replicas
 from common.layers import batch_norm
 
-SEGMENTS = 4  # On GPUs: about a quarter of the gradients waits for the end of the backward pass. Never measured there.
+SEGMENTS = 4  # On GPUs: only about a quarter of the gradients waits for the end of the backward pass. Not measured yet.
 
 
 class Compiled(enum.Enum):
@@ -30,9 +30,9 @@ class Compiled(enum.Enum):
 
 
 class Plan(NamedTuple):
-    """What is compiled, and why no more; the reason is "" where the whole step is.
+    """What is compiled, and why not more; the reason is "" if the whole step is compiled.
 
-    `segments`: forward and backward are at most so many programs, where replicas exchange between them.
+    `segments`: if replicas exchange between programs, the maximum number of programs for forward and backward.
     """
 
     compiled: Compiled
@@ -48,7 +48,7 @@ def plan(config: RunConfig, replicas: Replicas, model: tf_keras.Model) -> Plan:
     """Returns what is compiled in a run.
 
     Raises:
-      UserError: config.compile=on, and nothing can be.
+      UserError: config.compile=on, but nothing can be compiled.
     """
     if replicas.drives_from_host:
         return Plan(Compiled.STEP)
@@ -70,7 +70,7 @@ def plan(config: RunConfig, replicas: Replicas, model: tf_keras.Model) -> Plan:
 
 
 def _segments(config: RunConfig) -> int:
-    """Returns the programs of a forward and backward pass."""
+    """Returns the number of programs for a forward and backward pass."""
     if config.accumulation_steps > 1:
         return 1
     default = SEGMENTS if tf.config.list_physical_devices("GPU") else 1
@@ -78,7 +78,7 @@ def _segments(config: RunConfig) -> int:
 
 
 def exchanges(config: RunConfig, model: tf_keras.Model) -> str:
-    """Returns what of a network exchanges with other replicas in the forward pass; "" for nothing."""
+    """Returns the part of a network that exchanges with other replicas in the forward pass; "" if none does."""
     if config.partitions > 1:
         return f"config.partitions={config.partitions}"
     joined = [layer for layer in batch_norm.span_layers(model) if layer.trainable and layer.joins_replicas]

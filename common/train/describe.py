@@ -34,7 +34,7 @@ Shape = Sequence[int | None]
 
 
 class _OnPaper(Single):
-    """One device that stands for all replicas, to build the network of any preset; nothing runs on it."""
+    """One device that represents all replicas, to build any preset's network; nothing runs on it."""
 
     def __init__(self, config: RunConfig):
         self.num_replicas, self.name = config.num_replicas, config.replicas
@@ -49,7 +49,7 @@ def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) ->
     """Returns the description of a run, ready for JSON; needs no data and no machine of the preset's size.
 
     Raises:
-      UserError: the configuration builds no network.
+      UserError: no network can be built from the configuration.
     """
     config, clock = task.config, Clock.of(task.config)
     replicas = _OnPaper(config)
@@ -73,7 +73,7 @@ def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) ->
 
 
 def _compiled(config: RunConfig, replicas: Replicas, model: tf_keras.Model) -> str:
-    """Returns what XLA would compile of the run on this machine, or why it would not start."""
+    """Returns what XLA would compile for the run on this machine, or why the run would not start."""
     try:
         return str(plan(config, replicas, model))
     except UserError as error:
@@ -88,9 +88,9 @@ def parameters(model: tf_keras.Model) -> int:
 def forward_macs(model: tf_keras.Model) -> int:
     """Returns the multiply-adds of convolutions and matrix products in the forward pass of one example.
 
-    As in the literature, normalisation, activations, biases and pooling do not count: ResNet-50 at 224 px has 4.1e9.
-    A layer that is none of tf_keras's and multiplies matrices has a method
-    `multiply_adds(input_shape, output_shape) -> int`, shapes without the batch axis.
+    As in the literature, normalisation, activations, biases and pooling do not count: ResNet-50 at 224 px has 4.1e9. A
+    layer that multiplies matrices and is not tf_keras's has a method
+    `multiply_adds(input_shape, output_shape) -> int`; the shapes lack the batch axis.
 
     Raises:
       UserError: a layer has a matrix that this function cannot count, or a spatial size is unknown.
@@ -99,7 +99,7 @@ def forward_macs(model: tf_keras.Model) -> int:
 
 
 def _calls(model: tf_keras.Model) -> Iterator[tuple[tf_keras.layers.Layer, Shape, Shape]]:
-    """Yields (layer, input shape, output shape) of every call of every leaf layer, shapes without the batch axis."""
+    """Yields (layer, input shape, output shape) of every call of every leaf layer; shapes lack the batch axis."""
     for layer in model.layers:
         if isinstance(layer, tf_keras.Model):
             for _ in layer.inbound_nodes:
@@ -120,7 +120,7 @@ def _macs(layer: tf_keras.layers.Layer, inputs: Shape, outputs: Shape) -> int:
     if isinstance(layer, _DEPTHWISE):
         return _size(layer, outputs[:-1]) * math.prod(layer.depthwise_kernel.shape)
     if isinstance(layer, (*_CONVOLUTIONS, tf_keras.layers.Dense)):
-        # A grouped kernel holds the input channels of one group, so its size is right as it is.
+        # A grouped kernel holds one group's input channels, so its size needs no correction.
         return _size(layer, outputs[:-1]) * math.prod(layer.kernel.shape)
     matrices = [v for v in layer.trainable_weights if len(v.shape) > 1]
     if matrices and not isinstance(layer, tf_keras.layers.Embedding):

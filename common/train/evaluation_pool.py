@@ -19,13 +19,13 @@ from common.train import events
 from common.train.task import Quality, Task
 
 POLL_SECONDS = 0.05
-END_SECONDS = 5.0  # For idle workers to end by themselves, and for killed ones to be reaped.
+END_SECONDS = 5.0  # Time for idle workers to end by themselves, and for killed ones to be reaped.
 
 
 class Evaluator:
-    """Runs the task's `quality` for each block; in a worker process or a pool of them, where the task asks for it.
+    """Runs the task's `quality` for each block; in a worker process or a pool of them, if the task asks for it.
 
-    Where `enabled` is false, as in all processes of a run but the first, the evaluator does nothing.
+    With `enabled` false, as in every process but the first, the evaluator does nothing.
     """
 
     def __init__(self, task: Task, enabled: bool = True):
@@ -40,7 +40,7 @@ class Evaluator:
         workers = task.evaluation_workers
         self._pool = concurrent.futures.ProcessPoolExecutor(max(workers, 1), mp_context=self._workers)
         if workers:
-            # The thread only submits work and waits: one evaluation after the other, each on all workers.
+            # The thread only submits work and waits: evaluations run one after the other, each on all workers.
             self._thread = concurrent.futures.ThreadPoolExecutor(1)
             self._quality = functools.partial(task.quality, spread=self._pool.map)
         else:
@@ -61,9 +61,9 @@ class Evaluator:
         self._quality = None  # The function may hold the pool.
 
     def _end_pool(self, patience: float) -> None:
-        """Shuts the pool down, and kills the workers that are still busy after `patience` seconds."""
-        # The pool must end: Python warns of semaphores that outlive the process. The wait has a limit: where a worker
-        # is killed while it sends its result, the pool waits for the rest for ever.
+        """Shuts the pool down, and kills workers that are still busy after `patience` seconds."""
+        # The pool must end, because Python warns about semaphores that outlive the process. The wait needs a limit:
+        # if a worker is killed while it sends its result, the pool waits forever for the rest.
         shutdown = functools.partial(self._pool.shutdown, cancel_futures=True)
         ending = threading.Thread(target=shutdown, name="end of evaluation", daemon=True)
         ending.start()
@@ -74,12 +74,12 @@ class Evaluator:
                 self._workers.kill()
 
     def submit(self, block: Block, sums: Mapping, arrays: Mapping) -> None:
-        """Starts the evaluation after `block`; raises UserError where the worker process has died."""
+        """Starts the evaluation after `block`; raises UserError if the worker process has died."""
         if not self._enabled:
             return
         executor = self._thread or self._pool
         if executor:
-            with quality_explained():  # A worker may have died while it had nothing to do.
+            with quality_explained():  # An idle worker may have died.
                 future = executor.submit(self._quality, sums, arrays)
         else:
             future = concurrent.futures.Future()
@@ -94,7 +94,7 @@ class Evaluator:
 
         Args:
           given_up: asked while an evaluation runs.
-          but: so many of the latest need not finish.
+          but: number of latest evaluations that need not finish.
         """
         pending = self._pending[: len(self._pending) - but]
         left = [future for _, future in pending if not future.done()]
@@ -117,7 +117,7 @@ class Evaluator:
 
 @contextlib.contextmanager
 def quality_explained() -> Iterator[None]:
-    """Raises a UserError in place of what a task's `quality` raises, here or in a worker."""
+    """Turns an exception of a task's `quality`, here or in a worker, into a UserError."""
     try:
         yield
     except ValueError as error:
@@ -133,8 +133,8 @@ def quality_explained() -> Iterator[None]:
 class _Worker(multiprocessing.context.SpawnProcess):
     """A worker process that ends only when its parent kills it or ends.
 
-    Signals that stop a run are for the main process alone, though a launcher, a batch system or the terminal sends them
-    to the whole process group. The worker inherits them blocked, so that none interrupts its imports.
+    Signals that stop a run concern only the main process, but a launcher, a batch system or the terminal sends them to
+    the whole process group. The worker starts with them blocked, so that none interrupts its imports.
     """
 
     def start(self) -> None:
@@ -151,18 +151,18 @@ class _Worker(multiprocessing.context.SpawnProcess):
         super().run()
 
     def terminate(self) -> None:
-        """Kills the process: a broken pool terminates its workers, and would wait for ever for one that goes on."""
+        """Kills the process. A broken pool terminates its workers, and would wait forever for one that goes on."""
         self.kill()
 
 
 def _end_with_parent() -> None:
-    # A worker holds both ends of the pool's queues, so it would wait for work for ever.
+    # A worker holds both ends of the pool's queues, so without this it would wait forever for work.
     multiprocessing.parent_process().join()
     os._exit(1)
 
 
 class _Workers(multiprocessing.context.SpawnContext):
-    """Makes and kills a pool's workers. They are spawned, since a forked TensorFlow deadlocks."""
+    """Makes and kills a pool's workers. They are spawned, because a forked TensorFlow deadlocks."""
 
     def __init__(self) -> None:
         self._made: list[_Worker] = []

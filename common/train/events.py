@@ -1,6 +1,6 @@
-"""Defines the events that the loop yields, which timetotrain/run/mllog.py turns into log lines. TensorFlow-free.
+"""Defines the events that the loop yields; timetotrain/run/mllog.py turns them into log lines. TensorFlow-free.
 
-Times are seconds since 1970; those of steps and evaluations are taken inside the running block.
+Times are seconds since 1970. Steps' and evaluations' times are taken inside the running block.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 from common.config.clock import Block
 
-# How the reasons begin with which a run ends that nothing interrupted.
+# The beginnings of the reasons why an uninterrupted run ends.
 NO_TARGET = "no quality target was set"
 MISSED = "the target was not reached"
-NOT_FINITE = ("loss is", "gradients are not finite")  # A run that diverged.
+NOT_FINITE = ("loss is", "gradients are not finite")  # The run diverged.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +32,9 @@ class BlockStarted:
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """Step `step` of `block` is done; shown to a person, not logged. `evaluating` is true after the last step.
+    """Step `step` of `block` is done; shown to people, not logged. `evaluating` is true after the last step.
 
-    `loss` is that of a step just done; nan before the first.
+    `loss` is the last finished step's loss; nan before the first step.
     """
 
     time: float
@@ -46,9 +46,9 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """The training part of a block: loss and end time of each of its steps.
+    """The training part of a block: each step's loss and end time.
 
-    `scale` has "loss_scale" and "skipped_updates" after the block where the loss scale is dynamic, else nothing.
+    With a dynamic loss scale, `scale` has "loss_scale" and "skipped_updates" after the block; otherwise it is empty.
     """
 
     block: Block
@@ -68,7 +68,7 @@ class EvalRan:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """The quality after `block`; the run knows it at `time`, perhaps while a later block trains."""
+    """The quality after `block`; the run learns it at `time`, perhaps while a later block trains."""
 
     block: Block
     time: float
@@ -87,8 +87,8 @@ class BlockStopped:
 class RunStopped:
     """The end of a run.
 
-    `status` is "success" when a finished evaluation met the target, "complete" when a run without a target was trained
-    to its end, else "aborted"; the last two have a `reason`.
+    `status` is "success" if a finished evaluation met the target, "complete" if a run without a target trained to its
+    end, and otherwise "aborted"; the last two have a `reason`.
     """
 
     time: float
@@ -99,7 +99,7 @@ class RunStopped:
 
 @dataclasses.dataclass(frozen=True)
 class ReplicasChanged:
-    """A process was lost: from `step` on, which the last checkpoint holds, the run has `count` replicas."""
+    """A process was lost: from `step` (the last checkpoint's step) on, the run has `count` replicas."""
 
     time: float
     count: int

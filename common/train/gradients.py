@@ -1,7 +1,8 @@
-"""Computes a replica's loss and gradients, whole or in micro-batches, as one program of XLA's where that pays.
+"""Computes a replica's loss and gradients, whole or in micro-batches, as one XLA program if that pays.
 
-A term that is divided by its weight over all replicas keeps gradients of its own until that weight is known: after the
-last micro-batch, or, of a compiled program, outside it, since replicas may not be able to exchange inside.
+A term may be divided by its weight over all replicas. Such a term keeps separate gradients until that weight is known:
+after the last micro-batch, or, for a compiled program, outside it, because replicas may not be able to exchange
+inside.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from common.train.loss_scale import LossScale
 from common.train.segments import Cut
 from common.train.task import Batch, Over, Task, WeightedSum
 
-# (batch) -> (loss, gradients): this replica's parts of sums over the replicas.
+# (batch) -> (loss, gradients): this replica's summands; the sums over the replicas are the step's.
 Gradients = Callable[[Batch], tuple[tf.Tensor, list[tf.Tensor]]]
-# (total, weight, gradients of the total) of a term.
+# A term's (total, weight, gradients of the total).
 _Part = tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]
 
 
@@ -37,9 +38,9 @@ def make(
 
     Args:
       task, model, replicas, scale: of the run.
-      compiled: forward and backward are one program of XLA's, and replicas exchange only outside of it.
-      segments: of a compiled pass: so many programs at most; the gradients of one are there before the next one runs.
-        A step of several micro-batches has one.
+      compiled: whether forward and backward are one XLA program; replicas then exchange only outside it.
+      segments: maximum number of compiled programs for the forward and backward pass; one program's gradients are
+        ready before the next program runs. A step of several micro-batches has one program.
     """
     if task.config.accumulation_steps == 1 and not compiled:
         return lambda batch: _whole(task, model, replicas, scale, batch)
@@ -51,7 +52,7 @@ def make(
 def _whole(
     task: Task, model: tf_keras.Model, replicas: Replicas, scale: LossScale, batch: Batch
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Returns this replica's loss and gradients, both parts of sums over the replicas."""
+    """Returns this replica's loss and gradients; their sums over the replicas are the step's."""
     with tf.GradientTape() as tape:
         terms = task.loss(model, batch)
         loss = tf.add_n([t.total / _denominator(t, replicas) for t in terms.values()])
@@ -60,7 +61,7 @@ def _whole(
 
 
 def _dense(tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
-    """Returns every gradient as a dense tensor, an embedding's too: they are summed in buckets of one tensor each."""
+    """Returns every gradient as a dense tensor, even an embedding's, because buckets need one tensor per gradient."""
     found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     return [tf.convert_to_tensor(g) for g in found]
 
@@ -75,12 +76,12 @@ def _denominator(term: WeightedSum, replicas: Replicas, micro_batches: int = 1) 
 
 
 def _or_one(weight: tf.Tensor) -> tf.Tensor:
-    # All weights zero: the totals are zero too, and 0 / 1 keeps the loss finite.
+    # If all weights are zero, the totals are zero too, and 0 / 1 keeps the loss finite.
     return tf.where(weight > 0, weight, tf.ones_like(weight))
 
 
 class _InParts:
-    """As `_whole`, over micro-batches, with a part for each GLOBAL term, and one for the others together."""
+    """As `_whole`, over micro-batches: one part for each GLOBAL term, and one for all other terms together."""
 
     def __init__(
         self, task: Task, model: tf_keras.Model, replicas: Replicas, scale: LossScale, compiled: bool
@@ -113,7 +114,7 @@ class _InParts:
         return tf.nest.map_structure(tf.add, totals, self._parts(batch, i))
 
     def _of(self, batch: Batch, i: tf.Tensor) -> list[_Part]:
-        """Returns the parts of micro-batch `i`; the sum of the terms that are not GLOBAL has the weight 0."""
+        """Returns the parts of micro-batch `i`; the terms that are not GLOBAL form one part, with weight 0."""
         with dropout.micro_batch(i, self._count), tf.GradientTape(persistent=True) as tape:
             terms = self._task.loss(self._model, self._micro_batch(batch, i)).values()
             sums = [(t.total, t.weight) for t in terms if t.over is Over.GLOBAL]
@@ -133,7 +134,7 @@ class _InParts:
             return batch
         size = tf.nest.flatten(batch)[0].shape[0] // self._count
 
-        # XLA does not know the length of x[i * size : (i + 1) * size].
+        # A slice with a static size: XLA does not know the length of x[i * size : (i + 1) * size].
         def part(x: tf.Tensor) -> tf.Tensor:
             begin, rest = tf.pad([i * size], [[0, x.shape.rank - 1]]), tf.shape(x)[1:]
             return tf.ensure_shape(tf.slice(x, begin, tf.concat([[size], rest], 0)), [size, *x.shape[1:]])
@@ -142,9 +143,9 @@ class _InParts:
 
 
 class _InSegments(_InParts):
-    """As `_InParts` of a single micro-batch, whose forward and backward pass are several programs.
+    """As `_InParts` for one micro-batch; several programs compute the forward and backward pass.
 
-    The first has the forward pass, and the backward pass up to the gradients of the last layers' buckets.
+    The first program computes the forward pass, and the backward pass up to the gradients of the last layers' buckets.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class _InSegments(_InParts):
         super().__init__(task, model, replicas, scale, compiled=False)
         buckets = gradient_sum.buckets(model.trainable_variables, task.config.communication.bucket_bytes)
         self._groups = divided(buckets, [_bytes(v) for v in model.trainable_variables], segments)
-        self._cuts: dict[Any, Cut] = {}  # By the shapes of the batch.
+        self._cuts: dict[Any, Cut] = {}  # Keyed by the batch's dtypes and shapes.
         self._parts = self._cut
 
     def _cut(self, batch: Batch, i: tf.Tensor) -> list[_Part]:
@@ -170,17 +171,17 @@ class _InSegments(_InParts):
 
 
 def divided(buckets: Sequence[Sequence[int]], sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Joins consecutive buckets to `count` groups, or fewer, of about equal size.
+    """Joins consecutive buckets into at most `count` groups of about equal size.
 
     Args:
-      buckets: numbers of variables, in the order in which their gradients are made.
-      sizes: of each variable, in bytes.
-      count: of the groups.
+      buckets: indices of variables, in the order in which their gradients are made.
+      sizes: size of each variable, in bytes.
+      count: number of groups.
     """
     whole, done, last = sum(sizes), 0, -1
     groups: list[list[int]] = []
     for bucket in buckets:
-        # The bucket's middle decides.
+        # The bucket's middle decides its group.
         size = sum(sizes[v] for v in bucket)
         place = min(int(count * (done + size / 2) / whole), count - 1)
         done += size

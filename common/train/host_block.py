@@ -1,9 +1,9 @@
-"""A block whose loop is Python's, for backends of which each step is a program that Python starts.
+"""A block whose loop runs in Python, for backends where each step is a program that Python starts.
 
-One call is always under way while Python reads the losses of the one before, looks whether to stop and puts the next
-batches onto the devices. A call is one step, or `config.steps_per_execution` steps with the loop around them in the
-program. So a block that is to end does so a call later than the one that showed it: no step after a loss that is not
-finite counts, the steps of the call after a stop do.
+One call is always running while Python reads the losses of the call before, checks whether to stop and copies the next
+batches to the devices. A call is one step, or `config.steps_per_execution` steps with the loop around them in the
+program. So a block ends one call late. After a non-finite loss, the extra call's steps are discarded; after a stop,
+they count.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from common.train.step import State, make_eval_step, make_prepare_eval, make_tra
 from common.train.step_timing import HostTiming
 from common.train.task import Shape, Task
 
-# Calls that are started and not yet read: the devices never wait for Python.
+# Number of calls started but not yet read, so that the devices never wait for Python.
 _UNDER_WAY = 2
 
 
 class Stacks:
-    """Batches of several steps together, as `Batches.stacks` yields them, taken apart where a block ends within one."""
+    """Stacks of several steps' batches, from `Batches.stacks`; a block can end within a stack."""
 
     def __init__(self, stacks: Iterator[tuple[Any, int]], shapes: Sequence[Shape] = ()):
-        """`shapes`: those that a step's batch may have, any if there are none."""
+        """`shapes`: the shapes that a step's batch may have; empty allows any."""
         self._stacks, self._shapes = stacks, shapes
         self._stack, self._first, self._end = None, 0, 0
 
     def take(self, most: int) -> tuple[Any, int, int]:
-        """Returns a stack, and the first and the end of its steps, at most `most`, whose turn it is.
+        """Returns a stack and the range (first, end) of its steps to run next, at most `most` steps.
 
         Raises:
-          OutOfRangeError: there is none.
+          OutOfRangeError: there is no stack left.
           InvalidArgumentError: its batches have another shape.
         """
         if self._first == self._end:
@@ -56,7 +56,7 @@ class Stacks:
 
 
 class HostBlock:
-    """Blocks of a task's steps; the interface is that of `block.FusedBlock`."""
+    """Blocks of a task's steps; the interface is `block.FusedBlock`'s."""
 
     def __init__(
         self,
@@ -67,27 +67,27 @@ class HostBlock:
         timing: HostTiming,
         agreement: Agreement,
     ):
-        """Makes the steps; arguments as for `block.FusedBlock`.
+        """Makes the steps; arguments as in `block.FusedBlock`.
 
         Raises:
-          UserError: a call is to take several steps, of batches of several shapes.
+          UserError: a call should take several steps, but the batches have several shapes.
         """
         assert how.compiled is Compiled.STEP
         self._in_call = task.config.steps_per_execution
         check_one_shape(task.config, len(task.batch_shapes))
         self.config, self.state, self.replicas = task.config, state, state.replicas
         self._timing, self._alone = timing, agreement.alone
-        # What other threads read and write; `state.step` lags behind until the block's end.
+        # State that other threads read and write; `state.step` lags behind until the block's end.
         self._stopping, self._last_loss, self._done = False, math.nan, None
         self._step, self._eval_step = make_train_step(task, state, clock), make_eval_step(task, state)
         self._prepare_eval = make_prepare_eval(state)
         self._shapes, self._eval_shapes = task.batch_shapes, task.eval_batch_shapes
         self._loss_dtype = tf.float64 if task.config.precision == "fp64" else tf.float32
-        with self.replicas.scope():  # The step's number on the devices; `state.step` is the host's.
+        with self.replicas.scope():  # The devices' step number; `state.step` is the host's.
             self._count = tf.Variable(0, dtype=state.step.dtype, trainable=False, name="devices_step")
 
     def __call__(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
-        """Trains `num_steps` from an iterator of `batches`, evaluates `eval_steps` from one of `Replicas.dataset`."""
+        """Trains `num_steps` from a `batches` iterator; evaluates `eval_steps` from a `Replicas.dataset` iterator."""
         first = self.state.step.numpy()
         for copy in self.replicas.local_results(self._count):
             copy.assign(first)
@@ -131,9 +131,9 @@ class HostBlock:
     # -- training ----------------------------------------------------------------------------------------------------
 
     def _train(self, batches: Any, num_steps: int) -> tuple[list[float], list[float], bool]:
-        """Returns the losses of the steps that count, when each was done, and whether any process is to stop.
+        """Returns the losses of the steps that count, their end times, and whether any process must stop.
 
-        Of a call it is known when it ended: its steps share that time evenly.
+        Only a call's end time is known; its steps share the call's time evenly.
         """
         losses: list[float] = []
         times: list[float] = []
@@ -154,7 +154,7 @@ class HostBlock:
             times += np.linspace(before, now, len(found) + 1)[1:].tolist()
             before = now
             stopped = stopped or stops
-            # In this order: whoever sees the step sees its loss.
+            # In this order, so that a thread that sees the step also sees its loss.
             self._last_loss, self._done = found[-1], self._done + len(found)
             self._timing.step_ended(times[-1])
             if not math.isfinite(found[-1]):
@@ -163,7 +163,7 @@ class HostBlock:
         return losses, times, stopped
 
     def _start(self, batches: Any, most: int) -> tuple[Any, int]:
-        """Starts a call of at most `most` steps; returns what `_read` takes."""
+        """Starts a call of at most `most` steps; returns the arguments for `_read`."""
         if self._in_call == 1:
             batch = self._timing.of_batch(lambda: _next(batches, self._shapes))
             return self.replicas.run(self._train_once, (batch, *self._stop_flag())), 1
@@ -172,10 +172,10 @@ class HostBlock:
         return self.replicas.run(self._train_several, call), end - first
 
     def _train_several(self, stack: Any, first: tf.Tensor, end: tf.Tensor, *stop: tf.Tensor) -> tf.Tensor:
-        """Inside `run`: the steps `first` to `end` of a stack, until a loss is not finite.
+        """Inside `run`: runs the steps `first` to `end` of a stack, until a loss is not finite.
 
         Returns:
-          Their losses over all replicas, then processes that are to stop.
+          Their losses over all replicas, then the number of processes that must stop.
         """
 
         def going(i: tf.Tensor, finite: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
@@ -193,12 +193,12 @@ class HostBlock:
         return tf.concat([losses, *(s[tf.newaxis] for s in stops)], 0)
 
     def _row(self, x: tf.Tensor, i: tf.Tensor) -> tf.Tensor:
-        """Returns x[i]; `i` is the loop's."""
+        """Returns x[i]; `i` is the loop's index."""
         begin = [i, *[tf.zeros_like(i)] * (x.shape.rank - 1)]
         return tf.reshape(self.replicas.cut(x, begin, [1, *x.shape[1:]]), x.shape[1:])
 
     def _train_once(self, batch: Any, *stop: tf.Tensor) -> list[tf.Tensor]:
-        """Inside `run`: one step of a replica; returns [loss over all replicas, processes that are to stop]."""
+        """Inside `run`: runs a replica's step; returns [loss over all replicas, processes that must stop]."""
         loss = self._step(batch, self._count.read_value())
         with tf.control_dependencies([loss]):
             self._count.assign_add(1)
@@ -206,24 +206,24 @@ class HostBlock:
         return self.replicas.all_reduce(parts)
 
     def _read(self, value: Any, steps: int) -> tuple[list[float], bool]:
-        """Waits for a call of so many steps; returns its losses up to one that is not finite, and whether to stop."""
+        """Waits for a call of `steps` steps; returns its losses, up to a non-finite one, and whether to stop."""
         found = value.first().tolist()
         losses, stops = found[:steps], found[self._in_call :]
         bad = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), steps)
         return losses[: bad + 1], bool(stops[0]) if stops else self._stopping
 
     def _stop_flag(self) -> tuple[Any, ...]:
-        """Returns what a step adds up over the processes: nothing where there is one."""
+        """Returns the stop flag that a step adds up over the processes; nothing for a single process."""
         return () if self._alone else (np.float32(self._stopping),)
 
     def _stop_of_all(self) -> bool:
-        """Whether any process is to stop."""
+        """Returns whether any process must stop."""
         return self._stopping if self._alone else bool(self.replicas.agree(int(self._stopping)))
 
     # -- evaluating --------------------------------------------------------------------------------------------------
 
     def _evaluate(self, batches: Any, eval_steps: int) -> tuple[int, dict, dict]:
-        """Evaluates unless stopped; returns how many batches, their sums and their concatenated arrays."""
+        """Evaluates unless stopped; returns the number of batches, their sums and their concatenated arrays."""
         sums: dict[str, np.ndarray] = {}
         arrays: dict[str, list[np.ndarray]] = {}
         started, done, under_way = 0, 0, collections.deque()
@@ -240,12 +240,12 @@ class HostBlock:
             for name, value in self._gathered(step_arrays).items():
                 arrays.setdefault(name, []).append(value)
             done += 1
-        if done < eval_steps:  # Of an evaluation that was stopped nothing is used.
+        if done < eval_steps:  # The outputs of a stopped evaluation are not used.
             return done, {}, {}
         return done, sums, {name: np.concatenate(parts) for name, parts in arrays.items()}
 
     def _evaluate_once(self, batch: Any) -> tuple[dict, dict]:
-        """Inside `run`: sums over all replicas, and a replica's arrays, or those of all where there are processes."""
+        """Inside `run`: returns sums over all replicas, and arrays: this replica's or, with several processes, all."""
         sums, arrays = self._eval_step(batch)
         sums = {name: self.replicas.all_reduce(value) for name, value in sums.items()}
         if not self._alone:
@@ -253,7 +253,7 @@ class HostBlock:
         return sums, arrays
 
     def _gathered(self, arrays: Any) -> dict[str, np.ndarray]:
-        """Waits for the arrays of all replicas; the examples of a group are there once."""
+        """Waits for all replicas' arrays; includes each example of a group only once."""
         joined = {
             name: np.concatenate(value.local()) if self._alone else value.first()
             for name, value in arrays.items()
@@ -263,11 +263,11 @@ class HostBlock:
 
 
 def _next(batches: Iterator[Any], shapes: Sequence[Shape] = ()) -> Any:
-    """Returns the next batch, of one of `shapes` where there are any: those are compiled before the clock starts.
+    """Returns the next batch; it must have one of `shapes`, if any: those are compiled before the clock starts.
 
     Raises:
-      OutOfRangeError: there is none.
-      InvalidArgumentError: it has another shape.
+      OutOfRangeError: there is no batch left.
+      InvalidArgumentError: the batch has another shape.
     """
     batch = next(batches, None)
     if batch is None:
@@ -277,7 +277,7 @@ def _next(batches: Iterator[Any], shapes: Sequence[Shape] = ()) -> Any:
 
 
 def _check(batch: Any, shapes: Sequence[Shape], leading: int) -> None:
-    """Raises InvalidArgumentError if a batch, behind so many dimensions of replicas and steps, has none of `shapes`."""
+    """Raises InvalidArgumentError unless a batch, after `leading` axes of replicas and steps, has one of `shapes`."""
     found = [{name: batch[name].array.shape[leading:] for name in shape} for shape in shapes[:1]]
     if found and not any(found[0] == {n: tuple(size) for n, size in shape.items()} for shape in shapes):
         raise tf.errors.InvalidArgumentError(

@@ -1,7 +1,7 @@
-"""Runs blocks of training steps and an evaluation (block.py), and makes a generator of events of them.
+"""Runs blocks of training steps with an evaluation each (block.py), and yields their events.
 
-A block runs in a worker thread. The main thread polls the step counter for progress and signals, and ends a long block
-by `stop` of its block: at the next step, or at the end of the calls under way (config.steps_per_execution).
+A block runs in a worker thread. The main thread polls the step counter for progress and signals. It ends a long block
+with the block's `stop`: at the next step, or at the end of the running calls (config.steps_per_execution).
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Loop:
         timing = HostTiming if replicas.drives_from_host else StepTiming
         self._timing = timing(replicas.num_processes > 1)
         self._agreement = Agreement(replicas)
-        self._look: Any = None  # Traced when it is asked for.
+        self._look: Any = None  # Traced at the first request.
         self._stop_reason, self._stop_time = "", 0.0
-        self.profile: Profile | None = None  # Set before `run`, in all processes alike.
+        self.profile: Profile | None = None  # Set before `run`, alike in all processes.
         block = HostBlock if replicas.drives_from_host else FusedBlock
         self._block = block(task, self.state, self.clock, self.compiled, self._timing, self._agreement)
 
     def stop(self, reason: str, at: float | None = None) -> None:
-        """Ends the run at the next step or call; the first reason counts. `at`: seconds since 1970, by default now."""
+        """Ends the run at the next step or call; the first reason counts. `at`: seconds since 1970, now by default."""
         if not self._stop_reason:
             self._stop_time = time.time() if at is None else at
             self._stop_reason = reason
@@ -72,7 +72,7 @@ class Loop:
         self._block.forget()
 
     def one_step(self) -> tuple[float, float]:
-        """Returns loss and seconds of one training step on synthetic data, after a first one that compiles."""
+        """Returns the loss and seconds of one training step on synthetic data, after a first step that compiles."""
         seconds, loss = [], 0.0
         for _ in range(2):
             began = time.perf_counter()
@@ -81,18 +81,18 @@ class Loop:
         return loss, seconds[-1]
 
     def evaluate(self) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
-        """Returns sums and arrays of one evaluation with the present weights, without a training step."""
+        """Returns sums and arrays of one evaluation with the current weights, without a training step."""
         held_out = self._dataset(lambda shard: self.task.eval_input(shard, self._batch_size(False)))
         result = self._call(self._synthetic(True), iter(held_out), 0, self.clock.eval_steps)
         return result.sums, result.arrays
 
     def first_eval_batches(self, examples: int) -> Iterator[Any]:
-        """Yields the first evaluation batches, with so many examples or a few more; for a single replica."""
+        """Yields the first evaluation batches, with at least `examples` examples; for a single replica."""
         shard, size = Shard(), self._batch_size(False)
         yield from self.task.eval_input(shard, size).take(-(-examples // size))
 
     def look(self, batch: Any) -> Mapping[str, np.ndarray]:
-        """Returns `Task.look` of a batch with the present weights, as numpy; for a single replica."""
+        """Returns `Task.look` for a batch with the current weights, as numpy; for a single replica."""
         if self._look is None:
             self._look = tf.function(lambda batch: self.task.look(self.state.model, batch), autograph=False)
         self.replicas.refresh()
@@ -122,7 +122,7 @@ class Loop:
         return self._block(train, evaluation, num_steps, eval_steps)
 
     def _train_block(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
-        """As `_call`; a block with steps to record is cut in parts, and the last one evaluates."""
+        """As `_call`, but cuts a block with steps to record into parts; the last part evaluates."""
         if self.profile is None:
             return self._call(train, evaluation, num_steps, eval_steps)
         done, results = int(self.state.step), []
@@ -140,7 +140,7 @@ class Loop:
         return dataclasses.replace(results[-1], **joined)
 
     def run(self, save: Callable[[int], None] | None = None) -> Iterator[events.Event]:
-        """Trains from `state.step` on. `save(step)` is called between blocks and when the run is stopped.
+        """Trains from `state.step` on. Calls `save(step)` between blocks and when the run is stopped.
 
         Yields:
           Events in the order of a log; the last one is RunStopped, unless an exception ends the run.
@@ -149,13 +149,13 @@ class Loop:
         self._agreement.check_start(start, self.state.model.trainable_variables)
         train_input, eval_input = self.task.train_input, self.task.eval_input
         started = time.time()
-        # No process touches the data before the first one has looked at its clock.
+        # No process touches the data before the first process has read its clock.
         self._agreement.meet()
         yield events.RunStarted(started, start)
         self.task.check_data()
         batches = self._dataset(lambda shard: train_input(shard, self._batch_size(True), start))
         train = self._block.batches(batches)
-        # One dataset for all evaluations, so that its cache stays; each evaluation begins a new iteration.
+        # All evaluations share one dataset, which keeps its cache; each evaluation begins a new iteration.
         held_out = self._dataset(lambda shard: eval_input(shard, self._batch_size(False)))
         with (
             Evaluator(self.task, self.replicas.main) as evaluator,
@@ -180,10 +180,10 @@ class Loop:
     ) -> Generator[events.Event, None, events.RunStopped | None]:
         """Yields progress, and earlier evaluations as they finish, until the block is done.
 
-        Stops the block when the run is to stop, or when an earlier evaluation met the target.
+        Stops the block when the run must stop, or when an earlier evaluation met the target.
 
         Returns:
-          The end of the run where an evaluation met the target, with the time at which that was known.
+          The end of the run if an evaluation met the target, with the time when that became known.
         """
         seen, success = -1, None
         try:
@@ -200,7 +200,7 @@ class Loop:
                 if not success:
                     success = yield from self._known(evaluator)
         except BaseException:
-            # The iteration over the events has ended early: the block must not go on.
+            # The consumer ended the iteration over the events early, so the block must stop.
             self._block.stop()
             raise
         return success
@@ -216,7 +216,7 @@ class Loop:
         if result.losses.size and not math.isfinite(result.losses[-1]):
             found = f"{events.NOT_FINITE[0]} {result.losses[-1]} at step {step}"
             reason = f"{found}; lower the learning rate or lengthen the warmup"
-        if reason:  # No checkpoint: the weights are spoilt, or do not change.
+        if reason:  # No checkpoint, because the weights are spoilt or no longer change.
             yield events.RunStopped(time.time(), "aborted", step, reason)
             return True
         success = None
@@ -229,7 +229,7 @@ class Loop:
             yield events.BlockStopped(time.time(), block)
         decision = self._decide(success)
         if save and not decision.success and (decision.reason or self._due(block)):
-            # A resumed run repeats the evaluation of the checkpoint's own block, and those of no earlier ones.
+            # A resumed run repeats the evaluation of the checkpoint's own block, but of no earlier block.
             earlier = functools.partial(evaluator.wait, but=int(result.complete))
             known = self._agreement.wait(earlier, lambda: self._stop_reason)
             success = yield from self._known(evaluator)
@@ -239,8 +239,8 @@ class Loop:
                 decision = self._decide(None)
         if decision.success:
             yield dataclasses.replace(success or self._success(), time=time.time())
-            # Only now: what is in the way of the checkpoint changes nothing of the result.
-            if save:  # These weights met the target, unless those of an earlier block did.
+            # Save only after the report, so that a failed save cannot change the result.
+            if save:  # These weights met the target, or an earlier block's did.
                 save(step)
         elif decision.reason:
             yield events.RunStopped(time.time(), "aborted", step, decision.reason)
@@ -254,7 +254,7 @@ class Loop:
         return (block.index + 1) % self.config.checkpoint_blocks == 0
 
     def _trained_to_the_end(self) -> events.RunStopped:
-        """Returns the end of a run whose last step is done: well without a target, else missed."""
+        """Returns the end of a run whose last step is done: complete without a target, otherwise missed."""
         steps, step = self.clock.train_steps, int(self.state.step)
         if self.config.logged_target is None:
             reason = f"{events.NO_TARGET}; all {steps} steps were trained"
@@ -262,13 +262,13 @@ class Loop:
         return events.RunStopped(time.time(), "aborted", step, f"{events.MISSED} in {steps} steps")
 
     def _success(self) -> events.RunStopped:
-        """Returns the end of the run in a process that learns of the success from another."""
+        """Returns the end of the run in a process that learns about the success from another process."""
         return events.RunStopped(time.time(), "success", int(self.state.step))
 
     def _known(self, evaluator: Evaluator) -> Generator[events.Event, None, events.RunStopped | None]:
-        """Yields the evaluations that have finished; returns the end of the run if one met the target."""
+        """Yields the finished evaluations; returns the end of the run if one met the target."""
         for evaluated in evaluator.finished():
-            # Only now that the result is known: a run that ends before repeats the evaluation when resumed.
+            # Set only once the result is known: a run that ends earlier repeats the evaluation when it resumes.
             self.state.evaluated.assign(evaluated.block.end_step)
             yield evaluated
             if evaluated.reached:

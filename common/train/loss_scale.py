@@ -1,9 +1,9 @@
-"""Scales the loss, so that small gradients do not vanish in fp16: by a fixed number, or by one that follows overflows.
+"""Scales the loss so that small gradients do not vanish in fp16: by a fixed or a dynamic factor.
 
-The dynamic scale is that of "Mixed Precision Training" (Micikevicius et al., ICLR 2018, section 3.2) in the form of
-tf_keras.mixed_precision.LossScaleOptimizer: an update whose gradients are not all finite is skipped and halves the
-scale; after so many finite updates in a row the scale doubles. Whether a gradient is finite is read after the sum over
-the replicas, so all of them decide alike.
+The dynamic scale follows "Mixed Precision Training" (Micikevicius et al., ICLR 2018, section 3.2), in the form of
+tf_keras.mixed_precision.LossScaleOptimizer. If a gradient is not finite, the update is skipped and the scale halves.
+After a configured number of finite updates in a row, the scale doubles. Finiteness is checked after the sum over the
+replicas, so all replicas decide alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from common.config.schema import RunConfig
 from common.distributed.replicas.base import Replicas
 from common.train import events
 
-# tf_keras/mixed_precision/loss_scale_optimizer.py: factor of a change, and the smallest scale.
+# tf_keras/mixed_precision/loss_scale_optimizer.py: the factor of a change, and the smallest scale.
 FACTOR, SMALLEST = 2.0, 1.0
 
 
@@ -24,7 +24,7 @@ class FixedScale:
     """The same scale at every step.
 
     Attributes:
-      variables: of its state; none.
+      variables: variables of its state; none.
       tell: for `WholeUpdate.apply`; None, so that no update is skipped.
     """
 
@@ -43,15 +43,15 @@ class FixedScale:
         return [g / self._value for g in gradients] if self._value != 1 else list(gradients)
 
     def updates(self, step: tf.Tensor) -> tf.Tensor:
-        """Returns how many updates were made before step `step`."""
+        """Returns the number of updates before step `step`."""
         return step
 
     def report(self) -> dict[str, float]:
-        """Outside `run`: returns what a log says of the scale after a block; nothing of one that stays."""
+        """Outside `run`: returns what a log reports about the scale after a block; nothing for a fixed scale."""
         return {}
 
     def lost(self) -> str:
-        """Outside `run`: returns why the run cannot go on, "" where it can."""
+        """Outside `run`: returns why the run cannot go on, or ""."""
         return ""
 
 
@@ -59,8 +59,8 @@ class DynamicScale:
     """A scale that halves at each overflow, and doubles after `growth_steps` finite updates in a row.
 
     Attributes:
-      variables: the scale, the finite updates since it last changed (-1 after an overflow at the smallest scale), and
-        the updates skipped in all; equal on every replica, and part of a checkpoint.
+      variables: the scale; the number of finite updates since it last changed (-1 after an overflow at the smallest
+        scale); the total number of skipped updates. They are equal on every replica, and part of a checkpoint.
     """
 
     def __init__(self, initial: float, growth_steps: int, replicas: Replicas):
@@ -81,19 +81,19 @@ class DynamicScale:
         return [g / tf.cast(scale, g.dtype) for g in gradients]
 
     def updates(self, step: tf.Tensor) -> tf.Tensor:
-        """Returns how many updates were made before step `step`: Adam's corrections count them."""
+        """Returns the number of updates before step `step`, for Adam's corrections."""
         return step - tf.cast(self._skipped.read_value(), step.dtype)
 
     def tell(self, finite: tf.Tensor) -> list[tf.Tensor]:
         """Inside `run`: changes the scale after an update that was made or, if not `finite`, skipped.
 
         Returns:
-          The tensors that were written.
+          The written tensors.
         """
         scale = self._scale.read_value()
         count = tf.maximum(self._finite.read_value(), 0) + 1
         grows = count >= self._growth_steps
-        # A scale beyond fp32's range would never come back.
+        # A scale beyond fp32's range would never return to it.
         doubled = tf.where(tf.math.is_finite(scale * FACTOR), scale * FACTOR, scale)
         after = tf.where(finite, tf.where(grows, doubled, scale), tf.maximum(scale / FACTOR, SMALLEST))
         lost = tf.cast(~finite & (scale <= SMALLEST), count.dtype)
@@ -106,11 +106,11 @@ class DynamicScale:
         return values
 
     def report(self) -> dict[str, float]:
-        """Outside `run`: returns what a log says of the scale after a block."""
+        """Outside `run`: returns what a log reports about the scale after a block."""
         return {"loss_scale": self._value(self._scale), "skipped_updates": int(self._value(self._skipped))}
 
     def lost(self) -> str:
-        """Outside `run`: returns why the run cannot go on: gradients overflow at the smallest scale too."""
+        """Outside `run`: returns why the run cannot go on (gradients overflow even at the smallest scale), or ""."""
         if self._value(self._finite) >= 0:
             return ""
         return f"{events.NOT_FINITE[1]} at a loss scale of 1 either; lower the learning rate or use bf16"
@@ -123,7 +123,7 @@ LossScale = FixedScale | DynamicScale
 
 
 def make(config: RunConfig, replicas: Replicas) -> LossScale:
-    """Returns the loss scale of a configuration; called in the replicas' scope."""
+    """Returns a configuration's loss scale; called in the replicas' scope."""
     if config.loss_scale_growth_steps:
         return DynamicScale(config.loss_scale, config.loss_scale_growth_steps, replicas)
     return FixedScale(config.loss_scale)

@@ -1,9 +1,8 @@
 """Names a network's variables by its layers, the same in every process and under every backend.
 
-A name is the path of the layers that hold the variable and the variable's own name: `layer1.0.conv1/kernel`. A layer
-that was given no name has its class's: `encoder_layer.3/attention/query/kernel`, counted among its siblings, since the
-number in tf_keras's own names counts all layers that the process has made. A network within a network adds nothing to
-the path.
+A name is the path of the layers that hold the variable, then the variable's own name: `layer1.0.conv1/kernel`. A layer
+without a given name takes its class's name, numbered among its siblings: `encoder_layer.3/attention/query/kernel`.
+tf_keras's own names number all layers that the process has made. A network within a network adds nothing to the path.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ Layer = tf_keras.layers.Layer
 
 
 def of_layers(model: tf_keras.Model) -> dict[int, str]:
-    """Returns {id(layer): path} of every layer under `model`; a shared layer has its shortest path."""
+    """Returns {id(layer): path} for every layer under `model`; a shared layer has its shortest path."""
     return {id(layer): path for path, layer in _walk(model)}
 
 
 def of_variables(model: tf_keras.Model) -> dict[int, str]:
-    """Returns {id(variable): name} of the variables of `model`, in their order; all names differ."""
+    """Returns {id(variable): name} for the variables of `model`, in their order; all names differ."""
     paths: dict[int, str] = {}
     for path, layer in [("", model), *_walk(model)]:
         inner = {id(v) for child in _children(layer) for v in child.variables}
@@ -36,12 +35,12 @@ def of_variables(model: tf_keras.Model) -> dict[int, str]:
 
 
 def stem(variable: tf.Variable) -> str:
-    """Returns a variable's own name, without its layers'."""
+    """Returns a variable's own name, without its layers' names."""
     return variable.name.split(":")[0].rpartition("/")[2]
 
 
 def _walk(model: tf_keras.Model) -> Iterator[tuple[str, Layer]]:
-    """Yields (path, layer) of every layer under `model` once, level by level."""
+    """Yields (path, layer) for every layer under `model` once, level by level."""
     level, seen = [("", model)], {id(model)}
     while level:
         below = []
@@ -61,7 +60,7 @@ def _children(layer: Layer) -> list[Layer]:
 
 
 def _base(layer: Layer) -> str:
-    """Returns a layer's given name; of a layer without one its class's, in tf_keras's spelling."""
+    """Returns a layer's given name, or else its class's name in tf_keras's spelling."""
     spelled = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)
     spelled = re.sub(r"([a-z])([A-Z])", r"\1_\2", spelled).lower()
     spelled = f"private{spelled}" if spelled.startswith("_") else spelled
@@ -69,7 +68,7 @@ def _base(layer: Layer) -> str:
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
-    """Returns the names with `.0`, `.1`, ... behind those that occur more than once."""
+    """Returns the names; appends `.0`, `.1`, ... to names that occur more than once."""
     total, met = collections.Counter(names), collections.Counter[str]()
     found = []
     for name in names:

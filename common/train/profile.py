@@ -1,7 +1,7 @@
 """Records TensorFlow's trace of some training steps, `--profile_steps=A:B`, into a folder that TensorBoard shows.
 
-A block is one call into TensorFlow, so a block with such steps is cut in parts: the steps before them, they, the steps
-after. All processes cut alike, since a call begins with an exchange; one of them records.
+A block is one call into TensorFlow, so a block with such steps is cut into three parts: the steps before them, the
+recorded steps, the steps after. A call begins with an exchange, so all processes cut alike; one of them records.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import tensorflow as tf
 from common.errors import UserError
 from common.files import FIX
 
-MARK = "profiled steps"  # The event that the trace has around each call with steps to record.
-MOST_STEPS = 1000  # A trace keeps an event of each operation of each step in memory.
+MARK = "profiled steps"  # Name of the trace's event around each call with steps to record.
+MOST_STEPS = 1000  # A trace keeps an event for each operation of each step in memory.
 
 
 class Span(NamedTuple):
@@ -32,7 +32,7 @@ class Span(NamedTuple):
         """Returns the steps that `--profile_steps` names.
 
         Raises:
-          UserError: no A:B, no steps of this run, or too many.
+          UserError: the text is not A:B, or it names steps outside this run or too many steps.
         """
         flag = f"--profile_steps={text}"
         match = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", text)
@@ -49,16 +49,16 @@ class Span(NamedTuple):
 
 
 class Profile:
-    """Cuts blocks at the steps to record, and records them where it has a folder."""
+    """Cuts blocks at the steps to record, and records these steps if it has a folder."""
 
     def __init__(self, span: Span, folder: pathlib.Path | None):
-        """`folder`: for the trace; None in a process that records nothing.
+        """`folder`: folder of the trace; None in a process that records nothing.
 
         Raises:
           UserError: the folder cannot be made.
         """
         self.span, self.folder = span, folder
-        self.steps = 0  # Recorded ones that ran.
+        self.steps = 0  # Number of recorded steps that ran.
         self._recording = False
         if folder:
             try:
@@ -67,9 +67,9 @@ class Profile:
                 raise UserError(f"{folder}: cannot write: {error.strerror}; {FIX}") from error
 
     def parts(self, done: int, steps: int) -> list[int]:
-        """Returns the numbers of steps of each part of a block of `steps` after the first `done`; at least one part.
+        """Cuts a block of `steps` steps after the first `done`; returns the steps of each part, at least one part.
 
-        A recorded part is not the last one, in which the evaluation runs.
+        A recorded part is never the last, because the evaluation runs in the last part.
         """
         end = done + steps
         edges = {done, end} | {edge for edge in (self.span.first - 1, self.span.last) if done < edge < end}
@@ -79,13 +79,13 @@ class Profile:
         return [*found, 0] if recorded or not found else found
 
     def records(self, done: int, steps: int) -> bool:
-        """Whether the `steps` after the first `done` are to be recorded here."""
+        """Whether to record the `steps` steps after the first `done` here."""
         first, last = self.span.first, self.span.last
         return bool(self.folder and steps and first <= done + 1 and done + steps <= last)
 
     @contextlib.contextmanager
     def around(self, done: int, steps: int) -> Iterator[None]:
-        """Records what happens within, if the `steps` after the first `done` are to be recorded."""
+        """Records what happens inside the context, if the `steps` steps after the first `done` should be recorded."""
         if not self.records(done, steps):
             yield
             return

@@ -1,12 +1,12 @@
-"""Cuts a graph of forward and backward pass into programs of XLA's, so that gradients leave while others are computed.
+"""Cuts a forward and backward pass into XLA programs, so that gradients leave while others are computed.
 
-One program gives all its results at its end, and the exchange of the last layers' gradients, which exist first, waits
-for those of the first layers. Cut in segments, the first program has the forward pass and the backward pass of the last
-layers, the next ones what is left up to earlier layers; the exchange of a segment's gradients runs beside the next
-segment. Horovod does the same with operations that are not compiled.
+A single program returns all its results at its end. The last layers' gradients exist first, but their exchange would
+wait for the first layers' gradients. Cut into segments, the first program computes the forward pass and the last
+layers' backward pass; each later program continues the backward pass to earlier layers. The exchange of a segment's
+gradients overlaps the next segment. Horovod does the same with operations that are not compiled.
 
-The cut follows the graph alone: a segment has all operations that its results need and no earlier segment has. What
-later segments need of it are results too. Constants, and reads of weights, are in each segment that needs them.
+Only the graph determines the cut: a segment has all operations that its results need and that no earlier segment has.
+It also returns what later segments need from it. Constants and reads of weights are in each segment that needs them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-# Of a static shape they are numbers that are known while a program is made, which XLA asks of a Reshape's shape.
+# XLA needs a Reshape's target shape at compile time; for a static shape these are constants.
 _SHAPES = {"Shape": lambda x: x.shape.as_list(), "Size": lambda x: x.shape.num_elements()}
 _SHAPES["Rank"] = lambda x: x.shape.rank
 
 
 class Segment(NamedTuple):
-    """A program: names of the tensors that it takes, those that it returns, and the function of them."""
+    """A program: the names of the tensors it takes and returns, and its function."""
 
     takes: list[str]
     returns: list[str]
@@ -33,11 +33,11 @@ class Cut:
     """A concrete function in segments; calling it with the function's flat arguments returns its flat results.
 
     Attributes:
-      segments: the programs, in their order.
+      segments: the programs, in order.
     """
 
     def __init__(self, function: tf.types.experimental.ConcreteFunction, groups: Sequence[Sequence[int]]):
-        """`groups`: numbers of the function's flat results, of each segment; together each number once."""
+        """`groups`: for each segment, indices of the function's flat results; each index occurs once overall."""
         self._function, graph = function, function.graph
         self._results = graph.outputs
         self._definitions = graph.as_graph_def()
@@ -61,7 +61,7 @@ class Cut:
         return [values[x.name] for x in self._results]
 
     def _constants(self) -> set[tf.Operation]:
-        """Returns the operations that every segment may have for itself: of constants and static shapes."""
+        """Returns the operations that every segment may duplicate: constants, static shapes and reads of weights."""
         written = {
             op.inputs[0].name
             for op in self._operations
@@ -86,7 +86,7 @@ class Cut:
         found: dict[tf.Operation, int] = {}
         for number, operations in enumerate(wanted):
             found.update(dict.fromkeys(self._needed(operations, found), number))
-        # What is only written, such as moments of batch norm, belongs to the first segment that can write it.
+        # Operations that only write, such as batch norm's moments, go to the first segment that can run them.
         for op in self._function.graph.control_outputs:
             rest = self._needed([op], found)
             before = {x for one in rest for x in (*(y.op for y in one.inputs), *one.control_inputs)}
@@ -96,7 +96,7 @@ class Cut:
     def _needed(
         self, operations: Iterable[tf.Operation], there: dict[tf.Operation, int]
     ) -> set[tf.Operation]:
-        """Returns what `operations` need, they among it, that is neither constant, nor an argument, nor there."""
+        """Returns `operations` and all they need, except constants, arguments and operations in `there`."""
         found: set[tf.Operation] = set()
         waiting = list(operations)
         while waiting:
@@ -108,7 +108,7 @@ class Cut:
         return found
 
     def _join_what_cannot_leave(self) -> None:
-        """Makes one segment of those between which a list of tensors would have to pass, as loops have them."""
+        """Joins segments that would have to exchange a list of tensors, as loops have them, or a resource."""
         for op in self._operations:
             for x in op.inputs:
                 first, last = self._segment_of.get(x.op), self._segment_of.get(op)
@@ -118,9 +118,9 @@ class Cut:
                             self._segment_of[other] = first
 
     def _program(self, number: int) -> Segment:
-        """Makes the program of a segment."""
+        """Makes a segment's program."""
         own = {op for op, n in self._segment_of.items() if n == number}
-        # A result may be a constant: the first segment returns it.
+        # A result may be a constant; the first segment returns it.
         first = number == min(self._segment_of.values())
         results = [x for x in self._results if x.op in own or (first and x.op in self._constant)]
         needed = self._with_constants(own | {x.op for x in results})
@@ -138,11 +138,11 @@ class Cut:
         return Segment(list(takes), returns, tf.function(program, jit_compile=True, autograph=False))
 
     def _inputs(self, op: tf.Operation) -> list[tf.Tensor]:
-        """Returns an operation's inputs; of a static shape none is needed."""
+        """Returns an operation's inputs; none for a static shape, which needs no input."""
         return [] if op.type in _SHAPES and op in self._constant else list(op.inputs)
 
     def _with_constants(self, operations: set[tf.Operation]) -> list[tf.Operation]:
-        """Returns operations with the constant ones that they need, in the graph's order."""
+        """Returns operations and the constant operations that they need, in the graph's order."""
         found, waiting = set(operations), list(operations)
         while waiting:
             for x in self._inputs(waiting.pop()):
@@ -152,7 +152,7 @@ class Cut:
         return [op for op in self._operations if op in found]
 
     def _definition(self, needed: Sequence[tf.Operation], takes: Iterable[str]) -> tf.compat.v1.GraphDef:
-        """Returns the graph of the operations; what it `takes` has names in it that its importer maps."""
+        """Returns the operations' graph; it renames the tensors it `takes`, so that the importer can map them."""
         whole, names = self._definitions, {name: _plain(name) for name in takes}
         made = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
         kept = {op.name for op in needed}
@@ -173,5 +173,5 @@ class Cut:
 
 
 def _plain(name: str) -> str:
-    """Returns a name for an argument in place of the tensor NAME:NUMBER."""
+    """Returns the argument name that replaces the tensor NAME:NUMBER."""
     return "argument/" + name.replace(":", "_")

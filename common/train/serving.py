@@ -1,7 +1,7 @@
-"""Defines what a trained network does outside of a run: preprocessing, network and results as one graph.
+"""Defines what a trained network does outside a run: preprocessing, network and results in one graph.
 
-BENCHMARK/serving.py has `serving(task, model, labels) -> Serving`; common/export/ saves it and calls it. The text of a
-translation becomes tokens on the host: such a module also has `codec(config, folder) -> Codec`.
+BENCHMARK/serving.py has `serving(task, model, labels) -> Serving`; common/export/ saves it and calls it. A
+translation's text becomes tokens on the host, so a translation's module also has `codec(config, folder) -> Codec`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-TOP = 5  # Classes that are named, the best first.
+TOP = 5  # Number of named classes, best first.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Serving:
     Attributes:
       kind: "classes" or "objects" of images, "video", "translation", "words".
       function: takes the `inputs` in their order; returns {name: tensor}.
-      inputs: {name: spec}; the first axis counts the examples, except of a video, whose first axis counts its frames.
-      features: the network alone, without decoding and naming: a function of tensors of the specs `core`, of fixed
+      inputs: {name: spec}; the first axis counts the examples; for a video, it counts the frames.
+      features: the network alone, without decoding and naming: a function of tensors with the specs `core`, of fixed
         sizes, that XLA can compile.
-      core: {name: spec} of its inputs.
+      core: {name: spec} of the inputs of `features`.
       resources: tables that `function` uses.
     """
 
@@ -39,7 +39,7 @@ class Serving:
 
 @dataclasses.dataclass(frozen=True)
 class Codec:
-    """Turns a text into tokens, int32 [n], and tokens into a text; `length` is the most tokens of a text."""
+    """Turns a text into tokens, int32 [n], and tokens into a text; `length` is a text's maximum number of tokens."""
 
     encode: Callable[[str], Sequence[int]]
     decode: Callable[[Sequence[int]], str]
@@ -47,13 +47,13 @@ class Codec:
 
 
 def named(classes: tf.Tensor, labels: Sequence[str], count: int) -> tf.Tensor:
-    """Returns the names of classes, int of any shape; the numbers themselves where there are no `labels`."""
+    """Returns the names of classes, int of any shape; the numbers themselves if there are no `labels`."""
     texts = [labels[i] if i < len(labels) and labels[i] else str(i) for i in range(count)]
     return tf.gather(tf.constant(texts), tf.clip_by_value(classes, 0, count - 1))
 
 
 def top(scores: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tensor]:
-    """Returns `scores` [b, classes] and of the best TOP: `top_scores`, `top_classes` int32 and `top_names` [b, k]."""
+    """Returns `scores` [b, classes] and, for the TOP best, `top_scores`, `top_classes` int32, `top_names` [b, k]."""
     count = scores.shape[-1]
     best = tf.math.top_k(scores, min(TOP, count))
     return {
@@ -65,7 +65,7 @@ def top(scores: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tensor]:
 
 
 def each(function: Callable[[tf.Tensor], Any], values: tf.Tensor, specs: Any) -> Any:
-    """Maps `function` over the first axis of `values`; `specs` are those of its results."""
+    """Maps `function` over the first axis of `values`; `specs` are the specs of its results."""
     return tf.map_fn(function, values, fn_output_signature=specs)
 
 

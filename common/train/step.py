@@ -24,7 +24,7 @@ from common.train.task import Batch, Task
 
 
 class Network:
-    """The variables of a model, which are all that an answer needs.
+    """A model's variables, which are all that inference needs.
 
     Attributes:
       replicas: the backend.
@@ -52,7 +52,7 @@ class State(Network):
             self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]
             self.loss_scale = loss_scale.make(config, replicas)
         self.step = tf.Variable(0, dtype=replicas.counter, trainable=False, name="step")
-        # The step of the last finished evaluation: a run that was stopped in an evaluation resumes with it.
+        # Step of the last finished evaluation; a run that was stopped during an evaluation resumes with it.
         self.evaluated = tf.Variable(0, dtype=replicas.counter, trainable=False, name="evaluated")
 
     def variables(self) -> list[tf.Variable]:
@@ -78,7 +78,7 @@ def _update_of(config: RunConfig) -> type[WholeUpdate | ShardedUpdate]:
 
 
 def freeze(model: tf_keras.Model, stages: Sequence[Sequence[str]]) -> None:
-    """Freezes the layers of some stages: their weights stay, and their batch norm uses its moments."""
+    """Freezes the layers of some stages: their weights do not change, and their batch norm uses its moments."""
     first = tuple(beginning for stage in stages for beginning in stage)
     if not first:
         return
@@ -101,11 +101,11 @@ def make_train_step(
     Args:
       task, state, clock: of the run.
       timed: wraps the function that computes the gradients, as StepTiming.of_gradients does.
-      compiled: what lies between the exchanges are programs of XLA's.
-      segments: so many of them, at most, are the forward and backward pass.
+      compiled: whether the parts between the exchanges are XLA programs.
+      segments: maximum number of compiled programs for the forward and backward pass.
 
     Returns:
-      A function that returns this replica's part of the loss (a scalar; the parts of all replicas add up to the loss).
+      A function that returns this replica's part of the loss (a scalar; the loss is the sum of all replicas' parts).
     """
     config, replicas = task.config, state.replicas
     rate = schedules.learning_rate(
@@ -119,7 +119,7 @@ def make_train_step(
 
     def train_step(batch: Batch, step: tf.Tensor) -> tf.Tensor:
         loss, found = gradients_of(batch)
-        # Each replica holds its part of a mean over all of them: its own gradient is num_replicas times that.
+        # Each replica holds its part of a mean over all replicas, so its own gradient is num_replicas times that.
         found = optimizers.clipped(found, config.optimizer.clip_replica_norm / replicas.num_replicas)
         found = optimizers.with_bias_factor(found, state.kinds, config.optimizer.bias_gradient_factor)
         scale = state.loss_scale
@@ -131,7 +131,7 @@ def make_train_step(
 
 
 def make_eval_step(task: Task, state: State) -> Callable[[Batch], tuple[Mapping, Mapping]]:
-    """Makes `eval_step(batch)`: a replica's (sums, arrays), in which each example counts once over all replicas."""
+    """Makes `eval_step(batch)`: a replica's (sums, arrays); each example counts once over all replicas."""
 
     def eval_step(batch: Batch) -> tuple[Mapping, Mapping]:
         outputs = task.evaluate(state.model, batch)
@@ -142,7 +142,7 @@ def make_eval_step(task: Task, state: State) -> Callable[[Batch], tuple[Mapping,
 
 
 def make_prepare_eval(state: State) -> Callable[[], tf.Tensor]:
-    """Makes `prepare_eval()`: merges the moments of all batch-norm groups, on every replica before an evaluation."""
+    """Makes `prepare_eval()`: merges all batch-norm groups' moments, on every replica before an evaluation."""
 
     def prepare_eval() -> tf.Tensor:
         batch_norm.merge_moments(state.model, state.replicas)

@@ -1,4 +1,4 @@
-"""Measures how long each process works by itself in a step, so that the launcher can name the one others wait for."""
+"""Measures how long each process works alone in a step, so that the launcher can name the one that others wait for."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from common.train.gradients import Gradients
 
 
 class StepTiming:
-    """Adds up, over the steps of this process, the seconds until its batch and until its gradients are there.
+    """Adds up, over this process's steps, the seconds until its batch and until its gradients are ready.
 
-    Both sums count from the end of the step before, which all processes reach together. A network that communicates in
-    its forward pass hides a slow computation from the second sum, since the other processes wait there too; a slow
-    input still shows in the first.
+    Both sums count from the end of the previous step, which all processes reach together. A network that communicates
+    in its forward pass hides a slow computation from the second sum, because the other processes wait there too. A
+    slow input still shows in the first sum.
     """
 
     def __init__(self, enabled: bool):
-        """Where `enabled` is false, as in a run of one process, nothing is measured."""
+        """With `enabled` false, as in a run of one process, it measures nothing."""
         self._enabled = enabled
         if enabled:
             with tf.device("CPU:0"):
@@ -37,7 +37,7 @@ class StepTiming:
         return batch
 
     def of_gradients(self, gradients: Gradients) -> Gradients:
-        """Wraps `gradients` to add the time until the last gradient is there; called in the running block."""
+        """Wraps `gradients` to add the time until the last gradient is ready; called in the running block."""
         if not self._enabled:
             return gradients
 
@@ -57,16 +57,16 @@ class StepTiming:
         tensors = [x for x in tensors if isinstance(x, tf.Tensor)]
         with tf.control_dependencies(tensors), tf.device("CPU:0"):
             now, began = tf.timestamp(), self._began.read_value()
-            # The first step of a block has none before it.
+            # A block's first step has no previous step.
             total.assign_add(tf.where(began > 0, now - began, 0.0))
 
     def begin(self) -> None:
-        """Starts a block: the time since the last one belongs to no step."""
+        """Starts a block: the time since the last block belongs to no step."""
         if self._enabled:
             self._began.assign(0.0)
 
     def tell(self, step: int) -> None:
-        """Sends the launcher the last finished step and the sums."""
+        """Sends the last finished step and the sums to the launcher."""
         heartbeat.at_step(step, self._sums() if self._enabled else None)
 
     def _sums(self) -> dict[str, float]:
@@ -74,7 +74,7 @@ class StepTiming:
 
 
 class HostTiming(StepTiming):
-    """As `StepTiming` for steps that Python starts: plain numbers. It does not see when gradients are there."""
+    """As `StepTiming` for steps that Python starts: plain numbers. It does not see when gradients are ready."""
 
     def __init__(self, enabled: bool):
         super().__init__(False)

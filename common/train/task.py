@@ -1,7 +1,7 @@
-"""Defines what a benchmark gives to the loop: training and evaluation as a single replica sees them.
+"""Defines what a benchmark gives to the loop: training and evaluation from a single replica's view.
 
-Losses are weighted sums, never means: a total, its weight and what the total is divided by. Benchmarks need no division
-by the number of replicas and no correction for padded batches.
+Losses are weighted sums, never means: a total, its weight, and what divides the total. So benchmarks never divide by
+the number of replicas or correct for padded batches.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from common.errors import UserError
 from common.layers.precision import Precision
 
 Batch = Mapping[str, tf.Tensor]
-# Shapes, without the batch axis, of those components of a batch that differ from shape to shape.
+# {component: shape without the batch axis}, for the components whose shape varies between batches.
 Shape = Mapping[str, Sequence[int]]
-# A function as `map`, which may spread the calls over processes.
+# A function like `map`; it may spread the calls over processes.
 Spread = Callable[[Callable, Iterable], Iterable]
 
 
@@ -50,7 +50,7 @@ class WeightedSum:
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """The outputs of an evaluation step: scalars to be summed, and arrays [b, ...] to be concatenated for the host."""
+    """An evaluation step's outputs: scalars to sum, and arrays [b, ...] to concatenate for the host."""
 
     sums: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
     arrays: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
@@ -68,19 +68,21 @@ class Quality:
 class Task(abc.ABC):
     """A benchmark as the loop sees it: its network, batches, loss and evaluation.
 
-    A benchmark overrides the abstract methods, and those of the others where it differs.
+    A benchmark overrides the abstract methods, and any other method that differs.
 
     Attributes:
-      input: the benchmark's input.py, whose functions `check_files`, `check`, `train_input`, `eval_input` and
+      input: the benchmark's input.py. Its functions `check_files`, `check`, `train_input`, `eval_input` and
         `synthetic` check the data and make its batches, unless the methods that call them are overridden.
       config: the run's configuration.
-      data_dir: the folder with the data; None where none is needed (--describe, --dry_run, --export).
-      evaluate_in_worker: `quality` runs in a worker process while the next block trains.
-      evaluation_workers: where not 0, `quality` runs in a thread and spreads work over so many worker processes with
-        its argument `spread`.
-      batch_shapes, eval_batch_shapes: static shapes of the batches, where there are several (batch_shapes.py).
-      has_pictures: `look` is there, so a run can keep evaluated examples as pictures (timetotrain/run/examples.py).
-      chooses: a training step selects examples by comparing computed values, so rounding can change the selection.
+      data_dir: the folder with the data; None if no data is needed (--describe, --dry_run, --export).
+      evaluate_in_worker: whether `quality` runs in a worker process while the next block trains.
+      evaluation_workers: if nonzero, `quality` runs in a thread, and its argument `spread` spreads work over this
+        number of worker processes.
+      batch_shapes, eval_batch_shapes: static shapes of the batches, if there are several (batch_shapes.py).
+      has_pictures: whether `look` is implemented, so that a run can keep evaluated examples as pictures
+        (timetotrain/run/examples.py).
+      chooses: whether a training step selects examples by comparing computed values, so that rounding can change the
+        selection.
       input_errors: TensorFlow's errors that damaged data can cause.
     """
 
@@ -102,7 +104,7 @@ class Task(abc.ABC):
         self.data_dir = pathlib.Path(data_dir) if data_dir else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what a worker process needs for `quality`."""
+        """Returns the state that a worker process needs for `quality`."""
         return {"config": self.config, "data_dir": self.data_dir}
 
     # -- what every benchmark has ----------------------------------------------------------------------------------
@@ -117,18 +119,18 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
-        """Returns metric sums, or arrays for the host, of one replica's evaluation batch."""
+        """Returns metric sums, or arrays for the host, for one replica's evaluation batch."""
 
     @abc.abstractmethod
     def quality(
         self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray], spread: Spread = map
     ) -> Quality:
-        """Returns the result of an evaluation from the outputs of all its batches; a pure function.
+        """Returns an evaluation's result from the outputs of all its batches; a pure function.
 
         Args:
           sums: `Outputs.sums`, added up.
           arrays: `Outputs.arrays`, concatenated.
-          spread: `map` on all workers; given only where there are `evaluation_workers`.
+          spread: `map` on all workers; given only if there are `evaluation_workers`.
 
         Raises:
           ValueError: the outputs do not add up.
@@ -139,7 +141,7 @@ class Task(abc.ABC):
     def check_input(self) -> None:
         """Checks by names, sizes and our own notes that the data and the initial weights are there.
 
-        Called before anything is built, so before the clock: it opens no file of the data.
+        Called before anything is built, and so before the clock starts; it opens no data file.
 
         Raises:
           UserError: something is missing, or a note contradicts the configuration.
@@ -148,17 +150,17 @@ class Task(abc.ABC):
         self.input.check_files(self.config, self.data_dir)
 
     def check_data(self) -> None:
-        """Reads as much of the data as it takes to refuse what does not fit the configuration.
+        """Reads enough of the data to reject data that does not fit the configuration.
 
-        Called first on the clock; `train_input` and `eval_input` then need not read the same again.
+        Called first after the clock starts; `train_input` and `eval_input` need not read the same data again.
 
         Raises:
-          UserError: the data are damaged or do not fit.
+          UserError: the data is damaged or does not fit.
         """
         self.input.check(self.config, self.data_dir)
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        """Returns one process's endless, seeded batches, those of an uninterrupted run from `start_step` on."""
+        """Returns one process's endless, seeded batches, as an uninterrupted run has them from `start_step` on."""
         return self.input.train_input(self.config, self.data_dir, shard, batch_size, start_step)
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
@@ -166,7 +168,7 @@ class Task(abc.ABC):
         return self.input.eval_input(self.config, self.data_dir, shard, batch_size)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        """Returns endless made-up training batches with the element_spec of `train_input`; each shape in turn."""
+        """Returns endless synthetic training batches with the element_spec of `train_input`; each shape in turn."""
         return self.input.synthetic(self.config, batch_size)
 
     def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
@@ -174,44 +176,44 @@ class Task(abc.ABC):
         return self.synthetic_input(batch_size)
 
     def labels(self) -> Sequence[str]:
-        """Returns the names of the network's classes, 0 first; () where nothing names them.
+        """Returns the names of the network's classes, class 0 first; () if nothing names them.
 
-        By default those of the description that `timetotrain data` writes beside the data.
+        By default the names come from the description that `timetotrain data` writes beside the data.
         """
         description = data_description.read(self.data_dir)
         return description.labels if description else ()
 
     def fitted(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Returns an array of other weights as a variable of `shape` can take it; unchanged where it cannot."""
+        """Converts an array of other weights for a variable of `shape`; returns it unchanged if it cannot."""
         return array
 
     def assets(self) -> Mapping[str, bytes]:
-        """Returns {name: content} of the files of the data that the trained network cannot do without: a vocabulary."""
+        """Returns {name: content} of the data files that the trained network needs, such as a vocabulary."""
         return {}
 
     def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
-        """Returns what a person sees of an evaluation batch, where `has_pictures`.
+        """Returns what people see of an evaluation batch; needs `has_pictures`.
 
-        "image", uint8 [b, H, W, 3] or [b, H, W, 1], and "weight" [b], with "label" [b] and "scores" [b, classes] of a
-        classification, or "image_id" [b], "boxes" [b, d, 4] in parts of the image, "scores" [b, d] and "categories"
-        [b, d], COCO's ids, of a detection. A detection's images may have "content" [b, 2], rows and columns from the
-        top left that are not padding.
+        Always: "image", uint8 [b, H, W, 3] or [b, H, W, 1], and "weight" [b]. For a classification: "label" [b] and
+        "scores" [b, classes]. For a detection: "image_id" [b], "boxes" [b, d, 4] as fractions of the image, "scores"
+        [b, d] and "categories" [b, d], COCO's ids. A detection's images may have "content" [b, 2]: the numbers of rows
+        and columns, from the top left, that are not padding.
         """
         raise NotImplementedError
 
     def diagnose(self, error: tf.errors.OpError) -> UserError | None:
-        """Returns what is wrong with the data, where that made a step fail with `error`; may read all of it."""
+        """Returns what is wrong with the data if that made a step fail with `error`; may read all of it."""
         return self.find_damage() if isinstance(error, self.input_errors) else None
 
     def find_damage(self) -> UserError | None:
-        """Returns an error naming the first damaged record; None where the data is sound or was read before step 1."""
+        """Returns an error naming the first damaged record; None if the data is sound or was read before step 1."""
         return None
 
     def check_weights_file(self) -> None:
-        """Checks that the file with the initial weights is there, where the configuration names one.
+        """Checks that the initial weights' file exists, if the configuration names one.
 
         Raises:
-          UserError: no such file.
+          UserError: the file does not exist.
         """
         config = self.config
         path, field = config.initial_weights_file, "init" if config.init else config.weights_field

@@ -1,7 +1,7 @@
-"""Reads what a recorded trace says: how long the device was idle, how long steps waited for input, what took longest.
+"""Summarizes a recorded trace: how long the device was idle, how long steps waited for input, what took longest.
 
-The trace is TensorFlow's XSpace (`*.xplane.pb`): a plane of each device with a line of each stream, and a plane of the
-host with a line of each thread, on which each operation is an event `NAME:TYPE`.
+The trace is TensorFlow's XSpace (`*.xplane.pb`). It has a plane for each device, with a line for each stream, and a
+plane for the host, with a line for each thread. On the host, each operation is an event `NAME:TYPE`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 
 from common.train.profile import MARK
 
-LARGEST = 3  # Operations that the line names.
+LARGEST = 3  # Number of operations that the line names.
 INPUT = ("IteratorGetNext", "IteratorGetNextSync", "MultiDeviceIteratorGetNextFromShard", "OptionalGetValue")
-_FETCH = "IteratorGetNextOp::DoCompute"  # Where the kernel waits, on a thread of its own.
+_FETCH = "IteratorGetNextOp::DoCompute"  # The kernel waits here, on its own thread.
 _START, _DONE = (f"ExecutorState::ProcessAsync::{word}" for word in ("Start", "Done"))
-# They hold others, or wait for other processes: they keep no core busy by themselves.
+# They contain other operations or wait for other processes, so they keep no core busy by themselves.
 _HOLDERS = (
     *("While", "StatelessWhile", "If", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall", "Merge"),
     *(
@@ -40,7 +40,7 @@ _HOLDERS = (
 _HLO_HOLDERS = re.compile(r"(call|while|conditional)([._]|$)")
 _EXCHANGES = re.compile(r"horovod|collective|nccl", re.IGNORECASE)
 _OPERATION = re.compile(r"(?P<name>[\w./>-]+):(?P<kind>_?[A-Z]\w*)(#.*)?$")
-# Parts of a graph's names that say nothing of a layer.
+# Parts of a graph's names that do not describe a layer.
 _SCAFFOLD = re.compile(
     r"(Stateful)?PartitionedCall(_\d+)?|while(_\d+)?|body|cond|_\d+|gradient_tape|gradients?|train_step|replica_\d+"
 )
@@ -59,14 +59,14 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a trace says of its recorded steps.
+    """What a trace says about its recorded steps.
 
     Attributes:
       device: the plane whose operations were read.
-      seconds: of all recorded steps.
-      idle, waiting: parts of that time in which no operation ran, and in which a step waited for its batch.
-      exchanging: the part in which a collective operation was under way.
-      largest: [(layer and operation, part of the operations' summed time)], the largest first.
+      seconds: total time of all recorded steps.
+      idle, waiting: fractions of that time during which no operation ran, or a step waited for its batch.
+      exchanging: fraction of that time during which a collective operation ran.
+      largest: [(layer and operation, fraction of the operations' summed time)], the largest first.
     """
 
     device: str
@@ -77,7 +77,7 @@ class Found:
     largest: list[tuple[str, float]]
 
     def line(self, steps: int) -> str:
-        """Returns the same as one line for people."""
+        """Returns the same facts as one line for people."""
         names = ", ".join(f"{name} {part:.0%}" for name, part in self.largest)
         exchange = f", exchanging {self.exchanging:.0%}" if self.exchanging else ""
         return (
@@ -87,13 +87,13 @@ class Found:
 
 
 def read(folder: pathlib.Path) -> Found | None:
-    """Returns what the newest trace under `folder` says; None where there is none with recorded steps."""
+    """Summarizes the newest trace under `folder`; None if there is no trace with recorded steps."""
     space = _space(folder)
     return None if space is None else found(space)
 
 
 def operations(folder: pathlib.Path) -> list[Event]:
-    """Returns the host's operations in the newest trace under `folder`, by their beginnings."""
+    """Returns the host's operations in the newest trace under `folder`, by start time."""
     space = _space(folder)
     planes = [] if space is None else [p for p in space.planes if p.name.startswith("/host:CPU")]
     return sorted(_operations(planes), key=lambda event: event.begin)
@@ -103,7 +103,7 @@ def _space(folder: pathlib.Path) -> Any:
     files = sorted(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     if not files:
         return None
-    # TensorFlow has no public name for it; the reader tensorboard-plugin-profile is no dependency.
+    # TensorFlow has no public name for the format, and the reader tensorboard-plugin-profile is not a dependency.
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     space = xplane_pb2.XSpace()
@@ -112,7 +112,7 @@ def _space(folder: pathlib.Path) -> Any:
 
 
 def found(space: Any) -> Found | None:
-    """As `read`, of an XSpace."""
+    """As `read`, for an XSpace."""
     host = [plane for plane in space.planes if plane.name.startswith("/host:CPU")]
     marks = [(b, e) for plane in host for b, e, name, _ in _events(plane) if name == MARK]
     if not marks:
@@ -140,7 +140,7 @@ def found(space: Any) -> Found | None:
 
 
 def _events(plane: Any) -> Iterator[tuple[int, int, str, Any]]:
-    """Yields (begin, end in ns, name, event) of all lines of a plane."""
+    """Yields (begin, end in ns, name, event) for all lines of a plane."""
     for line in plane.lines:
         for event in line.events:
             begin = line.timestamp_ns * 1000 + event.offset_ps
@@ -149,7 +149,7 @@ def _events(plane: Any) -> Iterator[tuple[int, int, str, Any]]:
 
 
 def _operations(planes: Iterable[Any]) -> Iterator[Event]:
-    """Yields the operations of the host; one that waits for others has a start and an end on different threads."""
+    """Yields the host's operations; an operation that waits for others can start and end on different threads."""
     for plane in planes:
         started: dict[int, tuple[int, str, str]] = {}
         ended: dict[int, int] = {}
@@ -164,10 +164,10 @@ def _operations(planes: Iterable[Any]) -> Iterator[Event]:
             elif match := _OPERATION.match(name):
                 yield Event(begin, end, match["name"], match["kind"])
             elif event.stats and "hlo_op" in _stats(plane, event) and not _HLO_HOLDERS.match(name):
-                yield Event(begin, end, name, "")  # Of a compiled program, in which layers have no names.
+                yield Event(begin, end, name, "")  # From a compiled program, whose layers have no names.
         for number in started.keys() & ended.keys():
             begin, name, kind = started[number]
-            if kind not in INPUT:  # Already yielded, of its own event.
+            if kind not in INPUT:  # Already yielded, from its own event.
                 yield Event(begin, ended[number], name, kind)
 
 
@@ -181,7 +181,7 @@ def _stats(plane: Any, event: Any) -> dict[str, Any]:
 
 
 def _kernels(plane: Any) -> Iterator[Event]:
-    """Yields the kernels of a GPU's streams; `tf_op`, where the trace has it, names the operation that started one."""
+    """Yields the kernels of a GPU's streams; `tf_op`, if the trace has it, names the operation behind a kernel."""
     streams = [line for line in plane.lines if _STREAM.match(line.name)]
     for line in [line for line in streams if line.name.startswith("Stream")] or streams:
         for event in line.events:
@@ -193,7 +193,7 @@ def _kernels(plane: Any) -> Iterator[Event]:
 
 
 def _called(event: Event) -> str:
-    """Returns an operation's layer and type, without the parts of its name that the loop gave it."""
+    """Returns an operation's layer and type, without the name parts that the loop adds."""
     parts = [part for part in event.name.split("/") if part and not _SCAFFOLD.fullmatch(part)]
     *layer, last = parts or [event.name]
     return " ".join([*layer[-1:], event.kind or re.sub(r"[._]\d+.*$", "", last)])
@@ -209,7 +209,7 @@ def _within(events: Iterable[Event], marks: list[tuple[int, int]]) -> Iterator[E
 
 
 def covered(events: Iterable[Event], marks: list[tuple[int, int]]) -> int:
-    """Returns the nanoseconds of `marks`, which do not overlap, in which at least one of `events` was under way."""
+    """Returns the nanoseconds of `marks`, which do not overlap, during which at least one of `events` ran."""
     spans = np.array(sorted((e.begin, e.end) for e in _within(events, marks)), np.int64).reshape(-1, 2)
     if not len(spans):
         return 0

@@ -1,8 +1,8 @@
-"""Starts training from the weights of another network: every variable whose name and shape fit, the rest anew.
+"""Starts training from another network's weights: sets every variable whose name and shape fit, the rest start anew.
 
 `config.init` names a checkpoint of this project (a file or a folder), or a file that common/layers/weight_files.py
-reads. A classifier for another number of classes has another shape, so the head begins anew. The optimizer and the
-step counter begin at zero.
+reads. A classifier for another number of classes has another shape, so its head starts anew. The optimizer and the
+step counter start at zero.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from common.train import checkpoint_file, names
 from common.train.step import State
 
 _MOMENTS = {"moving_mean": "mean", "moving_variance": "variance"}
-SHOWN = 12  # Rows of a table's part; the others are counted.
+SHOWN = 12  # Rows of a table's part; the others are only counted.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Match:
     """What a network took from a file.
 
     Attributes:
-      path: of the file.
+      path: path of the file.
       matched: names of the variables that were set.
-      new: {name: why} of the network's variables that begin anew.
+      new: {name: why} for the network's variables that start anew.
       left: names of the file's arrays that the network does not use.
     """
 
@@ -42,7 +42,7 @@ class Match:
     left: list[str]
 
     def table(self) -> str:
-        """Returns a table for people: layers that were matched, are new, were left."""
+        """Returns a table for people: matched, new and left layers."""
         lines = [
             f"weights  {self.path}: {len(self.matched)} matched, {len(self.new)} new, {len(self.left)} left"
         ]
@@ -55,14 +55,14 @@ class Match:
         return "\n".join(lines)
 
     def facts(self) -> dict[str, Any]:
-        """Returns the same for run.json."""
+        """Returns the same facts for run.json."""
         return dataclasses.asdict(self)
 
 
 def variables(model: tf.Module) -> dict[str, tf.Variable]:
-    """Returns the variables of an inference by name, without counters, carried state and replicas' own moments.
+    """Returns an inference's variables by name, without counters, carried state and replicas' own moments.
 
-    Batch norm's merged moments are called `moving_mean` and `moving_variance`, as Keras and torchvision call them.
+    Batch norm's merged moments are named `moving_mean` and `moving_variance`, as in Keras and torchvision.
     """
     called, layers = names.of_variables(model), batch_norm.span_layers(model)
     own = {id(getattr(layer, name)) for layer in layers for name in _MOMENTS}
@@ -73,10 +73,10 @@ def variables(model: tf.Module) -> dict[str, tf.Variable]:
 
 
 def read(path: str | os.PathLike, state: State, task: Any) -> dict[str, np.ndarray]:
-    """Returns {name: array} of a checkpoint of this project, or of a file of another program.
+    """Returns {name: array} of a checkpoint of this project, or of another program's file.
 
     Raises:
-      UserError: the file is missing, damaged or of no known kind.
+      UserError: the file is missing, damaged or of an unknown kind.
     """
     path = pathlib.Path(path)
     if path.is_dir() and not (path / "saved_model.pb").is_file():
@@ -105,7 +105,7 @@ def start(state: State, task: Any, path: str | os.PathLike) -> Match:
     """Sets the variables of `state` whose names and shapes fit; every process must call it.
 
     Raises:
-      UserError: the file cannot be read, or nothing of it fits; nothing was assigned.
+      UserError: the file cannot be read, or nothing in it fits; nothing was assigned.
     """
     arrays, wanted = read(path, state, task), variables(state.model)
     fitted, new = {}, {}

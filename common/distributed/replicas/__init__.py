@@ -1,4 +1,4 @@
-"""Backends, one class per engine behind `base.Replicas`; no other code knows that there are other replicas."""
+"""Backends, one class per engine behind `base.Replicas`; no other code knows about other replicas."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def make(config: RunConfig) -> Replicas:
     """Returns the backend that a configuration names.
 
     Raises:
-      UserError: as check_backend, the machine has fewer devices than replicas, or the launcher started another number
-        of processes.
+      UserError: as in check_backend; or the machine has fewer devices than replicas; or the launcher started another
+        number of processes.
     """
     check_backend(config)
     if config.replicas == "single":

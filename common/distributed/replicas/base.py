@@ -1,4 +1,4 @@
-"""Interface of the backends: collectives, placement, per-replica variables, input shards, the boundary of XLA."""
+"""Interface of the backends: collectives, placement, per-replica variables, input shards, what XLA compiles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UnsupportedError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """Part `index` of `count` equal parts of the input: a process's part."""
+    """Part `index` of `count` equal parts of the input: one process's part."""
 
     index: int = 0
     count: int = 1
@@ -36,24 +36,24 @@ class Shard:
 
 
 class Replicas(abc.ABC):
-    """Copies of a model that train together. Collectives are called inside `run`, by every replica.
+    """Copies of a model that train together. Every replica calls the collectives, inside `run`.
 
-    All collectives are differentiable. `groups` is a list of lists of replica numbers that partitions the replicas;
-    None is one group of all. Every group has the same size.
+    All collectives are differentiable. `groups` is a list of lists of replica numbers that partitions the replicas
+    into groups of equal size. None is one group of all replicas.
 
     Attributes:
       name: the backend's name.
       num_replicas: replicas over all processes.
       updates_in_place: whether TensorFlow's kernels make the whole update (common/optim/fused_kernels.py) instead of
         `assign`.
-      compiles_between: whether a compiled program may stand between two exchanges inside `run`.
-      loops_hold_collectives: whether collectives may stand inside control flow within `run`.
-      drives_from_host: whether Python starts each `run`, a program of its own, so that the loop around the steps is
-        Python's (common/train/host_block.py).
+      compiles_between: whether a compiled program may come between two exchanges inside `run`.
+      loops_hold_collectives: whether control flow within `run` may contain collectives.
+      drives_from_host: whether each `run` is a program that Python starts, so that the training loop runs in Python
+        (common/train/host_block.py).
       narrow: whether steps count and draw random numbers in 32-bit words, because the device emulates 64-bit integers.
-      has_random_words: whether a program can ask its device's generator, `random_words`.
-      platform: the devices' kind as their compiler calls it, where the backend knows it.
-      process_index, num_processes: this process among those of the run; process 0 writes the log.
+      has_random_words: whether a program can use its device's generator, `random_words`.
+      platform: the kind of the devices, in their compiler's words, if the backend knows it.
+      process_index, num_processes: this process's index and the run's number of processes; process 0 writes the log.
     """
 
     name: str = ""
@@ -75,20 +75,20 @@ class Replicas(abc.ABC):
 
     @property
     def counter(self) -> tf.DType:
-        """The dtype of counters of steps and draws."""
+        """Dtype of step counters and draw counters."""
         return tf.int32 if self.narrow else tf.int64
 
     @property
     def node_size(self) -> int:
-        """Replicas that share a host, as far as the backend knows; the same number on every host."""
+        """Number of replicas that share a host, as far as the backend knows; the same on every host."""
         return self.num_replicas // self.num_processes
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Where variables are created."""
+        """Context in which variables are created."""
         return contextlib.nullcontext()
 
     def model_input(self, shape: Sequence[int], batch_size: int, dtype: tf.DType) -> Any:
-        """tf_keras.Input of [batch_size, *shape], `batch_size` being one replica's micro-batch."""
+        """tf_keras.Input of [batch_size, *shape]; `batch_size` is one replica's micro-batch."""
         return tf_keras.Input(shape, batch_size=batch_size, dtype=dtype)
 
     @abc.abstractmethod
@@ -101,29 +101,29 @@ class Replicas(abc.ABC):
 
     @abc.abstractmethod
     def local_results(self, value: Any) -> list[Any]:
-        """The values of this process's replicas, from what `run` returned or from a per-replica variable."""
+        """Values of this process's replicas, from a result of `run` or from a per-replica variable."""
 
     @abc.abstractmethod
     def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
-        """A variable of which every replica has its own, differing copy: written and read inside `run`."""
+        """A variable with a separate copy on every replica: the copies differ; `run` writes and reads them."""
 
     def assign(self, variables: list[tf.Variable], values: list[tf.Tensor]) -> None:
-        """Inside `run`: every replica writes its own, equal, value into its copy of each variable."""
+        """Inside `run`: every replica writes its value, equal on all, into its copy of each variable."""
         for variable, value in zip(variables, values):
             variable.assign(value)
 
     def cut(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], size: Sequence[int]) -> tf.Tensor:
-        """Inside `run`: tf.slice of `x` from `begin`, which may depend on the replica's number, within `x`."""
+        """Inside `run`: tf.slice of `x`; `begin` may depend on the replica's number; the slice must lie within `x`."""
         return tf.slice(x, tf.stack(begin), size)
 
     def place(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
-        """Inside `run`: zeros of `shape` with `x` in them from `begin` on, as `cut` reads it. Has no gradient."""
+        """Inside `run`: zeros of `shape` with `x` placed at `begin`; the counterpart of `cut`. Has no gradient."""
         before = tf.stack(begin)
         after = tf.constant(shape, before.dtype) - before - tf.constant(list(x.shape), before.dtype)
         return tf.ensure_shape(tf.pad(tf.stop_gradient(x), tf.stack([before, after], 1)), shape)
 
     def random_words(self, state: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
-        """Inside `run`: words of `shape`, uint32, of the device's generator, which starts from four words of state."""
+        """Inside `run`: uint32 words of `shape` from the device's generator, seeded with the four words `state`."""
         raise UnsupportedError(f"the backend {self.name} cannot ask a device's generator; use xla or pjrt")
 
     @abc.abstractmethod
@@ -140,11 +140,11 @@ class Replicas(abc.ABC):
 
     @abc.abstractmethod
     def all_to_all(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        """Part i of every replica's `x` goes to the i-th of the group; received parts are concatenated in order."""
+        """Sends part i of every replica's `x` to the group's i-th replica; concatenates the received parts in order."""
 
     @abc.abstractmethod
     def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
-        """Returns `x` of the replica `distance` places earlier in the group; zeros if there is none."""
+        """Returns the `x` of the replica `distance` places earlier in the group; zeros if there is none."""
 
     def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the sum of each tensor over all replicas, in one exchange (a flat sum in full precision)."""
@@ -152,11 +152,11 @@ class Replicas(abc.ABC):
 
     @abc.abstractmethod
     def sum(self, value: Any) -> Any:
-        """Outside `run`: adds up what the replicas returned (any nest of tensors), over all processes."""
+        """Outside `run`: adds up the replicas' results (any nest of tensors) over all processes."""
 
     @abc.abstractmethod
     def gather(self, value: Any) -> Any:
-        """Outside `run`: concatenates, along axis 0, what the replicas returned, over all processes."""
+        """Outside `run`: concatenates the replicas' results along axis 0, over all processes."""
 
     @abc.abstractmethod
     def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
@@ -167,24 +167,24 @@ class Replicas(abc.ABC):
         return tf.function(function, jit_compile=True, autograph=False) if enabled else function
 
     def compiles_collectives(self) -> bool:
-        """Whether collectives may stand inside a compiled function."""
+        """Whether a compiled function may contain collectives."""
         return False
 
     def refresh(self) -> None:
-        """Outside `run`: gives the variables of TensorFlow the devices' values, for code that is not in `run`."""
+        """Outside `run`: copies the devices' values to TensorFlow's variables, for code outside `run`."""
         return
 
     def close(self) -> None:
-        """Called by every process at the end of a run: nothing is exchanged after it."""
+        """Ends the exchanges: every process calls it at the end of a run and exchanges nothing afterwards."""
         return
 
     def peer_lost(self, error: BaseException) -> bool:
-        """Whether `error` says that another process ended or no longer answers."""
+        """Whether `error` means that another process ended or no longer answers."""
         lost = tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError
         return self.num_processes > 1 and isinstance(error, lost)
 
     def agree(self, value: int) -> int:
-        """Outside `run`, called by every process: the largest value that any of them gave."""
+        """Outside `run`, called by every process: the largest value that any process gave."""
         return value
 
     def all_values(self, variable: tf.Variable) -> np.ndarray:
@@ -193,7 +193,7 @@ class Replicas(abc.ABC):
 
 
 def building() -> bool:
-    """Whether a network is being built in a strategy's scope: only shapes matter, and collectives cannot run."""
+    """Whether a network is being built in a strategy's scope: then only shapes matter, and collectives cannot run."""
     return tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context()
 
 
@@ -212,12 +212,13 @@ def replica_groups(
 ) -> list[list[int]]:
     """Returns groups of `size` replicas that are near each other.
 
-    The groups are contiguous or, if `grid_columns` is given, tiles of `tile_rows` x `size / tile_rows` replicas of the
-    grid that has replica r in row r // grid_columns and column r % grid_columns. The MLPerf v0.6 SSD submissions tile
-    the TPU's torus in this way (2x2 to 2x8; docs/sources.md, mlperf 1.2): no two replicas of a tile are far apart.
+    The groups are contiguous or, if `grid_columns` is given, tiles of a grid. Replica r is in the grid's row
+    r // grid_columns and column r % grid_columns; a tile has `tile_rows` x `size / tile_rows` replicas. The MLPerf
+    v0.6 SSD submissions tile the TPU's torus in this way (2x2 to 2x8; docs/sources.md, mlperf 1.2), so the replicas of
+    a tile are close together.
 
     Raises:
-      UserError: the sizes do not divide.
+      UserError: the sizes do not divide evenly.
     """
     check_tiles(num_replicas, size, tile_rows, grid_columns)
     if not grid_columns:
@@ -245,7 +246,7 @@ def placement(groups: Groups, num_replicas: int) -> Iterator[tuple[int, int]]:
 
 
 def flatten(tensors: Sequence[tf.Tensor], multiple: int = 1) -> tf.Tensor:
-    """Returns one vector of all tensors' elements, which share a dtype, and zeros up to a multiple of `multiple`."""
+    """Returns one vector of all tensors' elements, zero-padded to a multiple of `multiple`; all share a dtype."""
     flat = [tf.reshape(x, [-1]) for x in tensors]
     padding = -sum(x.shape.num_elements() for x in tensors) % multiple
     if padding:
@@ -254,7 +255,7 @@ def flatten(tensors: Sequence[tf.Tensor], multiple: int = 1) -> tf.Tensor:
 
 
 def unflatten(flat: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the tensors that `flatten` joined, in the shapes of `like`."""
+    """Splits the vector of `flatten` into its tensors, in the shapes of `like`."""
     sizes = [x.shape.num_elements() for x in like]
     if flat.shape[0] > sum(sizes):
         sizes.append(flat.shape[0] - sum(sizes))

@@ -13,7 +13,7 @@ from typing import Any
 
 from common.errors import UserError
 
-# How long the processes wait for each other at the start: a scheduler may start them minutes apart.
+# How long the processes wait for each other at the start; a scheduler may start them minutes apart.
 START_SECONDS = 120
 _POLL_SECONDS = 0.2
 
@@ -22,14 +22,14 @@ LAUNCH = "start it with `python -m common.launch --replicas=multiworker --proces
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The content of TF_CONFIG: the address of every process, "host:port", and the index of this process."""
+    """The content of TF_CONFIG: the address of every process, "host:port", and this process's index."""
 
     workers: tuple[str, ...]
     index: int
 
 
 def from_environment(text: str | None, backend: str = "multiworker") -> Cluster:
-    """Parses the environment variable TF_CONFIG, for a backend that errors name.
+    """Parses the environment variable TF_CONFIG; `backend` is the name that errors use.
 
     Raises:
       UserError: the variable is missing or not JSON, or a field is missing or wrong.
@@ -73,10 +73,11 @@ def _is_address(worker: Any) -> bool:
 
 
 def rendezvous(cluster: Cluster, seconds: float = START_SECONDS) -> None:
-    """Returns once every process listens on its address; TensorFlow's server is started only then.
+    """Returns once every process listens on its address; start TensorFlow's server only then.
 
-    The server of process 0 waits for the others without a limit. So each process listens on its own port until it has
-    reached all others, then gives the port to the server, which slower processes reach instead.
+    The server of process 0 waits for the others without a time limit. So each process first listens on its own port
+    until it has reached all others. Then it hands the port to the server, and slower processes reach the server
+    instead.
 
     Raises:
       UserError: this process's port is taken, or another process does not answer in time.
@@ -87,12 +88,12 @@ def rendezvous(cluster: Cluster, seconds: float = START_SECONDS) -> None:
 
 @contextlib.contextmanager
 def met(cluster: Cluster, backend: str, seconds: float = START_SECONDS) -> Iterator[None]:
-    """Context that begins once every process listens on its address, for a `backend` with a server in process 0 alone.
+    """Context that begins once every process listens on its address, for a `backend` with a server only in process 0.
 
-    The port of process 0 is free within; the others listen on theirs, so that slower processes reach them.
+    Inside the context, process 0's port is free; the other processes keep listening, so that slower ones reach them.
 
     Raises:
-      UserError: as `rendezvous`.
+      UserError: as in `rendezvous`.
     """
     with _listening(cluster) as listening:
         _reach_all(cluster, seconds, backend)
@@ -135,6 +136,6 @@ def _address(worker: str) -> tuple[str, int]:
 
 def _answers(worker: str) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(_address(worker), timeout=2) as connection:
-        # The system can give a port on which nobody listens to this very socket, which then connects to itself.
+        # If nobody listens on the port, the system can assign it to this very socket, which then connects to itself.
         return connection.getsockname() != connection.getpeername()
     return False

@@ -1,8 +1,8 @@
-"""Collectives between devices of several processes, by TensorFlow's collective kernels called directly.
+"""Collectives between devices of several processes, by direct calls to TensorFlow's collective kernels.
 
-The kernels find each other by a group key (which devices) and an instance key (which of the group's operations). This
-file chooses the keys, the order of operations, the order of ranks and the dtype that is sent, for the reasons in
-docs/sources.md, tf 1, traps a to d.
+The kernels match operations by a group key (which devices) and an instance key (which of the group's operations). This
+file chooses the keys, the order of operations, the order of ranks and the dtype sent. docs/sources.md, tf 1, traps a
+to d, gives the reasons.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tensorflow.python.ops import gen_collective_ops
 
 from common.distributed.replicas.base import UnsupportedError
 
-# Seconds after which a collective fails if a peer does not join it. Longer than the slowest thing that a process may
-# do between two collectives (the main process writes a checkpoint, a peer still compiles); a peer that is dead or
-# frozen is reported much earlier, by its missing heartbeat.
+# Seconds after which a collective fails if a peer does not join it. A process may do slow work between two
+# collectives (the main process writes a checkpoint, a peer still compiles), and the limit is longer than any of that.
+# A missing heartbeat reports a dead or frozen peer much earlier.
 TIMEOUT_SECONDS = 600.0
 
 # TensorFlow's strategies number their own groups from 1.
 _FIRST_GROUP_KEY = 1 << 20
 
-# Dtypes that the moving kernels and the adding kernels take; others are sent as the dtype paired with them below.
+# Dtypes that the moving and the adding kernels accept; other dtypes are sent as the dtype paired with them below.
 _MOVED = (tf.float32, tf.float64, tf.float16, tf.int32, tf.int64)
 _ADDED = (*_MOVED, tf.bfloat16)
 _SAME_BITS = {tf.bfloat16: tf.float16, tf.uint32: tf.int32, tf.uint64: tf.int64}
@@ -33,15 +33,15 @@ _WIDER = dict.fromkeys((tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int
 class KeyedCollectives:
     """Collectives of groups of `num_replicas` devices, `len(devices)` in each process.
 
-    Every process must ask for the same collectives in the same order: the keys are counted while a function is
-    traced (or run eagerly), and must agree.
+    Every process must request the same collectives in the same order: the keys count operations as a function is
+    traced (or run eagerly), and they must agree.
     """
 
     def __init__(self, num_replicas: int, process_index: int, devices: Sequence[str]):
         """Creates the ordering tokens.
 
         Args:
-          num_replicas: replicas over all processes; replica `process_index * len(devices) + i` is on `devices[i]`.
+          num_replicas: replicas over all processes; replica `process_index * len(devices) + i` runs on `devices[i]`.
           process_index: index of this process.
           devices: devices of this process's replicas.
         """
@@ -60,13 +60,13 @@ class KeyedCollectives:
         self._instances: list[dict[int, int]] = [{} for _ in self.devices]
 
     def align(self) -> None:
-        """Sets the operation counts of all local replicas to the largest, also after one of them failed to trace."""
+        """Sets all local replicas' operation counts to the largest; works also after a replica failed to trace."""
         keys = {key for counts in self._instances for key in counts}
         most = {key: max(counts.get(key, 0) for counts in self._instances) for key in keys}
         self._instances = [dict(most) for _ in self.devices]
 
     def register(self, groups: Sequence[Sequence[int]]) -> None:
-        """Gives each group a key; every replica calls it with the same groups, including those it is not in."""
+        """Gives each group a key; every replica passes the same groups, including groups it is not in."""
         for group in groups:
             self._group_keys.setdefault(tuple(sorted(group)), _FIRST_GROUP_KEY + len(self._group_keys))
 
@@ -94,7 +94,7 @@ class KeyedCollectives:
         return _restore(tf.reshape(rows, shape), x.dtype)
 
     def exchange(self, parts: tf.Tensor, group: Sequence[int], replica: int) -> tf.Tensor:
-        """Row i of `parts`, [k, ...], goes to the i-th of `group`; row j of the result comes from the j-th."""
+        """Sends row i of `parts`, [k, ...], to the i-th of `group`; row j of the result comes from the j-th."""
         if len(group) == 1:
             return tf.identity(parts)
         ranks = self._ranks(group, replica)
@@ -122,8 +122,9 @@ class KeyedCollectives:
     def _ranks(self, group: Sequence[int], replica: int) -> tf.Tensor:
         """Returns the kernels' rank of each replica of `group`, [k].
 
-        The kernels order processes by their names as strings (task:10 comes before task:2), and the GPUs of a process
-        by their links, which only they know. With several devices the replicas' numbers are therefore gathered first.
+        The kernels order processes by their names as strings (task:10 comes before task:2). They order a process's
+        GPUs by their links, which only the kernels know. So with several devices, this method first gathers the
+        replicas' numbers.
         """
         if len(self.devices) == 1:
             by_rank = sorted(group, key=str)
@@ -139,7 +140,8 @@ def linear(
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns the linear map `forward` as a function whose gradient is its transpose `backward`.
 
-    tf.custom_gradient would search all the graph behind the result for variables, which costs a large network minutes.
+    tf.custom_gradient would search the whole graph behind the result for variables; for a large network that takes
+    minutes.
     """
 
     def function(x: tf.Tensor) -> tf.Tensor:
@@ -155,7 +157,7 @@ def linear(
 
 
 def _carry(x: tf.Tensor, carriers: Sequence[tf.DType]) -> tf.Tensor:
-    """Returns `x` as a dtype that the kernels take: the same bits under another name, or a wider integer.
+    """Returns `x` in a dtype that the kernels accept: the same bits under another name, or a wider integer.
 
     Raises:
       UnsupportedError: the dtype is not numeric.

@@ -1,8 +1,8 @@
 """Backend on Horovod: one replica per process, on a CPU or a GPU of a cluster.
 
-Horovod matches collectives by the names of their operations, in whatever order processes reach them. TensorFlow makes
-these names unique in a graph, so all processes must trace the same graph. `replica_id` is therefore a variable: a
-number would fold into constants and let one process drop a collective that the others wait for.
+Horovod matches collectives by operation name, in any order. TensorFlow makes names unique within a graph, so all
+processes must trace the same graph. That is why `replica_id` is a variable: a plain number would fold into constants,
+and one process could drop a collective that the others wait for.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from common.distributed.replicas.base import Groups, Replicas, Shard, Unsupporte
 from common.errors import UserError
 
 _ENVIRONMENT = {
-    # Groups of replicas become known only while the first step is traced.
+    # The groups of replicas become known only while the first step is traced.
     "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
-    # Horovod would join whatever tensors are ready at the time, so that sums of four and more processes would round
-    # differently in each run; common/distributed/gradient_sum.py makes buckets that are the same in every run.
+    # Horovod would fuse whatever tensors happen to be ready, so sums over four or more processes would round
+    # differently in each run. common/distributed/gradient_sum.py makes buckets that are the same in every run.
     "HOROVOD_FUSION_THRESHOLD": "0",
 }
-# Dtypes that Horovod's kernels send (bfloat16 is sent as a bit pattern), and dtypes that they add.
+# Dtypes that Horovod's kernels send (bfloat16 goes as a bit pattern), and dtypes that they add.
 _MOVED = (
     tf.float64,
     tf.float32,
@@ -43,7 +43,7 @@ _SUMMED = (tf.float64, tf.float32, tf.float16, tf.int64, tf.int32)
 
 
 class Horovod(Replicas):
-    """This process's replica among `num_replicas` processes.
+    """This process's replica, one of `num_replicas` processes.
 
     Raises:
       UserError: Horovod is not installed, the launcher is missing, or it started another number of processes.
@@ -63,19 +63,19 @@ class Horovod(Replicas):
                 f"set --config.num_replicas={self.num_replicas}, or start {num_replicas}"
             )
         gpus = tf.config.list_physical_devices("GPU")
-        # Set once: an elastic run that restarts in this process keeps its GPU.
+        # Set only once: an elastic run that restarts in this process keeps its GPU.
         if len(gpus) > 1 and len(tf.config.get_visible_devices("GPU")) > 1:
             tf.config.set_visible_devices(gpus[self._hvd.local_rank() % len(gpus)], "GPU")
         self._rank = tf.Variable(self.process_index, trainable=False, name="rank")
 
     def close(self) -> None:
-        # Otherwise the processes that end last complain that the connection to the others is lost.
+        # Without this, the processes that end last complain about the lost connection.
         self._hvd.shutdown()
         _start.cache_clear()
         _process_set.cache_clear()
 
     def peer_lost(self, error: BaseException) -> bool:
-        # Messages of Horovod, or of Gloo for a broken connection; as UnknownError or Horovod's own exception.
+        # Messages of Horovod, or of Gloo for a broken connection; raised as UnknownError or Horovod's own exception.
         words = "Horovod has", "gloo/", "Process set does not exist"
         return super().peer_lost(error) or any(w in str(error) for w in words)
 
@@ -127,7 +127,7 @@ class Horovod(Replicas):
     def _group(self, groups: Groups | None = None) -> _Group:
         groups = [list(g) for g in groups] if groups is not None else [list(range(self.num_replicas))]
         places = list(placement(groups, self.num_replicas))
-        # All processes register all sets, in one order; each then uses its own.
+        # All processes register all process sets in the same order; each then uses its own.
         sets = [_process_set(self._hvd, tuple(sorted(g))) for g in groups]
         positions = tf.gather(tf.constant([p for _, p in places]), self.replica_id())
         number = places[self.process_index][0]
@@ -155,17 +155,17 @@ class Horovod(Replicas):
 
 
 class _Group:
-    """Collectives of one group of processes; the tensor `position` is this process's place in `ranks`."""
+    """Collectives of one group of processes; `position`, a tensor, is this process's place in `ranks`."""
 
     def __init__(self, hvd: Any, ranks: Sequence[int], process_set: Any, position: tf.Tensor):
         self._hvd, self._size, self._set, self._position = hvd, len(ranks), process_set, position
-        # Horovod orders a set by rank. Place in the group -> place in the set, and back.
+        # Horovod orders a process set by rank. These map a place in the group to a place in the set, and back.
         self._places = [sorted(ranks).index(r) for r in ranks]
         self._order = [list(ranks).index(r) for r in sorted(ranks)]
         self._sorted = self._places == list(range(self._size))
 
     def sum(self, x: tf.Tensor) -> tf.Tensor:
-        """Sum over the group; of bfloat16, which Horovod cannot add, in float32."""
+        """Sums over the group; sums bfloat16 in float32, because Horovod cannot add bfloat16."""
         if self._size == 1:
             return tf.identity(x)
         if x.dtype in _SUMMED:
@@ -180,7 +180,7 @@ class _Group:
         return tf.concat(tf.unstack(self._rows(x)), axis)
 
     def scatter(self, x: tf.Tensor, axis: int) -> tf.Tensor:
-        """Reduce-scatter; of bfloat16 by an exchange and a sum in float32, which sends half the bytes."""
+        """Reduce-scatter. For bfloat16, an exchange and a float32 sum, which sends half the bytes."""
         if self._size == 1:
             return tf.identity(x)
         parts = self._parts(x, axis)
@@ -199,10 +199,10 @@ class _Group:
         return self._set_shape(tf.concat([received[i] for i in self._places], axis), x, axis, 1)
 
     def shift(self, x: tf.Tensor, distance: int) -> tf.Tensor:
-        """Shift by an all-to-all in which every process sends to one neighbour at most."""
+        """Shifts by an all-to-all in which every process sends to at most one neighbour."""
         if self._size == 1 or distance == 0:
             return tf.identity(x) if distance == 0 else tf.zeros_like(x)
-        # All zeros where the neighbour lies outside of the group.
+        # All zeros if the neighbour lies outside the group.
         splits = tf.cast(tf.equal(tf.constant(self._order), self._position + distance), tf.int32)
         sent = x[None][: tf.reduce_sum(splits)]
         received = _moved(lambda x: self._hvd.alltoall(x, splits=splits, process_set=self._set)[0], sent)
@@ -225,7 +225,7 @@ class _Group:
 
     @staticmethod
     def _set_shape(y: tf.Tensor, x: tf.Tensor, axis: int, factor: float) -> tf.Tensor:
-        """Restores the static shape of `y`, which Horovod's operations lose."""
+        """Restores the static shape of `y`, which Horovod's operations drop."""
         shape = x.shape.as_list()
         if shape[axis] is not None:
             shape[axis] = round(shape[axis] * factor)
@@ -242,7 +242,7 @@ def _moved(function: Callable, x: tf.Tensor) -> tf.Tensor:
 
 
 def _linear(forward: Callable, backward: Callable) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a collective with the gradient `backward`; Horovod's own gradients average, or multiply by the size."""
+    """Returns a collective with gradient `backward`; Horovod's own gradients average, or multiply by the size."""
 
     def apply(x: tf.Tensor) -> tf.Tensor:
         @tf.custom_gradient
@@ -255,7 +255,7 @@ def _linear(forward: Callable, backward: Callable) -> Callable[[tf.Tensor], tf.T
 
 
 def world_size() -> int:
-    """Returns the number of processes that Horovod has now; starts Horovod, also again after `Horovod.close`."""
+    """Returns Horovod's current number of processes; starts Horovod if needed, even after `Horovod.close`."""
     return _start().size()
 
 
@@ -278,7 +278,7 @@ def _start() -> Any:
 
 @functools.cache
 def _process_set(hvd: Any, ranks: tuple[int, ...]) -> Any:
-    """Returns the process set of `ranks` (the global set for all or one); all processes call it in the same order."""
+    """Returns the process set of `ranks` (the global set for all or one); all processes call it in one order."""
     if len(ranks) == hvd.size() or len(ranks) == 1:
         return hvd.global_process_set
     return hvd.add_process_set(ranks)

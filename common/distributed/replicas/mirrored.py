@@ -1,8 +1,8 @@
 """Backend on MirroredStrategy: N GPUs of one process or, for tests, N logical devices of a CPU.
 
 Collectives are data flow through `merge_call`, not collective kernels. They need no keys, ordering tokens or timeouts,
-take any group and any dtype, and are differentiable (docs/sources.md, tf 1). They cannot stand in control flow inside
-`run`, nor in a compiled function.
+accept any group and any dtype, and are differentiable (docs/sources.md, tf 1). Control flow inside `run` and compiled
+functions cannot contain them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Mirrored(StrategyReplicas):
         return self._collective(_shift(distance), _shift(-distance), groups)(x)
 
     def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> Values:
-        # Joining the tensors gains nothing within a process.
+        # Within a process, joining the tensors gains nothing.
         def merge(strategy: tf.distribute.Strategy, values: list[Any]) -> list[Any]:
             sums = [tf.add_n(strategy.experimental_local_results(v)) for v in values]
             return [
@@ -78,11 +78,11 @@ class Mirrored(StrategyReplicas):
         return tf.nest.map_structure(lambda x: tf.concat(self.local_results(x), 0), value)
 
     def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
-        # Consecutive batches go to consecutive replicas, so that together they see what one replica would.
+        # Consecutive batches go to consecutive replicas, so that together they see one replica's input.
         return self.strategy.distribute_datasets_from_function(lambda _: make(Shard(0, 1)))
 
     def _on_each(self, strategy: tf.distribute.Strategy, values: Values) -> Values:
-        """Returns a copy of value i on replica i's device, for every i."""
+        """Copies each value i to replica i's device."""
         copies = []
         for device, value in zip(strategy.extended.worker_devices, values, strict=True):
             with tf.device(device):
@@ -103,8 +103,8 @@ class Mirrored(StrategyReplicas):
             return tf.distribute.get_replica_context().merge_call(merge, args=(x,))
 
         def collective(x: tf.Tensor) -> tf.Tensor:
-            # Not tf.custom_gradient: it searches the graph behind the values of all replicas for variables, which takes
-            # minutes for a ResNet and finds none.
+            # Not tf.custom_gradient: it searches the graph behind all replicas' values for variables. For a ResNet
+            # that takes minutes, and it finds none.
             x = tf.convert_to_tensor(x)
             with record.stop_recording():
                 y = merged(forward, x)
@@ -117,7 +117,7 @@ class Mirrored(StrategyReplicas):
 def _logical_cpus(count: int) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     if tf.config.get_logical_device_configuration(cpu) is None and count > 1:
-        with suppress(RuntimeError):  # TensorFlow has started; its devices are counted below.
+        with suppress(RuntimeError):  # TensorFlow has started; the code below counts its devices.
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     have = len(tf.config.list_logical_devices("CPU"))
     if have < count:

@@ -1,8 +1,8 @@
 """Backend on MultiWorkerMirroredStrategy: processes on one host or many, with no software but TensorFlow.
 
 A process has one replica on CPUs, or one per visible GPU. The strategy starts the servers, places variables and makes
-them equal at the start; collectives call TensorFlow's collective kernels directly (`keyed.py`), because the strategy's
-own have no groups.
+them equal at the start. Collectives call TensorFlow's collective kernels directly (`keyed.py`), because the strategy's
+own collectives have no groups.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from common.distributed.replicas.collective_kernels import TIMEOUT_SECONDS, Keye
 from common.distributed.replicas.strategy import StrategyReplicas, assign_in_merge_call
 from common.errors import UserError
 
-# Seconds without a sign of life after which a process counts as lost and the others fail.
+# Seconds without a sign of life after which a process counts as lost; the others then fail.
 HEARTBEAT_SECONDS = 20
 
 _closings = itertools.count()
 
 
 class MultiWorker(StrategyReplicas):
-    """This process's replicas among `num_replicas` of all processes that TF_CONFIG names.
+    """This process's replicas, of `num_replicas` over all processes that TF_CONFIG names.
 
-    Collectives are numbered as they are traced, so every process must trace the same functions in the same order.
-    With several replicas in a process, collectives are called only from traced functions: run eagerly, the first
-    replica would wait for the second, which has not begun. They cannot stand in control flow within `run` either.
+    Collectives are numbered as they are traced, so every process must trace the same functions in the same order. If a
+    process has several replicas, call collectives only from traced functions: run eagerly, the first replica would
+    wait for the second, which has not begun. Control flow within `run` cannot contain collectives either.
 
     Raises:
-      UserError: TF_CONFIG is missing or wrong, names another number of processes, or a process does not come up.
+      UserError: TF_CONFIG is missing or wrong, it names another number of processes, or a process does not come up.
     """
 
     name = "multiworker"
@@ -61,11 +61,11 @@ class MultiWorker(StrategyReplicas):
 
     @staticmethod
     def devices_here() -> int:
-        """Replicas of a process: its GPUs, or one."""
+        """Number of replicas in a process: its GPUs, or one."""
         return len(tf.config.list_physical_devices("GPU")) or 1
 
     def replica_id(self) -> int:
-        """This replica's number, known while tracing because every replica traces a function for itself."""
+        """This replica's number, known while tracing because every replica traces its own function."""
         local = tf.distribute.get_replica_context().replica_id_in_sync_group if self._local > 1 else 0
         return self._first + int(tf.get_static_value(local)) % self._local
 
@@ -110,7 +110,7 @@ class MultiWorker(StrategyReplicas):
 
         def from_earlier(distance: int) -> Callable[[tf.Tensor], tf.Tensor]:
             def function(x: tf.Tensor) -> tf.Tensor:
-                # An all-gather of every replica, also of one without a neighbour: the kernel that sends to one device
+                # Every replica joins an all-gather, even one without a neighbour: the kernel that sends to one device
                 # (CollectiveBcastSendV2) takes no ordering token (docs/sources.md, tf 1).
                 rows = self._collectives.gather(x, group, self.replica_id())
                 source = position - distance
@@ -133,7 +133,7 @@ class MultiWorker(StrategyReplicas):
         )
 
     def _scatter(self, axis: int, group: Sequence[int]) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Reduce-scatter as an exchange and a local sum: a CPU has no kernel for it, and the bytes sent are equal."""
+        """Reduce-scatter as an exchange and a local sum: CPUs have no kernel for it, and the bytes sent are equal."""
 
         def function(x: tf.Tensor) -> tf.Tensor:
             parts = tf.stack(tf.split(x, len(group), axis))
@@ -164,10 +164,10 @@ class MultiWorker(StrategyReplicas):
         )
 
     def close(self) -> None:
-        # Process 0 serves the others' heartbeats and barriers: it leaves last.
+        # Process 0 serves the others' heartbeats and barriers, so it leaves last.
         peers, name = context.context(), f"closed{next(_closings)}"
         peers.wait_at_barrier(name, int(TIMEOUT_SECONDS * 1000))
-        with contextlib.suppress(tf.errors.OpError):  # A process has left already.
+        with contextlib.suppress(tf.errors.OpError):  # A process has already left.
             if not self.main:
                 peers.set_config_key_value(f"{name}/{self.process_index}", "left")
                 return
@@ -186,7 +186,7 @@ class MultiWorker(StrategyReplicas):
     def _between_processes(
         self, value: Any, function: Callable[[list[tf.Tensor], list[int]], tf.Tensor]
     ) -> Any:
-        """Applies `function` to the local values of each tensor of `value`, on the first device of every process."""
+        """Applies `function` to the local values of each tensor in `value`, on every process's first device."""
         leaders = list(range(0, self.num_replicas, self._local))
         self._collectives.register([leaders])
         with tf.device(self.strategy.extended.worker_devices[0]):
@@ -196,7 +196,7 @@ class MultiWorker(StrategyReplicas):
         shard = Shard(self.process_index, self.num_processes)
         if self._local == 1:
             return make(shard)
-        # Consecutive batches go to consecutive replicas, so that together they see what one replica would.
+        # Consecutive batches go to consecutive replicas, so that together they see one replica's input.
         return self.strategy.distribute_datasets_from_function(lambda _: make(shard))
 
 
@@ -229,7 +229,7 @@ def _join(cluster: Cluster) -> tuple[tf.distribute.Strategy, KeyedCollectives]:
         raise UserError(
             f"multiworker: process {cluster.index} could not join the others: {reason}"
         ) from error
-    # Off: a collective per batch that looks for the end of the data set. All processes have equal work.
+    # Turns off a collective per batch that checks for the data set's end. All processes have equal work.
     strategy.extended.experimental_enable_get_next_as_optional = False
     devices = strategy.extended.worker_devices
     number = len(cluster.workers) * len(devices)

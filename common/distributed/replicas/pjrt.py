@@ -1,9 +1,9 @@
-"""Backend on the devices of a PJRT client: what jax reaches, CPUs, GPUs and TPUs, each device one replica.
+"""Backend on a PJRT client's devices: the CPUs, GPUs and TPUs that jax reaches, one replica per device.
 
-TensorFlow traces a step once, as the backend `xla` does, and it becomes StableHLO with the exchanges inside; jax's
-client compiles it and runs it on every device. Each call of `run` is one program. The state lives on the devices: a
-program's new values take the memory of the old ones, and the variables of TensorFlow keep what they were made with.
-`run` returns before the devices have finished; whoever reads a value waits for it.
+TensorFlow traces a step once, as the backend `xla` does, and lowers it to StableHLO with the exchanges inside. jax's
+client compiles that and runs it on every device. Each call of `run` is one program. The state lives on the devices: a
+program's new values take the old values' memory, while TensorFlow's variables keep their initial values. `run` returns
+before the devices have finished; reading a value waits for it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from common.distributed.replicas.pjrt_client import ASKED, processes, start
 from common.distributed.replicas.xla import Xla
 from common.errors import UserError
 
-# What jax says where another process has ended, or no longer answers.
+# jax's messages for a process that has ended or no longer answers.
 _LOST = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|[Gg]loo|Connection (closed|reset)|heartbeat")
-# More than the steps that a block starts before it reads the first of them.
+# How many calls' replaced state to keep: more than the steps that a block starts before it reads the first of them.
 _CALLS_UNDER_WAY = 4
-# Batches that wait on the devices for their step.
+# Batches on the devices that wait for their step.
 _BATCHES_AHEAD = 2
 
 
 class Value:
-    """A tensor of which each replica has its own value, on the devices.
+    """A tensor on the devices, with a separate value for each replica.
 
     Attributes:
-      array: of `pjrt.Placement`.
+      array: an array of `pjrt_program.Placement`.
     """
 
     def __init__(self, array: Any):
@@ -46,7 +46,7 @@ class Value:
 
     @property
     def kind(self) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and type of a replica's value."""
+        """Shape and dtype of a replica's value."""
         return self.array.shape[1:], self.array.dtype
 
     def local(self) -> list[np.ndarray]:
@@ -59,19 +59,19 @@ class Value:
 
 
 class _Held:
-    """A variable's values on the devices; placed there when first asked for, as TensorFlow's variable has them."""
+    """A variable's values on the devices; the first access copies them there from TensorFlow's variable."""
 
     def __init__(
         self, variable: tf.Variable, placement: pjrt_program.Placement, initial: Sequence[Any] | None = None
     ):
         self._placement = placement
         self._variable, self._initial = variable, initial
-        self._pieces: list[Any] | None = None  # Of values that are written, until they are an array again.
+        self._pieces: list[Any] | None = None  # Written values, until they form an array again.
 
-    # A program reads and sets it at every call, of hundreds of variables: a plain attribute, once it is there.
+    # A plain attribute after the first access: every call of a program reads and sets it for hundreds of variables.
     @functools.cached_property
     def array(self) -> Any:
-        """The values, an array of `pjrt.Placement`."""
+        """The values, an array of `pjrt_program.Placement`."""
         if self._pieces is not None:
             pieces, self._pieces = self._pieces, None
             return self._placement.joined(pieces)
@@ -81,16 +81,16 @@ class _Held:
 
     def read(self, index: int) -> np.ndarray:
         """Returns a copy of the value of this process's replica `index`."""
-        # The devices write the next value into this memory.
+        # Copy, because the devices write the next value into this memory.
         return np.array(pjrt_program.pieces(self.array)[index])[0]
 
     def refresh(self) -> None:
-        """Gives TensorFlow's variable the value of this process's first replica."""
+        """Sets TensorFlow's variable to the value of this process's first replica."""
         if "array" in self.__dict__ or self._pieces is not None:
             self._variable.assign(self.read(0))
 
     def write(self, index: int, value: Any) -> None:
-        """Puts a value on the device of this process's replica `index`."""
+        """Writes a value to the device of this process's replica `index`."""
         if self._pieces is None:
             self._pieces = pjrt_program.pieces(self.array)
         shape, dtype = tuple(self._variable.shape), self._variable.dtype.as_numpy_dtype
@@ -102,7 +102,7 @@ class _Held:
 
 
 class Copy:
-    """One replica's copy of a variable, or of what `run` returned; read and, of a variable, written."""
+    """One replica's copy of a variable (readable and writable) or of a result of `run` (read-only)."""
 
     def __init__(self, read: Callable[[], np.ndarray], write: Callable[[Any], None] | None = None):
         self._read, self._write = read, write
@@ -126,7 +126,7 @@ tf.register_tensor_conversion_function(
 
 
 class Pjrt(Xla):
-    """`num_replicas` devices: of this process's PJRT client, or of all processes of the run, equally many of each.
+    """`num_replicas` devices of this process's PJRT client, or of all processes of the run, equally many in each.
 
     Raises:
       UserError: jax is missing, has fewer devices, or already runs with another number of CPU devices; TF_CONFIG is
@@ -140,7 +140,7 @@ class Pjrt(Xla):
         cluster = processes()
         self.process_index, self.num_processes = cluster.index, len(cluster.workers)
         devices = start(num_replicas, cluster)
-        # The devices are jax's: TensorFlow describes the network and reads the data on the CPU.
+        # jax owns the devices; TensorFlow describes the network and reads the data on the CPU.
         if tf.config.list_physical_devices("GPU"):
             tf.config.set_visible_devices([], "GPU")
         super().__init__(num_replicas)
@@ -148,7 +148,7 @@ class Pjrt(Xla):
         self._held: dict[int, _Held] = {}
         self._constants: dict[int, tuple[tf.Tensor, Any]] = {}
         self._programs: dict[tuple, _Program] = {}
-        # Arrays whose memory a program has taken. To drop one waits for that program, so they stay for a few calls.
+        # Arrays whose memory a program has taken. Dropping one waits for that program, so they stay for a few calls.
         self.replaced: collections.deque[list[Any]] = collections.deque(maxlen=_CALLS_UNDER_WAY)
         first = self.process_index * len(self._placement.local)
         numbers = [np.int32(first + i) for i in range(len(self._placement.local))]
@@ -156,7 +156,7 @@ class Pjrt(Xla):
 
     @property
     def platform(self) -> str:
-        """The devices' kind, as their compiler calls it."""
+        """The kind of the devices, in their compiler's words."""
         return self._placement.devices[0].device_kind
 
     def scope(self) -> AbstractContextManager[Any]:
@@ -168,7 +168,7 @@ class Pjrt(Xla):
         return tf.variable_creator_scope(create)
 
     def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        # CPU devices meet for every sum: one for a bucket.
+        # CPU devices synchronize at every sum, so each bucket needs only one.
         if self.platform == "cpu":
             return unflatten(self.all_reduce(flatten(tensors)), tensors)
         return super().sum_bucket(tensors)
@@ -184,13 +184,13 @@ class Pjrt(Xla):
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self, function: Callable, args: tuple = ()) -> Any:
-        """Compiles `function` for all devices, unless it was with arguments of these shapes, and starts it there.
+        """Starts `function` on all devices; compiles it first, unless it was compiled for arguments of these shapes.
 
-        The leaves of `args` are what `dataset` yields, or tensors that are the same on every replica. The function's
-        trace is kept as long as this object lives.
+        The leaves of `args` are what `dataset` yields, or tensors that are the same on every replica. This object
+        keeps the function's trace for its lifetime.
 
         Returns:
-          The structure that the function returned, of `Value`.
+          The structure that the function returned, with `Value` leaves.
         """
         if not tf.executing_eagerly():
             raise UnsupportedError(
@@ -206,11 +206,11 @@ class Pjrt(Xla):
         return program([v.array for v in given])
 
     def _placed(self, value: Any) -> Value:
-        """Returns a tensor or a number, the same on every replica, on the devices."""
+        """Places a tensor or a number, the same on every replica, on the devices."""
         return Value(self._placement.place([np.asarray(value)] * len(self._placement.local)))
 
     def held(self, captured: tf.Tensor) -> _Held:
-        """Returns the state behind what a trace closes over; a constant is placed on the devices."""
+        """Returns the state behind a tensor that a trace closes over; places a constant on the devices."""
         if id(captured) in self._held:
             return self._held[id(captured)]
         if captured.dtype == tf.resource:
@@ -282,9 +282,9 @@ class Pjrt(Xla):
 
 
 class Batches:
-    """A dataset's batches, on the devices: consecutive batches go to consecutive replicas.
+    """A dataset's batches on the devices; consecutive batches go to consecutive replicas.
 
-    A thread reads them and puts them there while the devices work on those before.
+    A thread reads batches and copies them to the devices while the devices work on earlier ones.
     """
 
     def __init__(self, dataset: tf.data.Dataset, placement: pjrt_program.Placement):
@@ -294,12 +294,12 @@ class Batches:
         return ReadAhead(map(self._placed, self._read()), _BATCHES_AHEAD)
 
     def stacks(self, size: int) -> Iterator[tuple[Any, int]]:
-        """Yields the batches of `size` steps together, [size, ...], and of how many steps they are.
+        """Yields the batches of `size` steps together, [size, ...], and the number of steps in them.
 
-        That is fewer in the last stack alone, which repeats its last batch.
+        Only the last stack may hold fewer steps; it is padded with copies of its last batch.
 
         Raises:
-          InvalidArgumentError: batches of one stack have several shapes.
+          InvalidArgumentError: the batches of a stack differ in shape.
         """
         return ReadAhead(self._stacked(size), _BATCHES_AHEAD)
 
@@ -307,7 +307,7 @@ class Batches:
         steps = self._read()
         while found := list(itertools.islice(steps, size)):
             padded = found + [found[-1]] * (size - len(found))
-            # From steps of replicas of leaves to replicas of leaves of steps.
+            # Transpose: from [steps][replicas][leaves] to [replicas][leaves], each leaf stacked over steps.
             try:
                 own = [list(map(np.stack, zip(*b, strict=True))) for b in zip(*padded, strict=True)]
             except ValueError as error:
@@ -316,14 +316,14 @@ class Batches:
             yield self._placed(own), len(found)
 
     def _placed(self, own: Sequence[Sequence[np.ndarray]]) -> Any:
-        """Returns the batches of this process's replicas, each a list of arrays, on the devices."""
+        """Places the batches of this process's replicas, each a list of arrays, on the devices."""
         placed = [Value(self._placement.place(values)) for values in zip(*own, strict=True)]
         return tf.nest.pack_sequence_as(self._dataset.element_spec, placed)
 
     def _read(self) -> Iterator[list[list[np.ndarray]]]:
         """Yields, for each step, the batches of this process's replicas."""
         leaves = tf.nest.flatten(self._dataset.element_spec)
-        # The operation behind `next`, which takes twice as long: it makes the structure that is taken apart here.
+        # The operation behind `next`, which takes twice as long: it builds a structure that this method takes apart.
         fetch = functools.partial(
             tf.raw_ops.IteratorGetNext,
             output_types=[leaf.dtype for leaf in leaves],
@@ -339,7 +339,7 @@ class Batches:
 
 
 class _Program:
-    """A function as every device runs it, with its arguments' shapes."""
+    """A function as every device runs it, compiled for its arguments' shapes."""
 
     def __init__(self, replicas: Pjrt, function: Callable, args: Any):
         compiled = tf.function(lambda args: function(*args), jit_compile=True, autograph=False)
@@ -369,7 +369,7 @@ class _Program:
         return tf.nest.pack_sequence_as(self._returned, [Value(x) for x in results[: self._kept]])
 
     def _check_number(self, replicas: Pjrt, lowered: stablehlo.Lowered, given: int) -> None:
-        """Raises a UserError where XLA has read the replica's number while it compiled."""
+        """Raises a UserError if XLA fixed the replica's number at compile time."""
         number = replicas.held(replicas.number.handle)
         if number not in self._captured:
             return
@@ -382,7 +382,7 @@ class _Program:
 
 
 def _of_all_processes(value: Any) -> np.ndarray:
-    """Returns the values that all processes give, [processes, *shape]; called by every one of them."""
+    """Returns the values of all processes, [processes, *shape]; every process calls it."""
     from jax.experimental import multihost_utils
 
     return np.asarray(multihost_utils.process_allgather(np.asarray(value)))

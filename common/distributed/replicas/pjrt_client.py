@@ -1,4 +1,4 @@
-"""Starts jax's PJRT client: its devices in this process, or those of all processes that TF_CONFIG names."""
+"""Starts jax's PJRT client on the devices of this process, or of all processes that TF_CONFIG names."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from common.distributed.replicas.cluster import START_SECONDS, Cluster, from_env
 from common.errors import UserError
 
 ASKED = "config.replicas=pjrt"
-# Where compiled programs are kept between runs; jax's own variable names another folder.
+# Folder of compiled programs, kept between runs; jax's own variable names another one.
 _CACHE = pathlib.Path("~/.cache/timetotrain/pjrt")
-# Seconds without a sign of life after which a process counts as lost and the others fail.
+# Seconds without a sign of life after which a process counts as lost; the others then fail.
 _HEARTBEAT_SECONDS = 20
 
 
 def processes() -> Cluster:
-    """Returns the processes of this run, a single one where no launcher has started it.
+    """Returns the processes of this run; a single one if no launcher has started it.
 
     Raises:
       UserError: TF_CONFIG is wrong.
@@ -28,7 +28,7 @@ def processes() -> Cluster:
 
 
 def start(count: int, cluster: Cluster) -> list[Any]:
-    """Returns the first `count` of jax's devices, those of process 0 first; of CPUs, as many are made.
+    """Returns the first `count` jax devices, process 0's first; creates as many CPU devices as needed.
 
     Raises:
       UserError: jax is not installed, there are fewer devices, or a process does not come up.
@@ -65,16 +65,16 @@ def start(count: int, cluster: Cluster) -> list[Any]:
 
 
 def _make_cpus(jax: Any, count: int, exactly: bool) -> None:
-    """Has jax make at least so many CPU devices in this process, or exactly so many; it takes GPUs and TPUs first."""
+    """Makes jax create at least (or exactly) `count` CPU devices here; jax uses GPUs and TPUs before CPUs."""
     if jax.config.jax_num_cpu_devices < count or exactly:
         with contextlib.suppress(RuntimeError):  # jax has started; its devices are counted later.
             jax.config.update("jax_num_cpu_devices", count)
 
 
 def _join(jax: Any, cluster: Cluster) -> None:
-    """Connects the processes: each then sees the devices of all. CPUs exchange by Gloo."""
+    """Connects the processes, so that each sees all processes' devices. CPUs exchange through Gloo."""
     if jax.distributed.is_initialized():
-        return  # This process has joined before.
+        return  # This process has already joined.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
         with met(cluster, "pjrt"):
@@ -91,6 +91,6 @@ def _join(jax: Any, cluster: Cluster) -> None:
 
 
 def _keep_programs(jax: Any) -> None:
-    """Has jax keep compiled programs between runs, where nobody has chosen a folder for them."""
+    """Makes jax keep compiled programs between runs, unless a folder for them has been chosen already."""
     if not jax.config.jax_compilation_cache_dir and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(_CACHE.expanduser()))

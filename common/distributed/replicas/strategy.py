@@ -25,7 +25,7 @@ class StrategyReplicas(Replicas):
         return self.strategy.scope()
 
     def model_input(self, shape: Sequence[int], batch_size: int, dtype: tf.DType) -> Any:
-        # In a strategy's scope tf_keras divides the batch by the number of replicas.
+        # Within a strategy's scope, tf_keras divides the batch by the number of replicas.
         return tf_keras.Input(shape, batch_size=batch_size * self.num_replicas, dtype=dtype)
 
     def replica_id(self) -> tf.Tensor | int:

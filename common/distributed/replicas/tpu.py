@@ -1,7 +1,7 @@
 """Backend on TPUStrategy. UNRUN: no TPU was available; tests compare its operations with the other backends'.
 
-XLA compiles the function given to `run`, collectives included, into one program per step; the loop around it is
-TensorFlow's, without Python. One process drives all hosts.
+XLA compiles the function given to `run`, collectives included, into one program per step. The loop around the steps
+runs in TensorFlow, without Python. One process drives all hosts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from common.errors import UserError
 
 
 class Tpu(StrategyReplicas):
-    """`num_replicas` TPU cores, of this TPU VM or of the TPU that the environment variable TPU_NAME names. Unrun.
+    """`num_replicas` TPU cores, of this TPU VM or of the TPU that the variable TPU_NAME names. Unrun.
 
     Raises:
       UserError: there is no TPU, or it has another number of cores.
@@ -48,7 +48,7 @@ class Tpu(StrategyReplicas):
         return tf.identity(x) if len(groups[0]) == 1 else tpu_ops.cross_replica_sum(x, groups)
 
     def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        # An all-to-all of the same part to every replica; it sends as many bytes as an all-gather.
+        # An all-to-all that sends the same part to every replica; it sends as many bytes as an all-gather.
         return self.all_to_all(tf.concat([x] * len(self._groups(groups)[0]), axis), axis, groups)
 
     def reduce_scatter(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
@@ -105,7 +105,7 @@ class Tpu(StrategyReplicas):
 
 
 def _connect(name: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
-    """Returns the resolver of the TPU `name`, "local" or an address, after connecting to it and initialising it."""
+    """Connects to the TPU `name` ("local" or an address), initialises it and returns its resolver."""
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
         if name != "local":

@@ -1,9 +1,9 @@
-"""Backend of XLA's own collectives: one replica's program of N, to export; it never runs in TensorFlow.
+"""Backend of XLA's own collectives: one of N replicas' programs, for export; it never runs in TensorFlow.
 
-A traced step holds all-reduces, all-gathers, reduce-scatters, all-to-alls and permutations over groups of replicas, as
-StableHLO has them. Its lowered form (common/export/) is the program that every one of the N devices of a PJRT client
-runs. The replica's number is a variable, so the program takes it as an argument: the lowering refuses TensorFlow's
-operation for it where it looks for constants.
+A traced step holds StableHLO's collectives over groups of replicas: all-reduce, all-gather, reduce-scatter, all-to-all
+and permutation. Its lowered form (common/export/) is the program that each of a PJRT client's N devices runs. The
+replica's number is a variable, so that the program takes it as an argument: the lowering rejects TensorFlow's own
+replica-number operation where it needs constants.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tensorflow.python.eager import record
 
 from common.distributed.replicas.base import Groups, Replicas, Shard, UnsupportedError, placement
 
-# Version of the operation XlaCallModule whose module is StableHLO without dynamic shapes; TensorFlow 2.20 reads 2 to 10
-# (tensorflow/compiler/tf2xla/kernels/xla_call_module_loader.cc).
+# Version of the operation XlaCallModule that holds StableHLO without dynamic shapes; TensorFlow 2.20 reads versions 2
+# to 10 (tensorflow/compiler/tf2xla/kernels/xla_call_module_loader.cc).
 _MODULE_VERSION = 5
 _ELEMENTS = {
     tf.float64: "f64",
@@ -37,11 +37,11 @@ _ELEMENTS = {
 
 
 class Xla(Replicas):
-    """One of `num_replicas` replicas. Collectives can be traced and lowered, not executed.
+    """One of `num_replicas` replicas. Its collectives can be traced and lowered, not executed.
 
     Attributes:
-      number: scalar int32 variable, this replica's number.
-      own: the variables that `per_replica_variable` made: each replica has its own, differing value.
+      number: this replica's number, a scalar int32 variable.
+      own: the variables that `per_replica_variable` made; their values differ between replicas.
     """
 
     name = "xla"
@@ -71,7 +71,7 @@ class Xla(Replicas):
         return True
 
     def cut(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], size: Sequence[int]) -> tf.Tensor:
-        # tf.slice would fix the replica's number: TensorFlow compiles what its start depends on as constants.
+        # tf.slice would fix the replica's number: TensorFlow compiles everything its start depends on as constants.
         start = tf.stack(begin)
 
         def sliced(x: tf.Tensor) -> tf.Tensor:
@@ -86,7 +86,7 @@ class Xla(Replicas):
         return placed(x, begin, shape)
 
     def random_words(self, state: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
-        # TensorFlow has no operation for StableHLO's algorithm DEFAULT, whose state a TPU takes as two 64-bit numbers.
+        # TensorFlow has no operation for StableHLO's algorithm DEFAULT. A TPU takes its state as two 64-bit numbers.
         words = tf.reshape(tf.stack([tf.cast(word, tf.uint32) for word in state]), [2, 2])
         result = _kind(shape, "ui32")
         operations = (
@@ -103,7 +103,7 @@ class Xla(Replicas):
         return _recorded(sums, sums, x)
 
     def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        # TPU's and GPU's compilers join sums that are ready together, without a copy into a bucket and out of it.
+        # The TPU and GPU compilers fuse sums that are ready together, without copying them into and out of a bucket.
         return [self.all_reduce(x) for x in tensors]
 
     def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
@@ -145,13 +145,13 @@ Collective = Callable[[tf.Tensor], tf.Tensor]
 
 
 def placed(x: tf.Tensor, begin: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
-    """`Replicas.place` where XLA compiles it: there, tf.pad wants constants."""
+    """`Replicas.place` for functions that XLA compiles: there, tf.pad requires constants."""
     whole = gen_xla_ops.xla_dynamic_update_slice(tf.zeros(shape, x.dtype), x, tf.stack(begin))
     return tf.ensure_shape(tf.stop_gradient(whole), shape)
 
 
 def _recorded(forward: Collective, backward: Collective, x: tf.Tensor) -> tf.Tensor:
-    """Returns forward(x), whose gradient is `backward` of the upstream gradient.
+    """Returns forward(x); its gradient is `backward` of the upstream gradient.
 
     Not tf.custom_gradient, which searches the graph behind `x` for variables at every call.
     """
@@ -235,9 +235,9 @@ def _dense(rows: Sequence[Sequence[int]]) -> str:
 
 
 def _called(operation: str, attributes: str, x: tf.Tensor, shape: list[int], adds: bool = False) -> tf.Tensor:
-    """Returns a StableHLO operation of `x`, of the result's `shape`; `adds`: one that sums over replicas.
+    """Returns a StableHLO operation on `x` with a result of `shape`; `adds`: the operation sums over replicas.
 
-    TensorFlow has operations of its own for sums alone, and these take no float64 (gen_xla_ops.xla_all_reduce).
+    TensorFlow has native operations only for sums, and these take no float64 (gen_xla_ops.xla_all_reduce).
     """
     element = _ELEMENTS[x.dtype]
     given, result, scalar = (_kind(sizes, element) for sizes in (x.shape, shape, []))
@@ -255,7 +255,7 @@ def _kind(sizes: Sequence[int], element: str) -> str:
 
 
 def _module(x: tf.Tensor, operations: str, shape: list[int], dtype: tf.DType) -> tf.Tensor:
-    """Returns %y, of `shape` and `dtype`, of StableHLO operations on %x."""
+    """Returns the result %y, of `shape` and `dtype`, of StableHLO operations on %x."""
     given, result = _kind(x.shape, _ELEMENTS[x.dtype]), _kind(shape, _ELEMENTS[dtype])
     text = f"module {{ func.func @main(%x: {given}) -> {result} {{\n{operations}  return %y : {result}\n}} }}"
     y = gen_xla_ops.xla_call_module(

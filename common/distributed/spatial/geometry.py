@@ -1,8 +1,8 @@
 """Computes which rows a replica holds and which it needs under spatial partitioning. TensorFlow-free.
 
-An image of H rows lies on k replicas in parts of R = ceil(H / k) rows: position p holds rows p*R ... p*R + R - 1, of
-which those from H on do not exist. The layout depends on H alone, so that branches of a network always line up, and
-every replica has arrays of one static shape.
+An image of H rows lies on k replicas in parts of R = ceil(H / k) rows: position p holds rows p*R ... p*R + R - 1. Rows
+from H on do not exist. The layout depends only on H, so all branches of a network line up, and every replica has
+arrays of one static shape.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 
 from common.errors import UserError
 
-# "same" and "valid" as in TensorFlow, a number of zeros on every side, or ((top, bottom), (left, right)).
+# "same" and "valid" as in TensorFlow, one number of zeros for all sides, or ((top, bottom), (left, right)).
 Padding = str | int | tuple[tuple[int, int], tuple[int, int]]
 
 
@@ -21,12 +21,12 @@ def rows_of(height: int, partitions: int) -> int:
 
 
 def output_size(size: int, kernel: int, stride: int, before: int, after: int) -> int:
-    """Number of positions of a window of `kernel` on `size` elements padded by `before` and `after`."""
+    """Number of positions of a window of size `kernel` on `size` elements padded by `before` and `after`."""
     return (size + before + after - kernel) // stride + 1
 
 
 def resolve(padding: Padding, height: int, width: int, kernel: int, stride: int) -> tuple:
-    """Returns ((top, bottom), (left, right)) of a padding for an image of that size; "same" is TensorFlow's, uneven."""
+    """Returns a padding as ((top, bottom), (left, right)) for that image size; "same" is TensorFlow's (uneven)."""
     if padding == "valid":
         return (0, 0), (0, 0)
     if padding == "same":
@@ -41,10 +41,10 @@ def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """The rows that position p needs for its output rows: `length` of them, from row p*advance - top on.
+    """The rows that position p needs for its output rows: `length` rows from row p*advance - top on.
 
-    Where `advance` differs from the rows that a replica holds (19 rows to 10 by stride 2), the needed rows drift away
-    from the held ones by `drift` rows per position, and the halo grows accordingly.
+    If `advance` differs from the number of rows that a replica holds (19 rows to 10 by stride 2), the needed rows
+    drift away from the held ones by `drift` rows per position, and the halo grows accordingly.
 
     Attributes:
       height: rows of the whole output.
@@ -52,7 +52,7 @@ class Window:
       advance: input rows between the windows of neighbouring positions.
       top: rows of padding above the image.
       drift: `advance` minus the rows that a replica holds.
-      above, below: rows to fetch from the positions before and after, the most that any position needs.
+      above, below: rows to fetch from the positions before and after; the maximum over all positions.
     """
 
     height: int
@@ -76,7 +76,7 @@ class Window:
         rows, out_rows = rows_of(height, partitions), rows_of(out, partitions)
         length = (out_rows - 1) * stride + kernel
         drift = out_rows * stride - rows
-        # Positions without output rows need nothing; between the first and the last of the others the need is linear.
+        # Positions without output rows need nothing. Over the other positions the need is linear, so the ends decide.
         last = -(-out // out_rows) - 1
         needs = [(top - p * drift, p * drift - top + length - rows) for p in (0, last)]
         above, below = (max(0, *need) for need in zip(*needs))

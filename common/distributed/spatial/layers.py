@@ -1,4 +1,4 @@
-"""tf_keras layers of a network whose images may be partitioned; with one partition they are the stock operations."""
+"""tf_keras layers of a network whose images may be partitioned; with one partition, the stock operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common.distributed.spatial.partition import Spatial
 
 
 class Enter(tf_keras.layers.Layer):
-    """Cuts images [b, H, W, C], equal on the replicas of a group, to this replica's rows."""
+    """Cuts images [b, H, W, C], equal on the group's replicas, to this replica's rows."""
 
     def __init__(self, spatial: Spatial, **kwargs):
         super().__init__(**kwargs)
@@ -60,7 +60,7 @@ class AveragePool(MaxPool):
 
 
 class Upsample(Enter):
-    """Scales a coarse map to the size of a fine one by nearest neighbours; the input is [coarse, fine]."""
+    """Scales a coarse map to a fine map's size by nearest neighbours; the input is [coarse, fine]."""
 
     def call(self, maps: list[tf.Tensor]) -> tf.Tensor:
         return self.spatial.upsample(*maps)

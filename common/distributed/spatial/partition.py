@@ -1,9 +1,9 @@
 """Computes on images whose rows lie on several replicas: halo exchange, convolution, pooling, moments, gradients.
 
-Everything rests on three differentiable collectives of `common.distributed.replicas` (shift, all_gather, all_reduce),
-so that it runs on every backend. Rows that do not exist (300 rows on 8 replicas are 8 x 38) may hold any finite
-number: operations that mix rows mask their *input*, which also stops the gradients of such rows. So layers that work
-pixel by pixel, 1x1 convolutions included, need no change.
+Everything uses three differentiable collectives of `common.distributed.replicas` (shift, all_gather, all_reduce), so
+it runs on every backend. Some rows do not exist: 300 rows on 8 replicas are 8 x 38. Such rows may hold any finite
+number, because operations that mix rows mask their *input*, which also stops those rows' gradients. So layers that
+work pixel by pixel, 1x1 convolutions included, need no change.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from common.errors import UserError
 
 
 class Spatial:
-    """Partitions a network's images by rows; layers call it for operations that need rows of other replicas.
+    """Partitions a network's images by rows; layers call it for operations that need other replicas' rows.
 
-    One object per network: it remembers how many rows the whole image has at each stage. Groups are of `partitions`
+    Use one object per network: it remembers how many rows the whole image has at each stage. A group is `partitions`
     consecutive replicas. With one partition, and on one device, every method is the ordinary operation.
 
-    A loss that comes after `leave_own` is one of a replica's own images. Each of the k replicas of a group computes a
-    loss that comes after `leave` or `global_average`. Its weight is then
-    counted k times as well, so the loss of a step stays the same: a term over GLOBAL is k totals divided by k times the
-    weight; a term over REPLICA is k terms, each divided by the number of replicas (`common.train.task.Over`). The
-    gradients need no correction either, because they are summed over the replicas.
+    A loss after `leave_own` covers a replica's own images. A loss after `leave` or `global_average` is computed by
+    each of the k replicas of a group, so its weight is also counted k times, and the loss of a step stays the same: a
+    term over GLOBAL is k totals divided by k times the weight; a term over REPLICA is k terms, each divided by the
+    number of replicas (`common.train.task.Over`). The gradients need no correction either, because they are summed
+    over the replicas.
 
     Attributes:
       partitions: replicas that share an image.
@@ -37,8 +37,8 @@ class Spatial:
     """
 
     def __init__(self, replicas: Replicas, partitions: int = 1):
-        """Raises UserError where `partitions` does not divide the number of replicas."""
-        # A single device holds whole images, also when common/train/describe.py only counts a network's operations.
+        """Raises UserError if `partitions` does not divide the number of replicas."""
+        # A single device holds whole images, even when common/train/describe.py only counts a network's operations.
         self.partitions = 1 if isinstance(replicas, Single) else partitions
         self.groups = contiguous_groups(replicas.num_replicas, self.partitions)
         self._replicas = replicas
@@ -67,7 +67,7 @@ class Spatial:
     def leave_own(self, x: tf.Tensor) -> tf.Tensor:
         """Returns the whole feature maps of this replica's own images, [ceil(b/k), H, W, C]; see `own_images`.
 
-        A replica sends each of the others its rows of that one's images, a k-th of what `leave` moves.
+        A replica sends each other replica the rows of that replica's images: 1/k of what `leave` moves.
         """
         if self.partitions == 1:
             return x
@@ -80,9 +80,9 @@ class Spatial:
         return tf.reshape(rows, [-1, parts * each, width, channels])[:, :height]
 
     def own_images(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns this replica's share, [ceil(b/k), ...], of `x` [b, ...], which its whole group holds.
+        """Returns this replica's share, [ceil(b/k), ...], of `x` [b, ...]; its whole group holds `x`.
 
-        What follows the partitioned part is then computed once a group. Behind the last image are zeros.
+        The code after the partitioned part then computes each image once per group. Zeros pad the last share.
         """
         if self.partitions == 1:
             return x
@@ -91,14 +91,14 @@ class Spatial:
         return self._replicas.cut(self._filled(x), begin, [own, *x.shape[1:]])
 
     def all_images(self, x: tf.Tensor, count: int) -> tf.Tensor:
-        """Returns the results of all `count` images of the group, [count, ...], from each replica's own."""
+        """Returns the results for all `count` images of the group, [count, ...], from each replica's own results."""
         return x if self.partitions == 1 else self._replicas.all_gather(x, groups=self.groups)[:count]
 
     def _own(self, count: int) -> int:
         return -(-count // self.partitions)
 
     def _filled(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns `x` with as many images as all replicas of the group have places."""
+        """Returns `x` padded with zero images, so that all replicas' shares have the same size."""
         missing = self.partitions * self._own(x.shape[0]) - x.shape[0]
         return tf.pad(x, [[0, missing], *[[0, 0]] * (x.shape.rank - 1)]) if missing else x
 
@@ -111,7 +111,7 @@ class Spatial:
         return self.all_reduce(sums) / (height * x.shape[2])
 
     def height(self, x: tf.Tensor) -> int:
-        """Rows of the whole image of which `x`, [b, R, W, C], is a part.
+        """Returns the height of the whole image; `x`, [b, R, W, C], is a part of it.
 
         Raises:
           UserError: `x` does not come from this object's operations.
@@ -119,7 +119,7 @@ class Spatial:
         return self.height_of(x.shape[1], x.shape[2])
 
     def height_of(self, rows: int, width: int) -> int:
-        """As `height`, from the shape of the part."""
+        """As `height`, given the part's shape."""
         if self.partitions == 1:
             return rows
         if (rows, width) not in self._heights:
@@ -132,21 +132,21 @@ class Spatial:
     # -- operations ------------------------------------------------------------------------------------------
 
     def conv2d(self, x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: Padding) -> tf.Tensor:
-        """Returns this replica's rows of tf.nn.conv2d of the whole image; `kernel` is square, [n, n, C, F]."""
+        """Returns this replica's rows of the whole image's tf.nn.conv2d; `kernel` is square, [n, n, C, F]."""
         if self.partitions == 1 and isinstance(padding, str):
             return tf.nn.conv2d(x, kernel, stride, padding.upper())
         return tf.nn.conv2d(self.window(x, kernel.shape[0], stride, padding), kernel, stride, "VALID")
 
     def max_pool(self, x: tf.Tensor, size: int, stride: int, padding: Padding) -> tf.Tensor:
-        """Maximum of each window over its elements inside the image."""
+        """Takes the maximum of each window over its elements inside the image."""
         if self.partitions == 1 and isinstance(padding, str):
             return tf.nn.max_pool2d(x, size, stride, padding.upper())
         y = tf.nn.max_pool2d(self.window(x, size, stride, padding, x.dtype.min), size, stride, "VALID")
-        # Windows outside the image hold the smallest number of the dtype, which must not enter other operations.
+        # Windows outside the image hold the dtype's smallest number, which must not enter other operations.
         return self._real(y)
 
     def avg_pool(self, x: tf.Tensor, size: int, stride: int, padding: Padding) -> tf.Tensor:
-        """Mean of each window: "same" counts only elements inside the image, explicit padding counts its zeros, too."""
+        """Takes each window's mean: "same" counts only elements inside the image, explicit padding also its zeros."""
         if self.partitions == 1 and isinstance(padding, str):
             return tf.nn.avg_pool2d(x, size, stride, padding.upper())
         y = tf.nn.avg_pool2d(self.window(x, size, stride, padding), size, stride, "VALID")
@@ -162,8 +162,9 @@ class Spatial:
     def upsample(self, x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
         """Repeats every cell of `x` in both directions, cuts it to the size of `like`; returns this replica's rows.
 
-        These may come from coarse rows that an earlier replica holds: 26 rows on four replicas are 4 x 7, 52 are 4 x
-        13, so the second replica's fine rows 13 to 25 start from coarse row 6, which the first replica holds.
+        An earlier replica may hold the coarse rows that these need. For example, on four replicas 26 rows are 4 x 7,
+        and 52 rows are 4 x 13. The second replica's fine rows 13 to 25 start from coarse row 6, which the first
+        replica holds.
 
         Args:
           x: [b, R, W, C], this replica's rows of a map of half the size of `like`, rounded up.
@@ -179,7 +180,7 @@ class Spatial:
         held = tf.concat([*self._above(x, above), x], axis=1)
         position = self.position()
         needed = (position * rows + np.arange(rows)) // 2 - position * coarse + above
-        # Rows that do not exist may index past the end.
+        # The indices of rows that do not exist may lie past the end.
         limit = held.shape[1] - 1
         needed = (
             np.clip(needed, 0, limit) if isinstance(position, int) else tf.clip_by_value(needed, 0, limit)
@@ -196,7 +197,7 @@ class Spatial:
           fill: value of elements outside the image.
 
         Returns:
-          [b, n, m, C], rows of other replicas and padding included.
+          [b, n, m, C], with the needed rows of other replicas and the padding.
         """
         height, width = self.height(x), x.shape[2]
         (top, bottom), (left, right) = resolve(padding, height, width, size, stride)
@@ -212,7 +213,7 @@ class Spatial:
         return _pad(needed, (0, 0), (left, right), fill)
 
     def output_rows(self, rows: int, width: int, size: int, stride: int, padding: Padding) -> int:
-        """Number of output rows on a replica of an operation on its `rows` x `width` part of an image."""
+        """Number of output rows on a replica whose part of the image is `rows` x `width`."""
         height = self.height_of(rows, width)
         (top, bottom), _ = resolve(padding, height, width, size, stride)
         return rows_of(output_size(height, size, stride, top, bottom), self.partitions)
@@ -221,8 +222,8 @@ class Spatial:
         """Means over this replica's part of each of `virtual` groups of images, for batch norm.
 
         Returns:
-          (means [2, G, C] of `x` and of its squares, this replica's fraction of the image's rows). Without rows of the
-          image on this replica the means are 0.
+          (means [2, G, C] of `x` and of its squares, this replica's fraction of the image's rows). If this replica has
+          no rows of the image, the means are 0.
         """
         height, rows, channels = self.height(x), x.shape[1], x.shape[-1]
         here = _clip(height - self.position() * rows, 0, rows)
@@ -235,7 +236,7 @@ class Spatial:
     # -- parts -----------------------------------------------------------------------------------------------
 
     def _remember(self, height: int, width: int) -> int:
-        """Returns a replica's rows of an image of that size, and remembers its height for parts of that shape."""
+        """Remembers the height of an image of that size for parts of that shape; returns a replica's number of rows."""
         rows = rows_of(height, self.partitions)
         known = self._heights.setdefault((rows, width), height)
         if known != height:
@@ -246,7 +247,7 @@ class Spatial:
         return rows
 
     def position(self) -> int | tf.Tensor:
-        """This replica's place in its group; an int wherever the backend knows it while tracing."""
+        """This replica's position in its group; an int if the backend knows it while tracing."""
         if building():
             return 0
         replica = self._replicas.replica_id()
@@ -258,9 +259,9 @@ class Spatial:
         if count == x.shape[1]:
             return x
         if isinstance(start, int):
-            # Replicas that run eagerly get another one's shape in this slice's gradient unless an operation follows it.
+            # Run eagerly, this slice's gradient takes another replica's shape unless an operation follows it.
             return tf.ensure_shape(x[:, start : start + count], [x.shape[0], count, *x.shape[2:]])
-        # The batch may be of unknown size, while a network is built.
+        # The batch size may be unknown while a network is built.
         if x.shape[0] is None:
             return tf.ensure_shape(x[:, start : start + count], [None, count, *x.shape[2:]])
         return self._replicas.cut(x, [0, start, 0, 0], [x.shape[0], count, *x.shape[2:]])
@@ -270,7 +271,7 @@ class Spatial:
         start = (
             window.above - window.top + position * window.drift if window.drift else window.above - window.top
         )
-        # Positions without output rows may index past the end; their result is never used.
+        # Positions without output rows may index past the end; nothing uses their result.
         return _clip(start, 0, held - window.length)
 
     def _above(self, x: tf.Tensor, count: int) -> list[tf.Tensor]:
@@ -286,7 +287,7 @@ class Spatial:
         return [self._from(x[:, : min(count - rows * (hop - 1), rows)], -hop) for hop in hops]
 
     def _from(self, x: tf.Tensor, distance: int) -> tf.Tensor:
-        """`x` of the replica `distance` places earlier; zeros where there is none."""
+        """The `x` of the replica `distance` places earlier; zeros if there is none."""
         if building() or abs(distance) >= self.partitions:
             return tf.zeros_like(x)
         return self._replicas.shift(x, distance, self.groups)
@@ -299,7 +300,7 @@ class Spatial:
         return _masked(x, self.position() * x.shape[1], height, 0.0)
 
     def all_reduce(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns the sum of `x` over the group, or `x` while a network is being built."""
+        """Returns the sum of `x` over the group; `x` itself while a network is being built."""
         return x if building() else self._replicas.all_reduce(x, self.groups)
 
 
@@ -310,7 +311,7 @@ WHOLE_IMAGES = Spatial(Single())
 def _twice(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
     """Repeats each cell: [b, H, W, C] -> [b, 2H, 2W, C].
 
-    The gradient is a pooling: on a CPU it takes a sixth of the time of the sums behind `tf.repeat`.
+    The gradient is a pooling; on a CPU it takes a sixth of the time of `tf.repeat`'s gradient.
     """
     _, height, width, channels = x.shape
     tiled = tf.tile(x[:, :, None, :, None], [1, 1, 2, 1, 2, 1])
@@ -322,7 +323,7 @@ def _twice(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
 
 
 def _masked(x: tf.Tensor, first: int | tf.Tensor, height: int, fill: float) -> tf.Tensor:
-    """`x`, whose rows are first, first + 1, ... of an image, with `fill` in those outside [0, height)."""
+    """Fills the rows of `x` outside [0, height); `x` holds rows first, first + 1, ... of an image."""
     rows = first + np.arange(x.shape[1])
     inside = (rows >= 0) & (rows < height)
     if isinstance(inside, np.ndarray) and inside.all():
@@ -337,7 +338,7 @@ def _pad(x: tf.Tensor, rows: tuple[int, int], columns: tuple[int, int], fill: fl
 
 
 def _inside(positions: int, size: int, kernel: int, stride: int, before: int) -> np.ndarray:
-    """Number of elements of each window inside [0, size); 1 for windows that are all outside."""
+    """Number of elements of each window inside [0, size); 1 for windows entirely outside."""
     first = np.arange(positions) * stride - before
     return np.maximum(np.minimum(first + kernel, size) - np.maximum(first, 0), 1)
 

@@ -1,4 +1,4 @@
-"""Gives all replicas of a group that shares images the same batches, and counts their results once."""
+"""Gives all replicas that share images the same batches, and counts their results once."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ MakeDataset = Callable[[Shard], tf.data.Dataset]
 def shared_input(make: MakeDataset, partitions: int, replicas: Replicas) -> MakeDataset:
     """Wraps `make`, for `Replicas.dataset`, so that groups of `partitions` consecutive replicas share each batch.
 
-    A group that spans processes reads one shard in each of them; inside a process every batch is repeated for each
-    replica that the group has there.
+    If a group spans processes, each of them reads the same shard. Within a process, every batch is repeated for each
+    of the group's replicas there.
 
     Args:
       make: (shard) -> the batches of that shard's groups in turn.
       partitions: replicas of a group.
-      replicas: the backend, which calls the result with the shard of its process.
+      replicas: the backend; it calls the result with its process's shard.
 
     Raises:
-      UserError: the size of a group neither divides nor is a multiple of the replicas of a process.
+      UserError: the group size neither divides nor is a multiple of the replicas of a process.
     """
     here = replicas.num_replicas // replicas.num_processes
     if here % partitions and partitions % here:
@@ -44,16 +44,16 @@ def shared_input(make: MakeDataset, partitions: int, replicas: Replicas) -> Make
 
 
 def _repeated(batch: tuple, copies: int) -> tf.data.Dataset:
-    """Repeats a batch, which arrives as one argument, or as several if its structure is a tuple."""
+    """Repeats a batch; it arrives as one argument, or as several if its structure is a tuple."""
     return tf.data.Dataset.from_tensors(batch[0] if len(batch) == 1 else batch).repeat(copies)
 
 
 def counted_once(
     gathered: Mapping[str, tf.Tensor], num_groups: int, partitions: int
 ) -> Mapping[str, tf.Tensor]:
-    """Removes copies from what `Replicas.gather` returned: [num_groups * partitions * b, ...] -> [num_groups * b, ...].
+    """Removes copies from a result of `Replicas.gather`: [num_groups * partitions * b, ...] -> [num_groups * b, ...].
 
-    The replicas of a group hold equal arrays; those of the first replica are kept.
+    The replicas of a group hold equal arrays; only the first replica's arrays are kept.
     """
     if partitions == 1:
         return gathered
