@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
       UserError: from the report or the page.
     """
-    # A terminal that cannot show a character shows its escape.
+    # A terminal that cannot show a character shows an escape instead.
     sys.stdout.reconfigure(errors="backslashreplace")
     if options.serve or options.follow:
         options.result = options.path
