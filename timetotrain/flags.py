@@ -108,7 +108,7 @@ def paths(table: type) -> dict[str, str]:
 def words(table: Any, names: Iterable[str], always: Sequence[str] = ()) -> list[str]:
     """Returns the flags `names` of a table as command-line words.
 
-    Flags in `always` come first and always appear; the others appear only if they differ from their defaults.
+    Flags in `always` come first and appear unless None; the others appear only if they differ from their defaults.
     """
     defaults = {field.name: field.default for field in dataclasses.fields(table)}
     given = [name for name in names if name not in always and getattr(table, name) != defaults[name]]

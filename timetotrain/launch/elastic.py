@@ -22,7 +22,7 @@ class Membership:
     """The remaining processes of a run on one host, by their initial rank."""
 
     def __init__(self, ranks: Sequence[plan.Rank], least: int, reset: Callable[[Sequence[plan.Rank]], None]):
-        """`reset` prepares the rendezvous server for a new set of ranks; a run needs at least `least` processes."""
+        """`reset` clears the rendezvous server for a new set of ranks; a run needs at least `least` processes."""
         self._least, self._reset = least, reset
         self._now = {rank.rank: rank for rank in ranks}
         self._asked: set[int] = set()
@@ -33,7 +33,7 @@ class Membership:
         return len(self._now)
 
     def lose(self, rank: int) -> bool:
-        """Removes `rank`; returns whether the run can continue without it (rank 0 keeps log and checkpoints)."""
+        """If the run can continue without `rank`, removes it and returns True; rank 0 keeps log and checkpoints."""
         with self._changed:
             if rank == 0 or rank not in self._now or len(self._now) <= self._least:
                 return False
