@@ -1,4 +1,4 @@
-"""`timetotrain report PATH`: the report of logs; with --follow or --serve, the page of a run that goes on."""
+"""`timetotrain report PATH`: reports on logs; with --follow or --serve, shows the page of a run in progress."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def loop_products(program: Program) -> dict[str, int]:
 
 
 def shared_branches(program: Program) -> list[int]:
-    """The number of cases of each conditional with more than two cases, of which a replica runs one."""
+    """The number of cases of each conditional that has more than two; a replica runs one case."""
     counts = []
     for instructions in program.computations.values():
         for one in instructions:

@@ -24,7 +24,7 @@ STORAGE = {"tpu-v3": 144e9 / 4 / (72 + 41), "v100": 2e9}
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """Seconds to prepare a global batch (`step`), and by which the first epoch is longer than later ones."""
+    """Seconds to prepare a global batch (`step`), and the first epoch's extra seconds compared with later epochs."""
 
     step: float
     first_epoch: float

@@ -68,7 +68,7 @@ class BenchmarkFlags(RunOptions, Trained):
       describe: print model, sizes and hyperparameters as JSON; needs no data.
       dry_run: build, compile and take one step on synthetic data.
       export: write one replica's steps as StableHLO into this folder; needs no data.
-      export_reference: what computes the exported step's first losses; uncompiled is several times as fast on a CPU.
+      export_reference: how to compute the exported step's first losses; uncompiled is several times as fast on a CPU.
       export_programs: which steps to export: both, train, eval, or a single one by name, such as train-2.
       export_values: without: omit first values and losses; the programs can be compiled but not replayed.
     """

@@ -3,7 +3,7 @@
 Each file holds `[[fault]]` tables:
 
   name = "lars-momentum-form"
-  why = "the pods paper, figures 5 and 6"      # what a test should know better
+  why = "the pods paper, figures 5 and 6"      # why the original is right
   file = "common/optim/optimizers.py"
   old = '''text that occurs once in the file'''
   new = '''replacement'''
