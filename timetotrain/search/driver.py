@@ -206,7 +206,7 @@ class Search:
         )
 
     def _left_behind(self) -> bool:
-        """Whether any open trial belongs to a dead search; for a trial without an owner, this shows only after a while."""
+        """Whether any open trial belongs to a dead search; without an owner, this shows only after a while."""
         running = [t for t in self.study.get_trials(deepcopy=False) if t.state == TrialState.RUNNING]
         return any("owner" not in trial.user_attrs or _ownerless(trial) for trial in running)
 
