@@ -1,7 +1,6 @@
-"""Loads system descriptions: the 33 fields that MLPerf requires of every machine, for the machines listed here.
+"""Loads system descriptions: the 33 fields that MLPerf requires for every machine, for the machines listed here.
 
-`load(name)` reads one of the JSON files beside this module; `load("local")` describes the present machine.
-Free of TensorFlow.
+`load(name)` reads a JSON file beside this module; `load("local")` describes the current machine. TensorFlow-free.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from systems.detection import detect
 
 __all__ = ["LOCAL", "detect", "load", "names", "read", "size"]
 
-LOCAL = "local"  # the present machine: detected on request, never read from a file
+LOCAL = "local"  # the current machine: detected on request, never read from a file
 _HERE = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """The names of all described systems, by family and size, then `local`."""
+    """Names of all described systems, by family and size, then `local`."""
     return [*sorted((path.stem for path in _HERE.glob("*.json")), key=_natural), LOCAL]
 
 
 def load(name: str) -> dict[str, str]:
-    """Reads the description of one system: exactly the 33 MLPerf fields, all strings, "" where not known.
+    """Reads one system's description: exactly the 33 MLPerf fields, all strings, "" if unknown.
 
-    Raises UserError when no system has that name.
+    Raises UserError if no system has that name.
     """
     if name == LOCAL:
         return detect()[0]
@@ -42,7 +41,7 @@ def load(name: str) -> dict[str, str]:
 def read(path: Path) -> object:
     """Reads a description file, which may hold any JSON.
 
-    Raises UserError when it is no plain file (a pipe would block), cannot be read or is not JSON.
+    Raises UserError if it is not a plain file (a pipe would block), cannot be read or is not JSON.
     """
     try:
         if path.exists() and not path.is_file():
@@ -50,14 +49,14 @@ def read(path: Path) -> object:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"{path}: cannot read ({error.strerror}); name a system description file") from None
-    except (ValueError, RecursionError) as error:  # bad JSON or bad UTF-8; nesting without end
+    except (ValueError, RecursionError) as error:  # bad JSON or UTF-8, or too deeply nested
         raise UserError(
             f"{path}: not JSON ({error}); `python -m systems detect` writes a valid file"
         ) from None
 
 
 def size(description: dict[str, str]) -> tuple[int | None, int | None]:
-    """(nodes, accelerators in total) of a description; None where a count is missing or has ten digits or more."""
+    """A description's (nodes, total accelerators); None if a count is missing or has ten digits or more."""
     nodes, per_node = (
         _count(description.get(field)) for field in ("number_of_nodes", "accelerators_per_node")
     )
@@ -70,5 +69,5 @@ def _count(text: object) -> int | None:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """A sort key under which tpu-v3-32 comes before tpu-v3-128."""
+    """Sort key that puts tpu-v3-32 before tpu-v3-128."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

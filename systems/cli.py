@@ -1,4 +1,4 @@
-"""The commands on descriptions of machines: list | show NAME | detect | validate FILE...; callers add others."""
+"""Commands on machine descriptions: list | show NAME | detect | validate FILE...; callers can add others."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from systems.schema import FIELDS, NAMES, validate
 
 
 def main(argv: Sequence[str] | None = None, others: Iterable[Callable[[Any], None]] = ()) -> int:
-    """Returns 0 on success, 1 when `validate` finds faults, 2 for wrong usage or unreadable input, 130 for Ctrl-C.
+    """Returns 0 on success, 1 if `validate` finds faults, 2 for wrong usage or unreadable input, 130 after Ctrl-C.
 
-    Each of `others` adds a command to the parser's commands; its `run` takes the arguments and returns the status.
+    Each of `others` adds a command to the parser; the command's `run` takes the arguments and returns the status.
     """
     args = parser(others).parse_args(argv)
-    # A terminal that cannot show a character shows its escape.
+    # A terminal that cannot show a character shows an escape instead.
     sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = args.run(args)
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None, others: Iterable[Callable[[Any], Non
     except OSError as error:
         place = error.filename or "standard output"
         print(f"{place}: {error.strerror or error}; make it writable or free some space", file=sys.stderr)
-        with contextlib.suppress(OSError):  # Python shall not try again at exit.
+        with contextlib.suppress(OSError):  # Keep Python from retrying at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
     except KeyboardInterrupt:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None, others: Iterable[Callable[[Any], Non
 
 
 def parser(others: Iterable[Callable[[Any], None]] = (), *words: str) -> argparse.ArgumentParser:
-    """Returns the parser of the command line with the commands of `others`, or that of the one command in `words`."""
+    """Returns the parser of all commands, including `others`, or only of the command that `words` name."""
     made = argparse.ArgumentParser(prog="python -m systems", description="MLPerf system descriptions.")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("list", help="all systems with their sizes")

@@ -1,4 +1,4 @@
-"""Fills a system description from the present machine: lscpu, /proc, /sys, nvidia-smi and installed packages."""
+"""Fills in a system description for the current machine: lscpu, /proc, /sys, nvidia-smi, installed packages."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _STACK = (
     "numpy",
     "horovod",
     "mlperf-logging",
-)  # what `other_software_stack` reports, where installed
+)  # reported in `other_software_stack` if installed
 
 
 def detect(root: Path = Path("/")) -> tuple[dict[str, str], list[str]]:
-    """Describes the machine: (the 33 fields, the names of the empty ones that a person must fill).
+    """Describes the machine: (the 33 fields, names of the empty fields that a person must fill in).
 
-    Reads lscpu, /proc and /sys under `root`, and nvidia-smi where it is installed. A field without a source stays
-    "": nothing is guessed. Never raises for a source that is absent or malformed.
+    Reads lscpu, /proc and /sys under `root`, and nvidia-smi if installed. A field without a source stays "": nothing
+    is guessed. Never raises for an absent or malformed source.
     """
     found = {
         "system_name": platform.node().split(".")[0],
@@ -44,7 +44,7 @@ def detect(root: Path = Path("/")) -> tuple[dict[str, str], list[str]]:
 
 
 def _means_nothing(name: str, description: dict[str, str]) -> bool:
-    """Whether the field may stay empty on this machine, e.g. the accelerator's on a machine without one."""
+    """Whether the field may stay empty here, e.g. an accelerator field on a machine without accelerators."""
     if description["accelerators_per_node"] == "0" and name.startswith("accelerator_"):
         return True
     if description["host_processors_per_node"] == "1" and name == "host_processor_interconnect":
@@ -53,7 +53,7 @@ def _means_nothing(name: str, description: dict[str, str]) -> bool:
 
 
 def parse_lscpu(text: str) -> dict[str, str]:
-    """The host_processor_* fields from the output of `lscpu` (C locale); cores and threads per CPU."""
+    """The host_processor_* fields from `lscpu` output (C locale); cores and threads per CPU."""
     values = dict(re.findall(r"^\s*([^:\n]+?):\s+(.+?)\s*$", text, re.M))
     sockets = _integer(values.get("Socket(s)")) or 1
     cores = _integer(values.get("Core(s) per socket"))
@@ -106,7 +106,7 @@ def _memory(meminfo: str) -> dict[str, str]:
 
 
 def _storage(blocks: Path) -> dict[str, str]:
-    """Disks with a size, by kind; loop, ram and optical devices are not storage."""
+    """Disks with a size, by kind; loop, ram and optical devices do not count as storage."""
     kinds: dict[str, int] = {}
     for disk in _entries(blocks):
         sectors = _integer(_text(disk / "size"))  # always in units of 512 bytes
@@ -133,7 +133,7 @@ def _storage(blocks: Path) -> dict[str, str]:
 
 
 def _network(classes: Path) -> dict[str, str]:
-    """Adapters that are up, with the speed the driver reports (Ethernet: in Mbit/s)."""
+    """Adapters that are up, with the speed that the driver reports (Ethernet: in Mbit/s)."""
     found: dict[str, int] = {}
     for adapter in _entries(classes / "net"):
         speed = _integer(_text(adapter / "speed"))
@@ -161,7 +161,7 @@ def _software(os_release: str) -> dict[str, str]:
 
 
 def _version(package: str) -> str:
-    """Reads the version from the package's metadata: importing TensorFlow would take seconds."""
+    """Reads the version from the package's metadata, since importing TensorFlow would take seconds."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Defines the 33 fields of an MLPerf system description, and validates a given description."""
+"""Defines the 33 fields of an MLPerf system description, and validates descriptions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. `counts`: a whole number in digits; `needed`: a submission may not leave it empty."""
+    """One field. `counts`: an integer written in digits; `needed`: a submission may not leave it empty."""
 
     name: str
     about: str
@@ -17,8 +17,8 @@ class Field:
     needed: bool = False
 
 
-# Names and order: mlcommons/logging `mlperf_logging/system_desc_checker/system_desc_checker.py`
-# (required_fields, equal for all rulesets 0.6.0 to 6.1.0).
+# Names and order: mlcommons/logging `mlperf_logging/system_desc_checker/system_desc_checker.py` (required_fields, the
+# same in all rulesets from 0.6.0 to 6.1.0).
 FIELDS: tuple[Field, ...] = (
     Field("submitter", "organisation that submits", needed=True),
     Field("division", "closed or open", needed=True),
@@ -62,19 +62,19 @@ _SHORT = ("cloud", "onprem", "preview", "research")
 # system_desc_checker.py (availability_options) from 4.0.0.
 _LONG = ("Available on-premise", "Available cloud", "Research, Development, or Internal (RDI)", "Preview")
 
-# Placeholders that submitters forget to replace, seen in published v0.6 and v0.7 descriptions.
+# Placeholders that submitters forget to replace, as seen in published v0.6 and v0.7 descriptions.
 _PLACEHOLDERS = frozenset({"todo", "tbd", "fixme", "xxx", "-", "?", "n/a", "na", "none", "null", "cpuname"})
 _NEVER_PLACEHOLDER = frozenset(
     {"hw_notes", "sw_notes", "accelerator_model_name"}
-)  # "none", "N/A" say something
-# Longer ones are no count, and Python refuses to read very long ones.
+)  # "none" and "N/A" carry information
+# Longer strings are no count, and Python refuses to parse very long ones.
 _COUNT = re.compile(r"[0-9]{1,18}")
-# Forty published v0.7 descriptions give the software stack as an object of versions; the stock tools take it.
+# Forty published v0.7 descriptions give the software stack as an object of versions; the stock tools accept it.
 _MAY_BE_OBJECT = frozenset({"other_software_stack"})
 
 
 def statuses(ruleset: str = "0.7.0") -> tuple[str, ...]:
-    """The words that `status` may have in a round, from the round's ruleset ("0.6.0" ... "6.1.0")."""
+    """The allowed values of `status` in a round, given the round's ruleset ("0.6.0" ... "6.1.0")."""
     major, minor = (int(part) for part in ruleset.split(".")[:2])
     if major >= 4:
         return _LONG
@@ -82,10 +82,10 @@ def statuses(ruleset: str = "0.7.0") -> tuple[str, ...]:
 
 
 def validate(description: object, ruleset: str = "0.7.0", *, submission: bool = True) -> list[str]:
-    """Lists the faults of a description, one sentence each that names the field and the fix; [] when there are none.
+    """Lists a description's faults, one sentence each that names the field and the fix; [] if there are none.
 
-    `submission=False` is for the description of a machine that nobody submits yet: the fields that a
-    submission must fill may be empty.
+    `submission=False` is for a machine that is not being submitted yet: fields that a submission must fill may be
+    empty.
     """
     if not isinstance(description, dict):
         return [f"the description is {_kind(description)}; write one JSON object with the 33 fields"]
@@ -94,7 +94,7 @@ def validate(description: object, ruleset: str = "0.7.0", *, submission: bool = 
 
 
 def errors(description: dict, ruleset: str = "0.7.0", *, submission: bool = True) -> list[str]:
-    """The faults of `validate` without the placeholders, which many published descriptions contain."""
+    """The faults of `validate` without placeholders, which many published descriptions contain."""
     problems = _misnamed(description)
     for field in FIELDS:
         if field.name in description and not _is_placeholder(field, description[field.name]):
@@ -103,7 +103,7 @@ def errors(description: dict, ruleset: str = "0.7.0", *, submission: bool = True
 
 
 def placeholders(description: dict) -> list[str]:
-    """The fields that still hold a placeholder ("TODO", "N/A"), one sentence each."""
+    """Lists fields that still hold a placeholder ("TODO", "N/A"), one sentence each."""
     return [
         f'{field.name}: {description[field.name]!r} is a placeholder; write the value, or "" if it is not known'
         for field in FIELDS

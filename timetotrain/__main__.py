@@ -4,5 +4,5 @@ import sys
 
 from timetotrain.cli import main
 
-if __name__ == "__main__":  # worker processes import this module again
+if __name__ == "__main__":  # Worker processes import this module again.
     sys.exit(main())

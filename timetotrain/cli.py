@@ -1,4 +1,4 @@
-"""The command line `timetotrain VERB ...`, `python -m timetotrain VERB ...` in a checkout. TensorFlow-free.
+"""The command line `timetotrain VERB ...`; `python -m timetotrain VERB ...` in a checkout. TensorFlow-free.
 
 Exit status: what the verb returns; 2 for wrong usage or a part that is not installed.
 """
@@ -21,8 +21,8 @@ from timetotrain.flags import Parser
 from timetotrain.verbs import VERBS, Verb
 
 PROG = "timetotrain"
-# Verbs whose configuration, the reader's own, may name modules in the folder where they start. The others read files of
-# strangers, and find no module there: a folder that was unpacked may hold one.
+# Verbs that read the user's own configuration, which may name modules in the current folder. The other verbs read
+# files from strangers and must not import modules from there: an unpacked archive may contain one.
 _FINDS_OWN = ("run", "search", "study", "launch", "forecast", "completion")
 ALLOW_PLUGINS = "--allow_plugins"
 
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {text}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # The reader (head, less) closed the pipe; Python shall not complain at exit.
+    except BrokenPipeError:  # The reader (head, less) closed the pipe; keep Python quiet at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
@@ -60,7 +60,8 @@ def _main(argv: list[str]) -> int:
     if name not in VERBS:
         raise UserError(f"{name}: no verb of {PROG}{near(name, list(VERBS))}; see {PROG} --help")
     if "" not in sys.path and (name in _FINDS_OWN or ALLOW_PLUGINS in words):
-        # A console script lacks the folder where it starts, `python -m` has it. At the end it hides nothing installed.
+        # `python -m` puts the current folder on the path; a console script does not. Appended last, it hides nothing
+        # installed.
         sys.path.append("")
     status = call(name, words)
     sys.stdout.flush()
@@ -68,10 +69,10 @@ def _main(argv: list[str]) -> int:
 
 
 def call(name: str, words: Sequence[str]) -> int:
-    """Runs the verb `name` with the words behind it; returns the exit status.
+    """Runs the verb `name` with the words that follow it; returns the exit status.
 
     Raises:
-      UserError: the verb, or a package that it needs, is not installed; or what the verb raises.
+      UserError: the verb, or a package it needs, is not installed; also whatever the verb raises.
     """
     verb = VERBS[name]
     module = load(name, verb)
@@ -96,7 +97,7 @@ def parser(name: str) -> argparse.ArgumentParser:
 
 
 def load(name: str, verb: Verb) -> Any:
-    """Imports and returns the module of a verb; raises UserError where it is not part of this installation."""
+    """Imports and returns a verb's module; raises UserError if it is not part of this installation."""
     if verb.module.startswith(PROG + "."):
         module = verb.module
     else:

@@ -1,6 +1,6 @@
-"""`timetotrain completion bash | zsh | fish`: the script that completes verbs, flags, presets and fields.
+"""`timetotrain completion bash | zsh | fish`: prints the script that completes verbs, flags, presets and fields.
 
-shtab writes the script from the parsers of the verbs.
+shtab generates the script from the verbs' parsers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """Returns a parser of every verb, for completion alone; verbs that are not installed are left out."""
+    """Returns a parser of all installed verbs, used only for completion."""
     whole = argparse.ArgumentParser(prog=PROG)
     whole.add_argument("--version", action="store_true", help="print the version")
     verbs = whole.add_subparsers()
@@ -49,7 +49,7 @@ def whole_parser() -> argparse.ArgumentParser:
             _add_benchmarks(verbs.add_parser(name, help=verb.about))
             continue
         with contextlib.suppress(UserError, ModuleNotFoundError):
-            # Its own --help is among the parser's actions.
+            # The parser's actions include its own --help.
             verbs.add_parser(
                 name, help=verb.about, parents=[parser(name)], add_help=False, conflict_handler="resolve"
             )

@@ -1,6 +1,6 @@
-"""Names the extra that a missing package belongs to: one line in place of a traceback. TensorFlow-free.
+"""Replaces a missing package's traceback with one line that names the extra to install. TensorFlow-free.
 
-tests/timetotrain/test_extras.py holds the table to pyproject.toml.
+tests/timetotrain/test_extras.py checks the table against pyproject.toml.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from types import TracebackType
 
-# Extra -> the import names of its packages; "" is what every installation has.
+# Extra -> import names of its packages; "" lists the packages of every installation.
 EXTRAS = {
     "": ("jinja2", "mlperf_logging", "shtab", "yaml"),
     "train": (
@@ -23,11 +23,11 @@ EXTRAS = {
 
 
 def line(error: ModuleNotFoundError, installed: bool) -> str | None:
-    """Returns the line that says what to install, or None where no extra has the missing module.
+    """Returns the line that says what to install; None if no extra contains the missing module.
 
     Args:
       error: what an import raised.
-      installed: whether this is an installed package, not a checkout.
+      installed: whether this is an installed package rather than a checkout.
     """
     missing = (error.name or "").partition(".")[0]
     for extra, names in EXTRAS.items():
@@ -42,7 +42,7 @@ def line(error: ModuleNotFoundError, installed: bool) -> str | None:
 
 
 def explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Is sys.excepthook of `python -m timetotrain.PART`: a missing extra is one line, and the status 2."""
+    """sys.excepthook of `python -m timetotrain.PART`: prints one line for a missing extra and exits with status 2."""
     if isinstance(error, ModuleNotFoundError) and _started_here() and (text := line(error, True)):
         print(f"error: {text}", file=sys.stderr, flush=True)
         sys.exit(2)

@@ -1,7 +1,7 @@
-"""Makes the flags of a command from a frozen dataclass: its parser, its help and its completion. TensorFlow-free.
+"""Builds a command's flags from a frozen dataclass: parser, help and completion. TensorFlow-free.
 
-A field is a flag: its name, type and default, and its meaning under `Attributes:` in the class's docstring. `flag` adds
-choices, bounds, and whether the value is a path.
+Each field is a flag: the field gives name, type and default; `Attributes:` in the class's docstring gives the meaning.
+`flag` adds choices, bounds, and whether the value is a path.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ def flag(default: Any, *, choices: Sequence[str] = (), bounds: Sequence[int] = (
     """Declares a field of a table of flags.
 
     Args:
-      default: its value where the command line does not give it.
-      choices: the values that it may have; empty for any.
-      bounds: the least value, and the largest one where there is one.
-      path: FOLDER or FILE where the value is a path.
+      default: value when the command line does not set the flag.
+      choices: allowed values; empty for any.
+      bounds: the minimum, and optionally the maximum.
+      path: FOLDER or FILE if the value is a path.
     """
     facts = {"choices": tuple(choices), "bounds": tuple(bounds), "path": path}
     return dataclasses.field(default=default, metadata=facts)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are a UserError, with near names for an unknown flag."""
+    """A parser that raises UserError and suggests similar names for an unknown flag."""
 
     def error(self, message: str) -> NoReturn:
         """Raises UserError."""
@@ -45,18 +45,18 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(table: type[F], argv: Sequence[str], program: str) -> tuple[F, list[tuple[str, str]]]:
-    """Parses a command line of flags and of `--config.FIELD=VALUE`.
+    """Parses a command line of flags and `--config.FIELD=VALUE` words.
 
     Args:
       table: the dataclass of the flags.
-      argv: the words. `--flag=value`, `--flag value`, `-flag`, `--noflag` and `--flag=false` are all understood.
+      argv: the words. `--flag=value`, `--flag value`, `-flag`, `--noflag` and `--flag=false` are all accepted.
       program: the command, for messages.
 
     Returns:
-      (the flags, the overrides [(path, value)] of the configuration).
+      (the flags, the configuration overrides [(path, value)]).
 
     Raises:
-      UserError: an unknown flag, or a value that is wrong or missing.
+      UserError: a flag is unknown, or a value is wrong or missing.
     """
     overrides, words = split_overrides(argv)
     parser = Parser(prog=program, add_help=False, allow_abbrev=False)
@@ -80,10 +80,10 @@ def add(
     Args:
       parser: the parser.
       table: the dataclass.
-      choices: {name: values} to complete, of flags whose values depend on more than the table.
+      choices: {name: values} to complete, for flags whose values depend on more than the table.
 
     Returns:
-      {name: what the parser does for it}.
+      {name: the parser's action for it}.
     """
     meanings, kinds = fields.meanings(table), field_types(table)
     added = {}
@@ -94,21 +94,21 @@ def add(
             default=field.default,
             type=_reader(field, kinds[field.name]),
             choices=(choices or {}).get(field.name) or field.metadata.get("choices") or None,
-            help=meanings[field.name].replace("%", "%%"),  # A % would be a format for argparse.
+            help=meanings[field.name].replace("%", "%%"),  # argparse would read % as a format.
             **switch,
         )
     return added
 
 
 def paths(table: type) -> dict[str, str]:
-    """Returns {name: FOLDER or FILE} of the flags whose values are paths."""
+    """Returns {name: FOLDER or FILE} of the flags that take paths."""
     return {f.name: f.metadata["path"] for f in dataclasses.fields(table) if f.metadata.get("path")}
 
 
 def words(table: Any, names: Iterable[str], always: Sequence[str] = ()) -> list[str]:
-    """Returns the flags `names` of a table as words of a command line.
+    """Returns the flags `names` of a table as command-line words.
 
-    Those of `always` come first; others are left out at their defaults.
+    Flags in `always` come first and appear unless None; the others appear only if they differ from their defaults.
     """
     defaults = {field.name: field.default for field in dataclasses.fields(table)}
     given = [name for name in names if name not in always and getattr(table, name) != defaults[name]]

@@ -1,4 +1,4 @@
-"""`timetotrain report PATH`: the report of logs; with --follow or --serve, the page of a run that goes on."""
+"""`timetotrain report PATH`: reports on logs; with --follow or --serve, shows the page of a run in progress."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
       UserError: from the report or the page.
     """
-    # A terminal that cannot show a character shows its escape.
+    # A terminal that cannot show a character shows an escape instead.
     sys.stdout.reconfigure(errors="backslashreplace")
     if options.serve or options.follow:
         options.result = options.path

@@ -1,12 +1,12 @@
-"""Lists the verbs of `timetotrain`, and which module answers each. TensorFlow-free.
+"""Lists the verbs of `timetotrain`, and the module that implements each. TensorFlow-free.
 
-A verb is one of two things:
+A verb's module provides one of two interfaces:
 
-- a module with `add_arguments(parser)` and `run(options) -> int`, which returns the exit status, or
-- a command line of its own: `main(argv) -> int` gets the words behind the verb, and `parser(*words)` returns the
-  parser of the verb, for completion.
+- `add_arguments(parser)` and `run(options) -> int`, which returns the exit status, or
+- a separate command line: `main(argv) -> int` gets the words after the verb, and `parser(*words)` returns the verb's
+  parser, for completion.
 
-A module is imported when its verb is called, and only then.
+A verb's module is imported only when the verb is called.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Verb:
     """One verb.
 
     Attributes:
-      about: what it does, in a line.
-      module: the module, named as in a checkout: "timetotrain.use.data", "timetotrain.search.__main__".
-      words: None where the module has `add_arguments` and `run`; else its `main` gets these words first.
+      about: one line that says what it does.
+      module: the module's name as in a checkout: "timetotrain.use.data", "timetotrain.search.__main__".
+      words: None if the module has `add_arguments` and `run`; otherwise its `main` gets these words first.
     """
 
     about: str

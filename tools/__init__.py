@@ -1,1 +1,1 @@
-"""Maintains the repository: builds Horovod and the documents, and lists the slow tests."""
+"""Maintains the repository: builds Horovod and the documents, runs the tests, and lists the slow ones."""

@@ -1,6 +1,6 @@
-"""Remembers which long tests have passed, so that `make e2e` goes on where it was stopped.
+"""Remembers which long tests have passed, so that `make e2e` continues where it stopped.
 
-The journal's first line names the sources; other sources begin a new one.
+The journal's first line identifies the sources; changed sources start a new journal.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import subprocess
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-SOURCES = "JOURNAL_SOURCES"  # The environment variable by which a run of several parts names the sources of its start.
+SOURCES = (
+    "JOURNAL_SOURCES"  # Environment variable that gives the parts of one run the sources as of its start.
+)
 
-PASSED = "tests have passed before"  # By these words tools/run_tests.py knows that nothing is left.
+PASSED = "tests have passed before"  # tools/run_tests.py looks for these words: nothing is left to run.
 
 
 def sources(root: pathlib.Path = ROOT) -> str:
-    """Identifies the checkout: its commit, and what differs from it."""
+    """Identifies the checkout: its commit and any differences from it."""
 
     def git(*arguments: str) -> bytes:
         return subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=False).stdout
@@ -29,24 +31,24 @@ def sources(root: pathlib.Path = ROOT) -> str:
 
 
 class Journal:
-    """A pytest plugin over one journal file."""
+    """A pytest plugin that uses one journal file."""
 
     def __init__(self, path: pathlib.Path, now: str):
         self.path = path
         self.keeps = True
         lines = path.read_text().splitlines() if path.exists() else []
         self.passed = set(lines[1:]) if lines[:1] == [now] else set()
-        if lines[:1] != [now]:  # A process beside this one may be writing to it.
+        if lines[:1] != [now]:  # A concurrent process may be writing to it.
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(now + "\n")
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Leaves the writing to the process that starts the others, where pytest-xdist shares out the tests."""
+        """If pytest-xdist distributes the tests, lets only the controlling process write."""
         self.keeps = not hasattr(config, "workerinput")
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leaves out the tests that have passed."""
+        """Deselects the tests that have passed."""
         done = [item for item in items if item.nodeid in self.passed]
         if done:
             print(
@@ -57,7 +59,7 @@ class Journal:
             items[:] = [item for item in items if item.nodeid not in self.passed]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Notes a test that has passed."""
+        """Records a test that has passed."""
         if self.keeps and report.when == "call" and report.passed:
             with self.path.open("a") as file:
                 file.write(report.nodeid + "\n")

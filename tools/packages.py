@@ -1,7 +1,7 @@
-"""Prints what extras of pyproject.toml install, one package a word: python tools/packages.py [--alone] EXTRA...
+"""Prints what extras of pyproject.toml install, separated by spaces: python tools/packages.py [--alone] EXTRA...
 
-The project's own dependencies come first, unless --alone leaves them out. The lock file is the constraint that pins
-what these bring along.
+The project's own dependencies come first, unless --alone leaves them out. The lock file, used as a constraint, pins
+the transitive dependencies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 
 
 def packages(extras: list[str], alone: bool = False) -> list[str]:
-    """Returns requirements such as "numpy==2.4.6", each once; `alone`: not the project's own dependencies.
+    """Returns requirements such as "numpy==2.4.6", each once; `alone` omits the project's own dependencies.
 
     Raises:
       SystemExit: pyproject.toml has no such extra.

@@ -2,15 +2,15 @@
 
     python -m tools.published_blocks V0.6 V0.7
 
-V0.6 and V0.7 are folders with `Google/results/<system>/<benchmark>/result_*.txt` of mlcommons/training_results_v0.6
-and _v0.7. Each number is in seconds and the median over the runs of a folder:
+V0.6 and V0.7 are folders with `Google/results/<system>/<benchmark>/result_*.txt` from mlcommons/training_results_v0.6
+and _v0.7. Each number is in seconds, the median over a folder's runs:
 
-- period: from the start of a block to the start of the next, without the first.
-- start: what the first block takes longer than a later one.
-- evaluation: what an evaluation takes beside the blocks. It ends with eval_accuracy. It begins with eval_start; in
-  Mask R-CNN's v0.7 logs with block_stop, since predictions are fetched before eval_start; in SSD's, which log
-  eval_start at a block's start, with the last block's end. ResNet-50 and JAX's Transformer evaluate inside the blocks:
-  empty.
+- period: time from the start of a block to the start of the next; excludes the first block.
+- start: how much longer the first block takes than later ones.
+- evaluation: time of an evaluation outside the blocks. It ends with eval_accuracy and begins with eval_start.
+  Exceptions: in Mask R-CNN's v0.7 logs it begins with block_stop, since predictions are fetched before eval_start; in
+  SSD's logs, which write eval_start at a block's start, it begins with the last block's end. Empty for ResNet-50 and
+  JAX's Transformer, which evaluate inside the blocks.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _BENCHMARKS = ("gnmt", "mask", "maskrcnn", "resnet", "ssd", "transformer")
 # v0.6: ":::MLL 1558642361.1 key: {...}"; v0.7: ":::MLLOG {...}".
 _V06 = re.compile(r":::MLL (\d+\.\d+) (\w+): \{")
 _V07 = re.compile(r":::MLLOG (\{.*)$")
-# Length of a first block in later ones, where it differs: SSD's 3,750 steps of 625 (docs/sources.md, mlperf 1.2), the
-# three epochs of TF2.0's ResNet-50 in blocks of four.
+# Length of a first block relative to later ones, if it differs: SSD's 3,750 steps of 625 (docs/sources.md, mlperf
+# 1.2), the three epochs of TF2.0's ResNet-50 in blocks of four.
 _FIRST = {("v0.6", "ssd"): 6.0, ("v0.7", "tpu-v3-32-TF2.0"): 0.75}
 
 Events = dict[str, list[float]]
 
 
 def rows(folders: dict[str, Path]) -> Iterator[tuple[str, ...]]:
-    """The rows of all TPU systems of the rounds' folders, in order."""
+    """The rows of all TPU systems in the rounds' folders, in order."""
     for name, folder in folders.items():
         place = folder / "Google" / "results"
         if not place.is_dir():
@@ -62,7 +62,7 @@ def _row(when: str, benchmark: str, system: str, logs: list[Path]) -> tuple[str,
 
 
 def _run(when: str, benchmark: str, system: str, events: Events) -> tuple[float, float, float | None]:
-    """Period, start and evaluation of one run."""
+    """One run's period, start and evaluation."""
     blocks = events["block_start"]
     lengths = [after - before for before, after in zip(blocks, blocks[1:])]
     period = median(lengths[1:] or lengths)
@@ -70,9 +70,12 @@ def _run(when: str, benchmark: str, system: str, events: Events) -> tuple[float,
     evaluation = _evaluation(when, benchmark, events)
     first, expected = blocks[1] - events["run_start"][0], length * period
     if (when, benchmark) == ("v0.7", "transformer") and evaluation is not None:
-        first, expected = blocks[0] - events["run_start"][0], period - evaluation  # block_start ends a block.
+        first, expected = (
+            blocks[0] - events["run_start"][0],
+            period - evaluation,
+        )  # block_start also ends a block.
     elif when == "v0.6" and benchmark in ("gnmt", "transformer"):
-        expected -= _decoding(events)  # A period decodes the block before.
+        expected -= _decoding(events)  # A period includes decoding of the previous block.
     return period, max(0.0, first - expected), evaluation
 
 
@@ -88,7 +91,7 @@ def _evaluation(when: str, benchmark: str, events: Events) -> float | None:
 
 
 def _decoding(events: Events) -> float:
-    """Seconds of a beam search on the device: from a block's start to the eval_start after it."""
+    """Seconds of a beam search on the device: from a block's start to the next eval_start."""
     return median(after - before for before, after in zip(events["block_start"][1:], events["eval_start"]))
 
 

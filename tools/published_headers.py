@@ -1,8 +1,8 @@
-"""Writes the headers of the published logs that the presets follow: python -m tools.published_headers V0.6 V0.7
+"""Writes the headers of the published logs that presets follow: python -m tools.published_headers V0.6 V0.7
 
 V0.6 and V0.7 are git directories of mlcommons/training_results_v0.6 and _v0.7. The result,
-tests/pinned/published_headers.json, is a second transcription of the presets' values: it is made from the logs by
-this file alone, and tests/pinned/test_headers.py compares it with what each preset writes into its own log.
+tests/pinned/published_headers.json, is a second transcription of the presets' values: only this file makes it, from
+the logs. tests/pinned/test_headers.py compares it with what each preset writes into its own log.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ GOOGLE_07 = {
     "tpu-v3-1024": ("tpu-v3-1024-TF", ("maskrcnn",)),
     "v100-8": ("gpu-v100-8-TF2.0", ("resnet",)),
 }
-# Nodes of NVIDIA's DGX-2H rows in round v0.7; the log of ResNet's largest, 96, has not been read.
+# Node counts of NVIDIA's DGX-2H rows in round v0.7; the log of ResNet's largest, 96, has not been read.
 NODES = {"resnet": (32,), "ssd": (4, 64), "maskrcnn": (4, 16), "transformer": (10, 60), "gnmt": (16, 64)}
-# Keys that tell what happened or who ran it, not what was set.
+# Keys that tell what happened or who ran it, not which values were set.
 EVENTS = re.compile(
     r"(submission_|cache_clear|init_|run_|block_|epoch_|eval_start|eval_stop|eval_accuracy|seed$|tracked_stats)"
 )
 
-# The flags of a launch that set what a preset holds; the others name machines, folders and modes.
+# Launch flags that set a preset's values; the other flags name machines, folders and modes.
 KEPT = re.compile(
     r"(decode_hparams\.(alpha|beam_size|extra_length|mlperf_threshold)"
     r"|hparams\.(base_learning_rate|batch_size|conv0_space_to_depth|distributed_group_size|eval_batch_size)"
@@ -55,7 +55,7 @@ KEPT = re.compile(
     r"|decay_(factor|interval|start|steps)|warmup_steps|num_(buckets|cores|epochs|examples_per_epoch|shards)"
     r"|stop_threshold|target_bleu|tpu_num_shards|train_steps)"
 )
-# Flags that the log of the same run contradicts; the preset follows the log.
+# Flags that the same run's log contradicts; the preset follows the log.
 CONTRADICTED = {
     "resnet/v100-8": ("iterations_per_loop",),
     "maskrcnn/tpu-v4-16": ("num_epochs",),
@@ -97,7 +97,7 @@ def logs() -> dict[str, tuple[str, str]]:
 
 
 def parsed(line: str) -> tuple[str, object, dict] | None:
-    """(key, value, metadata) of one line of either form: `:::MLL TIME KEY: JSON`, `:::MLLOG JSON`."""
+    """(key, value, metadata) of one line in either form: `:::MLL TIME KEY: JSON`, `:::MLLOG JSON`."""
     if ":::MLLOG" in line:
         record = json.loads(line.partition(":::MLLOG")[2])
         return record["key"], record["value"], record.get("metadata", {})
@@ -115,7 +115,7 @@ def script_of(log: str) -> str:
 
 
 def flags_of(script: str) -> dict[str, str | list[str]]:
-    """{flag: text} of a script's flags; those inside `--hparams=a=1,b=2` as `hparams.a`; no paths, no names."""
+    """{flag: text} of a script's flags, without paths and names; `--hparams=a=1,b=2` gives `hparams.a` and so on."""
     found: dict[str, list[str]] = {}
     for flag, text in re.findall(r"--(\w+)=(\S+)", script):
         parts = [(flag, text)]
@@ -132,13 +132,13 @@ def flags_of(script: str) -> dict[str, str | list[str]]:
 
 
 def show(repository: str, path: str) -> str:
-    """The text of a file at HEAD, '' where there is none."""
+    """The text of a file at HEAD; '' if there is none."""
     command = ["git", "-C", repository, "show", f"HEAD:{path}"]
     return subprocess.run(command, check=False, capture_output=True).stdout.decode("latin-1")
 
 
 def headers(repositories: dict[str, str]) -> dict[str, dict]:
-    """What each preset's log and launch script set.
+    """Returns the values that each preset's log and launch script set.
 
     Args:
       repositories: {round: its git directory}.

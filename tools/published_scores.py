@@ -2,11 +2,11 @@
 
     python -m tools.published_scores FOLDER
 
-FOLDER has a folder for each round (v1.0, ..., v5.1) with the submitters' folders of the repository
-mlcommons/training_results_<round>: `<org>/results/<system>/<benchmark>/result_*.txt` (and scaling.json, where the
-review committee wrote one) and `<org>/systems/<system>.json`. A score is that of compliance/submission/scores.py: the
-olympic mean of the runs that say success and reach the round's target, times the factor in scaling.json. Folders
-without a score, of another division than closed, or without a number of accelerators are left out and counted.
+FOLDER has one folder per round (v1.0, ..., v5.1), with the submitters' folders from the repository
+mlcommons/training_results_<round>: `<org>/results/<system>/<benchmark>/result_*.txt` (and scaling.json, if the review
+committee wrote one) and `<org>/systems/<system>.json`. Scores follow compliance/submission/scores.py: the olympic mean
+of the runs that say success and reach the round's target, times the factor in scaling.json. Folders are left out and
+counted if they have no score, belong to a division other than closed, or lack a number of accelerators.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TARGET = Path(__file__).resolve().parents[1] / "compliance" / "data" / "publishe
 
 
 def rows(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
-    """The rows of all rounds below `root`, in order; `left_out` counts the folders without one, by reason."""
+    """The rows of all rounds below `root`, in order; `left_out` counts, by reason, the folders that give no row."""
     for name in ROUNDS:
         if not (root / name).is_dir():
             raise UserError(f"{root / name}: no such folder; it has the results of training_results_{name}")
@@ -72,7 +72,7 @@ def _unfit(card: ScoreCard, ruleset: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the table and says what was left out."""
+    """Writes the table and reports what was left out."""
     if len(arguments) != 1:
         print(__doc__, file=sys.stderr)
         return 2

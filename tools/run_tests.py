@@ -1,12 +1,12 @@
-"""Runs the tests in parts, each by processes of its own: python -m tools.run_tests [FLAGS] [PYTEST ARGUMENTS]
+"""Runs the tests in parts, each in its own processes: python -m tools.run_tests [FLAGS] [PYTEST ARGUMENTS]
 
-TensorFlow keeps the programs of a process for as long as it lives. Fresh processes give their memory back.
-Arguments that name tests run these alone, in one part.
+TensorFlow keeps a process's compiled programs for as long as the process lives; fresh processes free that memory.
+Arguments that name tests run only these tests, in one part.
 
-    --by-file       every file is a part, and of the tests that are named too; of EACH_TEST's files, every test
-    --slots=N       N parts at a time, at least 1; the output of a part is printed when it ends
+    --by-file       every file is its own part, even if tests are named; each test of EACH_TEST's files is its own part
+    --slots=N       N parts at a time, at least 1; a part's output is printed when it ends
     --reports=DIR   writes a JUnit report of each part into DIR
-    --journal=FILE  pytest's flag of tests/conftest.py: what has passed is left out, until the sources change
+    --journal=FILE  pytest's flag of tests/conftest.py: skips tests that have passed, until the sources change
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from pathlib import Path
 from tools import journal
 
 ROOT = Path(__file__).resolve().parents[1]
-# Folders that share a part; what none of them names is the last part.
+# Folders that share a part; the last part has everything that none of them names.
 PARTS = (
     ("tests/common",),
     ("tests/mnist", "tests/ptb", "tests/lab"),
     ("tests/gnmt", "tests/maskrcnn", "tests/ssd", "tests/transformer"),
     ("tests/resnet", "tests/tsm_kinetics"),
 )
-# Files whose tests are parts of their own, by file: each fills gigabytes with compiled programs.
+# Files whose tests are separate parts, by file: each fills gigabytes with compiled programs.
 EACH_TEST = ("tests/common/export/test_export.py",)
 INTERRUPTED = 2  # Pytest's exit status after Ctrl-C.
-NO_TESTS = 5  # Pytest's exit status where the arguments leave none of a part.
+NO_TESTS = 5  # Pytest's exit status if the arguments leave no test in a part.
 
 
 def parts() -> list[list[str]]:
@@ -46,18 +46,18 @@ def parts() -> list[list[str]]:
 
 
 def names_tests(argument: str) -> bool:
-    """Whether an argument is the path of a test file or folder, or the name of a test in one."""
+    """Whether an argument is a path of a test file or folder, or names a test in one."""
     path = ROOT / argument.partition("::")[0]
     return path.is_relative_to(ROOT / "tests") and path.exists()
 
 
 def parts_by_file(arguments: Sequence[str]) -> list[list[str]]:
-    """The pytest arguments of a part for every file with tests that the arguments select, most tests first.
+    """The pytest arguments of one part per file with selected tests, most tests first.
 
     Raises:
-      SystemExit: all have passed before, as a journal says; or a file cannot be imported, or an argument is wrong.
+      SystemExit: a journal says that all have passed; or a file cannot be imported, or an argument is wrong.
     """
-    # Quiet enough that each test is a line, also beside -vv.
+    # Quiet enough that each test is one line, even with -vv.
     command = [sys.executable, "-m", "pytest", "--collect-only", *arguments, "--verbosity=-1"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if done.returncode not in (0, NO_TESTS):
@@ -79,7 +79,7 @@ def parts_by_file(arguments: Sequence[str]) -> list[list[str]]:
 
 
 def say(line: str) -> None:
-    """Prints a line to stderr at once: parts that run beside each other speak there."""
+    """Prints a line to stderr immediately; parallel parts all write there."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 
@@ -89,8 +89,8 @@ def run_part(place: str, command: Sequence[str], whole: bool) -> int:
 
     Args:
       place: "3 of 42", for the reader.
-      command: what to run.
-      whole: print the output when the part ends, not while it runs.
+      command: the command to run.
+      whole: print the output when the part ends, rather than while it runs.
     """
     name = " ".join(filter(names_tests, command)) or "the tests"
     say(f"part {place}: {name}")
@@ -104,7 +104,7 @@ def run_part(place: str, command: Sequence[str], whole: bool) -> int:
 
 
 def run_parts(commands: Sequence[Sequence[str]], slots: int) -> list[int | None]:
-    """Runs the parts, `slots` of them at a time; None for those that an interruption left out."""
+    """Runs the parts, `slots` at a time; the status is None for parts that an interruption skipped."""
     interrupted = False
 
     def run(number: int) -> int | None:
@@ -120,7 +120,7 @@ def run_parts(commands: Sequence[Sequence[str]], slots: int) -> list[int | None]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs all parts, also after one that fails; returns the first exit status that says so."""
+    """Runs all parts, even after a failure; returns the first failing exit status, if any."""
     ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     ours.add_argument("--by-file", action="store_true")
     ours.add_argument("--slots", type=int, default=1)
@@ -128,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
     flags, arguments = ours.parse_known_args(argv)
     if flags.slots < 1:
         ours.error(f"--slots={flags.slots}: must be at least 1")
-    # Named once for all parts: an edit meanwhile begins no new journal.
+    # Identify the sources once for all parts, so that an edit meanwhile does not start a new journal.
     if any(argument.startswith("--journal=") for argument in argv):
         os.environ.setdefault(journal.SOURCES, journal.sources())
     if flags.by_file:
@@ -153,5 +153,5 @@ def main(argv: Sequence[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:  # The parts have it too, and have printed what they ran.
+    except KeyboardInterrupt:  # The parts receive it too, and have printed what they ran.
         sys.exit(128 + signal.SIGINT)

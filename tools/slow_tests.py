@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-# Seconds of a test file with set-up. The files below this limit take less than two minutes, the time of `make quick`.
+# Limit on a test file's seconds, including set-up. The files below it take less than two minutes in total, the time of
+# `make quick`.
 LIMIT = 4.0
 HEAD = "# Test files that take more than {limit:g} s on two quiet cores; `python -m tools.slow_tests` renews this list."
 
 
 def seconds(reports: Sequence[Path]) -> Counter[str]:
-    """{test file: seconds of its tests} of JUnit reports by pytest."""
+    """{test file: seconds of its tests} from pytest's JUnit reports."""
     found: Counter[str] = Counter()
     for case in (case for report in reports for case in ElementTree.parse(report).iter("testcase")):
         parts = case.attrib["classname"].split(".")

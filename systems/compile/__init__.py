@@ -1,1 +1,1 @@
-"""Compiles a preset's steps for TPUs and GPUs that need not be present, and reports what the compilers say."""
+"""Compiles a preset's steps for absent TPUs and GPUs, and keeps the compilers' reports."""

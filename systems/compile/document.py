@@ -1,4 +1,4 @@
-"""Renders docs/compiled.md from the kept results of the presets that callers list; a test compares them."""
+"""Renders docs/compiled.md from the kept results of the presets that callers pass; a test compares them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ Of the largest program of each benchmark, in seconds of one processor; the expor
 
 
 def render(known: Sequence[series.Preset], results: Path = RESULTS) -> str:
-    """Returns the page on these presets."""
+    """Returns the page about these presets."""
     records = _records(known, results)
     missing = [(r, reason) for r in records if (reason := series.misses(r, results))]
     compiled = {(r["benchmark"], r["system"]) for r in records}
@@ -110,7 +110,7 @@ def render(known: Sequence[series.Preset], results: Path = RESULTS) -> str:
 
 
 def table(known: Sequence[series.Preset], results: Path = RESULTS) -> str:
-    """Returns the tables of these presets, TPUs before GPUs."""
+    """Returns these presets' tables, TPUs before GPUs."""
     records = _records(known, results)
     return "\n\n".join(filter(None, (_tpus(records, results), _gpus(records, results))))
 
@@ -168,7 +168,7 @@ def _gpus(records: list[dict], results: Path) -> str:
 
 
 def _effort(records: list[dict], results: Path) -> str:
-    """The dearest compilation of each benchmark, for TPUs and for GPUs."""
+    """The most expensive compilation of each benchmark, for TPUs and for GPUs."""
     dearest: dict[tuple[str, str], dict] = {}
     for record in records:
         family = "TPU" if record["kind"].startswith("tpu") else "GPU"
@@ -185,14 +185,14 @@ def _effort(records: list[dict], results: Path) -> str:
 
 
 def _wide(kernels: dict) -> str:
-    """The layers whose products have operands of more than 16 bits, in a program where others have 16."""
+    """The layers whose products have operands wider than 16 bits, in a program where other products use 16 bits."""
     if not {"f16", "bf16"} & kernels["matrix_types"].keys():
         return "all"
     return ", ".join(f"{layer} {n}" for layer, n in kernels["wide_matrices"].items()) or "none"
 
 
 def _compiled(records: list[dict], results: Path, *parts: str) -> list[tuple[tuple, dict]]:
-    """The first cells of a row and the report, of each program whose report has one of `parts`."""
+    """Yields (first cells of a row, report) for each program whose report has one of `parts`."""
     found = []
     for record in records:
         for name, report in series.reports(record, results).items():

@@ -1,7 +1,7 @@
-"""Tells an optimised program's costs: time by kind and by layer, collectives, copies, kernels by library.
+"""Extracts an optimised program's costs: time by kind and by layer, collectives, copies, kernels by library.
 
-The TPU compiler writes "estimated_cycles" into most instructions: its scheduler's own estimate. Collectives, custom
-calls and scalar operations have none. A loop's body counts as often as the loop is known to run.
+The TPU compiler writes "estimated_cycles", its scheduler's estimate, into most instructions. Collectives, custom calls
+and scalar operations have none. A loop's body is counted once per iteration if the number is known.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ COPIES = ("copy", "transpose")
 
 
 class Program(hlo_text.Program):
-    """An optimised program: what runs, how often, and what kind of work it is."""
+    """An optimised program: which instructions run, how often, and the kind of work they do."""
 
     def __init__(self, text: str):
         super().__init__(text)
         self.named = {one.name: one for found in self.computations.values() for one in found}
 
     def scheduled(self, name: str = "", times: int = 1) -> Iterator[tuple[Instruction, int]]:
-        """Yields the instructions that run and how often: the entry's, and those of loops and calls inside it."""
+        """Yields (instruction, times it runs) for the entry computation and the loops and calls inside it."""
         for one in self.computations.get(name or self.entry, []):
             yield one, times
             if one.opcode == "while":
@@ -50,7 +50,7 @@ class Program(hlo_text.Program):
             yield from self.scheduled(max(costs, key=costs.__getitem__), times)
 
     def kind(self, one: Instruction) -> str:
-        """ "matrix", "collective", "copy", "loop", "random" or "other": a fusion is what it holds."""
+        """ "matrix", "collective", "copy", "loop", "random" or "other"; a fusion has the kind of its contents."""
         base = one.base
         if base in COLLECTIVES:
             return "collective"
@@ -77,11 +77,11 @@ class Program(hlo_text.Program):
         return "random" if any(name.startswith("rng") for name in inside) else "other"
 
     def fused(self, one: Instruction) -> list[Instruction]:
-        """The instructions that a fusion holds."""
+        """The instructions inside a fusion."""
         return self.computations.get(self.called(one, "calls"), [])
 
     def matrices(self, one: Instruction) -> list[Instruction]:
-        """The convolutions and products of an instruction: itself, or what a fusion holds."""
+        """The convolutions and products of an instruction: itself, or those inside a fusion."""
         if one.opcode == "fusion":
             return [found for i in self.fused(one) for found in self.matrices(i)]
         target = one.attribute(r'custom_call_target="([^"]+)"') if one.opcode == "custom-call" else ""
@@ -89,13 +89,13 @@ class Program(hlo_text.Program):
         return [one] if called or one.opcode in ("convolution", "dot") else []
 
     def operand_type(self, one: Instruction) -> str:
-        """The wider type of the first two operands of a convolution or product, "f16" or another."""
+        """The wider type of a convolution's or product's first two operands, such as "f16"."""
         kinds = [self.named.get(name, one).dtype for name in one.operands[:2]]
         return max(kinds or ["f32"], key=element_bytes)
 
 
 def cycles(program: Program) -> dict:
-    """Estimated cycles of a step: {"total", "by_kind", "by_layer", "loops_of_unknown_length", "without": opcodes}."""
+    """A step's estimated cycles: {"total", "by_kind", "by_layer", "loops_of_unknown_length", "without": opcodes}."""
     by_kind: Counter[str] = Counter()
     by_layer: Counter[str] = Counter()
     without: Counter[str] = Counter()
@@ -120,9 +120,9 @@ def cycles(program: Program) -> dict:
 
 
 def collectives(program: Program) -> list[dict]:
-    """What is exchanged in a step: opcode, groups, replicas in a group, strategy; number and bytes of each such sum.
+    """A step's collectives: opcode, groups, replicas per group, strategy; and the number and bytes of each such sum.
 
-    A permutation also has its "distances", from the replica that sends to the one that receives.
+    A permutation also has "distances", from the sending replica to the receiving one.
     """
     found: dict[tuple, list[int]] = {}
     for one, times in program.scheduled():
@@ -145,7 +145,7 @@ def collectives(program: Program) -> list[dict]:
 
 
 def groups(one: Instruction) -> tuple[int, int]:
-    """(number of groups, replicas in each) of a collective; of a permutation (pairs, 2); (1, 0) is all replicas."""
+    """A collective's (number of groups, replicas per group); (pairs, 2) for a permutation; (1, 0): all replicas."""
     pairs = one.attribute(r"source_target_pairs=\{(\{.*?\})\}")
     if pairs:
         return pairs.count("{"), 2
@@ -160,13 +160,13 @@ def groups(one: Instruction) -> tuple[int, int]:
 
 
 def distances(one: Instruction) -> tuple[int, ...]:
-    """Differences between the replicas that receive and send in a permutation; () of another operation."""
+    """Differences between receiving and sending replicas of a permutation; () for other operations."""
     pairs = re.findall(r"\{(\d+),(\d+)\}", one.attribute(r"source_target_pairs=\{(\{.*?\})\}"))
     return tuple(sorted({int(target) - int(source) for source, target in pairs}))
 
 
 def loop_products(program: Program) -> dict[str, int]:
-    """Convolutions and products in the bodies of loops, by the shape of their result; each counts once."""
+    """Convolutions and products in loop bodies, by result shape; each counts once."""
     found: Counter[str] = Counter()
     bodies = [
         program.called(one, "body")
@@ -183,7 +183,7 @@ def loop_products(program: Program) -> dict[str, int]:
 
 
 def shared_branches(program: Program) -> list[int]:
-    """The number of cases of each conditional of more than two, of which a replica runs one."""
+    """The number of cases of each conditional that has more than two; a replica runs one case."""
     counts = []
     for instructions in program.computations.values():
         for one in instructions:
@@ -194,7 +194,7 @@ def shared_branches(program: Program) -> list[int]:
 
 
 def copies(program: Program) -> dict:
-    """Copies and transpositions that are left: {"count", "bytes", "cycles"}."""
+    """Remaining copies and transpositions: {"count", "bytes", "cycles"}."""
     found = [(one, times) for one, times in program.scheduled() if program.kind(one) == "copy"]
     return {
         "count": sum(times for _, times in found),
@@ -207,9 +207,9 @@ def kernels(program: Program) -> dict:
     """A GPU program's kernels: calls by library, fusions by kind, and convolutions and products by type.
 
     Returns:
-      calls: {library's name: number}. fusions: {kind: number}. matrix_types: {type of the operands: number} of
-      convolutions and products, those inside fusions among them. wide_matrices: {layer, or operation and shape:
-      number} of those whose operands have more than 16 bits.
+      calls: {library name: number}. fusions: {kind: number}. matrix_types: {operand type: number} for convolutions and
+        products, including those inside fusions. wide_matrices: {layer, or operation and shape: number} for those with
+        operands wider than 16 bits.
     """
     calls: Counter[str] = Counter()
     fusions: Counter[str] = Counter()
@@ -234,7 +234,7 @@ def kernels(program: Program) -> dict:
 
 
 def _named(one: Instruction) -> str:
-    """Returns the layer of a convolution or product; where it has none, its operation's name and the result's shape."""
+    """Returns the layer of a convolution or product; without one, the operation's name and the result's shape."""
     if one.layer != "other":
         return one.layer
     shape = "x".join(map(str, one.shape))
@@ -242,7 +242,7 @@ def _named(one: Instruction) -> str:
 
 
 def wide_arithmetic(program: Program) -> dict[str, int]:
-    """Operations on 64-bit numbers that are left, by opcode; a TPU emulates them."""
+    """Remaining operations on 64-bit numbers, by opcode; a TPU emulates them."""
     found: Counter[str] = Counter()
     for instructions in program.computations.values():
         for one in instructions:

@@ -1,9 +1,8 @@
 """Counts what a GPU program launches and moves: kernels, bytes read and written, copies, and each loop's body.
 
-A kernel is an instruction of the schedule that computes or copies; a library's call counts as one, whatever it
-launches. Of an operand that a fusion only slices, the slices count; of a result that is written in place, the part that
-is written.
-Kernels of a loop's body count as often as the loop is known to run.
+A kernel is a scheduled instruction that computes or copies; a library call counts as one kernel, whatever it launches.
+If a fusion only slices an operand, only the slices count. If a result is written in place, only the written part
+counts. Kernels in a loop's body are counted once per iteration if the number is known.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ _SLICES = ("dynamic-slice", "slice", "gather")
 
 
 def launches(program: Program) -> dict[str, Any]:
-    """Returns what one call of a GPU's program launches and moves.
+    """Returns what one call of a GPU program launches and moves.
 
     Returns:
-      kernels, loop_kernels: launched in all, and in loops. bytes_read, bytes_written. copies: {"count", "bytes"} of
-      copies and transpositions. loops: [{"name", "turns" (0: not known), "kernels" of a turn, "kinds": {kind: number}}]
-      of the outermost loops, in order.
+      kernels, loop_kernels: number launched in total, and in loops. bytes_read, bytes_written. copies: {"count",
+        "bytes"} of copies and transpositions. loops: the outermost loops in order, [{"name", "turns" (iterations; 0:
+        unknown), "kernels" per iteration, "kinds": {kind: number}}].
     """
     total = {"kernels": 0, "loop_kernels": 0, "bytes_read": 0, "bytes_written": 0}
     copies = {"count": 0, "bytes": 0}
@@ -65,7 +64,7 @@ def _loop(program: Program, loop: Instruction) -> dict[str, Any]:
 
 
 def is_kernel(one: Instruction) -> bool:
-    """Whether the instruction launches something; of a pair that starts and ends, the start does."""
+    """Whether the instruction launches something; in a start/done pair, the start does."""
     return one.opcode not in (*_FREE, *_CONTROL) and not one.opcode.endswith("-done")
 
 
@@ -85,7 +84,7 @@ def moved(program: Program, one: Instruction) -> tuple[int, int]:
 
 def _moved_by_fusion(body: list[Instruction]) -> tuple[int, int]:
     at, root = {one.name: one for one in body}, body[-1]
-    # The part of each instruction's elements that the results depend on, from the last to the first.
+    # The fraction of each instruction's elements that the results depend on, from the last instruction to the first.
     parts = dict.fromkeys(at, 0.0) | {root.name: 1.0}
     for one in reversed(body):
         for place, name in enumerate(dict.fromkeys(one.operands)):
@@ -97,7 +96,7 @@ def _moved_by_fusion(body: list[Instruction]) -> tuple[int, int]:
 
 
 def _used(user: Instruction, place: int, operand: Instruction) -> float:
-    """The part of an operand's elements that `user` reads."""
+    """The fraction of an operand's elements that `user` reads."""
     if place or user.opcode not in (*_SLICES, "dynamic-update-slice"):
         return 1.0
     if user.opcode == "dynamic-update-slice":
@@ -106,7 +105,7 @@ def _used(user: Instruction, place: int, operand: Instruction) -> float:
 
 
 def _written(one: Instruction, at: dict[str, Instruction]) -> int:
-    """Bytes written of a result: of one in place, the update."""
+    """Bytes written for a result; for an in-place result, the bytes of the update."""
     while one.opcode == "bitcast" and one.operands[0] in at:
         one = at[one.operands[0]]
     if one.opcode == "dynamic-update-slice" and one.operands[1] in at:
@@ -115,7 +114,7 @@ def _written(one: Instruction, at: dict[str, Instruction]) -> int:
 
 
 def _without_workspace(one: Instruction) -> int:
-    """Bytes of the result; of a library's call without its scratch memory, which comes last as bytes."""
+    """Bytes of the result; for a library call without its scratch memory, which comes last in the tuple, as bytes."""
     if one.opcode == "custom-call":
         scratch = re.search(r"u8\[(\d+)\](?:\{0\})?\)$", one.result)
         return one.nbytes - (int(scratch[1]) if scratch else 0)
@@ -123,12 +122,12 @@ def _without_workspace(one: Instruction) -> int:
 
 
 def _bytes(one: Instruction) -> int:
-    """Bytes of a result; of a tuple, of all its parts."""
+    """Bytes of a result; for a tuple, the sum over its parts."""
     return sum(element_bytes(kind) * math.prod(sides) for kind, sides in one.shapes)
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """What `launches` found as lines of a report; loops of the same turns and kernels together."""
+    """Formats `launches`'s result as report lines; loops with equal iterations and kernels share a line."""
     mega = 1e6
     told = [
         f"  launches    {found['kernels']} kernels, {found['loop_kernels']} of them in loops; reads "

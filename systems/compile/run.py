@@ -1,4 +1,4 @@
-"""Exports a preset's steps and has them compiled, each in a process of its own; keeps results by program."""
+"""Exports a preset's steps and compiles them, each in its own process; keeps results by program."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from systems.compile import hlo, launches, store, targets
 from systems.compile.store import RESULTS, name_of
 from systems.compile.targets import Target
 
-# Where `make aot` puts the compilers.
+# `make aot` installs the compilers here.
 COMPILERS = Path(sys.prefix) / "aot"
 _PACKAGE = __package__.partition("systems")[0]  # "timetotrain." in a wheel.
 _NEEDS = {"tpu": "libtpu", "cuda": "jax_plugins"}
-_COMPILERS = {"tpu": "libtpu", "cuda": "jaxlib"}  # The package whose version names a result.
+_COMPILERS = {"tpu": "libtpu", "cuda": "jaxlib"}  # The package whose version is part of a result's name.
 GIGABYTES = 20.0  # A compiler that takes more memory is stopped.
-_SECONDS = 0.5  # Between two looks at its memory.
-_WIDTHS = re.compile(r"\d+$")  # Bits, in the name of a dtype.
+_SECONDS = 0.5  # Time between two memory checks.
+_WIDTHS = re.compile(r"\d+$")  # Bits, in a dtype's name.
 
 
 def compiler_python(platform: str) -> str:
-    """The interpreter that has jax and the platform's compiler: this one.
+    """The interpreter with jax and the platform's compiler: this one.
 
     Raises:
-      UserError: it has no such compiler.
+      UserError: this interpreter has no such compiler.
     """
     if not (find_spec("jax") and (find_spec(_NEEDS[platform]) or (COMPILERS / _NEEDS[platform]).exists())):
         fix = "pip install 'timetotrain[aot]'" if INSTALLED else "run `make aot`"
@@ -52,7 +52,7 @@ def versions(platform: str) -> dict[str, str]:
     """{package: version} of the platform's compiler.
 
     Raises:
-      UserError: it is not installed.
+      UserError: the compiler is not installed.
     """
     command = [compiler_python(platform), "-m", f"{_PACKAGE}systems.compile.worker"]
     done = subprocess.run(
@@ -78,16 +78,16 @@ def export(
     say: Callable[[str], None],
     programs: str = "both",
 ) -> dict:
-    """Writes the steps of one replica into `folder` by the benchmark's own command; returns the manifest.
+    """Exports one replica's steps into `folder` with the benchmark's own command; returns the manifest.
 
     Args:
-      benchmark, system, flags: of the command.
+      benchmark, system, flags: passed to the command.
       folder: new or empty.
       say: prints a line of progress.
       programs: "train", "eval" or "both".
 
     Raises:
-      UserError: the command fails; its last line says why.
+      UserError: the command fails; the message is its last line.
     """
     command = [
         sys.executable,
@@ -112,7 +112,7 @@ def export(
 
 
 def digest_of(artifact: Path) -> str:
-    """Identifies a program: 16 digits of its SHA-256."""
+    """Identifies a program: the first 16 digits of its SHA-256."""
     return hashlib.sha256(artifact.read_bytes()).hexdigest()[:16]
 
 
@@ -126,16 +126,16 @@ def compiled(
     keep: Path | None = None,
     benchmark: str = "",
 ) -> dict[str, Any]:
-    """The compiler's report on one program of an export; taken from `results` where it is there.
+    """Returns the compiler's report on one program of an export, from `results` if it is there.
 
     Args:
-      folder, manifest, program: the export, its manifest and the program's entry there.
-      target: what it is compiled for. A program that exchanges nothing is the same for any number of replicas: it is
+      folder, manifest, program: the export, its manifest, and the program's entry in it.
+      target: what to compile for. A program without collectives is the same for any number of replicas, so it is
         compiled for one.
       say: prints a line of progress.
-      results: where reports are kept, by program, target, replicas and version of the compiler.
-      keep: a folder for the optimised program's text; with it the program is compiled anew.
-      benchmark: whose results the report belongs to; default: what the manifest names, or "other".
+      results: where reports are kept, by program, target, replicas and compiler version.
+      keep: folder for the optimised program's text; if given, the program is always recompiled.
+      benchmark: the benchmark that owns the report; default: the one that the manifest names, or "other".
 
     Returns:
       {"digest", "target", "topology", "replicas", "fits", "memory", "cycles", "collectives", ...}, or with "error".
@@ -178,7 +178,7 @@ def compiled(
 
 
 def _argument_bytes(manifest: dict, program: dict) -> dict[str, int]:
-    """Bytes of the program's arguments by their role: weights, slots, statistics, inputs, ..."""
+    """Bytes of the program's arguments by role: weights, slots, statistics, inputs, ..."""
     roles = {a["name"]: a["role"] for a in (*manifest["state"], *manifest["constants"], *program["inputs"])}
     found: dict[str, int] = {}
     for argument in program["arguments"]:
@@ -215,7 +215,7 @@ def _in_child(artifact: Path, program: dict, target: Target, replicas: int, scra
     if taken > GIGABYTES:
         return {"error": f"the compiler needs more than {GIGABYTES:.0f} GB of memory and was stopped"}
     if not answer.exists():
-        # XLA ends the process where a check of its own fails.
+        # XLA ends the process if one of its own checks fails.
         lines = [line for line in (scratch / "stderr.txt").read_text().splitlines() if line.strip()]
         said = lines[-1] if lines else "no output"
         return {"error": f"the compiler's process ended with {child.returncode}: {said}"[:500]}
@@ -226,7 +226,7 @@ def _in_child(artifact: Path, program: dict, target: Target, replicas: int, scra
 
 
 def _watched(child: subprocess.Popen) -> float:
-    """Waits for the child, which it stops beyond GIGABYTES; returns the largest memory that it saw, in gigabytes."""
+    """Waits for the child, stopping it beyond GIGABYTES; returns the largest memory seen, in gigabytes."""
     most = 0.0
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -241,7 +241,7 @@ def _watched(child: subprocess.Popen) -> float:
 
 
 def _memory(memory: dict[str, int], target: Target) -> dict[str, Any]:
-    # Results that take the place of arguments need no memory of their own.
+    # Results that alias arguments need no memory of their own.
     needed = (
         memory["argument"] + memory["output"] - memory["alias"] + memory["temp"] + memory["generated_code"]
     )

@@ -1,8 +1,7 @@
-"""Compiles the steps of presets for a TPU or GPU, one after another, and keeps which result belongs to which.
+"""Compiles presets' steps for a TPU or GPU, one after another, and records which results belong to which preset.
 
-A preset's record (store.py keeps it) names the results of its programs, and says why the last attempt failed, if it
-did. Presets with the same program share a result. A series that was stopped goes on with the presets that have no
-record.
+A preset's record (kept by store.py) names the results of its programs and, if the last attempt failed, the reason.
+Presets with the same program share a result. A stopped series continues with the presets that have no record.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ Preset = tuple[str, str, str]  # Benchmark, system, kind of device.
 
 
 def is_wanted(name: str, chosen: str) -> bool:
-    """Whether the step `name`, "train" or "train-2", is among those `chosen`: "both", "train", or itself."""
+    """Whether `chosen` ("both", "train", or a step's name) includes the step `name`: "train", or "train-2"."""
     return chosen in ("both", name, name.partition("-")[0])
 
 
 def record_of(benchmark: str, system: str, results: Path = RESULTS) -> dict[str, Any] | None:
-    """Returns a preset's record; None where it was never compiled."""
+    """Returns a preset's record; None if it was never compiled."""
     return store.read(benchmark, results).presets.get(system)
 
 
@@ -43,16 +42,16 @@ def compile_preset(
     """Compiles a preset's programs, writes its record and returns it.
 
     Args:
-      benchmark, system, kind: the preset and its device.
-      program: "train", "eval", "both", or the name of one of several shapes, "train-2".
+      benchmark, system, kind: the preset and its device kind.
+      program: "train", "eval", "both", or the name of a single shape, such as "train-2".
       say: prints a line of progress.
-      results: where results and records are.
-      made: an export of the preset that is there already.
+      results: folder of results and records.
+      made: an existing export of the preset.
 
     Returns:
-      {"benchmark", "system", "kind", "replicas", "programs": {name: name of its result}, "lengths": of the batches that
-      the programs are for, where they have several, "partial": steps of which only some shapes are compiled, "error":
-      why this attempt failed; programs are then those of an earlier one}.
+      {"benchmark", "system", "kind", "replicas", "programs": {name: name of its result}, "lengths": batch lengths of
+        the programs, if there are several, "partial": steps with only some shapes compiled, "error": why this attempt
+        failed (the programs are then those of an earlier attempt)}.
     """
     with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
         try:
@@ -76,7 +75,7 @@ def compile_preset(
 
 
 def lengths(manifest: Mapping[str, Any]) -> list[int]:
-    """The largest length of each shape of a batch in an export, shortest first; [] where there is one shape."""
+    """The maximum length of each batch shape in an export, shortest first; [] if there is only one shape."""
     return list((manifest.get("config") or {}).get("bucket_limits", ()))
 
 
@@ -89,17 +88,18 @@ def keep(
     shapes: Sequence[int] = (),
     results: Path = RESULTS,
 ) -> dict[str, Any]:
-    """Writes the record of a preset of whose programs these are the reports, and returns it.
+    """Writes and returns a preset's record, given the reports on its programs.
 
-    One of several shapes, "train-2", leaves it "partial" until all "train" programs are compiled in one call.
+    Compiling a single shape, such as "train-2", leaves the record "partial" until one call compiles all "train"
+    programs.
 
     Args:
       shapes: `lengths` of the export.
     """
-    # Steps of the other kind may have been compiled before.
+    # Steps of the other kind may have been compiled earlier.
     before = record_of(benchmark, system, results) or {}
     programs = before.get("programs", {}) | {name: store.name_of(report) for name, report in found.items()}
-    # A step without an exchange is compiled for one replica.
+    # A step without collectives is compiled for one replica.
     replicas = max([before.get("replicas", 0), *(report["replicas"] for report in found.values())])
     rest = {"kind": kind, "replicas": replicas, "programs": programs}
     if shapes:
@@ -110,7 +110,7 @@ def keep(
 
 
 def _partial(before: dict[str, Any], program: str) -> set[str]:
-    """Steps, "train" or "eval", of which some shapes alone are compiled, when `program` is added to a record."""
+    """Steps ("train" or "eval") with only some shapes compiled, after `program` is added to a record."""
     partial, (step, _, shape) = set(before.get("partial", ())), program.partition("-")
     if not shape:
         return partial - ({"train", "eval"} if step == "both" else {step})
@@ -130,14 +130,14 @@ def compile_all(
     say: Callable[[str], None],
     results: Path = RESULTS,
 ) -> int:
-    """Compiles every preset that has no record; returns how many have a program that misses.
+    """Compiles every preset that has no record; returns how many presets have a program that misses.
 
-    With `again`, those with a record too: a preset's program follows the code, and only what has changed is compiled.
-    Results that no record names are removed, unless a preset failed before its compilation.
+    `again` includes presets with a record: programs follow the code, so only changed programs are recompiled. At the
+    end, results that no record names are removed, unless a preset failed before its compilation.
     """
     presets = list(presets)
     for kind in {kind for _, _, kind in presets}:
-        run.versions(target(kind, 1).platform)  # A missing compiler is said before the first export.
+        run.versions(target(kind, 1).platform)  # Report a missing compiler before the first export.
     missed, failed = 0, False
     for benchmark, system, kind in presets:
         found = None if again else record_of(benchmark, system, results)
@@ -155,13 +155,13 @@ def compile_all(
 
 
 def reports(record: dict[str, Any], results: Path = RESULTS) -> dict[str, dict]:
-    """Returns {name of a program: its report} of a preset's record."""
+    """Returns {program name: report} for a preset's record."""
     programs = store.read(record["benchmark"], results).programs
     return {name: programs[kept] for name, kept in record.get("programs", {}).items()}
 
 
 def misses(record: dict[str, Any], results: Path = RESULTS) -> str:
-    """Says what the compiler has against a preset; '' where all its programs compile and fit."""
+    """Describes the compiler's objection to a preset; '' if all its programs compile and fit."""
     if "error" in record:
         return record["error"]
     for name, report in reports(record, results).items():

@@ -1,8 +1,8 @@
-"""Keeps what the compilers said: a file of JSON lines for each benchmark, results/BENCHMARK.jsonl.
+"""Stores the compilers' reports: one file of JSON lines per benchmark, results/BENCHMARK.jsonl.
 
-A line is {"preset": record} or {"program": report}. Records stand first, by system; reports follow, by name. So a
-changed result is a changed line. Several processes may write: a writer holds a lock while it reads, adds and replaces
-the file, and a reader sees the file before or after.
+A line is {"preset": record} or {"program": report}. Records come first, ordered by system; reports follow, ordered by
+name. So a changed result is a changed line. Several processes may write: a writer holds a lock while it reads the
+file, adds to it and replaces it, so a reader sees the file either before or after.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PRESET, _PROGRAM = "preset", "program"
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """What is kept of a benchmark; not to be changed, since readers share it.
+    """A benchmark's stored data; must not be modified, since readers share it.
 
     Attributes:
       presets: {system: record}, as series.py writes it.
@@ -35,15 +35,15 @@ class Kept:
 
 
 def name_of(report: Mapping[str, Any]) -> str:
-    """A report's name: the program's digest, the device, the number of replicas and the compiler's version."""
+    """A report's name: program digest, device, number of replicas and compiler version."""
     return "{digest}-{target}-{replicas}-{compiler}".format(**report)
 
 
 def read(benchmark: str, results: Path = RESULTS) -> Kept:
-    """Reads the file of a benchmark; empty where there is none.
+    """Reads a benchmark's file; empty if there is none.
 
     Raises:
-      UserError: a line of the file is not as this module writes it.
+      UserError: a line is not in this module's format.
     """
     place = results / f"{benchmark}.jsonl"
     try:
@@ -69,15 +69,15 @@ def _read(place: Path, *_version: int) -> Kept:
 
 
 def benchmarks(results: Path = RESULTS) -> list[str]:
-    """The benchmarks of which something is kept, by name."""
+    """The benchmarks with stored data, by name."""
     return sorted(place.stem for place in results.glob("*.jsonl"))
 
 
 def put_preset(record: dict[str, Any], results: Path = RESULTS) -> None:
-    """Keeps a preset's record in place of its earlier one; it names its "benchmark" and "system".
+    """Stores a preset's record, replacing an earlier one; the record names its "benchmark" and "system".
 
     Raises:
-      UserError: the folder cannot be written; so do the functions below.
+      UserError: the folder cannot be written; the functions below raise it too.
     """
     system = record["system"]
     _change(
@@ -88,7 +88,7 @@ def put_preset(record: dict[str, Any], results: Path = RESULTS) -> None:
 
 
 def put_program(benchmark: str, report: dict[str, Any], results: Path = RESULTS) -> None:
-    """Keeps the report on a program in place of an earlier one of its name."""
+    """Stores a program's report, replacing an earlier one of the same name."""
     _change(
         benchmark,
         results,
@@ -97,7 +97,7 @@ def put_program(benchmark: str, report: dict[str, Any], results: Path = RESULTS)
 
 
 def prune(results: Path = RESULTS) -> None:
-    """Removes reports that no record names: on programs as they were before a change of the code."""
+    """Removes reports that no record names: reports on programs from before a code change."""
 
     def named(kept: Kept) -> Kept:
         names = {name for record in kept.presets.values() for name in record.get("programs", {}).values()}

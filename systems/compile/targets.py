@@ -1,8 +1,8 @@
-"""Names the compilers' targets: topologies of TPUs, descriptions of GPUs, memory and clock of a core.
+"""Defines the compilers' targets: TPU topologies, GPU descriptions, and a core's memory and clock.
 
-TPU figures are those of Google's public pages on each generation; a core's memory is a chip's divided by its cores.
-GPU descriptions follow the fields of openxla/xla `xla/stream_executor/device_description.proto`, with the figures of
-NVIDIA's data sheets.
+TPU figures come from Google's public page on each generation; a core's memory is the chip's memory divided by its
+cores. GPU descriptions follow the fields of openxla/xla `xla/stream_executor/device_description.proto`, with figures
+from NVIDIA's data sheets.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What a program is compiled for.
+    """What to compile a program for.
 
     Attributes:
-      name: "tpu-v3", "v100", ...: the kind of device.
+      name: the device kind: "tpu-v3", "v100", ...
       platform: "tpu" or "cuda".
       topology: libtpu's name ("v3:32x32"), or XLA:GPU's "processes x hosts x devices" ("1x1x8").
-      devices: devices of the topology, as the compiler counts them.
-      memory: bytes a device has.
-      megahertz: the clock at which estimated cycles count; 0 where it is not known.
-      target_config: text of the GPU's description, '' for a TPU.
-      chip_config: libtpu's name of how a chip's cores are used, '' for a device each.
+      devices: number of devices in the topology, as the compiler counts them.
+      memory: bytes per device.
+      megahertz: clock rate for converting estimated cycles; 0 if unknown.
+      target_config: text of the GPU's description; '' for a TPU.
+      chip_config: libtpu's name for how a chip's cores are used; '' if each core is a device.
     """
 
     name: str
@@ -44,19 +44,19 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class _Tpu:
-    prefix: str  # libtpu's name of the generation.
-    cores: int  # Devices a chip counts as.
-    dimensions: int  # Of the torus.
+    prefix: str  # libtpu's name for the generation.
+    cores: int  # Devices per chip.
+    dimensions: int  # Dimensions of the torus.
     chip_memory: int  # Bytes.
     megahertz: float = 0.0
-    chip_config: str = ""  # libtpu's, where it is not the default.
+    chip_config: str = ""  # libtpu's, if not the default.
 
 
 MEGACORE = "tpu-v4-megacore"  # Both cores of a chip run one program ("TPU v4", section 2).
 
-# Memory of a chip and cores: cloud.google.com/tpu/docs, the page of each generation. Clocks: "A Domain-Specific
+# Memory and cores per chip: cloud.google.com/tpu/docs, the page of each generation. Clocks: "A Domain-Specific
 # Supercomputer for Training Deep Neural Networks" (v2, v3) and "TPU v4: An Optically Reconfigurable Supercomputer"
-# (v4); later ones are not published.
+# (v4); later clocks are unpublished.
 _TPUS = {
     "tpu-v2": _Tpu("v2", 2, 2, 16 * GIB, 700.0),
     "tpu-v3": _Tpu("v3", 2, 2, 32 * GIB, 940.0),
@@ -73,17 +73,17 @@ _TPUS = {
 class _Gpu:
     capability: str
     cores: int  # Streaming multiprocessors.
-    units: int  # fp32 units in each.
-    shared: int  # Bytes of shared memory in each.
-    shared_block: int  # Bytes of it that a block may ask for.
-    bandwidth: float  # Bytes a second.
-    cache: int  # Bytes of the second-level cache.
+    units: int  # fp32 units per multiprocessor.
+    shared: int  # Bytes of shared memory per multiprocessor.
+    shared_block: int  # Maximum bytes of shared memory per block.
+    bandwidth: float  # Bytes per second.
+    cache: int  # Bytes of the L2 cache.
     gigahertz: float
     memory: int
     title: str
 
 
-_POD_SIDE = 32  # Chips along a side of a v3 pod; v0.7's largest machine is four pods of 32 x 32 in a row.
+_POD_SIDE = 32  # Chips per side of a v3 pod; v0.7's largest machine is four pods of 32 x 32 in a row.
 
 # NVIDIA's data sheets of the SXM modules.
 _GPUS = {
@@ -95,7 +95,7 @@ _GPUS = {
         "major: 9 feature_extension: ACCELERATED_FEATURES",
         132, 128, 233472, 232448, 3352.32e9, 50 * 2**20, 1.98, 80 * GIB, "NVIDIA H100 80GB HBM3",
     ),
-    # The chip of an H100. Memory as nvidia-smi says it, 143,771 MiB.
+    # The same chip as an H100. Memory is what nvidia-smi reports, 143,771 MiB.
     "h200": _Gpu(
         "major: 9 feature_extension: ACCELERATED_FEATURES",
         132, 128, 233472, 232448, 4800e9, 50 * 2**20, 1.98, 140 * GIB, "NVIDIA H200",
@@ -110,7 +110,7 @@ _GPUS = {
 _MEMORY = {"v100-32": ("v100", 32 * GIB), "a100-80": ("a100", 80 * GIB)}
 NAMES = (*_TPUS, *_GPUS, *_MEMORY)
 
-# Systems whose name does not say the device.
+# Systems whose names do not reveal the device.
 _SYSTEMS = {"summit": "v100", "dgx-1": "v100", "dgx-2h": "v100-32"}
 
 
@@ -118,7 +118,7 @@ def target(kind: str, devices: int) -> Target:
     """The target of `devices` devices of a kind.
 
     Raises:
-      UserError: an unknown kind, or a number of devices that no torus has.
+      UserError: the kind is unknown, or no torus has that number of devices.
     """
     if kind in _TPUS:
         return _tpu_target(kind, _TPUS[kind], devices)
@@ -132,10 +132,10 @@ def target(kind: str, devices: int) -> Target:
 
 
 def kind_of_preset(config: Any) -> str:
-    """The kind of device of a preset: `kind_of` of its machine, and whether its replicas are chips of a TPU v4.
+    """A preset's device kind: `kind_of` its machine, and whether its replicas are whole TPU v4 chips.
 
-    The name of a TPU counts cores. Some logs of TPU v4 have half as many replicas, each with both cores of a chip:
-    v0.7's ResNet-50 on tpu-v4-128 trains batch 8192 with batch norm over 128 images "in a replica" (docs/sources.md).
+    A TPU's name counts cores. Some TPU v4 logs have half as many replicas, each on both cores of a chip: v0.7's
+    ResNet-50 on tpu-v4-128 trains batch 8192 with batch norm over 128 images "in a replica" (docs/sources.md).
 
     Raises:
       UserError: as `kind_of`.
@@ -147,10 +147,10 @@ def kind_of_preset(config: Any) -> str:
 
 
 def kind_of(hardware: str) -> str:
-    """The kind of device of a machine, from its name: "tpu-v3-2048" is "tpu-v3".
+    """A machine's device kind, from its name: "tpu-v3-2048" is "tpu-v3".
 
     Raises:
-      UserError: the machine has no accelerator that a compiler here knows.
+      UserError: no compiler here knows the machine's accelerator.
     """
     for kind in sorted(NAMES, key=len, reverse=True):
         if re.match(rf"{kind}(-\d+)?$", hardware):
@@ -167,7 +167,7 @@ def kind_of(hardware: str) -> str:
 def _tpu_target(kind: str, tpu: _Tpu, devices: int) -> Target:
     chips = -(-devices // tpu.cores)
     shape = torus(chips, tpu.dimensions)
-    if tpu.dimensions == 2 and shape[-1] > _POD_SIDE:  # Pods stand in a row.
+    if tpu.dimensions == 2 and shape[-1] > _POD_SIDE:  # Pods form a row.
         shape = (_POD_SIDE, math.prod(shape) // _POD_SIDE)
     if math.prod(shape) * tpu.cores < devices:
         raise UserError(f"--target={kind}: {devices} devices make no torus")
@@ -183,7 +183,7 @@ def _tpu_target(kind: str, tpu: _Tpu, devices: int) -> Target:
 
 
 def torus(chips: int, dimensions: int) -> tuple[int, ...]:
-    """The most even shape of so many chips whose sides are powers of two, small side first; `chips` is rounded up."""
+    """The most even torus shape for `chips` (rounded up) with power-of-two sides, smallest side first."""
     power = max(0, math.ceil(math.log2(chips)))
     sides = [power // dimensions + (i < power % dimensions) for i in range(dimensions)]
     return tuple(sorted(2**side for side in sides))

@@ -1,8 +1,8 @@
-"""Compiles one program for devices that are absent: python -m systems.compile.worker REQUEST.json RESULT.json
+"""Compiles one program for absent devices: python -m systems.compile.worker REQUEST.json RESULT.json
 
-It runs in a process of its own, in an environment with jax and the device's compiler. A request names the export's
-program, the platform, the topology and the number of replicas; the result has the compiler's own figures, and the
-optimised program's text goes into a file.
+It runs in its own process, in an environment with jax and the device's compiler. A request names the exported program,
+the platform, the topology and the number of replicas. The result holds the compiler's own figures; the optimised
+program's text goes into a file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-# Set before jax is imported: no device is looked for, and no metadata server; several processes may load libtpu.
+# Set before importing jax: skip the search for devices and the metadata server; let several processes load libtpu.
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -32,11 +32,11 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
     """Compiles; returns seconds, memory and costs.
 
     Args:
-      request: "artifact", "program" (its entry of the manifest), "platform", "topology", "target_config",
-        "chip_config", "replicas" and "text", where the optimised program goes.
+      request: "artifact", "program" (its manifest entry), "platform", "topology", "target_config", "chip_config",
+        "replicas" and "text" (path for the optimised program).
     """
     os.environ.update(_ENVIRONMENT)
-    # The runtime for a GPU that is there (make gpu); jax takes one.
+    # The runtime of a local GPU (make gpu); jax accepts only one.
     sys.modules |= dict.fromkeys(("jax_plugins.xla_cuda13", "jax_cuda13_plugin"))
     _use_own_ptxas()
     import jax
@@ -77,9 +77,10 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_text(made: Any, place: Path) -> str:
-    """Writes the optimised program's text; returns why it cannot, or ''.
+    """Writes the optimised program's text; returns the reason if it cannot, else ''.
 
-    libtpu's programs for v6e may hold an asynchronous operation of several operands, which jaxlib 0.10.2 does not read.
+    libtpu's programs for v6e may contain an asynchronous operation with several operands, which jaxlib 0.10.2 cannot
+    read.
     """
     try:
         place.write_text(made.hlo_modules()[0].to_string())
@@ -93,7 +94,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _use_own_ptxas() -> None:
-    """Puts NVIDIA's assembler of this environment before one that the machine happens to have."""
+    """Puts this environment's NVIDIA assembler (ptxas) before any that the machine has."""
     found = find_spec("nvidia.cuda_nvcc") if find_spec("nvidia") else None
     if found:
         folder = list(found.submodule_search_locations)[0]
@@ -102,7 +103,7 @@ def _use_own_ptxas() -> None:
 
 
 def _donate(ir: Any, module: Any, program: dict[str, Any]) -> None:
-    """Marks the arguments that a result takes the place of, as a run donates its state."""
+    """Marks the arguments that results replace, as a run donates its state."""
     places = {argument["name"]: i for i, argument in enumerate(program["arguments"])}
     main = next(op for op in module.body.operations if str(op.attributes["sym_name"]).strip('"') == "main")
     attributes: list[dict] = [{} for _ in places]
@@ -130,10 +131,10 @@ def _compile(devices: list, module: Any, replicas: int) -> Any:
 
 
 def _cost(made: Any) -> dict[str, float]:
-    """The compiler's own analysis; {} where it has none (XLA:GPU)."""
+    """The compiler's own cost analysis; {} if there is none (XLA:GPU)."""
     try:
         found = made.cost_analysis() or {}
-    except Exception:  # Not implemented by every client, or not readable.
+    except Exception:  # Some clients do not implement it, or the result is unreadable.
         return {}
     found = found[0] if isinstance(found, list) else found
     names = ("flops", "bytes accessed", "optimal_seconds", "transcendentals")
@@ -141,7 +142,7 @@ def _cost(made: Any) -> dict[str, float]:
 
 
 def versions() -> dict[str, str]:
-    """Returns {package: version} of what makes a program."""
+    """Returns {package: version} of the packages that determine a program."""
     found = {}
     for package in _PACKAGES:
         try:
@@ -152,7 +153,7 @@ def versions() -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the result, or {"error": first line of what the compiler says}; without arguments prints the versions."""
+    """Writes the result, or {"error": first line of the compiler's message}; without arguments prints the versions."""
     if not arguments:
         print(json.dumps(versions()))
         return 0

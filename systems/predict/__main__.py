@@ -1,4 +1,4 @@
-"""The upkeep of the model, `python -m systems.predict fit | docs`; timetotrain/forecast does it."""
+"""`python -m systems.predict fit | docs` maintains the model; timetotrain/forecast implements it."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Reads what published logs say of starts and evaluations: data/blocks.csv, made by tools/published_blocks.py.
+"""Reads start and evaluation times of published logs from data/blocks.csv, made by tools/published_blocks.py.
 
-Nothing of it is fitted. Each number is the median over the TPU systems of a round and benchmark.
+Nothing here is fitted. Each number is the median over the TPU systems of one round and benchmark.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 from statistics import median
 
 PATH = Path(__file__).parent / "data/blocks.csv"
-# Rounds and benchmarks whose training waits for the whole evaluation, its beam search or forward pass included
+# Rounds and benchmarks whose training waits for the whole evaluation, including its beam search or forward pass
 # (docs/prediction.md, "Blocks"). Elsewhere the host evaluates while the next block trains.
 WAITING = {("v0.7", "gnmt"), ("v0.7", "maskrcnn"), ("v0.7", "transformer")}
 
 
 BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
-# Epochs of a block, 1 where none is listed: (round, benchmark), or (round, benchmark, system). SSD's v0.6 blocks have
-# 20,000 steps of 32 images (docs/sources.md, mlperf 1.2).
+# Epochs per block, by (round, benchmark) or (round, benchmark, system); 1 if not listed. SSD's v0.6 blocks have 20,000
+# steps of 32 images (docs/sources.md, mlperf 1.2).
 _EPOCHS = {
     ("v0.6", "resnet"): 4.0,
     ("v0.7", "resnet"): 4.0,
@@ -31,7 +31,7 @@ _EPOCHS = {
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A row, in seconds: a block with its evaluation, what the first has more, an evaluation beside the blocks."""
+    """A row, in seconds: a block with its evaluation, the first block's extra, an evaluation outside the blocks."""
 
     round: str
     system: str
@@ -47,7 +47,7 @@ class Block:
 
 @functools.cache
 def rows() -> tuple[Block, ...]:
-    """All rows."""
+    """Returns all rows."""
     with PATH.open(encoding="utf-8") as lines:
         return tuple(
             Block(
@@ -63,21 +63,21 @@ def rows() -> tuple[Block, ...]:
 
 
 def epochs(block: Block) -> float:
-    """Epochs of a block."""
+    """Epochs per block."""
     when = (block.round, block.benchmark)
     return _EPOCHS.get((*when, block.system)) or _EPOCHS.get(when, 1.0)
 
 
 @functools.cache
 def evaluation(benchmark: str, recipe: str) -> float:
-    """Seconds of an evaluation beside the blocks; 0 where the logs have none."""
+    """Seconds of an evaluation outside the blocks; 0 if the logs have none."""
     found = [row.evaluation for row in _of(benchmark, recipe) if row.evaluation is not None]
     return median(found) if found else 0.0
 
 
 @functools.cache
 def start(benchmark: str, recipe: str) -> float:
-    """Seconds by which a first block is longer than later ones; 0 for benchmarks without logs."""
+    """Seconds by which a first block takes longer than later ones; 0 for benchmarks without logs."""
     found = [row.start for row in _of(benchmark, recipe)]
     return median(found) if found else 0.0
 

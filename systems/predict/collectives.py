@@ -1,9 +1,9 @@
-"""Models the seconds of sums over replicas: rings, a TPU pod's 2-D torus, NVLink in nodes and InfiniBand between them.
+"""Models seconds of sums over replicas: rings, a TPU pod's 2-D torus, NVLink within and InfiniBand between nodes.
 
-Besides them the halo exchange of spatial partitions (figure 3 of the pods paper); compute.py models their imbalance.
+Also models the halo exchange of spatial partitions (figure 3 of the pods paper); compute.py models their imbalance.
 
-A ring of k members moves 2 n (k - 1) / k bytes past each, in 2 (k - 1) hops (Patarasuk and Yuan, 2009); the bytes of
-each route equal those of common.distributed.gradient_sum.bytes_moved, as tests check against lab/bench/scaling.py.
+A ring of k members moves 2 n (k - 1) / k bytes past each member, in 2 (k - 1) hops (Patarasuk and Yuan, 2009). The
+bytes of each route equal common.distributed.gradient_sum.bytes_moved; tests check this against lab/bench/scaling.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from systems.predict.hardware import Machine
 from systems.predict.kernel_costs import Kernels
 
-# The part of a link's rate that collectives reach, for all families: an assumption, not fitted.
+# Fraction of a link's rate that collectives reach, for all families: an assumption, not fitted.
 LINK_SHARE = 0.8
-# Pipelining gathers with the sum of packets made gradient summation 1.5 times as fast (section 2 of the pods paper,
+# Pipelining the gathers with the packets' sum made gradient summation 1.5 times as fast (section 2 of the pods paper,
 # "Scale MLPerf-0.6 models on Google TPU-v3 Pods").
 PIPELINING = 1.5
 
@@ -32,10 +32,10 @@ class Moved:
 
 
 def bytes_moved(elements: int, replicas: int, row: int, wire: int, back: int) -> Moved:
-    """Bytes that a replica sends in a sum of `elements`, in rows of `row` replicas.
+    """Bytes that a replica sends to sum `elements` elements, in rows of `row` replicas.
 
-    An element has `wire` bytes while it is scattered and `back` bytes while it is gathered. One row, or rows of one, is
-    a flat ring, which counts as `across`, as in common.distributed.gradient_sum.bytes_moved.
+    An element has `wire` bytes during the scatter and `back` bytes during the gather. A single row, or rows of one,
+    form a flat ring, which counts as `across`, as in common.distributed.gradient_sum.bytes_moved.
     """
     both = elements * (wire + back)
     if row in (1, replicas):
@@ -47,13 +47,13 @@ def bytes_moved(elements: int, replicas: int, row: int, wire: int, back: int) ->
 def gradient_sum(
     machine: Machine, elements: int, cores: int, wire: int, back: int, buckets: int, pipelined: bool = True
 ) -> float:
-    """Seconds to sum gradients over `cores` of a machine: a scatter, and a gather (of weights, where sharded).
+    """Seconds to sum gradients over `cores` of a machine: a scatter, then a gather (of weights, if sharded).
 
     Args:
-      elements: number of elements of a replica's gradient.
-      wire, back: bytes of an element in the scatter and in the gather.
-      buckets: number of collectives, each of which pays the latency (on a GPU; a TPU's are one program).
-      pipelined: with the pods paper's overlap of gathers from non-contiguous tensors; TPU only.
+      elements: number of elements in a replica's gradient.
+      wire, back: bytes per element in the scatter and in the gather.
+      buckets: number of collectives; on a GPU each pays the latency (a TPU's are one program).
+      pipelined: use the pods paper's overlap of gathers from non-contiguous tensors; TPU only.
     """
     if cores == 1:
         return 0.0
@@ -63,9 +63,9 @@ def gradient_sum(
 
 
 def _torus(machine: Machine, elements: int, cores: int, wire: int, back: int, pipelined: bool) -> float:
-    """Seconds on a TPU: both cores of a chip add up in memory, then along the torus's rows, then its columns, and back.
+    """Seconds on a TPU: a chip's cores add up in memory, then along the torus's rows, then its columns, and back.
 
-    Links are full duplex, so half of the data goes each way: round a ring, or past the middle of a line (slices smaller
+    Links are full duplex, so half of the data goes each way. In a ring, or past the middle of a line (slices smaller
     than a pod do not wrap around), n / 2 bytes cross each link.
     """
     chip = machine.chip
@@ -83,7 +83,7 @@ def _torus(machine: Machine, elements: int, cores: int, wire: int, back: int, pi
 
 
 def _nodes(machine: Machine, elements: int, cores: int, wire: int, back: int, buckets: int) -> float:
-    """Seconds on GPUs: rings over NVLink in each node and over all adapters between nodes.
+    """Seconds on GPUs: rings over NVLink within each node and over all adapters between nodes.
 
     NCCL pipelines the two, so the slower one counts.
     """
@@ -93,13 +93,13 @@ def _nodes(machine: Machine, elements: int, cores: int, wire: int, back: int, bu
     moved = elements * (wire + back)
     local = moved * (inside - 1) / inside / (chip["link_bandwidth"] * LINK_SHARE)
     across = moved * (nodes - 1) / nodes / (machine.node_bandwidth * LINK_SHARE) if nodes > 1 else 0.0
-    # Trees between nodes (NCCL 2.4): up and down, log2 of the nodes; a ring within one.
+    # Trees between nodes (NCCL 2.4): log2(nodes) hops up and as many down; a ring within each node.
     hops = 2 * math.log2(nodes) + (inside - 1 if nodes == 1 else 2)
     return max(local, across) + buckets * hops * chip["hop_seconds"]
 
 
 def small_sum(machine: Machine, group: int) -> float:
-    """Seconds to add up a few kilobytes over a group of neighbours: latency alone."""
+    """Seconds to sum a few kilobytes over a group of neighbours: pure latency."""
     if group <= 1:
         return 0.0
     if machine.is_tpu:
@@ -109,11 +109,11 @@ def small_sum(machine: Machine, group: int) -> float:
 
 
 def halo_seconds(machine: Machine, kernels: Kernels, batch: float, partitions: int) -> float:
-    """Seconds of all halo exchanges of a step.
+    """Seconds of all halo exchanges in a step.
 
-    Before a convolution larger than 1x1 each worker gets a row from each neighbour, forward and for the input's
-    gradient: width * channels * 2 bytes per example and side, and the latency of two messages. The width is the root of
-    the pixels; the input channels are a ninth of the summed length.
+    Before a convolution larger than 1x1, each worker gets a row from each neighbour, both in the forward pass and for
+    the input's gradient. This costs width * channels * 2 bytes per example and side, plus the latency of two messages.
+    The width is the square root of the pixels; the input channels are a ninth of the summed length.
     """
     if partitions == 1:
         return 0.0

@@ -1,10 +1,10 @@
-"""Reads what the TPU compiler said of a preset's steps, and turns it into seconds of a training step.
+"""Converts the TPU compiler's report on a preset's steps into seconds per training step.
 
     seconds = cycles * scheduler's cycles / clock + exchange
 
-The cycles are the compiler's own estimate for the program that it made (systems/compile): products, memory traffic, the
-weight update and copies are in them. The exchange is torus.py's, applied to the collectives that are left in the
-program. Nothing of it overlaps with arithmetic here: the compiler starts and ends them one after the other.
+The cycles are the compiler's own estimate for its program (systems/compile): they include products, memory traffic,
+the weight update and copies. torus.py models the exchange from the program's remaining collectives. Nothing overlaps
+with arithmetic here, since the compiler starts and ends collectives one after the other.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _HERTZ = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """The constants of compiled programs.
+    """Constants of compiled programs.
 
     Attributes:
-      cycles: seconds that a step takes, over the scheduler's estimate: one factor for all benchmarks.
-      benchmarks: a benchmark's own factor, instead: the published program was another than ours, by so much.
-      v4: on a TPU v4, times this.
-      link: the part of links' and memory's rate that collectives reach.
-      turnaround: seconds an evaluation costs besides its arithmetic.
+      cycles: ratio of a step's seconds to the scheduler's estimate: one factor for all benchmarks.
+      benchmarks: a benchmark's own factor, used instead; it accounts for the published program's difference from ours.
+      v4: additional factor on a TPU v4.
+      link: fraction of the links' and memory's rate that collectives reach.
+      turnaround: seconds that an evaluation costs besides its arithmetic.
     """
 
     cycles: float
@@ -45,7 +45,7 @@ class Scale:
     v4: float = 1.0
 
     def of(self, benchmark: str, kind: str) -> float:
-        """The factor of a benchmark's cycles on a kind of device."""
+        """The factor for a benchmark's cycles on a device kind."""
         return self.benchmarks.get(benchmark, self.cycles) * (self.v4 if kind.startswith("tpu-v4") else 1.0)
 
 
@@ -55,11 +55,11 @@ class Program:
 
     Attributes:
       name: "BENCHMARK SYSTEM" of the preset.
-      kind: of device, e.g. "tpu-v3".
-      replicas: of the program.
-      megahertz: the clock at which cycles count.
-      train: (share of steps, the compiler's report) of each training program: one per static shape of a batch.
-      evaluate: the same of evaluation programs; empty where none is compiled, or has loops of unknown length.
+      kind: the device kind, e.g. "tpu-v3".
+      replicas: number of replicas in the program.
+      megahertz: clock rate for converting cycles.
+      train: (share of steps, compiler's report) per training program: one program per static batch shape.
+      evaluate: the same for evaluation programs; empty if none is compiled, or one has loops of unknown length.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Program:
         return self.name.partition(" ")[0]
 
     def kinds(self) -> dict[str, float]:
-        """Seconds of a training step by the scheduler's cycles, by kind of operation."""
+        """Seconds of a training step from the scheduler's cycles, by kind of operation."""
         found: Counter[str] = Counter()
         for share, report in self.train:
             for kind, cycles in report["cycles"]["by_kind"].items():
@@ -90,7 +90,7 @@ class Program:
         return found
 
     def evaluation(self, machine: Machine, scale: Scale) -> float | None:
-        """Seconds of a batch of the evaluation's program; None where there is none."""
+        """Seconds of one batch of the evaluation program; None if there is none."""
         if not self.evaluate:
             return None
         total = 0.0
@@ -112,19 +112,19 @@ class Program:
 
     @property
     def unknown(self) -> int:
-        """Loops of the training programs whose length the compiler does not know: they count once."""
+        """Number of loops in the training programs whose length the compiler does not know; they count once."""
         return max(report["cycles"]["loops_of_unknown_length"] for _, report in self.train)
 
     @property
     def needed(self) -> tuple[int, int]:
-        """Bytes that the largest program needs on a core, and those that the core has."""
+        """(bytes that the largest program needs per core, bytes that a core has)."""
         reports = [report for _, report in (*self.train, *self.evaluate)]
         return max(report["needed_bytes"] for report in reports), reports[0]["device_bytes"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Scaled:
-    """A program with the constants that make its estimate seconds."""
+    """A program with the constants that convert its estimate to seconds."""
 
     program: Program
     scale: Scale
@@ -132,9 +132,9 @@ class Scaled:
 
 @functools.cache
 def load(benchmark: str, system: str, results: Path = RESULTS) -> Program | None:
-    """The compiled steps of a preset; None where its training step is not compiled for a TPU with a known clock.
+    """Returns a preset's compiled steps; None if its training step is not compiled for a TPU with a known clock.
 
-    None as well where only some shapes of its training step are compiled.
+    Also None if only some shapes of its training step are compiled.
     """
     record = series.record_of(benchmark, system, results)
     if not record or not record["kind"].startswith("tpu") or "train" in record.get("partial", ()):
@@ -157,17 +157,17 @@ def load(benchmark: str, system: str, results: Path = RESULTS) -> Program | None
 
 
 def _known(programs: Sequence[tuple[float, Mapping[str, Any]]]) -> bool:
-    """Whether every program compiles and has only loops of known length; a beam search's would count once."""
+    """Whether every program compiles and all loop lengths are known (a beam search's loop would count once)."""
     return all("cycles" in r and not r["cycles"]["loops_of_unknown_length"] for _, r in programs)
 
 
 def _shares(
     lengths: Sequence[int], reports: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[float, Mapping[str, Any]], ...]:
-    """The share of steps of each program.
+    """Returns each program's share of the steps.
 
-    Mask R-CNN's two orientations count alike. GNMT's buckets, in order of their lengths, count as the two around the
-    mean length of a sentence.
+    Mask R-CNN's two orientations have equal shares. Of GNMT's buckets, in order of length, only the two around the
+    mean sentence length count.
     """
     if len(lengths) != len(reports) or len(reports) < 2:
         return tuple((1 / len(reports), report) for report in reports)

@@ -1,10 +1,10 @@
-"""Models a replica's forward and backward pass: each kernel takes the longer of its arithmetic and its memory traffic.
+"""Models a replica's forward and backward pass: a kernel takes the longer of its arithmetic and memory traffic.
 
     t(kernel) = max(padded FLOPs / (matrix * peak), bytes / (memory * bandwidth)) + launch
 
-`matrix`, `memory` and `launch` are fitted per family (fitting.py): the shares of peak and bandwidth that good kernels
-reach, and the seconds between two kernels. The rest is geometry: a systolic array of 128 x 128 works on whole tiles,
-a GPU on waves of tiles over its multiprocessors, so that small batches leave both partly idle.
+`matrix`, `memory` and `launch` are fitted per family (fitting.py): the fractions of peak and bandwidth that good
+kernels reach, and the seconds between two kernels. The rest is geometry: a systolic array of 128 x 128 works on whole
+tiles, a GPU on waves of tiles over its multiprocessors, so small batches leave both partly idle.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from systems.predict.kernel_costs import SHARED, Kernels
 
 # A systolic array: Jouppi et al., In-Datacenter Performance Analysis of a TPU, and XLA's tiles of 8 x 128.
 _LANES, _SUBLANES = 128, 8
-# A GPU: cuBLAS and cuDNN compute tiles of up to 128 x 128, at least 32 a side, and split long sums to fill the device.
+# A GPU: cuBLAS and cuDNN compute tiles of up to 128 x 128, at least 32 per side, and split long sums to fill the
+# device.
 _TILE, _SMALLEST_TILE, _SPLIT = 128, 32, 1024
 FP32_BYTES = 4
 # "Given the same amount of FLOPs, 3D kernels run 1.2 to 3 times slower than 2D on cuDNN" (Training Kinetics in 15
 # Minutes, section 2): the geometric mean.
 SLOWER_IN_3D = (1.2 * 3) ** 0.5
-# Kinds that are fused into the kernel that writes or reads their input, and so move no bytes of their own: XLA's
+# Kinds that are fused into the kernel that writes or reads their input, and so move no bytes themselves: XLA's
 # multi-output fusion, cuDNN's persistent batch norm, fused layer norm and softmax.
 RIDING = ("norm", "reduction")
-# Values of four bytes per weight. SGD with momentum reads w, g, v and writes w, v; LARS reads w and g once more for its
-# norms; Adam reads w, g, m, v and writes w, m, v.
+# Four-byte values moved per weight. SGD with momentum reads w, g, v and writes w, v; LARS reads w and g once more for
+# its norms; Adam reads w, g, m, v and writes w, m, v.
 VALUES = {"sgd": 5, "lars": 7, "adam": 7, "lazy_adam": 7}
-# Kernels per tensor: the update, and for LARS one more for both norms.
+# Kernels per tensor: the update; LARS needs one more for both norms.
 _KERNELS = {"lars": 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Constants:
-    """The fitted constants of a family of accelerators; there are at most four.
+    """The fitted constants of an accelerator family; at most four.
 
     Attributes:
-      matrix: share of peak FLOP/s that matrix products and convolutions of whole tiles reach.
-      memory: share of the memory bandwidth that kernels reach.
+      matrix: fraction of peak FLOP/s that matrix products and convolutions of whole tiles reach.
+      memory: fraction of the memory bandwidth that kernels reach.
       launch: seconds between two kernels.
-      turnaround: seconds an evaluation costs besides its arithmetic: leaving the training loop and coming back.
+      turnaround: seconds that an evaluation costs besides its arithmetic, to leave and re-enter the training loop.
     """
 
     matrix: float
@@ -53,7 +54,7 @@ class Constants:
 
 
 def itemsize(precision: str) -> int:
-    """Bytes of a value between layers."""
+    """Bytes per value between layers."""
     return {"fp32": FP32_BYTES, "fp64": 8}.get(precision, 2)
 
 
@@ -65,10 +66,10 @@ def seconds(
     precision: str,
     shares: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Seconds of each kind of kernel, [kernels], for `batch` examples on a core.
+    """Seconds of each kernel row, [kernels], for `batch` examples on a core.
 
     Args:
-      shares: the part of each kernel that one worker of a spatial partition computes; None means all of it.
+      shares: fraction of each kernel that one worker of a spatial partition computes; None means all of it.
     """
     g, m, n, k = (x[:, 0] + x[:, 1] * batch for x in (kernels.groups, kernels.m, kernels.n, kernels.k))
     wide, moved = (x[:, 0] + x[:, 1] * batch for x in (kernels.wide, kernels.moved))
@@ -80,7 +81,7 @@ def seconds(
     arithmetic = flops / occupancy(g, m, n, k, machine) / (constants.matrix * machine.peak(precision))
     launch = np.full(len(kernels.kind), constants.launch)
     if not machine.is_tpu:
-        # One persistent kernel per layer: no launch and no read of weights at each time step.
+        # One persistent kernel per layer: time steps neither launch kernels nor reread weights.
         held = kernels.kind == "recurrent"
         moved, launch = np.where(held, kernels.moved[:, 1] * batch, moved), np.where(held, 0.0, launch)
     traffic = (wide + (moved - wide) * itemsize(precision) / 2) / (
@@ -90,7 +91,7 @@ def seconds(
 
 
 def occupancy(g: Any, m: Any, n: Any, k: Any, machine: Machine) -> np.ndarray:
-    """The share of the matrix units that `g` products [m, k] x [k, n] keep busy; 1 where there is no product."""
+    """Fraction of the matrix units that `g` products [m, k] x [k, n] keep busy; 1 if there is no product."""
     g, m, n, k = (np.maximum(np.asarray(x, dtype=np.float64), 1) for x in (g, m, n, k))
     if machine.is_tpu:
         one = _up(n, _LANES) * _up(m, _SUBLANES)
@@ -116,11 +117,11 @@ def by_kind(kernels: Kernels, times: np.ndarray) -> dict[str, float]:
 
 
 def partition_shares(kernels: Kernels, partitions: int, spmd: bool = False) -> np.ndarray:
-    """The part of each kernel that the busiest of `partitions` workers computes.
+    """The fraction of each kernel that the busiest of `partitions` workers computes.
 
-    Rows are assigned whole, so that 38 rows on 4 workers are 10 / 38 on the first (section 3 of the pods paper: small
-    maps leave workers idle). The number of rows is the root of the pixels, which a product's size per example gives.
-    Kernels that are not partitioned run on the first worker; with `spmd`, as in round v0.7, a second stage is
+    Workers get whole rows, so with 38 rows on 4 workers the first computes 10 / 38 (section 3 of the pods paper: small
+    maps leave workers idle). The number of rows is the square root of the pixels, derived from a product's size per
+    example. Unpartitioned kernels run on the first worker; with `spmd`, as in round v0.7, a second stage is
     partitioned too. Kernels without a product take the mean share of those with one.
     """
     if partitions == 1:
@@ -140,10 +141,10 @@ def partition_shares(kernels: Kernels, partitions: int, spmd: bool = False) -> n
 def update_seconds(
     machine: Machine, constants: Constants, optimizer: str, parameters: int, tensors: int, shards: int
 ) -> float:
-    """Seconds of one optimizer's update, which only moves bytes: fp32 values read and written per weight.
+    """Seconds of one optimizer update, which only moves bytes: fp32 values read and written per weight.
 
     Args:
-      shards: 1 for the whole update on every replica, or the number of replicas that share it (figure 4 of the pods
+      shards: 1 if every replica does the whole update, else the number of replicas that share it (figure 4 of the pods
         paper).
     """
     moved = 4 * VALUES.get(optimizer, 7) * parameters / shards

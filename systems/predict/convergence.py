@@ -1,11 +1,11 @@
-"""Predicts the epochs to the target as a function of the batch, fitted to the published points.
+"""Predicts the epochs to reach the target as a function of the batch, fitted to the published points.
 
     epochs(B) = least * (1 + B / critical)
 
-which is the trade-off of steps and examples in McCandlish et al., "An Empirical Model of Large-Batch Training" (2018):
-below the critical batch the examples count, above it the steps. Both numbers are fitted per benchmark and recipe
-(round) to the logarithms of the published epochs of all submitters and accelerators: the number of epochs does
-not depend on the machine.
+This is the trade-off between steps and examples in McCandlish et al., "An Empirical Model of Large-Batch Training"
+(2018): below the critical batch the number of examples is constant, above it the number of steps. Both numbers are
+fitted, per benchmark and recipe (round), to the logarithms of the published epochs of all submitters and accelerators,
+since the number of epochs does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _T90 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 8: 1.86, 10: 1.81,
 @dataclasses.dataclass(frozen=True)
 class Curve:
     """Attributes:
-    least, critical: the law's two numbers; `critical` may be infinite, where the batch does not matter.
+    least, critical: the law's two numbers; `critical` may be infinite, if the batch does not matter.
     deviation: standard deviation of ln(epochs) around the curve, corrected for the degrees of freedom.
-    points: the number of points of the fit.
-    batches: the smallest and the largest batch of the fit.
+    points: number of points in the fit.
+    batches: smallest and largest batch in the fit.
     """
 
     least: float
@@ -42,7 +42,7 @@ class Curve:
         return self.least * (1 + batch / self.critical)
 
     def interval(self, batch: float) -> tuple[float, float]:
-        """The 90 % interval of a run's epochs; outside the fitted batches it widens by a quarter per doubling."""
+        """The 90 % interval of a run's epochs; beyond the fitted batches it widens by a quarter per doubling."""
         freedom = max(1, self.points - 2)
         t = next((v for k, v in sorted(_T90.items(), reverse=True) if k <= freedom), _T90[1])
         beyond = max(0.0, math.log2(batch / self.batches[1]), math.log2(self.batches[0] / batch))
@@ -73,9 +73,10 @@ def fit(batches: Sequence[float], epochs: Sequence[float]) -> Curve:
 def curve(benchmark: str, recipe: str, without: str = "", without_batch: float | None = None) -> Curve | None:
     """The curve of a benchmark under a round's recipe.
 
-    `without` leaves a system ("v0.6/tpu-v3-32") out, `without_batch` all rows of that batch, of both rounds.
+    `without` leaves out a system ("v0.6/tpu-v3-32"); `without_batch` leaves out all rows with that batch, in both
+    rounds.
 
-    A round with fewer than three points takes those of the other round too. None where nothing was published.
+    A round with fewer than three points also uses the other round's. None if nothing was published.
     """
     from systems.predict import published
 
@@ -89,7 +90,7 @@ def curve(benchmark: str, recipe: str, without: str = "", without_batch: float |
     return fit([r.batch for r in chosen], [r.epochs for r in chosen]) if chosen else None
 
 
-# Training Kinetics in 15 Minutes, Table 3: {batch: top-1 accuracy after 100 epochs}, the epochs at every batch.
+# Training Kinetics in 15 Minutes, Table 3: {batch: top-1 accuracy after 100 epochs}; every batch trains 100 epochs.
 KINETICS = {
     96: 0.7412,
     384: 0.7412,
@@ -105,6 +106,6 @@ KINETICS = {
 
 
 def kinetics_accuracy(batch: float) -> float:
-    """Top-1 accuracy after 100 epochs of TSM at a batch: Table 3, interpolated linearly in ln(batch)."""
+    """TSM's top-1 accuracy after 100 epochs at a batch: Table 3, interpolated linearly in ln(batch)."""
     sizes = np.log(np.array(sorted(KINETICS), dtype=np.float64))
     return float(np.interp(math.log(batch), sizes, [KINETICS[b] for b in sorted(KINETICS)]))

@@ -26,7 +26,7 @@ PATH = ROOT / "docs/prediction.md"
 TEXT = Path(__file__).parent / "data/prediction.md.in"
 BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
 NAMES = ("time at the published epochs", "epochs", "epochs, without that batch", "together")
-GOAL = (0.15, 0.40)  # Median and 90th percentile, for each of NAMES.
+GOAL = (0.15, 0.40)  # Targets for the median and 90th percentile of each of NAMES.
 
 
 def write(answer: Answer) -> None:
@@ -39,7 +39,7 @@ def write(answer: Answer) -> None:
 
 
 def render(answer: Answer) -> str:
-    """Renders the page: the text of data/prediction.md.in with its {tables} filled in.
+    """Renders the page: fills in the {tables} of data/prediction.md.in.
 
     Args:
       answer: the prediction for TSM's preset on Summit.
@@ -95,7 +95,7 @@ def errors() -> str:
 
 
 def verdict(pairs: Sequence[tuple[float, float]]) -> str:
-    """Which of GOAL's two numbers the columns of NAMES miss."""
+    """Says which columns of NAMES miss which of GOAL's two numbers."""
     missed = []
     for name, pair in zip(("time", "epochs", "epochs without the batch", "together"), pairs, strict=True):
         over = [what for what, got, goal in zip(("median", "90th"), pair, GOAL, strict=True) if got > goal]
@@ -104,7 +104,7 @@ def verdict(pairs: Sequence[tuple[float, float]]) -> str:
 
 
 def transformers() -> str:
-    """Which of the transformer's rows are predicted too slow, and which too fast, at their published epochs."""
+    """Says which Transformer rows are predicted too slow and which too fast, at their published epochs."""
     tests = [t for t in fitting.committed_tests() if t.row.benchmark == "transformer"]
     slow = sorted(t.errors[0] for t in tests if t.errors[0] >= 0.095)
     fast = [t for t in tests if t.errors[0] <= -0.095]
@@ -114,7 +114,7 @@ def transformers() -> str:
 
 
 def kinetics_totals(answer: Answer) -> str:
-    """The prediction for a preset, with all of its evaluations and with one."""
+    """The prediction for a preset, with all its evaluations and with only one."""
     work, run = answer.work, answer.run
     once = dataclasses.replace(work, first_evaluation=run.epochs, evaluation_every=run.epochs)
     one = model.run(once, answer.machine, answer.constants, run.epochs)
@@ -212,7 +212,7 @@ def wire() -> str:
 
 
 def exchange(variant: str, elements: int, replicas: int) -> collectives.Moved:
-    """The modelled bytes of a variant of lab/bench/scaling.py: rows of two where there are two stages."""
+    """The modelled bytes of a variant in lab/bench/scaling.py: rows of two for two-stage variants."""
     wire_bytes = 2 if "bf16" in variant else 4
     back = 4 if "sharded" in variant else wire_bytes
     row = 2 if variant in ("hierarchical", "2d") else replicas

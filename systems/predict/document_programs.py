@@ -1,4 +1,4 @@
-"""Renders the tables of docs/prediction.md about compiled programs: fit, rows by both paths, blocks, starts."""
+"""Renders docs/prediction.md's tables about compiled programs: fit, rows by both paths, blocks, starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from systems.predict.published import Row
 GOAL = (
     0.10,
     0.25,
-)  # Median and 90th percentile of TPU rows' time at the published epochs, and of both together.
+)  # Median and 90th percentile for TPU rows: of the time at the published epochs, and of time and epochs together.
 _NONE = (
     f"Fewer than {program_fit.FEWEST} rows have a compiled program: nothing is fitted, and every row is predicted by "
     "formulas. What is compiled stands beside the [logs](#blocks-of-the-published-logs)."
@@ -21,13 +21,13 @@ _NONE = (
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table."""
+    """Formats a Markdown table."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
 
 
 def constants() -> str:
-    """The fitted constants of compiled programs."""
+    """Table of the fitted constants of compiled programs."""
     scale = program_fit.scale()
     if not scale:
         return _NONE
@@ -47,7 +47,7 @@ def constants() -> str:
 
 
 def errors() -> str:
-    """Median and 90th percentile of the rows with a program, by the program and by formulas."""
+    """Median and 90th percentile of the error for rows with a program, by program and by formulas."""
     tests = program_fit.committed_tests()
     if not tests:
         return _NONE
@@ -120,7 +120,7 @@ def rows() -> str:
 
 
 def periods() -> str:
-    """Blocks of the logs, per step, beside the prediction by the fit of all rows."""
+    """The logs' blocks, per step, beside the predictions of the fit to all rows."""
     known = {(row.key, row.benchmark): row for row in (*published.tested(), *published.held_out())}
     found = []
     for block in blocks.rows():
@@ -152,7 +152,7 @@ def periods() -> str:
 
 
 def _estimate(row: Row, program: Program) -> str:
-    """A step's cycles at the clock and its modelled exchange, without a fitted factor."""
+    """A step's cycles divided by the clock and its modelled exchange, without a fitted factor."""
     moved = sum(program.exchange(published.machine_of(row), LINK_SHARE).values())
     return f"{1e3 * sum(program.kinds().values()):.1f} + {1e3 * moved:.1f}"
 
@@ -168,7 +168,7 @@ def _period(row: Row, made: Scaled, steps: float) -> float:
 
 
 def starts() -> str:
-    """The medians of the logs that a prediction takes."""
+    """The logs' medians that predictions use."""
     found = []
     for name in blocks.BENCHMARKS:
         for recipe in ("v0.6", "v0.7"):
@@ -182,7 +182,7 @@ def starts() -> str:
 
 
 def largest(tests: Sequence[Test] | None = None) -> str:
-    """The rows that miss by more than a quarter, in a sentence; '' where nothing is fitted."""
+    """A sentence that lists the rows off by more than a quarter; '' if nothing is fitted."""
     chosen = program_fit.committed_tests() if tests is None else tests
     if not chosen:
         return ""

@@ -1,4 +1,4 @@
-"""Models an evaluation: a forward pass over the held-out examples, a beam search if there is one, the host's part."""
+"""Models an evaluation: a forward pass over the held-out examples, an optional beam search, and the host's part."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from systems.predict.workload import Workload
 def device_seconds(
     workload: Workload, network: Network, machine: Machine, constants: Constants, made: Scaled | None = None
 ) -> float:
-    """Seconds of one evaluation on the accelerators: padded batches, split between the replicas.
+    """Seconds of one evaluation on the accelerators: padded batches, split among the replicas.
 
-    0 where logs tell the whole evaluation. With `made`, from the compiled evaluation program where there is one.
+    0 if logs give the time of the whole evaluation. With `made`, the compiled evaluation program is used if there is
+    one.
     """
     if workload.whole_evaluation:
         return 0.0
@@ -28,7 +29,7 @@ def device_seconds(
     mine = workload.eval_batch / workload.replicas
     precision = workload.precision
     if workload.decode_steps and network.decode is not None:
-        # The encoder is a third of the forward pass's products; every step reads the decoder's weights.
+        # The encoder has a third of the forward pass's products; every step reads the decoder's weights.
         encoder = compute.seconds(network.forward, mine, machine, constants, precision).sum() / 3
         step = compute.seconds(network.decode, mine * workload.beams, machine, constants, precision).sum()
         return batches * float(encoder + workload.decode_steps * step)
@@ -39,5 +40,5 @@ def device_seconds(
 
 
 def host_seconds(workload: Workload, evaluations: int) -> float:
-    """Host seconds of the evaluations that delay the run: only the last one, unless they block training."""
+    """Host seconds of the evaluations that delay the run: only the last one, unless evaluations block training."""
     return workload.host_evaluation * (evaluations if workload.blocking else 1)

@@ -1,6 +1,6 @@
-"""Predicts the figures of the two papers that are not scores: shares of a step, speed-ups and scaling.
+"""Predicts the two papers' figures that are not scores: shares of a step, speed-ups and scaling.
 
-None of these figures is in the fit. One input was chosen by the result: the network bandwidth of `p100_cluster`.
+None of these figures is part of the fit. One input was chosen to match a result: `p100_cluster`'s network bandwidth.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Fact = tuple[str, str, str]
 
 
 def update_share(benchmark: str) -> float:
-    """The share of a step on 2,048 cores that the unsharded update takes (section 2 of the pods paper)."""
+    """The fraction of a step on 2,048 cores that the unsharded update takes (section 2 of the pods paper)."""
     work, target = _pod(benchmark, 1024)
     one = model.step(dataclasses.replace(work, shard_update=False), target, fitting.constants("tpu-v3"))
     return one.update / one.total
@@ -32,7 +32,7 @@ def _pod(benchmark: str, chips: int, round_: str = "v0.6") -> tuple[Workload, Ma
 
 
 def partition_speedup(benchmark: str, chips: int, partitions: int, batch: int) -> float:
-    """The speed-up of a step of `batch` examples on `partitions` cores over one core, on one machine (Figure 10)."""
+    """Speed-up of a step of `batch` examples on `partitions` cores over one core, on one machine (Figure 10)."""
     work, target = _pod(benchmark, chips)
     values = fitting.constants("tpu-v3")
     replicas = work.cores // partitions
@@ -62,12 +62,12 @@ def pods() -> list[Fact]:
     return facts
 
 
-# Figure 3: a cluster of eight nodes of four P100; clips per second of inference give the networks' relative speed.
+# Figure 3: eight nodes of four P100 each; clips per second of inference give the networks' relative speed.
 def p100_cluster(nodes: int) -> Machine:
-    """Builds a machine of nodes with four P100 each, over 10 Gbit/s.
+    """Builds a machine whose nodes have four P100 each, connected at 10 Gbit/s.
 
-    The paper names neither the network nor the host. 10 Gbit/s is derived from the result of figure 3: at that rate
-    training hides the gradients of TSM and not those of I3D. Figure 3 is therefore no test of the model.
+    The paper names neither the network nor the host. 10 Gbit/s is derived from figure 3's result: at that rate
+    training hides TSM's gradients but not I3D's. Figure 3 is therefore no test of the model.
     """
     chip = dict(hardware.chips()["V100-SXM2"])
     # NVIDIA's data sheet of Tesla P100 SXM2: 10.6 TFLOP/s fp32, 732 GB/s, 56 multiprocessors, four NVLinks of 20 GB/s.
@@ -84,7 +84,7 @@ def p100_cluster(nodes: int) -> Machine:
 
 
 def scaling(name: str, nodes: int, clips: int = 8) -> float:
-    """Scaling efficiency: the speed on `nodes` P100 nodes over `nodes` times the speed on one (figure 3 c)."""
+    """Scaling efficiency: speed on `nodes` P100 nodes divided by `nodes` times the speed on one (figure 3 c)."""
     values = fitting.constants("v100")
     one, many = (_clips_per_second(name, n, clips, values) for n in (1, nodes))
     return many / (nodes * one)
@@ -97,7 +97,7 @@ def _clips_per_second(name: str, nodes: int, clips: int, values: compute.Constan
 
 
 def summit_speed(name: str, nodes: int) -> float:
-    """Clips per second on `nodes` nodes of Summit, eight clips on each V100."""
+    """Clips per second on `nodes` nodes of Summit, with eight clips on each V100."""
     work = published.kinetics_workload(nodes, 48 * nodes, name)
     return work.batch / model.step(work, published.kinetics_machine(nodes), fitting.constants("v100")).total
 

@@ -1,8 +1,8 @@
-"""Fits a family's four constants to published scores, and tests the fit by leaving each system out in turn.
+"""Fits a family's four constants to published scores, and tests the fit by leaving out each system in turn.
 
-The fit minimises the logarithms of predicted over published seconds at the published epochs, so that convergence,
-which is fitted separately, has no part in it. Deviations above about 15 % count linearly (soft L1), so that no single
-outlier decides the fit.
+The fit minimises the log ratio of predicted to published seconds at the published epochs, so convergence, which is
+fitted separately, plays no part. Deviations above about 15 % count linearly (soft L1), so no single outlier decides
+the fit.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from systems.predict.published import Row
 
 PATH = Path(__file__).parent / "data/constants.json"
 LEFT_OUT = Path(__file__).parent / "data/left_out.json"
-FORMULAS = "formulas"  # The tests there of the constants of formulas; program_fit.py names those of programs.
+FORMULAS = "formulas"  # Key of the tests of the formulas' constants; program_fit.py names those of programs.
 FAMILIES = ("tpu-v3", "v100")
-# The start of the search, and the physical bounds: shares of a peak, microseconds, seconds.
+# The search's starting point, and the physical bounds: fractions of a peak, microseconds, seconds.
 _START = Constants(matrix=0.5, memory=0.7, launch=5e-6, turnaround=1.0)
 _LOW = Constants(matrix=0.15, memory=0.2, launch=1e-7, turnaround=0.02)
 _HIGH = Constants(matrix=0.95, memory=0.95, launch=1e-4, turnaround=10.0)
@@ -33,7 +33,7 @@ SCALE = 0.15
 
 @functools.cache
 def constants(family: str) -> Constants:
-    """The committed constants of a family, fitted to all its rows."""
+    """A family's committed constants, fitted to all its rows."""
     return Constants(**committed()[family]["constants"])
 
 
@@ -48,7 +48,7 @@ def committed() -> dict:
 
 
 def refit() -> tuple[dict[str, dict], list[list]]:
-    """Fits every family anew and tests it: the contents of data/constants.json and data/left_out.json."""
+    """Refits and tests every family; returns the contents of data/constants.json and data/left_out.json."""
     result, left_out = {}, []
     for family in FAMILIES:
         values = fit([row for row in published.tested() if row.family == family])
@@ -65,18 +65,18 @@ def saved(test: Test) -> list:
 
 
 def committed_tests() -> list[Test]:
-    """The tests of the formulas' constants in data/left_out.json."""
+    """The tests of the formulas' constants from data/left_out.json."""
     found = {(row.key, row.benchmark): row for row in published.tested()}
     return [Test(found[key, name], *numbers) for key, name, *numbers in left_out()[FORMULAS]]
 
 
 def left_out() -> dict[str, list[list]]:
-    """Reads {kind of fit: rows of its tests}, each as `saved` gives it."""
+    """Reads {kind of fit: rows of its tests}, each row in the form of `saved`."""
     return json.loads(LEFT_OUT.read_text(encoding="utf-8"))
 
 
 def write_left_out(kinds: dict[str, list[list]]) -> None:
-    """Writes what `left_out` reads, a row a line."""
+    """Writes what `left_out` reads, one row per line."""
     parts = []
     for kind, rows in kinds.items():
         lines = ",\n  ".join(map(json.dumps, rows))
@@ -85,13 +85,13 @@ def write_left_out(kinds: dict[str, list[list]]) -> None:
 
 
 def seconds(row: Row, values: Constants, epochs: float | None = None, made: Scaled | None = None) -> float:
-    """Predicted seconds of a row's run, at its published epochs or at `epochs`; with `made`, from its program."""
+    """Predicted seconds of a row's run, at its published epochs or `epochs`; with `made`, from its compiled program."""
     work, machine = published.workload_of(row), published.machine_of(row)
     return model.run(work, machine, values, row.epochs if epochs is None else epochs, made).total
 
 
 def fit(rows: Iterable[Row], start: Constants = _START) -> Constants:
-    """The constants that fit rows of one family best."""
+    """Returns the constants that best fit the rows of one family."""
     from scipy.optimize import least_squares
 
     chosen = list(rows)
@@ -115,7 +115,7 @@ def fit(rows: Iterable[Row], start: Constants = _START) -> Constants:
 
 @dataclasses.dataclass(frozen=True)
 class Test:
-    """A row, predicted by a fit without its system: seconds at its published epochs, epochs, and both together."""
+    """A row predicted by a fit without its system: seconds at its published epochs, epochs, and both together."""
 
     row: Row
     seconds: float
@@ -124,13 +124,13 @@ class Test:
 
     @property
     def errors(self) -> tuple[float, float, float]:
-        """Relative errors: of the time at the published epochs, of the epochs, and of the time."""
+        """Relative errors of: the time at the published epochs, the epochs, the time at the predicted epochs."""
         row = self.row
         return self.seconds / row.seconds - 1, self.epochs / row.epochs - 1, self.together / row.seconds - 1
 
 
 def leave_one_out(family: str, start: Constants | None = None) -> list[Test]:
-    """Predicts every row of a family by a fit without any row of that system."""
+    """Predicts every row of a family with a fit that excludes all rows of its system."""
     rows = [row for row in published.tested() if row.family == family]
     whole = start or constants(family)
     tests = []
@@ -144,7 +144,7 @@ def leave_one_out(family: str, start: Constants | None = None) -> list[Test]:
 
 
 def shared(tests: Iterable[Test]) -> int:
-    """The number of rows whose epoch curve still holds another system with the same benchmark, round and batch."""
+    """Number of rows whose epoch curve still includes another system with the same benchmark, round and batch."""
     kept = published.rows()
     return sum(
         any(
@@ -158,7 +158,7 @@ def shared(tests: Iterable[Test]) -> int:
 
 
 def stricter(tests: Iterable[Test]) -> tuple[float, float]:
-    """`summary` of the epochs alone, with the curves fitted without any row of the test's benchmark and batch."""
+    """`summary` of the epochs alone, with curves fitted without any row of the test's benchmark and batch."""
     found = []
     for row in (test.row for test in tests):
         curve = convergence.curve(row.benchmark, row.round, row.key, row.batch)
@@ -168,7 +168,7 @@ def stricter(tests: Iterable[Test]) -> tuple[float, float]:
 
 
 def summary(tests: Iterable[Test]) -> dict[str, tuple[float, float]]:
-    """(median, 90th percentile) of |ln(predicted / published)|, as a ratio less one: time, epochs, together."""
+    """(median, 90th percentile) of |ln(predicted / published)|, as a ratio minus one: time, epochs, together."""
     errors = np.array([test.errors for test in tests])
     ratios = np.exp(np.abs(np.log1p(errors))) - 1
     names = ("seconds", "epochs", "together")

@@ -1,4 +1,4 @@
-"""Holds hand-counted costs, in the form of costs.json, of networks that are not traced and of a beam-search step."""
+"""Hand-counted costs, in the form of costs.json, of untraced networks and of beam-search steps."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 Row = list[Any]
-# Mean length in subwords of a sentence of WMT en-de, source and target: a pair has about 2 x 27 (NVIDIA's v0.6 DGX-1
-# transformer log: 74,800 target tokens in 2,597 pairs are 28.8); buckets of width 10 pad them by 5.
+# Mean sentence length of WMT en-de in subwords, source and target: a pair has about 2 x 27 (NVIDIA's v0.6 DGX-1
+# transformer log: 74,800 target tokens in 2,597 pairs are 28.8 each); buckets of width 10 add 5 of padding.
 GNMT_LENGTH = 34
 GNMT_VOCABULARY = 32320
 
 
 def product(m: tuple, n: float, k: float, count: int = 1, groups: tuple = (1, 0)) -> Row:
-    """[m, k] x [k, n] with `m` = a + b * batch; bf16 in and out."""
+    """Product [m, k] x [k, n] with `m` = a + b * batch; bf16 in and out."""
     moved = [2 * (x * (n + k)) * (groups[0] or 1) for x in m]
     moved[0] += 2 * n * k * (groups[0] or 1)
     return ["product", count, list(groups), list(m), [n, 0], [k, 0], moved, [0, 0]]
@@ -34,7 +34,7 @@ def memory(
 
 
 def layer(m: tuple, n: float, k: float, count: int = 1, back: int = 2) -> tuple[list[Row], list[Row]]:
-    """(forward, backward) rows of a product with a weight; `back`: 2 both gradients, 1 the weight's only, 0 none."""
+    """(forward, backward) rows of a product with a weight; `back`: 2 both gradients, 1 only the weight's, 0 none."""
     forward = [product(m, n, k, count)]
     gradients = [_weight_gradient(m, n, k, count), product(m, k, n, count)]
     return forward, gradients[:back]
@@ -46,12 +46,12 @@ def _network(parts: list[tuple[list[Row], list[Row]]], **sizes: Any) -> dict[str
 
 
 def _recurrent(row: Row) -> Row:
-    """Marks a row as a time step of a loop, which cuDNN runs as one persistent kernel that holds its weights."""
+    """Marks a row as one time step of a loop, which cuDNN runs as a single persistent kernel that holds its weights."""
     return ["recurrent", *row[1:]]
 
 
 def _lstm(steps: int, inputs: int, units: int, count: int = 1) -> list[tuple[list[Row], list[Row]]]:
-    """An LSTM layer with a hoisted input projection, and its weight gradient after the loop (pods paper, section 3)."""
+    """An LSTM layer: input projection before the loop, weight gradient after the loop (pods paper, section 3)."""
     recurrent = [_recurrent(product((0, 1), 4 * units, units, steps * count))]
     recurrent_back = [_recurrent(product((0, 1), units, 4 * units, steps * count))]
     recurrent_back.append(_weight_gradient((0, steps), 4 * units, units, count))
@@ -64,9 +64,9 @@ def _lstm(steps: int, inputs: int, units: int, count: int = 1) -> list[tuple[lis
 
 
 def gnmt() -> dict[str, Any]:
-    """GNMT (docs/sources.md, mlperf 2): a bidirectional and three LSTMs, four with attention, 164.8 M parameters.
+    """GNMT (docs/sources.md, mlperf 2): a bidirectional LSTM and three others, four with attention, 164.8 M parameters.
 
-    The two directions of the first layer are two layers here, one after the other.
+    The first layer's two directions count as two sequential layers.
     """
     t, h, v = GNMT_LENGTH, 1024, GNMT_VOCABULARY
     parts = [*_lstm(t, h, h, 2), *_lstm(t, 2 * h, h), *_lstm(t, h, h, 2)]
@@ -74,7 +74,7 @@ def gnmt() -> dict[str, Any]:
     parts += [
         layer((0, t), h, h),
         layer((0, t), h, h),
-    ]  # keys; queries, of all time steps at once where none waits for attention
+    ]  # keys; queries for all time steps at once if none waits for attention
     # Additive attention: each step has a tanh of [source, 1024], a score and a context, kept for the backward pass.
     parts += [([memory(2 * 4 * t * h * t)], [memory(2 * 6 * t * h * t)])]
     parts += [layer((0, t), v, h)]
@@ -97,7 +97,7 @@ def gnmt() -> dict[str, Any]:
 
 
 def _bottlenecks(height: int, width: int) -> list[tuple[list[Row], list[Row]]]:
-    """ResNet-50 of Mask R-CNN: stem and first stage frozen, batch norm frozen, so that both are never updated."""
+    """ResNet-50 of Mask R-CNN: stem, first stage and batch norm are frozen and never updated."""
     parts = [_convolution(height // 2, width // 2, 7, 3, 64, back=0)]
     channels = 64
     for stage, (blocks, inner) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512))):
@@ -118,7 +118,7 @@ def _bottlenecks(height: int, width: int) -> list[tuple[list[Row], list[Row]]]:
 def _convolution(
     h: int, w: int, size: int, c: int, n: int, back: int = 2, pixels: int = 1
 ) -> tuple[list[Row], list[Row]]:
-    """A convolution with its scale, ReLU or addition: 4 bytes of each output forward, 6 backward."""
+    """A convolution with its scale, ReLU or addition: 4 bytes per output forward, 6 backward."""
     m = (0, h * w * pixels)
     forward, backward = layer(m, n, size * size * c, back=back)
     rows = forward + backward
@@ -132,7 +132,7 @@ def _convolution(
 def maskrcnn() -> dict[str, Any]:
     """Mask R-CNN with ResNet-50 and FPN at 832 x 1344 (docs/sources.md, mlperf 2), batch norm frozen.
 
-    It has 44.4 M parameters, of which 0.2 M are in frozen layers.
+    It has 44.4 M parameters, 0.2 M of them in frozen layers.
     """
     height, width = 832, 1344
     parts = _bottlenecks(height, width)
@@ -142,7 +142,7 @@ def maskrcnn() -> dict[str, Any]:
     for level in range(2, 7):
         h, w = height >> level, width >> level
         parts += [_convolution(h, w, 3, 256, 256), _convolution(h, w, 1, 256, 15)]
-    # Box head on 512 regions, mask head on 128; each place is pooled from 16 neighbours.
+    # Box head on 512 regions, mask head on 128; each position pools 16 neighbours.
     heads = [layer((0, 512), 1024, 12544), layer((0, 512), 1024, 1024), layer((0, 512), 455, 1024)]
     heads += [_convolution(14, 14 * 128, 3, 256, 256) for _ in range(4)]
     heads += [_convolution(28, 28 * 128, 1, 256, 256), _convolution(28, 28 * 128, 1, 256, 91)]
@@ -151,7 +151,7 @@ def maskrcnn() -> dict[str, Any]:
     parts += heads
     pooled = 2 * 256 * (512 * 49 + 128 * 196)
     parts.append(([memory(17 * pooled, kind="gather")], [memory(2 * 17 * pooled, kind="gather", wide=True)]))
-    # Matching 279,279 anchors to up to 100 boxes, sorting, and suppression, which is a long chain of small kernels.
+    # Matching 279,279 anchors to up to 100 boxes, sorting, and suppression (a long chain of small kernels).
     parts.append(([memory(279_279 * 4 * 10, 10, kind="other", wide=True), *LOOPS["maskrcnn"]], []))
     return _network(
         parts,
@@ -177,7 +177,7 @@ def mnist_lstm() -> dict[str, Any]:
 
 
 def ptb_lstm() -> dict[str, Any]:
-    """LEGW's PTB network: two LSTMs of 200 over 20 words of a vocabulary of 10,000; 4.65 M parameters."""
+    """LEGW's PTB network: two LSTMs of 200 units over 20 words from a vocabulary of 10,000; 4.65 M parameters."""
     parts = [
         *_lstm(20, 200, 200, 2),
         layer((0, 20), 10_000, 200),
@@ -194,10 +194,10 @@ def ptb_lstm() -> dict[str, Any]:
 
 
 def transformer_decode() -> list[Row]:
-    """A step of the Transformer's beam search: the batch counts hypotheses; keys and values of 147 and 97 tokens.
+    """One step of the Transformer's beam search: the batch counts hypotheses; keys and values of 147 and 97 tokens.
 
-    The weights are read whole however few hypotheses there are; the cache is rewritten at each step (docs/sources.md,
-    mlperf 2: a one-hot addition) and gathered when beams change.
+    Each step reads all weights, however few hypotheses there are. It rewrites the cache (docs/sources.md, mlperf 2: a
+    one-hot addition) and gathers it when beams change.
     """
     d, layers, v = 1024, 6, 33_708
     rows = [
@@ -210,14 +210,14 @@ def transformer_decode() -> list[Row]:
 
 
 def gnmt_decode() -> list[Row]:
-    """A step of GNMT's beam search: four LSTM layers, attention over the source, the softmax."""
+    """One step of GNMT's beam search: four LSTM layers, attention over the source, the softmax."""
     h, t, v = 1024, GNMT_LENGTH, GNMT_VOCABULARY
     rows = [product((0, 1), 4 * h, 2 * h, 4), product((0, 1), 4 * h, h, 4), product((0, 1), v, h)]
     return [*rows, memory(2 * 4 * t * h, 4), memory(v * 4 * 3, 3, wide=True), memory(2 * 9 * h, 8)]
 
 
-# An estimate of loops whose iterations cannot be read from the program: suppression of 5 x 2,000 boxes per image goes
-# through tiles one after the other, and sampling and matching are chains of small operations.
+# An estimate of loops whose iterations the program does not show: suppression of 5 x 2,000 boxes per image processes
+# tiles one after the other, and sampling and matching are chains of small operations.
 LOOPS: dict[str, list[Row]] = {"maskrcnn": [memory(4e5, 3000, kind="other")]}
 NETWORKS: dict[str, Callable[[], dict[str, Any]]] = {
     "gnmt": gnmt,

@@ -1,4 +1,4 @@
-"""Builds the machine of a prediction from a system's JSON and the accelerator's entry in data/accelerators.json."""
+"""Builds a prediction's machine from a system's JSON and the accelerator's entry in data/accelerators.json."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from common.errors import UserError
 
 _DATA = Path(__file__).parent / "data/accelerators.json"
 _GIGABIT = 1e9 / 8
-LARGEST = 100_000  # Most accelerators of a hypothetical machine, and of a simulation.
+LARGEST = 100_000  # Maximum accelerators of a hypothetical machine, and of a simulation.
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
     """Attributes:
     name: the system's name.
-    accelerators: the total; a TPU's are chips, as in the results tables.
-    per_node: accelerators of a host.
+    accelerators: total number; a TPU's are chips, as in the results tables.
+    per_node: accelerators per host.
     node_bandwidth: bytes/s that a host sends to others; 0 for TPUs, which have links of their own.
-    threads: hardware threads of a host's processors.
-    chip: the accelerator's entry of data/accelerators.json.
+    threads: hardware threads per host.
+    chip: the accelerator's entry in data/accelerators.json.
     hypothetical: whether it has more accelerators than any machine of its kind.
     """
 
@@ -41,7 +41,7 @@ class Machine:
 
     @property
     def family(self) -> str:
-        """The family of accelerators that shares fitted constants: "tpu-v3" or "v100"."""
+        """The accelerator family that shares fitted constants: "tpu-v3" or "v100"."""
         return self.chip["family"]
 
     @property
@@ -50,7 +50,7 @@ class Machine:
 
     @property
     def cores(self) -> int:
-        """Cores, each of which holds a model replica: two on a TPU chip."""
+        """Number of cores, each holding a model replica: two per TPU chip."""
         return self.accelerators * self.chip["replicas"]
 
     @property
@@ -64,13 +64,13 @@ class Machine:
 
     @property
     def memory_bandwidth(self) -> float:
-        """Bytes/s of a core."""
+        """Bytes/s of a core's memory."""
         return self.chip["memory_bandwidth"] / self.chip["replicas"]
 
 
 @functools.cache
 def chips() -> dict[str, dict[str, Any]]:
-    """The accelerators the model knows, by name."""
+    """The accelerators that the model knows, by name."""
     return json.loads(_DATA.read_text(encoding="utf-8"))
 
 
@@ -81,17 +81,17 @@ def machine(
     assume: bool = False,
     hypothetical: bool = False,
 ) -> Machine:
-    """The machine of a description, or one of `accelerators` of its kind.
+    """The machine of a description, or one with `accelerators` of its kind.
 
     Args:
       description: the 33 fields of a system.
-      accelerators: the total; None takes the description's.
-      notes: a list to which every assumption is appended.
-      assume: take defaults also for fields that have no natural one.
+      accelerators: total number; None takes the description's.
+      notes: list to which every assumption is appended.
+      assume: use defaults even for fields without a natural one.
       hypothetical: allow up to LARGEST accelerators, more than the topology has.
 
     Raises:
-      UserError: fields that the model needs are missing or make no sense, or more accelerators than the topology has.
+      UserError: required fields are missing or make no sense, or there are more accelerators than the topology has.
     """
     name = str(description.get("system_name") or "system")
     chip = _chip(name, str(description.get("accelerator_model_name") or ""), notes, assume)
@@ -119,7 +119,7 @@ def machine(
 
 
 def _frequency(description: Mapping[str, Any], name: str) -> float:
-    """GHz in the description; 0 where it gives none."""
+    """GHz in the description; 0 if it gives none."""
     text = str(description.get("accelerator_frequency") or "")
     found = re.match(r"([-\d.]+) *GHz", text)
     if not found:
@@ -130,10 +130,10 @@ def _frequency(description: Mapping[str, Any], name: str) -> float:
 
 
 def load(name: str) -> dict[str, Any]:
-    """Loads a system by name, or the JSON file of that path.
+    """Loads a system by name, or from a JSON file path.
 
     Raises:
-      UserError: no such system, or no readable JSON object.
+      UserError: there is no such system, or the file is not a readable JSON object.
     """
     path = Path(name)
     if path.suffix != ".json":
@@ -201,11 +201,11 @@ def _check_topology(name: str, chip: Mapping, accelerators: int, per_node: int, 
 
 
 def _network(description: Mapping, chip: Mapping, notes: list[str], name: str) -> float:
-    """Bytes/s of the host's adapters that carry gradients: InfiniBand where there is any, not the storage's."""
+    """Bytes/s of the host's adapters that carry gradients: InfiniBand if present; storage adapters do not count."""
     if chip["tile"] == "systolic":
         return 0.0
     text = str(description.get("host_networking") or "")
-    # Ten digits in a row are no count and no speed.
+    # Ten digits in a row are neither a count nor a speed.
     readable = not re.search(r"\d{10}", text)
     adapters = re.findall(r"(?:(\d+) x )?([\w ]{0,200}?)(\d+) ?Gbit/s([^,]*)", text) if readable else []
     fast = [a for a in adapters if "InfiniBand" in a[1] + a[3] and "storage" not in a[3]] or adapters[:1]

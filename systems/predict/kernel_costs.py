@@ -1,7 +1,7 @@
-"""Loads the costs of a network: kernels with sizes linear in the replica's batch, and the sizes of the weights.
+"""Loads a network's costs: kernels with sizes linear in the replica's batch, and the sizes of the weights.
 
-lab/bench/costs.py reads costs.json from the HLO of the traced training step. For a network that is not there,
-`formulas` counts by hand, and `source` says so.
+lab/bench/costs.py extracts costs.json from the HLO of the traced training step. For other networks, `formulas` has
+hand-counted costs; `source` says so.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from common.errors import UserError
 from systems.predict import formulas
 
 PATH = Path(__file__).parent / "costs.json"
-# Kernels over rows of images, which partitions share. The others run on the first worker (pods paper, section 3).
+# Kernels over image rows, which partitions share. The others run on the first worker (pods paper, section 3).
 SHARED = ("convolution", "product", "elementwise", "norm", "pool")
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernels:
-    """The kernels of a pass. Sizes are arrays [kernels, 2] that mean a + b * batch; each kernel occurs `count` times.
+    """A pass's kernels. Sizes are arrays [kernels, 2] that mean a + b * batch; each kernel occurs `count` times.
 
     Attributes:
       kind: "convolution", "product", "elementwise", "norm", "reduction", "pool", "gather", "other".
-      groups, m, n, k: `groups` products [m, k] x [k, n]; 0 where a kernel only moves bytes.
-      moved, wide: bytes read and written with bf16 between layers; `wide` of them have four bytes in any precision.
+      groups, m, n, k: `groups` products [m, k] x [k, n]; 0 if a kernel only moves bytes.
+      moved, wide: bytes read and written with bf16 between layers; `wide` of them use four-byte values in any
+        precision.
     """
 
     kind: np.ndarray
@@ -50,7 +51,7 @@ class Kernels:
 
     @property
     def flops_per_example(self) -> float:
-        """FLOPs (a multiply-add is two) that each example adds."""
+        """FLOPs that each example adds (a multiply-add is two)."""
         return self.flops(1e6) / 1e6
 
     def flops(self, batch: float) -> float:
@@ -59,7 +60,7 @@ class Kernels:
         return float(np.sum(self.count * 2 * g * m * n * k))
 
     def bytes(self, batch: float, itemsize: int = 2) -> float:
-        """Bytes read and written by the pass over `batch` examples, with values of `itemsize` bytes between layers."""
+        """Bytes that the pass reads and writes for `batch` examples, with `itemsize`-byte values between layers."""
         return float(np.sum(self.count * _moved(self, batch, itemsize)))
 
 
@@ -71,9 +72,9 @@ def _moved(kernels: Kernels, batch: float, itemsize: int) -> np.ndarray:
 @dataclasses.dataclass(frozen=True)
 class Network:
     """Attributes:
-    parameters, tensors: the numbers of trained parameters and of their tensors.
-    norm_layers, norm_channels: the numbers of batch-norm layers and of their channels.
-    decode: one step of the beam search of evaluation for one hypothesis, or None.
+    parameters, tensors: number of trained parameters and of their tensors.
+    norm_layers, norm_channels: number of batch-norm layers and of their channels.
+    decode: one step of evaluation's beam search for one hypothesis, or None.
     source: where the costs come from.
     """
 
@@ -89,13 +90,13 @@ class Network:
 
     @property
     def three_dimensional(self) -> bool:
-        """Whether its convolutions have a temporal extent, and run as 3-D kernels."""
+        """Whether its convolutions extend over time, and so run as 3-D kernels."""
         return self.name.startswith("i3d")
 
 
 @functools.cache
 def load(name: str) -> Network:
-    """Loads the costs of a network by name.
+    """Loads a network's costs by name.
 
     Raises:
       UserError: the network has no costs.
@@ -123,7 +124,7 @@ def load(name: str) -> Network:
 
 
 def known() -> list[str]:
-    """Networks that have costs."""
+    """Returns the networks that have costs."""
     return sorted({*_traced(), *formulas.NETWORKS})
 
 

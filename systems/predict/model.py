@@ -10,18 +10,18 @@ from systems.predict.compute import Constants
 from systems.predict.hardware import Machine
 from systems.predict.workload import Workload
 
-# The share of a step's arithmetic that overlaps with the gradient sum: a GPU sends buckets during the backward pass,
-# two thirds of the arithmetic; the TPU programs of these rounds sum after it (pods paper, section 2). Not fitted.
+# Fraction of a step's arithmetic that overlaps with the gradient sum. A GPU sends buckets during the backward pass,
+# two thirds of the arithmetic; these rounds' TPU programs sum after it (pods paper, section 2). Not fitted.
 OVERLAP = {"v100": 0.5, "tpu-v3": 0.0}
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Seconds of a training step, by term; they add up to `total`.
+    """Seconds of a training step, by term; the terms add up to `total`.
 
     Attributes:
-      kinds: seconds of `compute` by kind of kernel.
-      gradient_sum_whole: the gradient sum with the part that the backward pass hides.
+      kinds: seconds of `compute` by kernel kind.
+      gradient_sum_whole: the gradient sum including the part that the backward pass hides.
     """
 
     compute: float
@@ -43,17 +43,17 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Seconds of a run, by term; they add up to `total`.
+    """Seconds of a run, by term; the terms add up to `total`.
 
     Attributes:
       epochs, steps, evaluations: counts.
       step: the terms of one step.
       training: steps * step.
       evaluation: evaluations on the accelerators.
-      host: the host's part of evaluations that the run waits for.
-      turnaround: leaving the training loop and coming back, for the evaluations and the start.
-      start: the extra seconds of the first block: the longer of reading and decoding, and what published logs show.
-    program: the compiled program that the step comes from; "" where it comes from formulas.
+      host: the host's part of the evaluations that the run waits for.
+      turnaround: time to leave and re-enter the training loop, for the evaluations and the start.
+      start: extra seconds of the first block: the longer of reading and decoding, and what published logs show.
+      program: the compiled program that the step comes from; "" if it comes from formulas.
     """
 
     epochs: float
@@ -75,7 +75,7 @@ class Run:
 
 
 def step(work: Workload, machine: Machine, constants: Constants, made: Scaled | None = None) -> Step:
-    """Predicts a training step, which the slowest replica decides; with `made`, from the compiled program."""
+    """Predicts a training step, whose time the slowest replica decides; with `made`, from the compiled program."""
     if made:
         return _compiled_step(work, machine, made)
     net = kernel_costs.load(work.network)
@@ -91,12 +91,12 @@ def step(work: Workload, machine: Machine, constants: Constants, made: Scaled | 
         )
         even = min(arithmetic, float(equal.sum()) * work.accumulation)
     group = max(1, round(work.span / batch)) if work.span else 1
-    # Sums of a layer's two moments forward, and of two gradients backward.
+    # Sums of a layer's two moments in the forward pass, and of two gradients in the backward pass.
     norms = 2 * net.norm_layers * collectives.small_sum(machine, group * work.partitions) * work.accumulation
     shards = work.cores if work.shard_update else 1
     back = 4 if work.shard_update else work.wire
-    # A Transformer's partitions hold a part of each weight; a convolution's hold all of it (docs/sources.md, mlperf
-    # 1.4 and 3).
+    # A Transformer's partitions each hold part of every weight; a convolution's partitions hold all of it
+    # (docs/sources.md, mlperf 1.4 and 3).
     mine = net.parameters // (work.partitions if work.benchmark == "transformer" else 1)
     whole = collectives.gradient_sum(
         machine, mine, work.cores, work.wire, back, work.buckets, pipelined=work.pipelined
@@ -113,7 +113,7 @@ def step(work: Workload, machine: Machine, constants: Constants, made: Scaled | 
 
 
 def _compiled_step(work: Workload, machine: Machine, made: Scaled) -> Step:
-    """The update, copies, and what a partition leaves idle are in the program's cycles."""
+    """The program's cycles include the update, copies, and a partition's idle time."""
     factor = made.scale.of(made.program.benchmark, made.program.kind)
     kinds = {kind: factor * seconds for kind, seconds in made.program.kinds().items()}
     arithmetic = sum(kinds.values())
@@ -149,7 +149,7 @@ def _input(work: Workload, machine: Machine, busy: float) -> inputs.Input:
 def run(
     work: Workload, machine: Machine, constants: Constants, epochs: float, made: Scaled | None = None
 ) -> Run:
-    """Predicts a run that reaches its target after `epochs`; with `made`, its steps from the compiled program."""
+    """Predicts a run that reaches its target after `epochs`; with `made`, its steps come from the compiled program."""
     work = workload.as_logged(work) if made else work
     one = step(work, machine, constants, made)
     steps = epochs * work.steps_per_epoch
@@ -172,6 +172,6 @@ def run(
 
 
 def with_buckets(work: Workload, bucket_bytes: int = 32 * 2**20) -> Workload:
-    """The workload with its number of collectives filled in."""
+    """Returns the workload with its number of collectives filled in."""
     parameters = kernel_costs.load(work.network).parameters
     return dataclasses.replace(work, buckets=workload.buckets(parameters, work.wire, bucket_bytes))

@@ -1,4 +1,4 @@
-"""Draws the pictures of predictions; only this module imports matplotlib, when a picture is requested."""
+"""Draws pictures of predictions; the only module that imports matplotlib, and only when a picture is requested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from systems.predict.predictor import Answer
 from systems.predict.workload import Workload
 
 BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
-# Most examples per core while the batch grows with the machine: those of the smallest published TPU v3 systems.
+# Maximum examples per core while the batch grows with the machine: those of the smallest published TPU v3 systems.
 _MOST = {"resnet": 128, "ssd": 32, "maskrcnn": 4, "transformer": 16, "gnmt": 128, "tsm_kinetics": 8}
 _COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
 
@@ -27,9 +27,9 @@ def _pyplot() -> Any:
 
 
 def sweep(answer: Answer) -> list[tuple[int, dict[str, float]]]:
-    """(accelerators, seconds by part) for machines of the answer's kind, up to its own or 4,096, by powers of two.
+    """(accelerators, seconds by part) for machines of the answer's kind, by powers of two, up to its size or 4,096.
 
-    The batch grows with the machine up to the answer's; its epochs are the curve's.
+    The batch grows with the machine up to the answer's batch; the epochs follow the curve.
     """
     result = []
     size = answer.machine.per_node
@@ -75,7 +75,7 @@ def _parts(run: model.Run) -> dict[str, float]:
 
 
 def time_to_train(path: Path, answer: Answer) -> None:
-    """Time to train and its parts against the number of accelerators, with the published points."""
+    """Plots time to train and its parts against the number of accelerators, with the published points."""
     pyplot = _pyplot()
     points = sweep(answer)
     figure, (times, shares) = pyplot.subplots(2, 1, figsize=(7, 7), sharex=True, height_ratios=(3, 2))
@@ -104,7 +104,7 @@ def time_to_train(path: Path, answer: Answer) -> None:
 
 
 def _published(answer: Answer) -> list[tuple[int, float]]:
-    """(accelerators, minutes) of the published scores of the answer's benchmark, family and round."""
+    """(accelerators, minutes) of the published scores for the answer's benchmark, family and round."""
     if answer.work.benchmark == "tsm_kinetics":
         return [(6 * nodes, seconds / 60) for nodes, _, seconds in published.KINETICS]
     wanted = answer.machine.family, answer.work.benchmark, answer.work.recipe
@@ -156,7 +156,7 @@ def figures(path: Path) -> None:
 
 
 def scatter(path: Path) -> None:
-    """Draws every row: the time predicted without its system against the published time."""
+    """Plots, for every row, the time predicted without its system against the published time."""
     pyplot = _pyplot()
     figure, axes = pyplot.subplots(figsize=(6, 6))
     for colour, name in zip(_COLOURS, BENCHMARKS):

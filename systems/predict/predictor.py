@@ -1,4 +1,4 @@
-"""Predicts the time to train of a benchmark on a system, with what-ifs, and lists every assumption."""
+"""Predicts a benchmark's time to train on a system, with what-ifs, and lists every assumption."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _WIRES = {"full": 4, "bf16": 2}
 
 @dataclasses.dataclass(frozen=True)
 class WhatIf:
-    """Changes to a preset; None keeps the preset's value. `accelerators` of a TPU are chips.
+    """Changes to a preset; None keeps the preset's value. For a TPU, `accelerators` counts chips.
 
-    `formulas` takes the step from formulas also where the preset's program is compiled.
+    `formulas` computes the step from formulas even if the preset's program is compiled.
     """
 
     accelerators: int | None = None
@@ -55,7 +55,7 @@ class WhatIf:
 
     @property
     def changes_step(self) -> bool:
-        """Whether the training step is another than the preset's."""
+        """Whether the training step differs from the preset's."""
         return dataclasses.replace(self, epochs=None, formulas=False) != WhatIf()
 
 
@@ -64,8 +64,8 @@ class Answer:
     """A prediction.
 
     Attributes:
-      path: where the step comes from: a compiled program, or formulas.
-      interval: 90 % of runs, in seconds; None outside the tested range.
+      path: the source of the training step: a compiled program, or formulas.
+      interval: the 90 % interval of runs, in seconds; None outside the tested range.
       notes: the assumptions.
     """
 
@@ -80,19 +80,19 @@ class Answer:
 
     @property
     def path(self) -> str:
-        """Where the training step comes from."""
+        """The source of the training step."""
         return f"compiled program ({self.run.program})" if self.made else "formulas"
 
     @property
     def estimate(self) -> tuple[float, float] | None:
-        """Seconds of the program's step by the scheduler's cycles, without a fitted factor, and of its exchange."""
+        """Seconds of the program's step from the scheduler's cycles, without a fitted factor, and of its exchange."""
         if not self.made:
             return None
         moved = self.made.program.exchange(self.machine, self.made.scale.link)
         return sum(self.made.program.kinds().values()), sum(moved.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """The prediction as a dict for JSON; times are seconds."""
+        """The prediction as a dict for JSON; times are in seconds."""
         run, step = self.run, self.run.step
         return {
             "benchmark": self.work.benchmark,
@@ -126,17 +126,17 @@ def predict(
     hypothetical: bool = False,
     notes: list[str] | None = None,
 ) -> Answer:
-    """Predicts the time to train of a preset on a machine.
+    """Predicts a preset's time to train on a machine.
 
     Args:
       work: the preset's workload.
-      description: the machine's.
-      preset: the preset's name, by which its compiled program is found.
+      description: the machine's description.
+      preset: the preset's name, used to find its compiled program.
       what_if: changes to the preset; None for none.
-      own: the machine is the one that the preset is for.
-      assume: take defaults for required fields that the description lacks.
-      hypothetical: allow machines that are larger than any of their kind.
-      notes: assumptions that the caller made; more are added.
+      own: the machine is the preset's own.
+      assume: use defaults for required fields that the description lacks.
+      hypothetical: allow machines larger than any existing one of their kind.
+      notes: the caller's assumptions; this function appends more.
 
     Raises:
       UserError: a field is missing, or values contradict each other.
@@ -145,7 +145,7 @@ def predict(
     what_if = what_if or WhatIf()
     target = machine.machine(description, what_if.accelerators, notes, assume, hypothetical)
     if what_if.accelerators is None and work.cores != target.cores:
-        # A machine without a preset works as a whole.
+        # A machine without a preset is used as a whole.
         if not own and _divides(work, what_if, target.cores):
             notes.append(f"replicas: all {target.cores} cores; preset {preset} has {work.cores}")
             what_if = dataclasses.replace(what_if, accelerators=target.accelerators)
@@ -162,7 +162,7 @@ def predict(
 
 
 def _divides(work: Workload, what_if: WhatIf, cores: int) -> bool:
-    """Whether the batch divides among `cores` cores."""
+    """Whether the batch divides evenly among `cores` cores."""
     partitions = what_if.partitions or work.partitions
     return (
         cores % partitions == 0
@@ -171,7 +171,7 @@ def _divides(work: Workload, what_if: WhatIf, cores: int) -> bool:
 
 
 def _nearest_batch(work: Workload, what_if: WhatIf, cores: int) -> int:
-    """The batch nearest to the wanted one that divides among the replicas of `cores` cores."""
+    """The batch nearest to the requested one that divides evenly among the replicas of `cores` cores."""
     parts = max(1, cores // (what_if.partitions or work.partitions)) * work.accumulation
     return max(1, round((what_if.batch or work.batch) / parts)) * parts
 
@@ -179,7 +179,7 @@ def _nearest_batch(work: Workload, what_if: WhatIf, cores: int) -> int:
 def _made(
     preset: str, work: Workload, target: Machine, what_if: WhatIf, own: bool, notes: list[str]
 ) -> Scaled | None:
-    """The compiled program of a preset without what-ifs; None where formulas have to do."""
+    """The compiled program of a preset without what-ifs; None if formulas must do."""
     scale = program_fit.scale()
     program = compiled.load(work.benchmark, preset) if scale and target.is_tpu else None
     if not program or what_if.formulas:
@@ -200,7 +200,7 @@ def of_workload(
     epochs: float | None = None,
     made: Scaled | None = None,
 ) -> Answer:
-    """Predicts a workload without what-ifs; with `made`, its step from the compiled program."""
+    """Predicts a workload without what-ifs; with `made`, its step comes from the compiled program."""
     values = fitting.constants(target.family)
     net = kernel_costs.load(work.network)
     if "by hand" in net.source and not made:
@@ -224,7 +224,7 @@ def of_workload(
 
 
 def _outside(work: Workload, target: Machine) -> str:
-    """Why no published run resembles the prediction; "" where the errors of the leave-one-out test apply."""
+    """Why no published run resembles the prediction; "" if the leave-one-out errors apply."""
     benchmarks, networks = zip(
         *((r.benchmark, published.network_of(r.benchmark)) for r in published.tested())
     )
@@ -242,7 +242,7 @@ def _outside(work: Workload, target: Machine) -> str:
 def _interval(
     total: float, errors: dict[str, list[float]], epochs: tuple[float, float, float]
 ) -> tuple[float, float]:
-    """The 90 % interval around the total: the leave-one-out error at given epochs, and the interval of the epochs."""
+    """The 90 % interval around the total: the leave-one-out error at given epochs, and the epochs' interval."""
     low, expected, high = epochs
     miss = math.log(1 + errors["seconds"][1])
     below, above = math.hypot(miss, math.log(expected / low)), math.hypot(miss, math.log(high / expected))
@@ -274,7 +274,7 @@ def changed(work: Workload, target: Machine, what_if: WhatIf, notes: list[str]) 
     """Applies the what-ifs to a workload and checks the result.
 
     Raises:
-      UserError: the batch does not divide, or partitions or spans do not fit.
+      UserError: the batch does not divide evenly, or partitions or spans do not fit.
     """
     cores = work.cores if what_if.accelerators is None else target.cores
     partitions = work.partitions if what_if.partitions is None else what_if.partitions

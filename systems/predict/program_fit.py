@@ -1,8 +1,8 @@
-"""Fits the constants of compiled programs to published TPU v3 rows, and tests them by leaving each system out in turn.
+"""Fits the constants of compiled programs to published TPU v3 rows; tests them by leaving out each system in turn.
 
-Published programs were not ours, so that a benchmark has a factor of its own; the fit with one factor for all stands
-beside it. TPU v4's rows have one factor more, the same for all benchmarks, and each of its systems is left out in turn
-as well; beside it stands what TPU v3's constants alone give. Rows without a compiled program have the prediction by
+Published programs differ from ours, so each benchmark has its own factor; the fit with one factor for all is kept for
+comparison. TPU v4's rows have one additional factor, the same for all benchmarks. Each v4 system is also left out in
+turn; the result with TPU v3's constants alone is kept for comparison. Rows without a compiled program are predicted by
 formulas (fitting.py).
 """
 
@@ -22,17 +22,17 @@ from systems.predict.fitting import Test
 from systems.predict.published import Row
 
 FAMILY = "tpu-v3"
-FEWEST = 5  # Rows with a program, below which nothing is fitted.
-# LINK_SHARE is the formulas' assumption and is not fitted: in every row the exchange is a small part.
+FEWEST = 5  # Minimum number of rows with a program; below it nothing is fitted.
+# LINK_SHARE is the formulas' assumption and is not fitted: the exchange is a small part in every row.
 _START = Scale(cycles=1.0, link=LINK_SHARE, turnaround=0.5)
 _FACTOR, _TURNAROUND = (0.1, 4.0), (0.02, 10.0)  # Bounds.
 ONE, EACH = "one factor", "a factor a benchmark"
-NONE = "tpu-v4 without a factor"  # A factor a benchmark, of TPU v3's rows alone.
+NONE = "tpu-v4 without a factor"  # One factor per benchmark, from TPU v3's rows alone.
 
 
 @functools.cache
 def scale() -> Scale | None:
-    """The committed constants, fitted to all rows with a program; None where there are too few."""
+    """The committed constants, fitted to all rows with a program; None if there are too few."""
     found = fitting.committed()[FAMILY].get("programs")
     return Scale(**found["constants"]) if found else None
 
@@ -48,12 +48,12 @@ def program_of(row: Row) -> compiled.Program | None:
 
 
 def fit(rows: Iterable[Row], values: Constants, each: bool, start: Scale = _START) -> Scale:
-    """The constants that fit rows with a program best.
+    """Returns the constants that best fit the rows with a program.
 
     Args:
-      values: predict evaluations that are not compiled.
-      each: a factor for every benchmark among the rows; `cycles` stays what one for all is.
-      start: of the search.
+      values: constants that predict evaluations without a compiled program.
+      each: fit a factor for every benchmark among the rows; `cycles` stays the common factor.
+      start: starting point of the search.
     """
     from scipy.optimize import least_squares
 
@@ -89,7 +89,7 @@ def fit(rows: Iterable[Row], values: Constants, each: bool, start: Scale = _STAR
 
 
 def fit_v4(rows: Iterable[Row], values: Constants, scale: Scale) -> Scale:
-    """`scale`, fitted to TPU v3, with the factor that fits rows of TPU v4 best; unchanged without such rows."""
+    """`scale` (fitted to TPU v3) with the factor that best fits TPU v4's rows; unchanged without such rows."""
     from scipy.optimize import least_squares
 
     chosen = [(row, program) for row in rows if (program := program_of(row))]
@@ -119,7 +119,7 @@ def _rounded(found: Scale) -> Scale:
 
 
 def refit(values: Constants) -> tuple[dict | None, dict[str, list[list]]]:
-    """Fits all rows anew and tests the fit: the entry of data/constants.json, and the rows of data/left_out.json."""
+    """Refits all rows and tests the fit; returns entries for data/constants.json and data/left_out.json."""
     rows = [row for row in published.tested() if row.is_tpu and program_of(row)]
     if len(rows) < FEWEST:
         return None, {ONE: [], EACH: [], NONE: []}
@@ -141,7 +141,7 @@ def refit(values: Constants) -> tuple[dict | None, dict[str, list[list]]]:
 
 
 def leave_one_out_v4(rows: list[Row], values: Constants, whole: Scale) -> list[Test]:
-    """Predicts every row of TPU v4 by a factor fitted without any row of its system."""
+    """Predicts every TPU v4 row with a factor fitted without any row of its system."""
     tests = []
     for key in dict.fromkeys(row.key for row in rows):
         found = fit_v4([row for row in rows if row.key != key], values, whole)
@@ -150,7 +150,7 @@ def leave_one_out_v4(rows: list[Row], values: Constants, whole: Scale) -> list[T
 
 
 def leave_one_out(rows: list[Row], values: Constants, each: bool, start: Scale) -> list[Test]:
-    """Predicts every row by a fit without any row of its system."""
+    """Predicts every row with a fit that excludes all rows of its system."""
     tests = []
     every = [row for row in published.tested() if row.family == FAMILY]
     for key in dict.fromkeys(row.key for row in rows):
@@ -174,11 +174,11 @@ def _predicted(row: Row, values: Constants, found: Scale, without: str) -> Test:
 
 
 def committed_tests(kind: str = EACH) -> list[Test]:
-    """The tests of programs in data/left_out.json: TPU v3's rows, then TPU v4's."""
+    """The tests of programs from data/left_out.json: TPU v3's rows, then TPU v4's."""
     return tests_of(fitting.left_out()[kind])
 
 
 def tests_of(saved: Iterable[list]) -> list[Test]:
-    """The tests that `refit` saves."""
+    """The tests that `refit` saved."""
     found = {(row.key, row.benchmark): row for row in (*published.tested(), *published.held_out())}
     return [Test(found[key, name], *numbers) for key, name, *numbers in saved]

@@ -1,8 +1,8 @@
-"""Reads the published runs as workloads on machines; the model is fitted to them and tested on them.
+"""Reads the published runs as workloads on machines, for fitting and testing the model.
 
-Scores, batches and epochs come from compliance/data/published_scores.csv. Its epochs are as logged; `_EPOCHS` corrects
-logs that count from 0, or that name a block still in flight (docs/sources.md, mlperf 1, and the numbers of evaluations
-in the logs). Partitions, span and cache come from the submissions' scripts, as the benchmarks' presets list them.
+Scores, batches and epochs come from compliance/data/published_scores.csv, with epochs as logged. `_EPOCHS` corrects
+logs that count from 0 or name a block still in flight (docs/sources.md, mlperf 1, and the numbers of evaluations in
+the logs). Partitions, span and cache come from the submissions' scripts, as in the benchmarks' presets.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from systems.predict.hardware import Machine
 from systems.predict.workload import Workload
 
 _SCORES = Path(__file__).resolve().parents[2] / "compliance/data/published_scores.csv"
-SEQUENCE = 256  # Tokens of a packed sequence; NVIDIA counts a batch of the transformer in tokens.
+SEQUENCE = 256  # Tokens per packed sequence; NVIDIA counts the transformer's batch in tokens.
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A published score. `batch` is in examples (the transformer's: packed sequences), `seconds` is the score."""
+    """A published score. `batch` is in examples (transformer: packed sequences), `seconds` is the score."""
 
     round: str
     org: str
@@ -36,7 +36,7 @@ class Row:
 
     @property
     def key(self) -> str:
-        """The system in its round; rows with equal keys are left out of a fit together."""
+        """The system and its round; a fit leaves out rows with equal keys together."""
         return f"{self.round}/{self.system}"
 
     @property
@@ -45,9 +45,9 @@ class Row:
 
     @property
     def preset(self) -> str:
-        """The preset with the row's configuration; "" where there is none.
+        """The preset with the row's configuration; "" if there is none.
 
-        The Transformer's rows of 8,192 cores hold four cores a sequence; the presets have a core each (docs/sources.md,
+        The Transformer's rows with 8,192 cores use four cores per sequence; the presets use one (docs/sources.md,
         mlperf 3).
         """
         when = (self.round, self.benchmark)
@@ -66,7 +66,7 @@ class Row:
         return "v100" if self.system.startswith(("dgx1", "dgx2", "gpu-v100", "summit")) else ""
 
 
-# Presets whose name is not the row's system; "" is none.
+# Rows whose preset has another name than their system; "" means no preset.
 _PRESETS = {
     ("v0.7", "tpu-v3-32-TF2.0"): "tpu-v3-32-v0.7",
     ("v0.7", "tpu-v3-8192-JAX"): "tpu-v3-8192-jax",
@@ -74,7 +74,7 @@ _PRESETS = {
     ("v0.7", "tpu-v3-4096-JAX"): "",
 }
 
-# (round, org, benchmark, batch or None, start of the system's name, correction added to the logged epoch).
+# (round, org, benchmark, batch or None, prefix of the system's name, correction added to the logged epoch).
 _EPOCHS = (
     # Logs with three evaluations end at epoch 2, with fifteen at 14, with ten (3, 7, ... 39) at 38.
     ("v0.6", "Google", "transformer", 512, "tpu", 1.0),
@@ -83,7 +83,7 @@ _EPOCHS = (
     # The eleventh evaluation, at "42", comes after 44 epochs (resnet/presets.py).
     ("v0.7", "Google", "resnet", None, "tpu-v4-16", 2.0),
     ("v0.7", "Google", "resnet", None, "tpu-v4-128", 2.0),
-    # The run stops when the evaluation of the block before the last is known (docs/sources.md, mlperf 1.2).
+    # The run stops when the evaluation of the second-to-last block is known (docs/sources.md, mlperf 1.2).
     ("v0.6", "Google", "ssd", 1024, "tpu", -5.4),
     ("v0.6", "Google", "ssd", 2048, "tpu", -5.4),
 )
@@ -91,7 +91,7 @@ _EPOCHS = (
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
-    """All published rows, with those of accelerators without fitted constants: epochs do not depend on the machine."""
+    """All published rows, even of accelerators without fitted constants: epochs do not depend on the machine."""
     with _SCORES.open(encoding="utf-8") as lines:
         return tuple(_row(fields) for fields in csv.DictReader(lines))
 
@@ -123,7 +123,7 @@ def tested() -> list[Row]:
 
 
 def held_out() -> list[Row]:
-    """The rows of TPU v4: no formula is fitted to them; their compiled programs have one factor (program_fit.py)."""
+    """The TPU v4 rows: no formula is fitted to them; their compiled programs have one factor (program_fit.py)."""
     return [row for row in rows() if row.system.startswith("tpu-v4")]
 
 
@@ -142,7 +142,7 @@ KINETICS = (
 
 @functools.cache
 def machine_of(row: Row) -> Machine:
-    """The machine of a tested row."""
+    """Returns a tested row's machine."""
     if row.is_tpu:
         description = systems.load("tpu-v3-32" if row.family else "tpu-v4-16")
     elif row.system.startswith("gpu-v100"):
@@ -167,8 +167,8 @@ _PARTITIONS = {
     ("transformer", 8192): 4,
 }
 _SPANS = {512: 64, 1024: 32, 2048: 128, 8192: 64}
-# Examples of an epoch: ImageNet; COCO with and without images that have no boxes; packed sequences (1087 x 512; 1637 x
-# 320 in NVIDIA's v0.6 DGX-1 log); sentence pairs up to 48 and up to 75 words (1938 steps of 2048, ibid.).
+# Examples per epoch: ImageNet; COCO with and without images that lack boxes; packed sequences (1087 x 512; 1637 x 320
+# in NVIDIA's v0.6 DGX-1 log); sentence pairs up to 48 and up to 75 words (1938 steps of 2048, ibid.).
 _EXAMPLES = {
     "resnet": (1_281_167, 1_281_167),
     "ssd": (118_287, 117_266),
@@ -195,7 +195,7 @@ def network_of(benchmark: str) -> str:
 
 @functools.cache
 def workload_of(row: Row) -> Workload:
-    """The workload of a tested row."""
+    """Returns a tested row's workload."""
     google, name = row.org == "Google", row.benchmark
     tpu = row.is_tpu
     cores = row.accelerators * (2 if tpu else 1)
@@ -231,7 +231,7 @@ def workload_of(row: Row) -> Workload:
 
 
 def _eval_batch(row: Row, replicas: int) -> int:
-    """The evaluation batch: the training batch, at most all examples, rounded to whole replicas."""
+    """The evaluation batch: the training batch, capped at all examples, rounded to whole replicas."""
     wanted = min(max(row.batch, replicas), _EVAL[row.benchmark])
     if row.benchmark in ("transformer", "gnmt"):
         wanted = min(_EVAL[row.benchmark], max(512, replicas))
@@ -245,7 +245,7 @@ def _span(row: Row, cores: int) -> int:
 
 
 def kinetics_workload(nodes: int, batch: int, network_name: str = "tsm") -> Workload:
-    """The workload of a row of Table 3, or of the same row with an I3D: 100 epochs, one evaluation at the end."""
+    """The workload of a row of Table 3, or of the same row with I3D: 100 epochs, one evaluation at the end."""
     frames = {"tsm": 1.0, "tsn": 1.0, "i3d_3x3x3": 2.0, "i3d_3x1x1": 4.0}[network_name]
     work = Workload(
         benchmark="tsm_kinetics",
@@ -254,7 +254,7 @@ def kinetics_workload(nodes: int, batch: int, network_name: str = "tsm") -> Work
         batch=batch,
         cores=6 * nodes,
         examples=240_436,
-        eval_examples=10 * 19_796,  # ten clips of a video, together on a GPU
+        eval_examples=10 * 19_796,  # ten clips per video, together on a GPU
         eval_batch=10 * 6 * nodes,
         precision="fp32",
         wire=4,

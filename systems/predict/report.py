@@ -23,7 +23,7 @@ RUN = {
 
 
 def table(answer: Answer) -> str:
-    """The terms of a step and of the run with their shares, the total with its interval, and the assumptions."""
+    """The terms of a step and of a run with their shares, the total with its interval, and the assumptions."""
     run, step, work = answer.run, answer.run.step, answer.work
     lines = [
         f"{work.benchmark} ({work.network}) on {answer.machine.name}: {answer.machine.accelerators} accelerators, "

@@ -1,13 +1,13 @@
-"""Simulates the events of a run with jitter, stragglers, lost workers and restarts, for up to 100,000 accelerators.
+"""Simulates a run with jitter, stragglers, lost workers and restarts, for up to 100,000 accelerators.
 
-A step of N workers ends when the slowest does. Inside it, groups that share batch-norm statistics or an image wait for
-each other at several barriers, so that a group pays the slowest worker at each barrier, not the slowest over the step.
-The largest of G normal variables is drawn directly (a uniform number to the power 1 / G, through the inverse of the
-distribution), never as G numbers, and a group's sum over its barriers as a normal variable of the right mean and
-variance: 100,000 workers cost no more than 100.
+A step of N workers ends when the slowest worker ends. Within a step, groups that share batch-norm statistics or an
+image wait for each other at several barriers. So a group pays for the slowest worker at each barrier, not for the
+slowest over the step. The maximum of G normal variables is drawn directly (a uniform number to the power 1 / G,
+through the inverse of the distribution), never as G numbers. A group's sum over its barriers is drawn as a normal
+variable of the right mean and variance. So 100,000 workers cost no more than 100.
 
-A failure anywhere ends the step for all: the run goes on from the last checkpoint after `restart` seconds. Without
-faults the simulation takes the closed form's time exactly.
+A failure anywhere ends the step for all: the run continues from the last checkpoint after `restart` seconds. Without
+faults the simulation takes exactly the closed form's time.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from common.errors import UserError
 from systems.predict.hardware import LARGEST
 from systems.predict.model import Run
 
-_SAMPLED = 256  # Steps that are drawn; a run's steps are drawn from these.
-_FAILURES = 20_000  # With more failures a run counts as making no progress.
+_SAMPLED = 256  # Distinct step times drawn; a run's steps are sampled from these.
+_FAILURES = 20_000  # A run with more failures counts as making no progress.
 _DRAWS = 4096  # Samples for a barrier's mean and variance.
 _HOUR = 3600.0
-_MOST = 1e9  # Largest value of any flag.
-_STEPS = 20_000_000  # Most steps of a run: they are held in memory.
+_MOST = 1e9  # Maximum of any flag.
+_STEPS = 20_000_000  # Maximum steps of a run: they are held in memory.
 
 
 @dataclasses.dataclass(frozen=True)
 class Faults:
-    """The faults of a run; the default is none.
+    """A run's faults; none by default.
 
     Attributes:
-      jitter: standard deviation of a worker's step, relative to it.
-      stragglers, slowdown: this share of the workers always takes `slowdown` times as long.
-      mtbf: mean hours between failures of one worker; 0: none fail.
+      jitter: standard deviation of a worker's step time, relative to the step.
+      stragglers, slowdown: this fraction of the workers always takes `slowdown` times as long.
+      mtbf: mean hours between failures of one worker; 0: no failures.
       restart: seconds from a failure to the next step.
-      checkpoint: seconds between checkpoints; 0 searches for the best interval.
+      checkpoint: seconds between checkpoints; 0: search for the best interval.
       save: seconds to write a checkpoint.
-      group: workers that wait for each other within a step; 0: those of the workload.
+      group: number of workers that wait for each other within a step; 0: the workload's.
     """
 
     jitter: float = 0.0
@@ -71,11 +71,11 @@ class Result:
     """A simulated run.
 
     Attributes:
-      total: seconds of the run; `closed` is the closed form's.
+      total: seconds of the run; `closed` is the closed form's total.
       step: mean seconds of a step.
-      failures: their number; `lost`: seconds of repeated steps and of restarts.
+      failures: their number; `lost`: seconds of repeated steps and restarts.
       checkpoint: seconds between checkpoints; `young`: sqrt(2 save mtbf / N), Young 1974; 0 without failures.
-      saving: seconds of all checkpoints.
+      saving: seconds spent on all checkpoints.
       groups: mean seconds of a step by group size.
     """
 
@@ -113,14 +113,15 @@ class Result:
 def simulate(
     run: Run, workers: int, faults: Faults, seed: int = 0, group: int = 1, barriers: int = 1
 ) -> Result:
-    """Simulates a run of the closed form's terms, with faults.
+    """Simulates a run with the closed form's terms and faults.
 
     Args:
-      workers: accelerators that can be slow or fail.
-      group, barriers: workers that wait for each other within a step, and how often they do.
+      workers: number of accelerators that can be slow or fail.
+      group, barriers: number of workers that wait for each other within a step, and how often they do.
 
     Raises:
-      UserError: too many workers or steps, a group that does not divide them, or failures without progress.
+      UserError: too many workers or steps, a group size that does not divide the workers, or no progress due to
+        failures.
     """
     if not 1 <= workers <= LARGEST:
         raise UserError(f"{workers} accelerators: the simulation takes 1 to {LARGEST:,}")
@@ -134,7 +135,7 @@ def simulate(
         raise UserError(
             f"{steps:.3g} steps: the simulation takes up to {_STEPS:,}; lower --epochs or raise --batch"
         )
-    # Time outside steps is spread evenly over them; the closed form's number of steps is rounded to a whole one.
+    # Time outside steps is spread evenly over them; the closed form's number of steps is rounded to an integer.
     other = (run.total - run.training) / steps
     durations = rng.choice(sampled, steps) if faults.jitter else np.full(steps, sampled[0])
     durations = durations * (run.steps / steps) + other
@@ -170,7 +171,7 @@ def simulate(
 def step_seconds(
     step: float, workers: int, faults: Faults, group: int, barriers: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Seconds of sampled steps, [256]: the slowest group's sum over barriers of its slowest worker."""
+    """Seconds of sampled steps, [256]: a group sums its slowest workers over barriers; the slowest group decides."""
     groups = workers // group
     slow = round(workers * faults.stragglers)
     factor = faults.slowdown if slow else 1.0
@@ -179,7 +180,7 @@ def step_seconds(
     if barriers == 1 or group == 1:
         fast = 1 + faults.jitter * _largest(workers - slow, _SAMPLED, rng)
         return step * np.maximum(fast, factor * (1 + faults.jitter * _largest(slow, _SAMPLED, rng)))
-    # The number of stragglers in a group decides its distribution; groups with equal numbers are alike.
+    # A group's number of stragglers decides its distribution; groups with equal numbers are alike.
     members = (
         rng.multivariate_hypergeometric([group] * groups, slow, method="marginals")
         if slow
@@ -205,7 +206,7 @@ def _barrier(
 
 
 def _largest(count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws the largest of `count` standard normal variables `draws` times; -inf where `count` is 0."""
+    """Draws the maximum of `count` standard normal variables `draws` times; -inf if `count` is 0."""
     from scipy.special import ndtri_exp
 
     if not count:
@@ -214,18 +215,18 @@ def _largest(count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def best_interval(durations: np.ndarray, rate: float, faults: Faults, young: float, seed: int) -> float:
-    """Finds the interval, a quarter of Young's to four times it, whose runs end first under equal failures."""
+    """Finds the interval (a quarter to four times Young's) whose runs end first under equal failures."""
     choices = young * np.geomspace(0.25, 4, 9)
     totals = []
     for every in choices:
         seeds = (np.random.default_rng((seed, number)) for number in range(5))
         totals.append(np.mean([_Timeline(durations, rate, faults, float(every), one).total for one in seeds]))
-    # Of equally good intervals, the one nearest to Young's.
+    # Among equally good intervals, choose the one nearest to Young's.
     return float(min(zip(totals, choices), key=lambda pair: (pair[0], abs(math.log(pair[1] / young))))[1])
 
 
 class _Timeline:
-    """Steps, checkpoints and failures in order of time."""
+    """Steps, checkpoints and failures in time order."""
 
     def __init__(
         self, durations: np.ndarray, rate: float, faults: Faults, every: float, rng: np.random.Generator
@@ -253,7 +254,7 @@ class _Timeline:
             reached = int(np.searchsorted(ends, start + until, side="right"))
             kept = reached // per * per
             begun = (ends[kept - 1] if kept else 0.0) - start
-            # A failure loses the steps since the last checkpoint; one before the first of them loses none.
+            # A failure loses the steps since the last checkpoint; a failure before the first step loses none.
             self.lost += until - max(begun, 0.0) + faults.restart
             now += until + faults.restart
             done = max(done, kept)

@@ -1,4 +1,4 @@
-"""Describes a training job for the cost model; its callers fill it from a preset or from a published row."""
+"""Describes a training job for the cost model; callers fill it from a preset or a published row."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt", "tsm_kinetics"
 @dataclasses.dataclass(frozen=True)
 class Workload:
     """Attributes:
-    benchmark, network: names; the network's costs are in `network`.
-    recipe: the round whose rules and hyperparameters decide the number of epochs: "v0.6", "v0.7", "fixed".
+    benchmark, network: names; `network` identifies the costs.
+    recipe: the round whose rules and hyperparameters determine the number of epochs: "v0.6", "v0.7", "fixed".
     batch: examples per step, over all replicas.
-    cores: replicas, partitions included; `partitions` of them share their examples.
-    accumulation: micro-batches of a step.
-    span: examples that share batch-norm statistics; 0: a replica's own.
+    cores: replicas, including partitions; groups of `partitions` cores share their examples.
+    accumulation: micro-batches per step.
+    span: number of examples that share batch-norm statistics; 0: a replica's own.
     precision: "bf16", "fp16", "fp32".
-    wire: bytes of a gradient's element in the gradient sum.
+    wire: bytes per gradient element in the gradient sum.
     shard_update: weight-update sharding.
     optimizer: "sgd", "lars", "adam", "lazy_adam".
-    buckets: collectives of a gradient sum.
-    examples: examples of an epoch, in the unit of `batch`.
-    eval_examples, eval_batch: examples and batch of an evaluation.
+    buckets: collectives per gradient sum.
+    examples: examples per epoch, in the unit of `batch`.
+    eval_examples, eval_batch: number of examples, and batch, in an evaluation.
     first_evaluation, evaluation_every: in epochs.
-    earlier_evaluations: epochs of evaluations before `first_evaluation`, at other distances.
-    epochs: the number that the recipe fixes; None: predicted from the published points.
-    decode_steps, beams: steps and width of an evaluation's beam search; decode_steps is 0 without one.
-    host_evaluation: seconds of an evaluation beside the blocks; training hides all but the last one, unless
+    earlier_evaluations: epochs of evaluations before `first_evaluation`, at irregular intervals.
+    epochs: number that the recipe fixes; None: predicted from the published points.
+    decode_steps, beams: steps and width of evaluation's beam search; decode_steps is 0 without one.
+    host_evaluation: seconds of an evaluation outside the blocks; training hides all but the last one, unless
       `blocking`.
-    whole_evaluation: `host_evaluation` holds the accelerators' part, too.
-    start: seconds by which a run's first block is longer than later ones, at least.
+    whole_evaluation: `host_evaluation` includes the accelerators' part.
+    start: minimum seconds by which a run's first block is longer than later ones.
     decoded_cache: decoded images stay in memory.
-    frames: size of an example's input relative to the usual one.
-    pipelined: the gradient summation's gathers are overlapped (section 2 of the pods paper).
+    frames: an example's input size relative to the usual one.
+    pipelined: the gradient summation overlaps its gathers (section 2 of the pods paper).
     """
 
     benchmark: str
@@ -77,7 +77,7 @@ class Workload:
 
     @property
     def replicas(self) -> int:
-        """Groups of cores that see the same examples."""
+        """Number of core groups that see the same examples."""
         return max(1, self.cores // self.partitions)
 
     @property
@@ -90,7 +90,7 @@ class Workload:
         return self.examples / self.batch
 
     def evaluations(self, epochs: float) -> int:
-        """Evaluations of a run that reaches its target after so many epochs."""
+        """Number of evaluations in a run that reaches its target after `epochs`."""
         later = max(0.0, epochs - self.first_evaluation) / self.evaluation_every
         return 1 + sum(one < epochs for one in self.earlier_evaluations) + math.ceil(later - 1e-9)
 
@@ -98,13 +98,13 @@ class Workload:
 # (steps, beams) of a beam search (docs/sources.md, mlperf 2 and 1.5): 97 + 50 steps; as many as the longest sentence
 # needs.
 SEARCH = {"transformer": (147, 4), "gnmt": (80, 5)}
-# Seconds of COCO's evaluation on a host with its pool of workers: the time between the last block and run_stop in
-# published v0.7 logs (TPU v4: SSD 3 to 4 s, Mask R-CNN 10 s). Not fitted. `as_logged` has those of each round.
+# Seconds of COCO's evaluation on a host with a pool of workers: the time between the last block and run_stop in
+# published v0.7 logs (TPU v4: SSD 3 to 4 s, Mask R-CNN 10 s). Not fitted. `as_logged` has each round's values.
 HOST_EVALUATION = {"ssd": 3.5, "maskrcnn": 10.0}
 
 
 def as_logged(work: Workload) -> Workload:
-    """The workload with what the published logs of TPUs tell: evaluations beside the blocks, and the start."""
+    """Returns the workload with values from published TPU logs: evaluations outside the blocks, and the start."""
     waits = (work.recipe, work.benchmark) in blocks.WAITING
     return dataclasses.replace(
         work,
@@ -116,10 +116,10 @@ def as_logged(work: Workload) -> Workload:
 
 
 def buckets(parameters: int, wire: int, bucket_bytes: int) -> int:
-    """The number of collectives of a gradient sum."""
+    """Returns the number of collectives in a gradient sum."""
     return max(1, math.ceil(parameters * wire / bucket_bytes))
 
 
 def describe(workload: Workload) -> dict[str, Any]:
-    """The workload as a dict, for JSON."""
+    """Returns the workload as a dict, for JSON."""
     return dataclasses.asdict(workload)

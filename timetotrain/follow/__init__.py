@@ -1,1 +1,1 @@
-"""The page that follows a run: learning curves, progress and examples, from the files beside its log."""
+"""Draws the page that follows a run (learning curves, progress, examples) from the files beside its log."""

@@ -1,7 +1,7 @@
-"""Shows a run while it trains: writes a page again and again (--follow), or serves it on this machine (--serve).
+"""Shows a run while it trains: rewrites a page repeatedly (--follow), or serves it on this machine (--serve).
 
-RESULT is a run's log, also one that is being written, its history, or a folder that holds them, of which the newest
-run is shown. TensorFlow-free.
+RESULT is a run's log (finished or still being written), its history, or a folder that holds them; in a folder, the
+newest run is shown. TensorFlow-free.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ def find(path: pathlib.Path) -> pathlib.Path:
 
 
 def number(path: pathlib.Path) -> str:
-    """Returns the run's number in the name of its history; 0 for the one beside checkpoints."""
+    """Returns the run number from its history's file name; 0 for the history beside checkpoints."""
     found = re.search(r"history_(\d+)", path.name)
     return found[1] if found else "0"
 
 
 def _drawn(found: pathlib.Path, records: list[history.Record]) -> bytes:
-    """Returns the page of a history, which may be a stranger's."""
+    """Returns the page of a history, which may come from a stranger."""
     with one_line(f"{found}: its records cannot be drawn", "get a sound copy of the history"):
         return page.render(records, _examples(found), f"examples_{number(found)}/").encode()
 
@@ -98,7 +98,7 @@ def _examples(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """Answers / with the page, and the examples' pictures; nothing else of the machine."""
+    """Serves / (the page) and the examples' pictures; nothing else on the machine."""
 
     def __init__(self, found: pathlib.Path, *arguments: Any):
         self._found = found
@@ -133,14 +133,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Prints nothing for a request."""
+        """Suppresses the per-request log line."""
 
 
 def server(found: pathlib.Path, port: int) -> http.server.ThreadingHTTPServer:
-    """Returns a server of the page for this machine alone.
+    """Returns a server of the page that only this machine can reach.
 
     Raises:
-      UserError: the port is taken, or no port.
+      UserError: the port is taken or invalid.
     """
     try:
         return http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(_Handler, found))

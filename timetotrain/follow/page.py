@@ -1,4 +1,4 @@
-"""Draws the page of a run from the records of its history. TensorFlow-free."""
+"""Renders a run's page from the records of its history. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compliance.report.charts import Axis, axis
 from timetotrain.run.history import Record
 from timetotrain.run.progress import duration, number
 
-# The smoothed curve's weight of the past halves over this part of the curve's points.
+# The smoothing weight of past points halves over this fraction of the curve's points.
 SMOOTHING = 0.02
 MOST_POINTS = 1500
 Points = list[tuple[float, float]]
@@ -23,7 +23,7 @@ Points = list[tuple[float, float]]
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A curve: its legend, its colour's class, its points in percent of the plot."""
+    """A curve: its legend, its color's CSS class, its points in percent of the plot."""
 
     name: str
     kind: str
@@ -33,7 +33,7 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """A plot over steps or seconds; `marks` are where runs were resumed, in percent."""
+    """A plot over steps or seconds; `marks` are the points where runs resumed, in percent."""
 
     title: str
     across: str
@@ -44,9 +44,9 @@ class Chart:
 
 
 def render(records: Sequence[Record], examples: Sequence[Mapping[str, Any]] = (), base: str = "") -> str:
-    """Returns the page; `base` stands before the names of the examples' pictures.
+    """Returns the page; `base` prefixes the names of the examples' pictures.
 
-    A page of a run that goes on loads itself again.
+    The page of an unfinished run reloads itself.
     """
     template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         Path(__file__).with_name("page.html").read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def render(records: Sequence[Record], examples: Sequence[Mapping[str, Any]] = ()
 
 
 def measure(head: Record) -> Measure:
-    """Returns the quality's name and unit, as the history has them."""
+    """Returns the quality's name and unit from the history."""
     return Measure(head["quality"], head["unit"], head["lower_is_better"], head["names"])
 
 
@@ -162,7 +162,7 @@ def _loss(
     ]
     points = [(at(r), r["loss"]) for r in kept]
     smooth = smoothed(points)
-    # The first steps of a run can be far off: the plot ends at what the rest needs.
+    # The first steps' losses can be far off, so the plot's range follows the rest.
     values = sorted(v for _, v in points)
     shown = [v for v in values if v <= 1.5 * values[int(0.98 * (len(values) - 1))] + 1e-9] if values else []
     return (
@@ -173,7 +173,7 @@ def _loss(
 
 
 def smoothed(points: Points) -> Points:
-    """Returns the exponential moving average of the values, corrected for its start as Adam's moments are."""
+    """Returns the exponential moving average of the values, with the bias correction of Adam's moments."""
     weight = 0.5 ** (1 / max(1.0, SMOOTHING * len(points)))
     mean, result = 0.0, []
     for i, (x, y) in enumerate(points, 1):

@@ -1,1 +1,1 @@
-"""Puts the presets before the models and compilers of systems/: `timetotrain forecast`, `systems compile`."""
+"""Supplies the presets to the models and compilers of systems/: `timetotrain forecast`, `systems compile`."""

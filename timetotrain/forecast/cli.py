@@ -13,10 +13,10 @@ _OTHERS = (predict.add, compile_.add)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command of systems/cli.py, `predict` or `compile`; returns the exit status, as systems.cli.main does."""
+    """Runs a command of systems/cli.py, `predict` or `compile`; returns the exit status as systems.cli.main does."""
     return cli.main(argv, _OTHERS)
 
 
 def parser(*words: str) -> argparse.ArgumentParser:
-    """Returns the parser of all these commands, or that of the one command that `words` name."""
+    """Returns the parser of all commands, or only the command that `words` name."""
     return cli.parser(_OTHERS, *words)

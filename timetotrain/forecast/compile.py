@@ -1,6 +1,6 @@
-"""`python -m systems compile BENCHMARK --system=NAME`: what the compilers of absent devices say of a preset's steps.
+"""`python -m systems compile BENCHMARK --system=NAME`: compiles a preset's steps for absent devices and reports.
 
-Without --system, every preset of the benchmark; of `all`, every preset.
+Without --system, compiles every preset of the benchmark; with benchmark `all`, every preset of every benchmark.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _run(args: argparse.Namespace) -> int:
         if args.export:
             manifest = _manifest(folder)
         else:
-            run.compiler_python(target(kind, 1).platform)  # Before the export, which takes its time.
+            run.compiler_python(target(kind, 1).platform)  # Checked before the export, which is slow.
             manifest = run.export(args.benchmark, args.system, folder, args.flags, _say, args.program)
         goal = target(kind, int(manifest.get("num_replicas", 1)))
         chosen = [p for p in manifest["programs"] if series.is_wanted(p["name"], args.program)]
@@ -118,7 +118,7 @@ def _config(benchmark: str, system: str) -> Any:
 
 
 def _manifest(folder: Path) -> dict:
-    """Reads an export's manifest; raises UserError where it is none, or a program's file is missing."""
+    """Reads an export's manifest; raises UserError if it is invalid or a program's file is missing."""
     fix = f"python -m BENCHMARK --export={folder} writes one"
     try:
         found = json.loads((folder / "manifest.json").read_text())
@@ -133,7 +133,7 @@ def _manifest(folder: Path) -> dict:
 
 
 def _wrong(manifest: Any) -> str:
-    """What a manifest lacks that compiling reads; '' where it lacks nothing."""
+    """Names what the manifest lacks for compiling; '' if nothing."""
     if not isinstance(manifest, dict):
         return "no object"
     replicas = manifest.get("num_replicas", 1)
@@ -158,7 +158,7 @@ def _is_list_of_objects(value: Any) -> bool:
 
 
 def lines(name: str, report: dict) -> list[str]:
-    """A report as a table of a few lines."""
+    """Formats a report as a table of a few lines."""
     head = f"{name}  {report['topology']}, {report['replicas']} replicas, program {report['digest']}"
     if "error" in report:
         return [head, f"  does not compile: {report['error']}"]

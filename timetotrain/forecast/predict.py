@@ -11,7 +11,7 @@ from common.errors import UserError
 
 
 def add(commands: argparse._SubParsersAction) -> None:
-    """Adds the command to those of `python -m systems`."""
+    """Adds the command to the parser of `python -m systems`."""
     command = commands.add_parser("predict", help="how long a run takes, and where the time goes")
     command.set_defaults(run=run)
     command.add_argument(
@@ -127,7 +127,7 @@ def _simulated(answer, faults, seed: int):
     work = answer.work
     group = max(1, round(work.span / work.micro_batch)) * work.partitions // answer.machine.chip["replicas"]
     group = group if group > 1 and answer.machine.accelerators % group == 0 else 1
-    # Groups wait for each other at each batch norm, forward and backward.
+    # Replicas of a group wait for each other at each batch norm, forward and backward.
     barriers = max(1, 2 * kernel_costs.load(work.network).norm_layers) if group > 1 or faults.group > 1 else 1
     return simulate.simulate(answer.run, answer.machine.accelerators, faults, seed, group, barriers)
 

@@ -1,4 +1,4 @@
-"""Lists the benchmarks' presets for systems/, which knows no benchmark."""
+"""Lists the benchmarks' presets for systems/, which does not depend on any benchmark."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from common.config.schema import RunConfig
 from common.errors import UserError
 from systems.compile.targets import kind_of_preset
 
-# By the work of compiling one program.
+# Ordered by the work of compiling one program.
 CHEAPEST_FIRST = ("mnist", "ptb", "resnet", "ssd", "maskrcnn", "gnmt", "transformer", "tsm_kinetics")
 
 
 def of(benchmark: str) -> Mapping[str, RunConfig]:
-    """The presets of a benchmark by name; {} where it has none yet."""
+    """Returns a benchmark's presets by name; {} if it has none yet."""
     return getattr(benchmarks.module(benchmark, "presets"), "PRESETS", {})
 
 
 def to_compile(chosen: Sequence[str] = CHEAPEST_FIRST) -> Iterator[tuple[str, str, str]]:
-    """Yields (benchmark, system, kind of device) of every preset whose machine has TPUs or GPUs."""
+    """Yields (benchmark, system, device kind) for every preset whose machine has TPUs or GPUs."""
     for benchmark in chosen:
         for system, config in sorted(of(benchmark).items(), key=lambda item: (item[1].num_replicas, item[0])):
             try:
                 yield benchmark, system, kind_of_preset(config)
-            except UserError:  # A machine without either.
+            except UserError:  # A machine with neither.
                 continue

@@ -1,4 +1,4 @@
-"""python -m systems.predict fit | docs: the model's own upkeep; `python -m systems predict` is what answers."""
+"""python -m systems.predict fit | docs: maintains the model; `python -m systems predict` makes the predictions."""
 
 from __future__ import annotations
 

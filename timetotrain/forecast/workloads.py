@@ -1,4 +1,4 @@
-"""Predicts a preset's time to train: makes its workload, and finds the preset that resembles another machine."""
+"""Predicts a preset's time to train: builds its workload, and picks the closest preset for another machine."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def predict(
     assume: bool = False,
     hypothetical: bool = False,
 ) -> Answer:
-    """Predicts the time to train of a benchmark on a system.
+    """Predicts a benchmark's time to train on a system.
 
     Args:
       benchmark: a benchmark's name.
       system: a preset, a system, or a system's JSON file.
       what_if: changes to the preset; None for none.
-      assume: take defaults for required fields that the JSON lacks.
-      hypothetical: allow machines that are larger than any of their kind.
+      assume: use defaults for required fields that the JSON lacks.
+      hypothetical: allow machines larger than any existing one of their kind.
 
     Raises:
       UserError: a name is unknown, a field is missing, or values contradict each other.
@@ -51,7 +51,7 @@ def predict(
 
 
 def workload_of(config: RunConfig) -> Workload:
-    """The workload of a run's configuration."""
+    """Returns the workload of a run's configuration."""
     clock = Clock.of(config)
     communication, benchmark = config.communication, config.benchmark
     network = _NETWORKS.get(benchmark, config.model)
@@ -88,12 +88,12 @@ def workload_of(config: RunConfig) -> Workload:
 
 
 def _is_study(config: RunConfig) -> bool:
-    """Whether the run has a fixed number of epochs and a target other than MLPerf's."""
+    """Whether the run has a fixed number of epochs and a target that differs from MLPerf's."""
     return config.smoke_run or config.hardware.startswith("cpu")
 
 
 def _start(benchmark: str, system: str, notes: list[str]) -> tuple[RunConfig, dict[str, Any]]:
-    """The configuration to start from, and the machine's description."""
+    """Returns the starting configuration and the machine's description."""
     if benchmark not in BENCHMARKS:
         raise UserError(
             f"benchmark {benchmark!r}: unknown{near(benchmark, BENCHMARKS)}; known: {', '.join(BENCHMARKS)}"

@@ -16,7 +16,7 @@ from timetotrain.launch.watch.loop import Limits
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser; its flags have underscores, as those of the benchmarks."""
+    """Returns the parser; its flags use underscores, as the benchmarks' flags do."""
     made = Parser(
         prog="python -m common.launch",
         description="Runs COMMAND in several processes that train together, watches them, and ends them all "
@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _about(limit: str) -> str:
-    """Returns the line about a field in the docstring of Limits."""
+    """Returns the line that describes a field in the docstring of Limits."""
     lines = [line.strip() for line in (Limits.__doc__ or "").splitlines()]
     return next(line.partition(": ")[2] for line in lines if line.startswith(limit + ":")).rstrip(".")
 
@@ -80,7 +80,7 @@ def job(arguments: argparse.Namespace) -> Job:
     """Returns the job that the command line describes.
 
     Raises:
-      UserError: an argument is missing or wrong, or two contradict each other.
+      UserError: an argument is missing or wrong, or two arguments contradict each other.
     """
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:

@@ -1,7 +1,7 @@
-"""Binds each process of a host to the cores and the memory node (NUMA) that are next to its GPU. TensorFlow-free.
+"""Binds each process of a host to the cores and memory (NUMA) node nearest its GPU. TensorFlow-free.
 
-The kernel knows the place of a GPU: nvidia-smi tells its address on the PCI bus, /sys the node to which that belongs.
-NVIDIA's submissions bind likewise (mlcommons/training_results_v0.7 NVIDIA/benchmarks/*/implementations/*/bind.sh).
+nvidia-smi gives a GPU's PCI address, and /sys gives the NUMA node of that address. NVIDIA's submissions bind the same
+way (mlcommons/training_results_v0.7 NVIDIA/benchmarks/*/implementations/*/bind.sh).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _SYS = pathlib.Path("/sys")
 
 
 def prefixes(processes: int, root: pathlib.Path = _SYS) -> list[list[str]]:
-    """Returns, for each process of this host, the words before its command that bind it; [] for one that is not bound.
+    """Returns, per process of this host, the command prefix that binds it; [] for a process that stays unbound.
 
-    Process i uses GPU i of those that CUDA_VISIBLE_DEVICES shows; a host's only process may use all of them, and is
-    bound where they are next to one node. Nothing is bound where a host has one memory node, where a GPU's node is not
-    known, or where this process may use none of the node's cores.
+    Process i uses GPU i among those in CUDA_VISIBLE_DEVICES. A host's only process may use all GPUs; it is bound if
+    they share one node. Nothing is bound if the host has one memory node, if a GPU's node is unknown, or if this
+    process may use none of the node's cores.
 
     Args:
-      processes: of this host.
-      root: where the kernel's files are.
+      processes: number on this host.
+      root: folder of the kernel's files.
     """
     nodes = sorted((root / "devices/system/node").glob("node[0-9]*"))
     if len(nodes) < 2:
@@ -34,7 +34,7 @@ def prefixes(processes: int, root: pathlib.Path = _SYS) -> list[list[str]]:
     shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if re.fullmatch(r"\d+(,\d+)*", shown):
         gpus = [gpus[int(number)] for number in shown.split(",") if int(number) < len(gpus)]
-    elif shown:  # Names of GPUs, or parts of them.
+    elif shown:  # CUDA_VISIBLE_DEVICES holds names of GPUs, or parts of them.
         gpus = []
     if processes == 1 and len(set(gpus)) > 1:
         return [[]]
@@ -42,8 +42,8 @@ def prefixes(processes: int, root: pathlib.Path = _SYS) -> list[list[str]]:
 
 
 def gpu_nodes(root: pathlib.Path = _SYS) -> list[int]:
-    """Returns the memory node of each GPU, in the order of the PCI bus; -1 where the kernel does not know it."""
-    # nvidia-smi writes eight digits of the domain, /sys four: 00000000:06:00.0 is 0000:06:00.0.
+    """Returns each GPU's memory node, in PCI bus order; -1 if the kernel does not know it."""
+    # nvidia-smi writes the PCI domain with eight digits, /sys with four: 00000000:06:00.0 is 0000:06:00.0.
     form = re.compile(r"0{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
     found = [form.fullmatch(address.lower()) for (address,) in nvidia_smi("pci.bus_id", seconds=60)]
     return [_number(root / "bus/pci/devices" / match[1] / "numa_node") for match in found if match]
@@ -68,7 +68,7 @@ def _words(node: int, root: pathlib.Path) -> list[str]:
     listed = ",".join(map(str, usable))
     if shutil.which("numactl"):
         return ["numactl", f"--physcpubind={listed}", f"--membind={node}"]
-    # Linux takes memory from the node of the core that first writes to it.
+    # Linux allocates memory on the node of the core that first writes to it.
     return ["taskset", "--cpu-list", listed]
 
 

@@ -1,8 +1,8 @@
-"""Starts child processes that do not outlive the process that started them, however it ends. TensorFlow-free.
+"""Starts child processes that never outlive the process that started them. TensorFlow-free.
 
-Each command runs in a session of its own under a guard, which is this module as a program. The guard passes SIGTERM on
-to all processes that the command started, and kills those left after a grace period; the kernel sends the guard a
-SIGTERM when its parent is gone.
+Each command runs in its own session under a guard (this module, run as a program). The guard forwards SIGTERM to every
+process the command started, and kills the remaining ones after a grace period. The kernel sends the guard a SIGTERM
+when its parent dies.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from timetotrain.launch import procfs
 # <linux/prctl.h>
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-GRACE_SECONDS = 60.0  # For the last step and its checkpoint, after SIGTERM.
-ADOPTED_SECONDS = 2.0  # For killed processes to be gone.
+GRACE_SECONDS = 60.0  # After SIGTERM, time for the last step and its checkpoint.
+ADOPTED_SECONDS = 2.0  # Time for killed processes to disappear.
 POLL_SECONDS = 0.05
 
 
 class EndedError(UserError):
-    """A signal told this process to end, so its children were ended; the exit code is 128 + the signal's number."""
+    """A signal ended this process, so it ended its children; the exit code is 128 + the signal's number."""
 
 
 class Children:
-    """Runs child processes and ends them on a signal; threads may start several at the same time.
+    """Runs child processes and ends them on a signal; several threads may start children at once.
 
     Attributes:
-      ended_by: the number of the signal that ended them; 0 while none has.
+      ended_by: number of the signal that ended them; 0 if none has.
     """
 
     def __init__(self, fix: str = "begin again", grace_seconds: float = GRACE_SECONDS):
         """
         Args:
-          fix: what a person can do once a signal has ended the children, for the error message.
-          grace_seconds: between SIGTERM to a child and all it started, and SIGKILL.
+          fix: what the user can do after a signal has ended the children, for the error message.
+          grace_seconds: time from SIGTERM (to a child and everything it started) to SIGKILL.
         """
         self.ended_by = 0
         self._fix, self._grace_seconds = fix, grace_seconds
@@ -56,21 +56,21 @@ class Children:
         started: Callable[[subprocess.Popen], None] = lambda process: None,
         **options: Any,
     ) -> int:
-        """Runs a command; returns its exit status, 128 + the number of the signal where one killed it.
+        """Runs a command; returns its exit status, or 128 + the signal's number if a signal killed it.
 
         Args:
-          command: with its arguments.
-          started: called with the guard's process, whose number is that of the command's session.
-          **options: of subprocess.Popen.
+          command: the command with its arguments.
+          started: called with the guard's process; its pid is also the ID of the command's session.
+          **options: passed to subprocess.Popen.
 
         Raises:
-          EndedError: a signal has ended this child or earlier ones.
+          EndedError: a signal has ended this child or an earlier one.
         """
         self._raise_if_ended()
         process = start(command, self._grace_seconds, **options)
         self._running.add(process)
         try:
-            if self.ended_by:  # The signal came before the process was known.
+            if self.ended_by:  # The signal arrived before the process was known.
                 process.terminate()
             started(process)
             status = process.wait()
@@ -84,7 +84,7 @@ class Children:
 
     @contextlib.contextmanager
     def ended_by_signals(self) -> Iterator[None]:
-        """Makes SIGTERM and Ctrl-C end the running children, and `run` raise; for the main thread."""
+        """Makes SIGTERM and Ctrl-C end the running children and makes `run` raise; for the main thread."""
         before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
@@ -109,17 +109,17 @@ def start(
     cwd: str | os.PathLike | None = None,
     **options: Any,
 ) -> subprocess.Popen:
-    """Starts a command under a guard, in a session of its own; SIGTERM to the guard ends both.
+    """Starts a command under a guard, in its own session; SIGTERM to the guard ends both.
 
-    The thread that calls this must live as long as the command: the kernel takes the thread's end for the parent's.
+    The calling thread must live as long as the command: the kernel treats the thread's end as the parent's.
 
     Args:
-      command: with its arguments.
-      grace_seconds: between SIGTERM and SIGKILL.
-      cwd: the command's folder; by default this process's.
-      **options: of subprocess.Popen.
+      command: the command with its arguments.
+      grace_seconds: time from SIGTERM to SIGKILL.
+      cwd: the command's folder; defaults to this process's.
+      **options: passed to subprocess.Popen.
     """
-    # The guard starts in the folder from which Python finds this module.
+    # The guard starts in the folder that lets Python find this module.
     home = pathlib.Path(__file__).resolve().parents[__spec__.name.count(".")]
     guard = [sys.executable, "-m", __spec__.name, os.getpid(), grace_seconds, os.path.abspath(cwd or ".")]
     return subprocess.Popen(
@@ -128,30 +128,30 @@ def start(
 
 
 def exit_status(code: int) -> int:
-    """Returns a shell's exit status for `Popen.returncode`; 128 + the number of the signal where one killed it."""
+    """Converts `Popen.returncode` to a shell's exit status: 128 + the signal's number after a deadly signal."""
     return code if code >= 0 else 128 - code
 
 
 def kill_session(leader: int) -> int:
-    """Kills the living processes of a session; returns how many there were."""
+    """Kills a session's living processes; returns how many there were."""
     members = procfs.session_members(leader)
     _kill(members)
     return len(members)
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of what its children leave behind, so that it can end those processes."""
+    """Makes this process adopt the orphans of its children, so that it can end them."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def kill_children(seconds: float = ADOPTED_SECONDS) -> int:
-    """Kills this process's children, adopted ones included, and reaps them.
+    """Kills and reaps this process's children, adopted ones included.
 
     Args:
-      seconds: how long it tries.
+      seconds: how long to keep trying.
 
     Returns:
-      How many signals it sent.
+      The number of signals sent.
     """
     sent, deadline = 0, time.monotonic() + seconds
     while (left := procfs.children_of(os.getpid())) and time.monotonic() < deadline:
@@ -179,11 +179,11 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _guard(parent: int, grace_seconds: float, folder: str, command: Sequence[str]) -> int:
-    """Runs a command in a folder until it, or the parent, ends; returns the exit status."""
+    """Runs a command in a folder until the command or the parent ends; returns the exit status."""
     terminated = []
 
     def pass_on(*_: Any) -> None:
-        if not terminated:  # The signal to the group comes back to the guard.
+        if not terminated:  # The signal to the group also reaches the guard.
             terminated.append(True)
             signal.setitimer(signal.ITIMER_REAL, max(grace_seconds, POLL_SECONDS))
             os.killpg(0, signal.SIGTERM)
@@ -197,10 +197,10 @@ def _guard(parent: int, grace_seconds: float, folder: str, command: Sequence[str
         child = subprocess.Popen(command, cwd=folder)
     except OSError as error:
         raise UserError(f"{command[0]}: {error.strerror}; is the command right?") from error
-    if terminated:  # The signal may have come before there was a command.
+    if terminated:  # The signal may have arrived before the command started.
         os.killpg(0, signal.SIGTERM)
     status = child.wait()
-    # Processes that the command started have until the alarm.
+    # Processes that the command started have until the alarm to end.
     while terminated and {*procfs.session_members(os.getpid())} - {os.getpid()}:
         time.sleep(POLL_SECONDS)
     return exit_status(status)

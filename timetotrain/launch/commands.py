@@ -1,6 +1,6 @@
-"""Makes the command that starts a preset on its machine, for each launcher, from the preset and systems/*.json.
+"""Builds the command that starts a preset on its machine, per launcher, from the preset and systems/*.json.
 
-TensorFlow-free. `shape` checks that the preset and the description of its machine agree.
+TensorFlow-free. `shape` checks that the preset and its machine's description agree.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from common.files import INSTALLED, ROOT
 from timetotrain.flags import flag
 from timetotrain.launch import containers, settings
 
-SBATCH = "timetotrain/launch/slurm.sbatch"  # From the root of a checkout, where commands are started.
+SBATCH = "timetotrain/launch/slurm.sbatch"  # Relative to the checkout's root, where commands start.
 if INSTALLED:
     SBATCH = str(Path(__file__).with_name("slurm.sbatch"))
 LAUNCHERS = ("none", "local", "slurm", "horovodrun", "mpirun", "tpu-vm")
-# A TPU v3 or v4 chip has two cores. Presets have a replica on each core, on each chip (v4's megacore), or on a part of
-# the cores (v0.7's Transformer on 8,192).
+# A TPU v3 or v4 chip has two cores. A preset runs a replica on each core, on each chip (v4's megacore), or on a
+# fraction of the cores (v0.7's Transformer on 8,192).
 CORES_PER_CHIP = 2
-# Variables of this environment that mpirun passes on: what finds programs, and what steers the libraries of a run.
+# Environment variables that mpirun forwards: those that locate programs and those that configure a run's libraries.
 _STEERS = re.compile(r"OMP_NUM_THREADS|CUDA_VISIBLE_DEVICES|(HOROVOD|NCCL|TF|XLA|UCX)_\w+")
 _PASSED_ON = re.compile(rf"PATH|LD_LIBRARY_PATH|PYTHONPATH|{_STEERS.pattern}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a cluster's users choose.
+    """Options that a cluster's user chooses.
 
     Attributes:
-      partition: SLURM's partition.
-      account: SLURM's account.
-      time: SLURM's limit of the job, as HH:MM:SS.
-      project: Google Cloud's project of a TPU.
-      zone: Google Cloud's zone of a TPU.
-      container: image in which the run's processes start.
-      container_runtime: what starts the container.
+      partition: SLURM partition.
+      account: SLURM account.
+      time: SLURM time limit of the job, HH:MM:SS.
+      project: Google Cloud project of a TPU.
+      zone: Google Cloud zone of a TPU.
+      container: image that the run's processes start in.
+      container_runtime: program that starts the container.
     """
 
     partition: str = ""
@@ -55,7 +55,7 @@ class Options:
     container_runtime: str = flag("auto", choices=("auto", *containers.RUNTIMES))
 
     def check(self, launcher_name: str) -> None:
-        """Raises UserError for an option that the launcher does not read."""
+        """Raises UserError for an option that the launcher ignores."""
         for names, launcher in ((("partition", "account", "time"), "slurm"), (("project", "zone"), "tpu-vm")):
             for name in names:
                 if getattr(self, name) and launcher_name != launcher:
@@ -72,13 +72,13 @@ NO_OPTIONS = Options()
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The number of a run's processes and of its hosts.
+    """The number of processes and hosts of a run.
 
     Attributes:
-      processes: of the run; one per replica under Horovod, one per host under multiworker, else one in all.
-      hosts: number of machines; 0 where the system's description does not say.
-      accelerators: per host.
-      processes_per_host: 0 where the number of hosts is not known.
+      processes: total; one per replica under Horovod, one per host under multiworker, otherwise one.
+      hosts: number of machines; 0 if the system's description does not say.
+      accelerators: number per host.
+      processes_per_host: 0 if the number of hosts is unknown.
     """
 
     processes: int
@@ -88,10 +88,10 @@ class Shape:
 
 
 def describe(hardware: str) -> dict[str, str]:
-    """Reads systems/<hardware>.json; "local", the machine this runs on, is one host without a count of accelerators.
+    """Reads systems/<hardware>.json; "local" (this machine) is one host with no accelerator count.
 
     Raises:
-      UserError: no such description.
+      UserError: there is no such description.
     """
     if hardware == "local":
         return {"number_of_nodes": "1", "accelerators_per_node": ""}
@@ -104,7 +104,7 @@ def describe(hardware: str) -> dict[str, str]:
 
 
 def shape(config: RunConfig, system: Mapping[str, str]) -> Shape:
-    """Returns the processes of a configuration on a system, and where they go.
+    """Returns a configuration's processes on a system, and where they run.
 
     Raises:
       UserError: the replicas do not fit the number of hosts or accelerators.
@@ -137,14 +137,14 @@ def shape(config: RunConfig, system: Mapping[str, str]) -> Shape:
 
 
 def launcher(config: RunConfig, where: Shape) -> str:
-    """Returns the launcher that a preset is meant for: the first of LAUNCHERS that fits."""
+    """Returns the launcher that suits a preset: the first of LAUNCHERS that fits."""
     if config.replicas == "tpu":
         return "tpu-vm"
     if config.replicas == "pjrt" and where.processes == 1:
         return "none"
     if config.replicas not in ("horovod", "multiworker", "pjrt"):
         return "none"
-    # The hosts of a TPU have no scheduler of ours: the same command runs on each.
+    # A TPU's hosts have no scheduler that we control: the same command runs on each.
     return "local" if where.hosts == 1 or config.hardware.startswith("tpu") else "slurm"
 
 
@@ -158,17 +158,17 @@ def command(
 ) -> list[str]:
     """Returns the command line that starts `program` (python -m resnet ...) in every process of the run.
 
-    hosts.txt names several hosts, a line `NAME slots=PROCESSES` each; every launcher but SLURM reads it.
+    hosts.txt lists several hosts, one line `NAME slots=PROCESSES` each; every launcher but SLURM reads it.
 
     Args:
       config, where: the run, and its processes and hosts.
       launcher_name: one of LAUNCHERS.
       program: what each process runs.
-      options: what a cluster's users choose.
-      environment: of this process, of which mpirun and docker pass parts on.
+      options: what the cluster's user chooses.
+      environment: of this process; mpirun and docker forward parts of it.
 
     Raises:
-      UserError: the launcher is unknown, or cannot start this backend or what the options ask for.
+      UserError: the launcher is unknown, or does not support this backend or an option.
     """
     if launcher_name not in LAUNCHERS:
         raise UserError(f"LAUNCHER={launcher_name}: unknown; known: {', '.join(LAUNCHERS)}")
@@ -215,7 +215,7 @@ def command(
         pairs = [f"{name}={value}" for name, value in settings.environment(tuned, environment).items()]
         started = ["horovodrun", "--gloo", "-np", str(where.processes), *hosts]
         return [*inside, *(["env", *pairs] if pairs else []), *started, *program]
-    # mpirun starts one common.launch per host, which starts the host's processes, binds and watches them.
+    # mpirun starts one common.launch per host; that starts, binds and watches the host's processes.
     hosts = [] if alone else ["--hostfile", "hosts.txt", "--map-by", "ppr:1:node"]
     placed = [] if alone else ["--hosts=@hosts.txt"]
     passed_on = [word for name in sorted(environment) if _PASSED_ON.fullmatch(name) for word in ("-x", name)]
@@ -224,9 +224,9 @@ def command(
 
 
 def _sbatch(where: Shape, options: Options) -> list[str]:
-    """Returns sbatch with one task per host, which starts the host's processes; one per process for unknown hosts.
+    """Returns sbatch with one task per host (it starts the host's processes), or per process for unknown hosts.
 
-    sbatch waits for the job, so that runs follow each other and their exit status counts. It passes the environment on.
+    sbatch waits for the job, so runs follow each other and their exit status counts. It forwards the environment.
     """
     line = ["sbatch", "--wait"]
     for name in ("partition", "account", "time"):

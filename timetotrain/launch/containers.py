@@ -1,6 +1,6 @@
-"""Puts a launcher's command into a container: docker, apptainer, or SLURM's pyxis. TensorFlow-free.
+"""Wraps a launcher's command in a container: docker, apptainer, or SLURM's pyxis. TensorFlow-free.
 
-A container sees the folder in which the command starts, under the same name, and the folders that the run's flags name.
+A container sees the folder where the command starts, under the same name, and the folders that the run's flags name.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from common.errors import UserError
 
 RUNTIMES = ("docker", "apptainer", "pyxis")
 # Flags of a run whose value is a folder or file on the host.
-PATH_FIELDS = ("init", "backbone", "initial_weights")  # Of a configuration.
+PATH_FIELDS = ("init", "backbone", "initial_weights")  # Fields of a configuration.
 _PATHS = (
     *("data_dir", "result_dir", "checkpoint_dir", "tensorboard_dir", "init", "evaluate", "export"),
     *(f"config.{name}" for name in PATH_FIELDS),
 )
-PYTHON = "python"  # Of the images in tools/containers/: their environment is on the PATH.
+PYTHON = "python"  # In the images of tools/containers/, whose environment is on the PATH.
 
 
 def runtime(name: str, launcher: str) -> str:
-    """Returns the runtime for a launcher; the name "auto" is the launcher's usual one.
+    """Returns the container runtime for a launcher; "auto" selects the launcher's usual one.
 
     Raises:
-      UserError: the launcher cannot start such containers.
+      UserError: the launcher cannot start that kind of container.
     """
     if name == "auto":
         return {"slurm": "pyxis", "mpirun": "apptainer"}.get(launcher, "docker")
@@ -38,10 +38,10 @@ def runtime(name: str, launcher: str) -> str:
 
 
 def mounts(flags: Sequence[str], folder: str) -> list[str]:
-    """Returns the host's folders that a run needs: `folder`, and those of its flags that lie elsewhere.
+    """Returns the host folders that a run needs: `folder`, plus folders outside it that its flags name.
 
     Args:
-      flags: of the run, as --data_dir=DIR or --data_dir DIR; addresses like gs://... are no folders.
+      flags: of the run, as --data_dir=DIR or --data_dir DIR; addresses such as gs://... do not count as folders.
       folder: where the command starts.
     """
     found = [folder]
@@ -67,14 +67,14 @@ def mounts(flags: Sequence[str], folder: str) -> list[str]:
 def words(
     name: str, image: str, folders: Sequence[str], nvidia: bool, environment: Mapping[str, str]
 ) -> list[str]:
-    """Returns the words before a command that run it in a container; for pyxis, options of srun.
+    """Returns the command prefix that runs a command in a container; for pyxis, options of srun.
 
     Args:
       name: the runtime.
-      image: its image, as the runtime names it.
-      folders: the host's folders that the container sees; the first is where the command starts.
-      nvidia: whether the host's GPUs are passed in.
-      environment: variables that the command shall have; apptainer and pyxis pass all on by themselves.
+      image: image name, in the runtime's form.
+      folders: host folders that the container sees; the first is where the command starts.
+      nvidia: whether the container gets the host's GPUs.
+      environment: variables to pass to the command; apptainer and pyxis pass all variables anyway.
     """
     if name == "pyxis":
         seen = ",".join(f"{one}:{one}" for one in folders)
@@ -86,7 +86,7 @@ def words(
     if name == "apptainer":
         seen = [f"--bind={one}" for one in folders]
         return ["apptainer", "exec", *(["--nv"] if nvidia else []), *seen, f"--pwd={folders[0]}", image]
-    # The host's network and shared memory: for the rendezvous, and for NCCL. Files belong to the user.
+    # Share the host's network (for the rendezvous) and shared memory (for NCCL). The user owns the files.
     line = ["docker", "run", "--rm", "--init", "--network=host", "--ipc=host", "--ulimit=memlock=-1"]
     line += ["--gpus=all"] if nvidia else []
     line += [f"--user={os.getuid()}:{os.getgid()}"]

@@ -1,8 +1,8 @@
-"""Gives new ranks to the processes that are left when a run loses one: the launcher's side of elastic runs.
+"""Gives new ranks to the remaining processes when a run loses one: the launcher's side of elastic runs.
 
-With HOROVOD_ELASTIC=1, Horovod's processes ask the rendezvous server for their new rank when they initialise again
-(horovod/common/gloo/gloo_context.cc); the answer comes when all that are left have asked.
-TensorFlow-free. The processes' side is timetotrain/run/elastic.py.
+With HOROVOD_ELASTIC=1, Horovod's processes ask the rendezvous server for a new rank when they reinitialise
+(horovod/common/gloo/gloo_context.cc). The server answers once all remaining processes have asked.
+TensorFlow-free. The process side is timetotrain/run/elastic.py.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from timetotrain.launch import plan
 SCOPE = "rank_and_size"  # HOROVOD_GLOO_GET_RANK_AND_SIZE in horovod/common/gloo/gloo_context.h
 
 
-_LOST = b"-1,-1,-1,-1,-1,-1"  # Of a process that counts as lost: Horovod then ends it.
+_LOST = b"-1,-1,-1,-1,-1,-1"  # Tells a process that it counts as lost; Horovod then ends it.
 
 
 class Membership:
-    """The processes on one host that are left of a run, by their rank at the start."""
+    """The remaining processes of a run on one host, by their initial rank."""
 
     def __init__(self, ranks: Sequence[plan.Rank], least: int, reset: Callable[[Sequence[plan.Rank]], None]):
-        """`reset` empties the rendezvous server for a new set of ranks; a run needs `least` processes to go on."""
+        """`reset` clears the rendezvous server for a new set of ranks; a run needs at least `least` processes."""
         self._least, self._reset = least, reset
         self._now = {rank.rank: rank for rank in ranks}
         self._asked: set[int] = set()
@@ -33,7 +33,7 @@ class Membership:
         return len(self._now)
 
     def lose(self, rank: int) -> bool:
-        """Removes `rank` and returns True where the run can go on without it; rank 0 keeps log and checkpoints."""
+        """If the run can continue without `rank`, removes it and returns True; rank 0 keeps log and checkpoints."""
         with self._changed:
             if rank == 0 or rank not in self._now or len(self._now) <= self._least:
                 return False
@@ -43,7 +43,7 @@ class Membership:
             return True
 
     def rejoin(self, key: str) -> bytes:
-        """Returns the new place of process `key`, "host:local rank", in Horovod's form, once all others have asked."""
+        """Returns the new place of process `key` ("host:local rank") in Horovod's form, once all others have asked."""
         with self._changed:
             matching = [r for r, place in self._now.items() if f"{place.host}:{place.local_rank}" == key]
             if not matching:
@@ -66,7 +66,7 @@ class Membership:
         return ",".join(map(str, sizes)).encode()
 
     def _settle(self) -> None:
-        """Assigns new ranks, in the old order, once all that are left have asked."""
+        """Assigns new ranks, in the old order, once all remaining processes have asked."""
         if not self._asked or self._asked != self._now.keys():
             return
         places = plan.ranks([plan.Host(place.host, 1) for place in self._now.values()])

@@ -1,4 +1,4 @@
-"""Starts this machine's processes of a run and runs them to their end: the launcher itself."""
+"""The launcher: starts this machine's processes of a run and runs them until they end."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from timetotrain.launch.watch.worker import Worker
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The run to launch: `hosts` are those of all launchers, of which this is number `launcher`.
+    """The run to launch: `hosts` lists the hosts of all launchers; this is launcher number `launcher`.
 
-    `elastic`: when processes are lost, the others go on, while `min_processes` are left. `environment` is added to that
-    of each process; with `bind`, each is bound to the cores and memory next to its GPU.
+    `elastic`: if processes are lost, the others continue while at least `min_processes` remain. `environment` is added
+    to each process's environment. `bind` binds each process to the cores and memory nearest its GPU.
     """
 
     replicas: str
@@ -39,11 +39,11 @@ class Job:
 
 
 def launch(job: Job) -> int:
-    """Runs a job's processes of this machine to their end. Returns the exit status."""
+    """Runs this machine's processes of a job until they end; returns the exit status."""
     adopt_orphans()
     ranks = plan.ranks(job.hosts)
     own_ranks = [rank for rank in ranks if rank.launcher == job.launcher]
-    # Several launchers may share a host: a process's GPU is that of its rank on the host.
+    # Several launchers may share a host: a process uses the GPU of its rank on the host.
     bound = binding.prefixes(max(rank.local_rank for rank in own_ranks) + 1) if job.bind else []
     with _environments(job, ranks) as (environments, membership):
         workers: list[Worker] = []
@@ -62,7 +62,7 @@ def launch(job: Job) -> int:
         cause = watch.run()
     closed_logs = [close_log(worker, str(cause or "the run ended")) for worker in workers]
     if cause is None:
-        # Rank 0 has the run's result; the launchers of other hosts report success.
+        # Rank 0 determines the run's result; launchers on other hosts report success.
         return 0 if job.launcher else int(workers[0].told.get("result", workers[0].code or 0))
     ended = "" if len(workers) == 1 else f"; all {len(workers)} processes have ended"
     watch.say(f"error: {cause}{ended}" + "".join(f"; {closed}" for closed in closed_logs if closed))
@@ -70,7 +70,7 @@ def launch(job: Job) -> int:
 
 
 def close_log(worker: Worker, reason: str) -> str:
-    """Ends the log that a process has left open. Returns a note about it, "" where there is none."""
+    """Ends the log that a process left open; returns a note about it, or "" if there is none."""
     name = worker.told.get("log")
     if not name or not pathlib.Path(name).exists():
         return ""
@@ -85,7 +85,7 @@ def close_log(worker: Worker, reason: str) -> str:
 def _environments(
     job: Job, ranks: Sequence[plan.Rank]
 ) -> Iterator[tuple[list[dict[str, str]], Membership | None]]:
-    """Yields the environment of each rank and an elastic run's membership; the rendezvous server runs meanwhile."""
+    """Yields each rank's environment and an elastic run's membership; runs the rendezvous server meanwhile."""
     alone = len(job.hosts) == 1
     first = "127.0.0.1" if alone else job.hosts[0].name
     if job.replicas in ("multiworker", "pjrt"):

@@ -1,4 +1,4 @@
-"""Assigns a run's processes to hosts and makes the environment of each. TensorFlow-free."""
+"""Assigns a run's processes to hosts and builds each process's environment. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from collections.abc import Mapping, Sequence
 from common.errors import UserError
 
 BACKENDS = ("horovod", "multiworker", "pjrt")
-# Where several hosts meet: PORT for Horovod's rendezvous, PORT + 1 + local rank for multiworker's processes.
+# Ports where several hosts meet: PORT for Horovod's rendezvous, PORT + 1 + local rank for multiworker's processes.
 PORT = 29400
-# slurm.sbatch puts the names of the job's hosts there, for containers, in which SLURM's commands are missing.
+# slurm.sbatch puts the job's host names there for containers, which lack SLURM's commands.
 SLURM_HOSTS = "TIMETOTRAIN_SLURM_HOSTS"
-# Horovod's default is 30 s. Gloo waits so long for a peer that says nothing, not for a slow step: while a step runs,
-# Horovod's background threads keep talking.
+# Horovod's default is 30 s. Gloo's limit applies to a silent peer, not to a slow step: Horovod's background threads
+# keep talking during a step.
 GLOO_TIMEOUT_SECONDS = 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """One launcher's share: `slots` processes on the machine `name`."""
+    """One launcher's share: `slots` processes on machine `name`."""
 
     name: str
     slots: int
@@ -33,7 +33,7 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class Rank:
-    """One process; the fields are Horovod's terms: `cross` counts the hosts that have this local rank."""
+    """One process; the fields use Horovod's terms: `cross` counts the hosts that have this local rank."""
 
     rank: int
     size: int
@@ -46,10 +46,10 @@ class Rank:
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Returns the hosts of "a:8,b:8", or of "@FILE" with a line "a slots=8" for each.
+    """Returns the hosts of "a:8,b:8", or of "@FILE" with one line "a slots=8" per host.
 
     Raises:
-      UserError: the list has another form, or there is no such file.
+      UserError: the list is malformed, or the file does not exist.
     """
     if text.startswith("@"):
         return _read_hosts(text[1:])
@@ -63,7 +63,7 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def _read_hosts(name: str) -> list[Host]:
-    """Reads a host file in the form of horovodrun and Open MPI's mpirun."""
+    """Reads a host file in the format of horovodrun and Open MPI's mpirun."""
     try:
         with open(name, encoding="utf-8") as file:
             lines = [line.split("#")[0].strip() for line in file]
@@ -84,20 +84,20 @@ def _read_hosts(name: str) -> list[Host]:
 
 
 def launcher_number(environment: Mapping[str, str] = os.environ) -> int:
-    """Returns the rank that mpirun gave this process, by Open MPI's or MPICH's variable; 0 without mpirun."""
+    """Returns the rank that mpirun (Open MPI or MPICH) gave this process; 0 without mpirun."""
     return int(environment.get("OMPI_COMM_WORLD_RANK") or environment.get("PMI_RANK") or 0)
 
 
 def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> tuple[list[Host], int]:
-    """Returns the hosts of a SLURM job step, one entry for each of its tasks, and the number of this task.
+    """Returns the hosts of a SLURM job step (one entry per task), and this task's number.
 
     Args:
-      processes: of the whole run.
-      environment: with srun's variables.
+      processes: number in the whole run.
+      environment: contains srun's variables.
 
     Raises:
-      UserError: this is not a task of `srun`, the processes do not divide among its tasks, or SLURM does not name the
-        hosts.
+      UserError: this is not a task of `srun`, the processes do not divide evenly among its tasks, or SLURM does not
+        name the hosts.
     """
     try:
         tasks, number = int(environment["SLURM_NTASKS"]), int(environment["SLURM_PROCID"])
@@ -112,7 +112,7 @@ def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> 
         return _tasks(told, counts, processes // tasks), number
     try:
         listed = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True)
-    except OSError as error:  # In a container, srun's variables are there and its commands are not.
+    except OSError as error:  # A container has srun's variables but not its commands.
         raise UserError(
             f"--hosts=slurm: cannot run scontrol ({error.strerror}); make SLURM's commands visible in the container, "
             "or give --hosts=HOST:PROCESSES,... --launcher=$SLURM_PROCID"
@@ -129,7 +129,7 @@ def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> 
 
 
 def _tasks(names: Sequence[str], counts: Sequence[int], slots: int) -> list[Host]:
-    """Returns an entry for each task: `counts` tells how many a host has."""
+    """Returns one entry per task; `counts` gives the tasks of each host."""
     return [Host(name, slots) for name, count in zip(names, counts) for _ in range(count)]
 
 
@@ -137,7 +137,7 @@ def tasks_per_node(layout: str) -> list[int]:
     """Parses SLURM's "2(x2),1" into [2, 2, 1].
 
     Raises:
-      UserError: `layout` has another form.
+      UserError: `layout` is malformed.
     """
     counts = []
     for part in layout.split(","):
@@ -152,7 +152,7 @@ def tasks_per_node(layout: str) -> list[int]:
 
 
 def ranks(hosts: Sequence[Host]) -> list[Rank]:
-    """Returns every process of the run, in the order of the hosts."""
+    """Returns every process of the run, in host order."""
     local_sizes: dict[str, int] = {}
     places = []
     for launcher, host in enumerate(hosts):
@@ -180,7 +180,7 @@ def ranks(hosts: Sequence[Host]) -> list[Rank]:
 
 
 def horovod_environment(rank: Rank, address: str, port: int, interface: str = "") -> dict[str, str]:
-    """Returns what horovodrun sets (horovod/runner/gloo_run.py); the rendezvous server is at `address`, `port`."""
+    """Returns what horovodrun sets (horovod/runner/gloo_run.py) for a rendezvous server at `address`:`port`."""
     environment = {
         "HOROVOD_HOSTNAME": rank.host,
         "HOROVOD_RANK": str(rank.rank),
@@ -197,11 +197,11 @@ def horovod_environment(rank: Rank, address: str, port: int, interface: str = ""
             "HOROVOD_GLOO_TIMEOUT_SECONDS", str(GLOO_TIMEOUT_SECONDS)
         ),
     }
-    # A process that does not come to an exchange for ten minutes ends the run, as under multiworker.
+    # As under multiworker, a process that misses an exchange for ten minutes ends the run.
     environment["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = os.environ.get(
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600"
     )
-    # Horovod reports a lost process in every other one; the launcher reports it once.
+    # Horovod reports a lost process from every other process; the launcher reports it once.
     environment["HOROVOD_LOG_LEVEL"] = os.environ.get("HOROVOD_LOG_LEVEL", "fatal")
     if interface:
         environment |= {"HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
@@ -209,7 +209,7 @@ def horovod_environment(rank: Rank, address: str, port: int, interface: str = ""
 
 
 def multiworker_environment(rank: Rank, addresses: Sequence[str]) -> dict[str, str]:
-    """Returns TF_CONFIG; where a host has several processes, each sees the GPU of its local rank."""
+    """Returns TF_CONFIG; if a host has several processes, each sees only the GPU of its local rank."""
     task = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank.rank}}
     environment = {"TF_CONFIG": json.dumps(task)}
     if rank.local_size > 1 and "CUDA_VISIBLE_DEVICES" not in os.environ:
@@ -218,7 +218,7 @@ def multiworker_environment(rank: Rank, addresses: Sequence[str]) -> dict[str, s
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns ports on which nobody listens now."""
+    """Returns ports that are currently free."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -227,9 +227,9 @@ def free_ports(count: int) -> list[int]:
 
 
 def interface_to(host: str) -> str:
-    """Returns the name of the network interface that reaches `host`; "" where it is unknown."""
+    """Returns the name of the network interface that reaches `host`; "" if unknown."""
     with contextlib.suppress(OSError, ImportError, StopIteration):
-        import psutil  # Horovod installs it.
+        import psutil  # Comes with Horovod.
 
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, PORT))

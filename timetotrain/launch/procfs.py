@@ -1,4 +1,4 @@
-"""Reads the state, parent, session and start of processes from /proc; answers are empty where there is no /proc."""
+"""Reads processes' state, parent, session and start from /proc; answers are empty where there is no /proc."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-# proc(5) counts the fields of /proc/PID/stat from 1; `_fields` begins with the third, behind the name in parentheses.
+# proc(5) counts the fields of /proc/PID/stat from 1; `_fields` starts at the third, after the name in parentheses.
 STATE, PARENT, SESSION, START_TIME = (number - 3 for number in (3, 4, 6, 22))
 
 
 def state(pid: int) -> str:
-    """Returns the kernel's letter: R, S, D (waits for a device), T (stopped by a signal), Z (ended); "" when gone."""
+    """Returns the kernel's letter: R, S, D (waits for a device), T (stopped by a signal), Z (ended); "" if gone."""
     return (_fields(pid) or [""])[STATE]
 
 
 def children_of(parent: int) -> list[int]:
-    """Returns the living children of a process."""
+    """Returns a process's living children."""
     return [pid for pid, fields in _living() if int(fields[PARENT]) == parent]
 
 
 def session_members(leader: int) -> list[int]:
-    """Returns the living processes of the session that `leader` began, which may itself be gone."""
+    """Returns the living processes of `leader`'s session; the leader itself may be gone."""
     return [pid for pid, fields in _living() if int(fields[SESSION]) == leader]
 
 
 def began(pid: int) -> str | None:
-    """Returns when a process began, in ticks since boot, which tells apart processes that had the same number.
+    """Returns a process's start time in ticks since boot, which distinguishes processes that reuse a number.
 
-    None where the process is gone; "" where the system does not tell.
+    None if the process is gone; "" if the system does not tell.
     """
     try:
         os.kill(pid, 0)
@@ -54,7 +54,7 @@ def _living() -> Iterator[tuple[int, list[str]]]:
 
 
 def _fields(pid: int) -> list[str]:
-    """Returns the fields of /proc/PID/stat from the state on; [] where the process is gone."""
+    """Returns the fields of /proc/PID/stat from the state on; [] if the process is gone."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -11,7 +11,7 @@ from timetotrain.launch.plan import Rank
 
 
 class Rendezvous:
-    """A server through which Horovod's processes find one another; `port` 0 takes a free one.
+    """A server that lets Horovod's processes find one another; `port` 0 picks a free one.
 
     Raises:
       UserError: Horovod is not installed, or the port is taken.
@@ -24,7 +24,7 @@ class Rendezvous:
             raise UserError("--replicas=horovod: Horovod is not installed; run `make horovod`") from error
 
         class Handler(RendezvousHandler):
-            """Also answers processes that ask for their new rank."""
+            """Also answers processes that ask for a new rank."""
 
             def _get_value(self, scope: str, key: str) -> bytes | None:
                 if scope == SCOPE and self.server.membership:
@@ -42,11 +42,11 @@ class Rendezvous:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def reset(self, ranks: Sequence[Rank]) -> None:
-        """Forgets all addresses, and expects those of these ranks."""
+        """Forgets all addresses and expects the addresses of these ranks."""
         self._server.init([_Slot(rank) for rank in ranks])
 
     def elastic(self, ranks: Sequence[Rank], least: int) -> Membership:
-        """Lets the run go on when ranks are lost, down to `least`; returns the ranks' membership."""
+        """Lets the run continue when ranks are lost, down to `least`; returns the ranks' membership."""
         self._server.membership = Membership(ranks, least, self.reset)
         return self._server.membership
 

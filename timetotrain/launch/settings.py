@@ -1,8 +1,8 @@
-"""Reads a system's settings of NCCL, Horovod, TensorFlow and XLA: environment variables, sources. TensorFlow-free.
+"""Reads a system's environment variables for NCCL, Horovod, TensorFlow and XLA, with sources. TensorFlow-free.
 
-systems/launch/NAME.json is a list of {"variable", "value", "why", "source"}; a family of sizes has one file, so that
-summit-128 takes summit.json, dgx-2h-4 dgx-2h-hosts.json and h100-1 h100-8.json. XLA's flags are
-those that lab/bench/gpu/flags.py wrote from a card's measurement; elsewhere its defaults stand.
+systems/launch/NAME.json is a list of {"variable", "value", "why", "source"}. Systems that differ only in size share a
+file: summit-128 uses summit.json, dgx-2h-4 uses dgx-2h-hosts.json, h100-1 uses h100-8.json. lab/bench/gpu/flags.py
+writes XLA's flags from a measurement on the card; other systems keep XLA's defaults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIELDS = ("variable", "value", "why", "source")
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """An environment variable of a run's processes: what it does, and where the value comes from."""
+    """An environment variable of a run's processes: its value, what it does, and the value's source."""
 
     variable: str
     value: str
@@ -31,9 +31,9 @@ class Setting:
 
 
 def name_of(hardware: str) -> str:
-    """Returns the name of a system's settings, NAME of systems/launch/NAME.json; "" where it has none.
+    """Returns the name of a system's settings (NAME of systems/launch/NAME.json); "" if it has none.
 
-    Several hosts of a machine, as dgx-2h-4, may have settings of their own: dgx-2h-hosts.
+    Several hosts of a machine, such as dgx-2h-4, may have separate settings: dgx-2h-hosts.
     """
     family = re.sub(r"-\d+$", "", hardware)
     names = (hardware, f"{family}-hosts", family, f"{family}-8")
@@ -44,7 +44,7 @@ def load(name: str) -> list[Setting]:
     """Reads systems/launch/<name>.json.
 
     Raises:
-      UserError: there is no such file, or it has another form.
+      UserError: the file does not exist or is malformed.
     """
     path = FOLDER / f"{name}.json"
     known = sorted(other.stem for other in FOLDER.glob("*.json"))
@@ -62,5 +62,5 @@ def load(name: str) -> list[Setting]:
 
 
 def environment(name: str, present: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns the variables of a system's settings that are not set already; {} for the name ""."""
+    """Returns a system's variables that are not already set; {} for the name ""."""
     return {each.variable: each.value for each in load(name) if each.variable not in present} if name else {}

@@ -1,4 +1,4 @@
-"""Keeps what a run leaves beside its log: the history, the best checkpoint, TensorBoard's events, the summary."""
+"""Keeps a run's files beside its log: the history, the best checkpoint, TensorBoard's events, the summary."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from timetotrain.run.progress import duration, number
 
 
 class Kept:
-    """Call `begin` when the first step is known, `record` with each event, `saved` after a checkpoint, then `close`."""
+    """Call `begin` once the first step is known, `record` for each event, `saved` after a checkpoint, then `close`."""
 
     def __init__(self, config: RunConfig, options: RunOptions, path: pathlib.Path):
-        """`path` is that of the history, beside the log."""
+        """`path` is the history's path, beside the log."""
         self._config, self._path = config, path
         self._tensorboard_dir = options.tensorboard_dir
         self._checkpoints = pathlib.Path(options.checkpoint_dir) if options.checkpoint_dir else None
         self.history: history.History | None = None
         self._tensorboard: Any = None
-        self._first = 0  # The number of evaluations of earlier runs.
+        self._first = 0  # Number of evaluations in earlier runs.
 
     def begin(self, start: int) -> None:
-        """Opens the files; `start` is the step that the run resumes from."""
+        """Opens the files; the run resumes from step `start`."""
         earlier: list[history.Record] = []
         if start and self._checkpoints:
             earlier = history.until(history.read(self._checkpoints / history.NAME), start)
@@ -42,7 +42,7 @@ class Kept:
         self._first = len(self.history.evaluations)
 
     def record(self, event: events.Event) -> None:
-        """Keeps the records of an event, and points to the best checkpoint."""
+        """Records an event, and points to the best checkpoint."""
         if self.history is None:
             return
         self.history.record(event)
@@ -56,14 +56,14 @@ class Kept:
             self._point()
 
     def protected(self, step: int) -> set[int]:
-        """Returns the steps of checkpoints that must stay when that of `step` is saved."""
+        """Returns the steps of the checkpoints that must stay when step `step` is saved."""
         if self.history is None:
             return set()
         steps = [*self._steps(), step]
         return best.protected(self._config.quality, self.history.evaluations, steps)
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Writes what is still pending."""
         if self._tensorboard is not None:
             self._tensorboard.close()
             self._tensorboard = None
@@ -71,7 +71,7 @@ class Kept:
             self.history.save(self._checkpoints)
 
     def summary(self) -> list[str]:
-        """Returns the lines that end the run's output: the best checkpoint, and one for each evaluation."""
+        """Returns the lines that end the run's output: the best checkpoint, and one line per evaluation."""
         if self.history is None:
             return []
         evaluations, lines = self.history.evaluations, []
@@ -110,7 +110,7 @@ class Kept:
 
 
 def _rates(config: RunConfig) -> Any:
-    """Returns a function of steps that gives their learning rates."""
+    """Returns a function from steps to their learning rates."""
     import tensorflow as tf
 
     from common.optim import schedules

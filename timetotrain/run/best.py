@@ -1,7 +1,7 @@
 """Keeps the checkpoint with the best quality beside the newest ones: `best.npz` points to it. TensorFlow-free.
 
-What was evaluated when, and how well, is in the history beside the checkpoints, so the best stays known across
-resumes; the pointer is a symbolic link, replaced in one piece, or a copy where the file system has no links.
+The history beside the checkpoints records every evaluation, so the best one stays known across resumes. The pointer is
+a symbolic link, replaced atomically; on a file system without links it is a copy.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from timetotrain.run.history import Record
 
 
 def best(measure: Measure, evaluations: Sequence[Record], steps: Sequence[int]) -> Record | None:
-    """Returns the best evaluation after one of `steps`, the earliest of several; None where there is none."""
+    """Returns the best evaluation after any of `steps` (the earliest of equals); None if there is none."""
     found = [e for e in evaluations if e["step"] in set(steps) and measure.score(e["value"]) > float("-inf")]
     return max(found, key=lambda e: (measure.score(e["value"]), -e["step"]), default=None)
 
 
 def protected(measure: Measure, evaluations: Sequence[Record], steps: Sequence[int]) -> set[int]:
-    """Returns the steps of checkpoints that must stay: the best one, and those that an evaluation is still due for."""
+    """Returns the steps of checkpoints that must stay: the best one, and those still awaiting evaluation."""
     last = max((e["step"] for e in evaluations), default=-1)
     found = best(measure, evaluations, steps)
     return {step for step in steps if step > last} | ({found["step"]} if found else set())

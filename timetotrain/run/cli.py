@@ -1,6 +1,6 @@
-"""Runs `python -m BENCHMARK FLAGS`, the process that trains: `python -m resnet --system=cpu-tiny --data_dir=DIR`.
+"""Runs `python -m BENCHMARK FLAGS`, the training process: `python -m resnet --system=cpu-tiny --data_dir=DIR`.
 
-TensorFlow is imported only once the arguments have proved sound.
+Imports TensorFlow only after the arguments have passed validation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from timetotrain.run.options import BenchmarkFlags
 
 
 def main(benchmark: str, argv: Sequence[str] | None = None) -> None:
-    """Runs the command line of `benchmark`, a package with config.py and task.py; does not return."""
+    """Runs the command line of `benchmark` (a package with config.py and task.py); does not return."""
     words = sys.argv[1:] if argv is None else list(argv)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     heartbeat.start()
@@ -40,33 +40,33 @@ def main(benchmark: str, argv: Sequence[str] | None = None) -> None:
         _fail(str(error), error.exit_code, lost=True)
     except UserError as error:
         _fail(str(error), error.exit_code)
-    except BrokenPipeError:  # The reader of the output has closed it.
+    except BrokenPipeError:  # The output's reader has closed it.
         os._exit(141)
     except Exception as error:
         if processes.here().count == 1:
             raise
-        # The interpreter's own exit can wait for the other processes while they wait for this one.
+        # The interpreter's normal exit can wait for other processes that in turn wait for this one.
         traceback.print_exc()
         _fail(f"{type(error).__name__}: {str(error).partition(os.linesep)[0]}", 1)
     heartbeat.tell(result=code)
-    # TensorFlow's threads can keep a finished process alive; nothing is left to flush but the streams.
+    # TensorFlow's threads can keep a finished process alive; only the streams need flushing.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def _fail(message: str, code: int, lost: bool = False) -> None:
-    """Ends this process at once, since others may wait for it. The launcher, where there is one, prints the message."""
+    """Ends this process at once, since others may wait for it. If there is a launcher, it prints the message."""
     if not heartbeat.tell(**{"lost" if lost else "error": message}):
         print(f"{processes.here().prefix}error: {message}", file=sys.stderr, flush=True)
     os._exit(code)
 
 
 def run(benchmark: str, options: BenchmarkFlags, overrides: Sequence[tuple[str, str]]) -> int:
-    """Does what the flags ask for; returns the exit status.
+    """Carries out what the flags ask for; returns the exit status.
 
     Raises:
-      UserError: the configuration or the data are wrong, or the run cannot go on.
+      UserError: the configuration or the data are wrong, or the run cannot continue.
     """
     options = request.with_system(options)
     config, chosen = request.configure(benchmark, options, overrides)

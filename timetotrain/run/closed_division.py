@@ -1,9 +1,9 @@
-"""Checks what a run logged as `closed` changes of its preset, and says what it starts from. TensorFlow-free.
+"""Checks what a run logged as `closed` changes in its preset, and records its starting weights. TensorFlow-free.
 
 The closed division compares systems, not models: a submitter chooses hardware, numerics and the hyperparameters that
-the rules list. A field that describes the system or the problem says so in its metadata (`system_field`, `rule_field`
-of common/config/closed_fields.py). Of the other fields, a closed run may change those with a key in the benchmark's
-rule files: the log's header shows them, and the checker judges them.
+the rules list. A field that describes the system or the problem is marked in its metadata (`system_field`,
+`rule_field` of common/config/closed_fields.py). Of the other fields, a closed run may change only those with a key in
+the benchmark's rule files: the log's header shows these values, and the checker judges them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Hyperparameters = Callable[[Any], Sequence[tuple[str, Any, Any]]]
 
 
 def overrides(config: RunConfig, preset: RunConfig) -> dict[str, Any]:
-    """Returns {path: value} of the fields in which `config` differs from `preset`, in their order."""
+    """Returns {path: value} of the fields where `config` differs from `preset`, in field order."""
     preset_values = dict(_flat(preset))
     return {path: value for path, value in _flat(config) if value != preset_values[path]}
 
@@ -39,11 +39,11 @@ def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check(config: C, preset: C, hyperparameters: Hyperparameters) -> None:
-    """Refuses to log a run as closed where its changes escape the closed rules.
+    """Refuses to log a run as closed if its changes escape the closed rules.
 
     Raises:
-      UserError: the division is closed, and a field differs from the preset that the rules do not free, or the run
-        starts from random weights where the rules demand a trained network.
+      UserError: the division is closed, and either a field that the rules do not free differs from the preset, or the
+        run starts from random weights although the rules demand a trained network.
     """
     if config.division != "closed":
         return
@@ -63,7 +63,7 @@ def check(config: C, preset: C, hyperparameters: Hyperparameters) -> None:
 
 
 def not_freed(config: C, preset: C, hyperparameters: Hyperparameters) -> dict[str, Any]:
-    """Returns those `overrides` that neither describe the system nor change a line that the closed rules demand."""
+    """Returns the `overrides` that neither describe the system nor change a header line that the closed rules check."""
     header = _judged(config, hyperparameters)
 
     def free(path: str) -> bool:
@@ -72,14 +72,14 @@ def not_freed(config: C, preset: C, hyperparameters: Hyperparameters) -> dict[st
             return rule != "fixed"
         try:
             return _judged(_with_field_of(config, preset, path), hyperparameters) != header
-        except UserError:  # The preset's value does not fit the other fields, so no header shows the change.
+        except UserError:  # The preset's value conflicts with other fields, so no header shows the change.
             return False
 
     return {path: value for path, value in overrides(config, preset).items() if not free(path)}
 
 
 def _judged(config: RunConfig, hyperparameters: Hyperparameters) -> dict[str, Any]:
-    """Returns the header's values that the benchmark's closed rules demand."""
+    """Returns the header values that the benchmark's closed rules check."""
     from compliance.log import rules
 
     own = rules.benchmark_section(config.ruleset, "closed", config.benchmark)
@@ -100,13 +100,13 @@ def _with_field_of(config: C, other: C, path: str) -> C:
 
 
 def initial_weights(config: RunConfig) -> Any:
-    """Returns what the run starts from, for its log: "random", or {"file": name, "sha256": of its content}.
+    """Returns the run's starting weights, for its log: "random", or {"file": name, "sha256": of its content}.
 
-    A TensorFlow checkpoint is several files, hashed one after the other in the order of their names. A file in an
-    object store is not hashed.
+    A TensorFlow checkpoint consists of several files, hashed in sequence in name order. A file in an object store is
+    not hashed.
 
     Raises:
-      UserError: no such file.
+      UserError: the file does not exist.
     """
     path = config.initial_weights_file
     if not path:
@@ -123,7 +123,7 @@ def initial_weights(config: RunConfig) -> Any:
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
-    """Returns a file, a folder's files, or those of a TensorFlow checkpoint, PATH.index and PATH.data-*."""
+    """Returns a file, a folder's files, or a TensorFlow checkpoint's files (PATH.index and PATH.data-*)."""
     if path.is_dir():
         found = [p for p in path.iterdir() if p.is_file()]
     else:

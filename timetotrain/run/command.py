@@ -1,6 +1,6 @@
-"""Starts runs: `timetotrain run BENCHMARK`, which BENCHMARK/run_and_time.sh calls too. TensorFlow-free.
+"""Starts runs: `timetotrain run BENCHMARK`, which BENCHMARK/run_and_time.sh also calls. TensorFlow-free.
 
-It plans the command of the run, generates practice data, starts the processes, and repeats the run with other seeds.
+It builds the run's command, generates practice data, starts the processes, and repeats the run with other seeds.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ of the preset cpu-tiny and trains on them.
 benchmarks: {names}
 
 Flags beside those of `python -m BENCHMARK`:"""
-# The fields of the flags that a run's own process reads.
+# The flags that the run's own process reads.
 _PASSED_ON = [field.name for field in dataclasses.fields(BenchmarkFlags)]
-_SHOWN = ("system", "data_dir", "result_dir")  # Given even at their defaults, and first.
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # A series passes them on to its run.
+_SHOWN = ("system", "data_dir", "result_dir")  # Always given, and first.
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # A series forwards them to its run.
 _CLUSTERS = ("sbatch", "mpirun", "horovodrun", "gcloud")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command line; returns the exit status, if a run does not replace this process.
+    """Runs the command line; returns the exit status, unless a run replaces this process.
 
     Raises:
-      UserError: no such benchmark, a wrong flag, a configuration that cannot run, or no data.
+      UserError: the benchmark is unknown, a flag is wrong, the configuration cannot run, or there are no data.
     """
     if not argv or argv[0].startswith("-"):
         print(_USAGE.format(names=", ".join(benchmarks.NAMES)))
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     options, overrides = _in_root(*flags.parse(RunFlags, words, program))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if options.describe or options.export:  # They start no training: no data, no launcher.
+    if options.describe or options.export:  # Neither trains, so neither needs data or a launcher.
         from timetotrain.run import cli
 
         cli.main(benchmark, _words(options, overrides))
@@ -76,22 +76,22 @@ def main(argv: Sequence[str]) -> int:
 
 
 class Series:
-    """The runs that a command line asks for.
+    """The runs that a command line requests.
 
     Attributes:
       benchmark: its name.
-      options: the flags, with preset and folder of data.
-      practice: whether the data are generated.
+      options: the flags, with the preset and data folder filled in.
+      practice: whether the data are generated practice data.
     """
 
     def __init__(self, benchmark: str, options: RunFlags, overrides: Sequence[tuple[str, str]]):
-        """Decides preset and data.
+        """Chooses preset and data.
 
         Raises:
-          UserError: the data ask for no preset.
+          UserError: the data do not determine a preset.
         """
         self.benchmark, self._overrides = benchmark, overrides
-        # `generate` says that the data are for practice, whatever the folder holds.
+        # `generate` means practice data, whatever the folder contains.
         otherwise = None if options.data_dir and options.generate is None else automatic.TINY
         options = request.with_system(options, otherwise)
         if not options.system:
@@ -106,7 +106,7 @@ class Series:
     def execute(self) -> int:
         """Runs the series; returns the exit status of the last run.
 
-        A missed target, status 1, is a result; a higher status ends the series. A single run replaces this process.
+        A missed target (status 1) is a result; a higher status ends the series. A single run replaces this process.
 
         Raises:
           UserError: the configuration cannot run, there are no data, or the launcher is not installed.
@@ -136,14 +136,14 @@ class Series:
         return worst
 
     def _config(self) -> RunConfig:
-        """Returns the configuration; data that are still to be generated have no description yet."""
+        """Returns the configuration; data that are yet to be generated have no description."""
         options = self.options
         if self.practice or options.data_dir in ("none", "DATA_DIR"):
             options = dataclasses.replace(options, data_dir=None)
         return request.configure(self.benchmark, options, self._overrides)[0]
 
     def _line(self, config: RunConfig, number: int) -> list[str]:
-        """Returns the command of one run."""
+        """Returns one run's command."""
         options = self.options
         if options.seed is not None or options.runs > 1:
             options = dataclasses.replace(options, seed=(options.seed or 0) + number)
@@ -161,7 +161,7 @@ class Series:
                 "--clear_caches: it clears the caches of this machine, not of those that run; clear them there"
             )
         data = self.options.data_dir
-        # The data of a cluster's run may lie there alone.
+        # A cluster run's data may exist only on the cluster.
         if not (self.practice or self.options.dry_run or (elsewhere and data)):
             request.check_data_dir(data, self.benchmark)
         if shutil.which(line[0]) is None:
@@ -170,7 +170,7 @@ class Series:
 
 
 def _words(options: RunFlags, overrides: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns the words that give `python -m BENCHMARK` these flags and fields."""
+    """Returns the words that pass these flags and fields to `python -m BENCHMARK`."""
     fields = [f"--config.{path}={value}" for path, value in overrides]
     return [*flags.words(options, _PASSED_ON, always=_SHOWN), *fields]
 
@@ -178,7 +178,7 @@ def _words(options: RunFlags, overrides: Sequence[tuple[str, str]]) -> list[str]
 def _in_root(
     options: RunFlags, overrides: Sequence[tuple[str, str]]
 ) -> tuple[RunFlags, list[tuple[str, str]]]:
-    """Goes to a checkout's root, where commands are started; relative paths stay those of the caller's folder."""
+    """Changes to a checkout's root, where commands start; relative paths still refer to the caller's folder."""
     caller = Path(options.folder or "").resolve()
     root = caller if INSTALLED else ROOT
     os.chdir(root)
@@ -188,7 +188,7 @@ def _in_root(
         return value if absolute or caller == root else str(caller / value)
 
     given = {name: getattr(options, name) for name in flags.paths(RunFlags)}
-    # The default folder of results is the checkout's.
+    # The default results folder is in the checkout.
     changes: dict[str, Any] = {
         name: moved(value) for name, value in given.items() if value and value != getattr(RunFlags, name)
     }
@@ -197,7 +197,7 @@ def _in_root(
 
 
 def _is_practice(options: RunFlags) -> bool:
-    """Whether a run's data are generated: of cpu-tiny, or of `here` without data."""
+    """Whether a run uses generated data: cpu-tiny, or `here` without data."""
     if options.system == automatic.NAME:
         return not options.data_dir
     if options.system != automatic.TINY:
@@ -208,12 +208,12 @@ def _is_practice(options: RunFlags) -> bool:
 
 
 def _generated(folder: Path) -> bool:
-    """Whether generated data belong into a folder: it is new or empty, or holds generated data already."""
+    """Whether generated data may go into a folder: it is new or empty, or already holds generated data."""
     return not folder.is_dir() or (folder / automatic.TINY_NOTE).exists() or not any(folder.iterdir())
 
 
 def _python() -> str:
-    """Returns the interpreter of the runs: $PYTHON, or this one; in a checkout its path from there, for other hosts."""
+    """Returns the runs' interpreter: $PYTHON, or this one (in a checkout as a relative path, valid on other hosts)."""
     if given := os.environ.get("PYTHON"):
         return given
     path = Path(sys.executable)
@@ -221,7 +221,7 @@ def _python() -> str:
 
 
 def _child(line: Sequence[str]) -> tuple[int, bool]:
-    """Runs a command; returns its exit status, and whether a signal came meanwhile, which it passes on as SIGTERM."""
+    """Runs a command, forwarding any signal as SIGTERM; returns its exit status and whether a signal came."""
     signals: list[int] = []
     process: subprocess.Popen | None = None
 
@@ -233,7 +233,7 @@ def _child(line: Sequence[str]) -> tuple[int, bool]:
     before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
     try:
         process = subprocess.Popen(line)
-        if signals:  # The signal came before there was a process.
+        if signals:  # The signal came before the process started.
             process.terminate()
         code = process.wait()
     except OSError as error:

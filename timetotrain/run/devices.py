@@ -1,4 +1,4 @@
-"""Asks for a preset's GPUs before the clock: a run that lacks them ends in one line instead of training on the CPU."""
+"""Checks for a preset's GPUs before the clock starts: a run without them fails in one line, not slowly on the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timetotrain.launch import commands
 
 _DRIVER = pathlib.Path("/proc/driver/nvidia/version")
 _GO_ON = "--allow_cpu trains without"
-# Of a kind of device: the packages of which one is jax's runtime for it, and what installs it.
+# Per kind of device: the packages, one of which must provide jax's runtime, and what installs it.
 _RUNTIMES = {
     "NVIDIA": (("jax-cuda13-plugin", "jax-cuda12-plugin"), "run `make gpu`"),
     "TPU": (("libtpu",), "pip install 'jax[tpu]' of jax's version here"),
@@ -26,11 +26,11 @@ def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
 
     Args:
       config: `hardware` names the machine's description, systems/*.json; "local" and TPUs are not checked.
-      driver: the file in which the NVIDIA driver says its version.
+      driver: file in which the NVIDIA driver states its version.
 
     Raises:
-      UserError: TensorFlow sees fewer GPUs than this host's processes need, Horovod is built without NCCL, or jax has
-        no runtime for the machine's devices, or sees no GPU.
+      UserError: TensorFlow sees fewer GPUs than this host's processes need, Horovod is built without NCCL, or jax
+        lacks a runtime for the machine's devices or sees no GPU.
     """
     accelerator = commands.describe(config.hardware).get("accelerator_model_name", "")
     if config.replicas == "pjrt":
@@ -51,7 +51,7 @@ def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
 
 
 def _check_jax(config: RunConfig, accelerator: str) -> None:
-    """Checks that jax has the runtime of the machine's devices and sees GPUs; else it would take the CPU."""
+    """Checks that jax has a runtime for the machine's devices and sees GPUs; otherwise jax would use the CPU."""
     for kind, (packages, fix) in _RUNTIMES.items():
         if kind in accelerator and not any(map(_installed, packages)):
             raise UserError(
@@ -74,12 +74,12 @@ def _installed(package: str) -> bool:
 
 
 def needed_here(config: RunConfig) -> int:
-    """Returns how many GPUs this process must see for the replicas of its host."""
+    """Returns how many GPUs this process must see for its host's replicas."""
     if config.replicas == "mirrored":
         return config.num_replicas
     if config.replicas == "multiworker":
-        return 1  # The strategy takes each GPU that a process sees.
-    # A scheduler that binds each process to its GPU shows it no other.
+        return 1  # The strategy uses every GPU that a process sees.
+    # A scheduler that binds each process to a GPU hides the others.
     bound = re.fullmatch(r"\d+|GPU-[\w-]+", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     return 1 if bound else int(os.environ.get("HOROVOD_LOCAL_SIZE", "1"))
 

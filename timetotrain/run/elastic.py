@@ -1,10 +1,10 @@
-"""Continues a run when Horovod loses a process: from the last checkpoint, with the processes that are left.
+"""Continues a run when Horovod loses a process: from the last checkpoint, with the remaining processes.
 
-Horovod's own wrapper does not serve: `horovod.tensorflow.elastic.run` returns early, without an error, when a grouped
-or a reduce-scatter operation fails, and `TensorFlowState` runs a collective in its constructor, where a process that
-constructs it at another time than the others waits for ever (both in 0.28.1; docs/sources.md, horovod 2). Here, after
-any error of Horovod's operations, all processes that are left start anew from the checkpoint, which any number of
-replicas restores.
+Horovod's own wrapper has two faults. `horovod.tensorflow.elastic.run` returns early, without an error, when a grouped
+or a reduce-scatter operation fails. `TensorFlowState` runs a collective in its constructor, so a process that
+constructs it at a different time than the others waits forever. (Both in 0.28.1; docs/sources.md, horovod 2.) Here,
+after any error in Horovod's operations, all remaining processes restart from the checkpoint, which any number of
+replicas can restore.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ def enabled() -> bool:
 
 
 class Rebuilt(Protocol):
-    """The owner of the loop, as `Training` in timetotrain/run/run.py."""
+    """The loop's owner, such as `Training` in timetotrain/run/run.py."""
 
     loop: Loop
 
     def rebuild(self, count: int) -> int:
-        """Replaces `loop` by one of `count` replicas, restored from the last checkpoint; returns its step."""
+        """Replaces `loop` with one of `count` replicas, restored from the last checkpoint; returns its step."""
 
 
 class Elastic:
-    """Runs one loop after another until the run ends; `events()` takes the place of `Loop.run(save)`."""
+    """Runs loop after loop until the run ends; `events()` replaces `Loop.run(save)`."""
 
     def __init__(self, owner: Rebuilt, save: Callable[[int], None] | None):
-        """Raises UserError where there is no checkpoint to go on from, or the backend cannot lose a process."""
+        """Raises UserError if there is no checkpoint to continue from, or the backend cannot lose a process."""
         if owner.loop.config.replicas != "horovod":
             raise UserError(f"elastic runs need config.replicas=horovod, not {owner.loop.config.replicas}")
         if save is None:
@@ -48,11 +48,11 @@ class Elastic:
                 "--checkpoint_dir: an elastic run needs one, to go on from when a process is lost"
             )
         self._owner, self._save = owner, save
-        self._replicas = owner.loop.replicas  # Of the loop before, where a rebuild has failed.
+        self._replicas = owner.loop.replicas  # Of the previous loop, in case a rebuild fails.
 
     def events(self) -> Iterator[events.Event]:
-        """Yields each event of the run once, without those that a loop repeats of the one before it."""
-        # A process may be lost before the first block has ended.
+        """Yields each event of the run once, skipping events that a new loop repeats from the previous one."""
+        # A process may be lost before the first block ends.
         self._save(int(self._owner.loop.state.step))
         logged, losses, ended = _LoggedEvents(), 0, False
         most = self._replicas.num_processes
@@ -67,7 +67,7 @@ class Elastic:
                         yield event
                 return
             except Exception as error:
-                # Another process may be lost while the others build the run anew.
+                # Another process may be lost during the rebuild.
                 losses += 1
                 if (
                     ended
@@ -80,12 +80,12 @@ class Elastic:
     def _rejoin(self) -> events.ReplicasChanged:
         main = self._replicas.main
         self._replicas.close()
-        self._owner.loop = None  # type: ignore[assignment]  # Frees its variables before the next one is built.
+        self._owner.loop = None  # Frees its variables before the next loop is built.
         tf_keras.backend.clear_session()
         gc.collect()
         from common.distributed.replicas import horovod
 
-        # A second initialisation asks the launcher for this process's new rank, which comes when all have asked.
+        # Reinitialising asks the launcher for this process's new rank, which arrives once all processes have asked.
         count = horovod.world_size()
         step = self._owner.rebuild(count)
         self._replicas = self._owner.loop.replicas
@@ -95,19 +95,19 @@ class Elastic:
 
 
 class _LoggedEvents:
-    """Remembers which events of a run are in its log.
+    """Remembers which of a run's events are in its log.
 
-    Where the checkpoint has a block's steps but not the result of its evaluation, the next loop repeats the evaluation
-    alone. Where it trains the block again, all events but the block's start are new.
+    If the checkpoint contains a block's steps but not its evaluation, the next loop repeats only the evaluation. If
+    the next loop trains the block again, all its events but the block's start are new.
     """
 
     def __init__(self) -> None:
-        self._started: set[int | None] = set()  # Indices of blocks; None for the run.
+        self._started: set[int | None] = set()  # Block indices; None is the run.
         self._stopped: set[int] = set()
         self._evaluated: set[int] = set()
 
     def first_time(self, event: events.Event) -> bool:
-        """Whether the log lacks `event`; from now on the event counts as logged."""
+        """Whether the log lacks `event`; marks the event as logged."""
         if isinstance(event, events.RunStarted):
             return _added(self._started, None)
         if isinstance(event, events.BlockStarted):

@@ -1,7 +1,7 @@
 """Evaluates a checkpoint: `python -m BENCHMARK --system=NAME --data_dir=DIR --evaluate=CHECKPOINT`.
 
-This serves to choose among the checkpoints of a run (`--keep_checkpoints`), and to evaluate them on other data than the
-run's (`--config.data…=…`). Nothing is logged: an evaluation by hand is not a result.
+Use it to choose among a run's checkpoints (`--keep_checkpoints`), or to evaluate them on data other than the run's
+(`--config.data…=…`). Nothing is logged: a manual evaluation is not a result.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from timetotrain.run.step_errors import steps_explained
 
 
 def evaluate(task: Task, path: str | os.PathLike) -> Quality:
-    """Evaluates the weights of a checkpoint on the task's evaluation data, on the replicas of its configuration.
+    """Evaluates a checkpoint's weights on the task's evaluation data, on the replicas of its configuration.
 
     Args:
-      task: of a configuration with the network of the run that saved; batches, data and decoding may differ.
+      task: its configuration has the network of the run that saved; batches, data and decoding may differ.
       path: a checkpoint file, or a folder, whose newest checkpoint is evaluated.
 
     Returns:
-      The quality as the run would have computed it.
+      The quality, as the run would have computed it.
 
     Raises:
-      UserError: the checkpoint is missing, damaged or of another network; the data are damaged, memory is too small,
-        or the outputs do not add up.
+      UserError: the checkpoint is missing, damaged or belongs to another network; the data are damaged; memory is too
+        small; or the outputs do not add up.
     """
     task.check_input()
     task.check_data()

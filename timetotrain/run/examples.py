@@ -1,7 +1,7 @@
-"""Keeps evaluated examples as pictures beside a run's log: what the network says of them, and whether that is right.
+"""Keeps evaluated examples as pictures beside a run's log, with the network's answer and whether it is right.
 
-examples_<i>/ has the pictures and examples.json, made anew after each evaluation. About half of the examples are wrong
-ones, where there are so many. TensorFlow-free, but for the batches and the network that it is given.
+examples_<i>/ holds the pictures and examples.json, rewritten after each evaluation. About half of the examples are
+wrong answers, if there are enough. TensorFlow-free, except for the batches and network passed in.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from common import files
 from common.errors import UserError
 
 NAME = "examples.json"
-# Of so many times the wanted examples, some are chosen.
+# Candidates read per wanted example; the shown ones are chosen among them.
 LOOKED_AT = 4
-# A detection counts from this score on, and finds an object of its class from this overlap on, as AP50.
+# Minimum score for a detection to count, and minimum overlap with an object of its class to match it, as in AP50.
 SCORE, OVERLAP = 0.5, 0.5
-SIDE = 240  # Least side of a picture, in pixels.
+SIDE = 240  # Minimum side of a picture, in pixels.
 _TRUE, _RIGHT, _WRONG = (255, 255, 255), (60, 200, 90), (235, 60, 60)
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A picture (uint8 [H, W, 3]), what the network says of it, and whether that is right.
+    """A picture (uint8 [H, W, 3]), the network's answer, and whether it is right.
 
-    `boxes`: (ymin, xmin, ymax, xmax in parts of the picture, label, colour).
+    `boxes`: (ymin, xmin, ymax, xmax as fractions of the picture, label, color).
     """
 
     image: np.ndarray
@@ -41,10 +41,10 @@ class Example:
 
 
 class Looker:
-    """Looks at the same evaluation examples after each evaluation."""
+    """Shows the same evaluation examples after each evaluation."""
 
     def __init__(self, loop: Any, folder: pathlib.Path, count: int):
-        """`loop` is a run's, on a single replica.
+        """`loop` is a run's loop, on a single replica.
 
         Raises:
           UserError: the benchmark has no pictures, or the run has several replicas.
@@ -57,13 +57,13 @@ class Looker:
         if loop.config.replicas != "single":
             raise UserError(f"--examples={count}: needs --replicas=single, not {loop.config.replicas}")
         self._loop, self._folder, self._count = loop, folder, count
-        # Read when they are needed: some are in the data, which a run may not touch before the clock.
+        # Read on first use: some names are in the data, which a run may not touch before the clock starts.
         self._names: Sequence[str] | None = None
         self._truth: Any = None
         self._batches: list[Any] | None = None
 
     def look(self, step: int) -> None:
-        """Writes the examples of the present weights."""
+        """Writes the examples with the current weights."""
         if self._batches is None:
             self._batches = list(self._loop.first_eval_batches(LOOKED_AT * self._count))
         found = [e for batch in self._batches for e in self._of(self._loop.look(batch))]
@@ -102,7 +102,7 @@ class Looker:
 
 
 def classified(one: Mapping[str, np.ndarray], names: Sequence[str]) -> Example:
-    """Returns the example of an image ("image", "label", "scores" [classes] that add up to 1)."""
+    """Makes the example of an image ("image", "label", "scores" [classes] that sum to 1)."""
 
     def name(label: int) -> str:
         return names[label] if label < len(names) else str(label)
@@ -115,9 +115,9 @@ def classified(one: Mapping[str, np.ndarray], names: Sequence[str]) -> Example:
 def detected(
     one: Mapping[str, np.ndarray], objects: Sequence[tuple[Sequence[float], int]], names: Mapping[int, str]
 ) -> Example:
-    """Returns the example of an image with detections ("boxes" [d, 4] in parts, "scores", "categories").
+    """Makes the example of an image with detections ("boxes" [d, 4] as fractions, "scores", "categories").
 
-    It is right where every object is found once, and nothing else.
+    The answer is right if it finds every object once and nothing else.
     """
     order = [i for i in np.argsort(-one["scores"], kind="stable") if one["scores"][i] >= SCORE]
     left = list(objects)
@@ -139,7 +139,7 @@ def detected(
 
 
 def overlap(one: Sequence[float], other: Sequence[float]) -> float:
-    """Returns the intersection over the union of two boxes (ymin, xmin, ymax, xmax)."""
+    """Returns the intersection over union of two boxes (ymin, xmin, ymax, xmax)."""
     low, high = np.maximum(one[:2], other[:2]), np.minimum(one[2:], other[2:])
     inside = float(np.prod(np.maximum(high - low, 0)))
     areas = [(b[2] - b[0]) * (b[3] - b[1]) for b in (one, other)]
@@ -161,7 +161,7 @@ def write(folder: pathlib.Path, examples: Sequence[Example], step: int) -> None:
 
 
 def read(folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the examples of a folder: picture, step, right, text; [] where there are none."""
+    """Returns a folder's examples (picture, step, right, text); [] if there are none."""
     try:
         return json.loads((folder / NAME).read_text())["examples"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

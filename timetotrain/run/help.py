@@ -1,4 +1,4 @@
-"""Writes the help of a benchmark: every flag, every field of the configuration. TensorFlow-free."""
+"""Writes a benchmark's help: every flag and every field of the configuration. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def asked(argv: Sequence[str]) -> bool:
 
 
 def print_help(benchmark: str, table: type[BenchmarkFlags], program: str, argv: Sequence[str]) -> None:
-    """Prints the help of a benchmark: every flag and every field of its configuration.
+    """Prints a benchmark's help: every flag and every field of its configuration.
 
     Args:
       benchmark: its name.
-      table: the flags of the command.
+      table: the command's flags.
       program: the command.
-      argv: the command line; a preset that it names with --system gives the values of the fields.
+      argv: the command line; if it names a preset with --system, the help shows that preset's field values.
 
     Raises:
-      UserError: no such preset, or a wrong flag.
+      UserError: the preset is unknown, or a flag is wrong.
     """
     options, _ = flags.parse(table, [word for word in argv if word not in ASKS], program)
     module = benchmarks.module(benchmark, "presets")
@@ -56,7 +56,7 @@ def print_help(benchmark: str, table: type[BenchmarkFlags], program: str, argv: 
 
 
 def flag_lines(table: type, names: Iterable[str] | None = None) -> Iterator[str]:
-    """Yields the help of a table's flags, or of those in `names`."""
+    """Yields the help of a table's flags, or only of those in `names`."""
     meanings, kinds = fields.meanings(table), field_types(table)
     for field in dataclasses.fields(table):
         if names is None or field.name in names:
@@ -91,7 +91,7 @@ def _lines(module: Any, table: type, config: Any, program: str, name: str | None
 
 
 def _groups(config: Any, described: Sequence[fields.Field]) -> Iterator[tuple[str, str, list[fields.Field]]]:
-    """Yields (title, what its class says of it, fields): the benchmark's own first, then those of every benchmark."""
+    """Yields (title, class description, fields): the benchmark's own group first, then the common groups."""
     own = [field for field in described if field.own and not field.group]
     yield f"Fields of {config.benchmark} alone", "", own
     for group in dict.fromkeys(field.group for field in described if field.own and field.group):

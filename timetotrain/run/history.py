@@ -1,15 +1,15 @@
-"""Keeps a run's learning curve as a file, whole across resumes, for the page, TensorBoard and the best checkpoint.
+"""Keeps a run's learning curve in a file, complete across resumes: for the page, TensorBoard and best checkpoint.
 
-`history_<i>.jsonl` beside the log has a JSON object a line, each with `kind`, `step` and `seconds`, the time trained
-so far, earlier runs from the same checkpoints included:
+`history_<i>.jsonl` beside the log has one JSON object per line, each with `kind`, `step` and `seconds`. `seconds` is
+the training time so far, including earlier runs from the same checkpoints:
 
-    run         what runs: benchmark, system, seed, name and unit of the quality, target, steps of the whole run
-    train       loss, learning_rate and examples_per_second over the steps since the line before
-    progress    loss of a step inside a block; a `train` line of the same step or a later one replaces it
-    evaluation  value, as logged, and epoch
+    run         what runs: benchmark, system, seed, the quality's name and unit, target, steps of the whole run
+    train       loss, learning_rate and examples_per_second over the steps since the previous line
+    progress    loss of a step inside a block; a `train` line of the same or a later step replaces it
+    evaluation  value (as logged) and epoch
     end         status and reason
 
-A copy lies in the checkpoint folder. A resumed run begins with its lines up to the step that it resumes from.
+The checkpoint folder holds a copy. A resumed run starts with the copy's lines up to the step it resumes from.
 TensorFlow-free.
 """
 
@@ -28,13 +28,13 @@ from common.errors import UserError
 from common.train import events
 
 NAME = "history.jsonl"
-# Points of a block's loss that are kept, each the mean of its steps, and seconds between two lines of progress.
+# Number of loss points kept per block (each a mean over its steps), and seconds between two progress lines.
 POINTS, PROGRESS_SECONDS = 50, 2.0
 Record = dict[str, Any]
 
 
 class History:
-    """Turns a run's events into records, writes them, and hands each to `listeners`."""
+    """Turns a run's events into records, writes them, and passes each to `listeners`."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class History:
         earlier: Sequence[Record] = (),
         listeners: Iterable[Callable[[Record], None]] = (),
     ):
-        """`rate`: the learning rates at steps; `earlier`: the records of the runs that this one goes on with.
+        """`rate`: maps steps to learning rates; `earlier`: records of the runs that this one continues.
 
         Raises:
           UserError: the file cannot be written.
@@ -62,16 +62,16 @@ class History:
         return [r for r in self.records if r["kind"] == "evaluation"]
 
     def save(self, folder: pathlib.Path, name: str = NAME) -> None:
-        """Writes all records to a file, whole."""
+        """Writes all records to a file, atomically."""
         files.write_atomically(folder / name, b"".join(map(_line, self.records)))
 
     def record(self, event: events.Event) -> None:
-        """Adds the records of an event."""
+        """Adds an event's records."""
         if isinstance(event, events.RunStarted):
             self._start = self._last = event.time
             self._add("run", event.step, event.time, **_head(self._config))
         elif isinstance(event, events.BlockStarted):
-            self._last = event.time  # An evaluation and a checkpoint are no training.
+            self._last = event.time  # Evaluation and checkpoint are not training time.
         elif isinstance(event, events.Trained):
             self._trained(event)
         elif isinstance(event, events.Progress):
@@ -82,7 +82,7 @@ class History:
             block = event.block
             details = {"epoch": block.last_epoch, "value": event.value, "details": dict(event.details)}
             self._add("evaluation", block.end_step, event.time, **details)
-        elif isinstance(event, events.ReplicasChanged):  # The run goes on from an earlier step.
+        elif isinstance(event, events.ReplicasChanged):  # The run continues from an earlier step.
             self.records = until(self.records, event.step)
             self.save(self.path.parent, self.path.name)
         elif isinstance(event, events.RunStopped):
@@ -93,7 +93,7 @@ class History:
         firsts = range(0, len(event.times), size)
         ends = [min(first + size, len(event.times)) for first in firsts]
         steps = [event.block.first_step + end for end in ends]
-        # One call for all points: the next block waits for it.
+        # One call for all points, since the next block waits for it.
         rates = self._rate([step - 1 for step in steps]) if self._rate is not None and steps else []
         points = []
         for i, (first, end) in enumerate(zip(firsts, ends)):
@@ -147,7 +147,7 @@ def _line(record: Record) -> bytes:
 
 
 def read(path: pathlib.Path) -> list[Record]:
-    """Returns the records of a file, without a last line that is being written; [] where there is no file.
+    """Returns a file's records without a last line that is still being written; [] if there is no file.
 
     Raises:
       UserError: the file cannot be read, or a line is damaged.
@@ -170,5 +170,5 @@ def read(path: pathlib.Path) -> list[Record]:
 
 
 def until(records: Iterable[Record], step: int) -> list[Record]:
-    """Returns the records of a run's past, at the checkpoint of `step`: later ones are repeated after it."""
+    """Returns the past of a run at the checkpoint of `step`; the run repeats later records."""
     return [r for r in records if r["step"] <= step and r["kind"] not in ("end", "progress")]

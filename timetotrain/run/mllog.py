@@ -1,7 +1,7 @@
-"""Writes a run's configuration and events as MLPerf log lines; cannot influence the run. TensorFlow-free.
+"""Writes a run's configuration and events as MLPerf log lines; never influences the run. TensorFlow-free.
 
-Ruleset 0.7.0 is written by mlperf_logging.mllog; ruleset 0.6.0, whose `:::MLL <seconds> <key>: {...}` form mllog cannot
-write, by a small formatter. Every line is checked, as it is written, by the rules of `python -m compliance check`.
+mlperf_logging.mllog writes ruleset 0.7.0. It cannot write the `:::MLL <seconds> <key>: {...}` form of ruleset 0.6.0; a
+small formatter here does. Every line is checked by the rules of `python -m compliance check` as it is written.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from common.errors import UserError
 from common.train import events
 
 Hyperparameters = Sequence[tuple[str, Any, Mapping[str, Any]]]
-# Reserved on the disk, so that a run that fills the disk can still write its last line.
+# Reserved disk space, so that a run that fills the disk can still write its last line.
 RESERVE_BYTES = 16384
 
 
 class _File:
-    """A log file: each line is handed to the system before the next; a full disk is a UserError."""
+    """A log file: each line goes to the system before the next is written; a full disk raises UserError."""
 
     def __init__(self, path: pathlib.Path):
         self.path, self._reserve = path, path.with_suffix(path.suffix + ".reserve")
@@ -43,16 +43,16 @@ class _File:
             self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
         except OSError as error:
             with contextlib.suppress(OSError):
-                if own:  # Else it may be the log of another run.
+                if own:  # Otherwise it may be another run's log.
                     self._reserve.unlink(missing_ok=True)
                     path.unlink(missing_ok=True)
             raise self._error(error) from error
 
     def _lock(self) -> None:
-        """Locks the file: the log of a killed run may be overwritten, one that another run writes may not.
+        """Locks the file: a killed run's log may be overwritten, a log that another run is writing may not.
 
         Raises:
-          UserError: another run writes it, or has given it its final name since it was opened.
+          UserError: another run is writing it, or has given it its final name since this process opened it.
         """
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,11 +69,11 @@ class _File:
             raise self._error(error) from error
 
     def release_reserve(self) -> None:
-        """Gives the reserved space back, for the last line of a run that failed."""
+        """Releases the reserved space for the last line of a failed run."""
         self._reserve.unlink(missing_ok=True)
 
     def publish(self, path: pathlib.Path) -> None:
-        """Gives the file its final name, still locked, then closes it."""
+        """Gives the file its final name while still locked, then closes it."""
         if not self._file.closed:
             self.path.replace(path)
         self.close()
@@ -98,14 +98,14 @@ class _File:
 class RunLog:
     """Writes the log of one run: `header`, `init_stop`, `record` for each event, then `publish` or `abort`.
 
-    Lines go to `<path>.partial`; only a log that ends in run_stop gets the final name.
+    Lines go to `<path>.partial`; only a log that ends with run_stop gets the final name.
     """
 
     def __init__(self, path: str | os.PathLike, config: RunConfig, checker: Any = None):
         """`checker` is a compliance.log.engine.StreamChecker, or None to write unchecked.
 
         Raises:
-          UserError: the folder is not writable, the disk is full, or another run has this log.
+          UserError: the folder is not writable, the disk is full, or another run holds this log.
         """
         self.path = pathlib.Path(path)
         self._config, self._clock = config, Clock.of(config)
@@ -121,7 +121,7 @@ class RunLog:
     def header(
         self, hyperparameters: Hyperparameters, cache_cleared: bool, facts: Mapping[str, Any] | None = None
     ) -> None:
-        """Writes submission fields, cache_clear, init_start, `facts` of this run and every hyperparameter."""
+        """Writes submission fields, cache_clear, init_start, this run's `facts` and every hyperparameter."""
         config = self._config
         self.event("submission_benchmark", config.benchmark)
         self.event("submission_division", config.division)
@@ -147,13 +147,13 @@ class RunLog:
         self.event("eval_samples", config.num_eval_examples)
 
     def init_stop(self, resumed_from_step: int = 0) -> None:
-        """Ends the initialisation; a resumed run says so, since it gives no time to train."""
+        """Ends the initialisation; marks a resumed run, since it has no time to train."""
         if resumed_from_step:
             self.event("resumed_from_step", resumed_from_step)
         self.event("init_stop", kind="INTERVAL_END")
 
     def record(self, event: events.Event) -> None:
-        """Writes the lines of an event of the loop."""
+        """Writes the log lines of a loop event."""
         writer: Callable[[Any], None] | None = {
             events.RunStarted: self._run_started,
             events.BlockStarted: self._block_started,
@@ -168,9 +168,9 @@ class RunLog:
             writer(event)
 
     def abort(self, reason: str, at: float | None = None) -> None:
-        """Writes run_stop with status aborted, from the reserved space if need be, and publishes the log.
+        """Writes run_stop with status aborted, from the reserved space if necessary, and publishes the log.
 
-        `at` is when the run failed, in seconds since 1970; now when None.
+        `at`: when the run failed, in seconds since 1970; None means now.
         """
         self._file.release_reserve()
         if not self.stopped:
@@ -182,7 +182,7 @@ class RunLog:
         self._file.publish(self.path)
 
     def discard(self) -> None:
-        """Removes a log that never reached run_start."""
+        """Removes a log that has not reached run_start."""
         self._file.close()
         self._file.path.unlink(missing_ok=True)
 
@@ -206,7 +206,7 @@ class RunLog:
         if self._config.ruleset == "0.6.0" and len(times) == block.num_steps:
             for epoch in range(block.first_epoch, block.last_epoch + 1):
                 done = (epoch - block.first_epoch + 1) * block.num_steps // block.epoch_count
-                # A run that was stopped in an evaluation resumes with that block and no step left.
+                # A run stopped during an evaluation resumes in that block with no step left.
                 at = times[max(done, 1) - 1] if times else time.time()
                 self.event("epoch_stop", None, {"epoch_num": epoch}, "INTERVAL_END", at)
                 if epoch < block.last_epoch:
@@ -235,9 +235,9 @@ class RunLog:
     def _run_stopped(self, event: events.RunStopped) -> None:
         self.stopped = True
         if event.status != "success":
-            self._checker = None  # Ruleset 0.6.0 knows no aborted run; the line is written all the same.
+            self._checker = None  # Ruleset 0.6.0 has no aborted run; write the line anyway.
         reason = {"reason": event.reason} if event.reason else {}
-        # MLPerf knows two statuses, and success means that the target was met.
+        # MLPerf has two statuses; success means that the run met the target.
         status = "success" if event.status == "success" else "aborted"
         self.event("run_stop", None, {"status": status, **reason}, "INTERVAL_END", event.time)
 
@@ -251,7 +251,7 @@ class RunLog:
         kind: str = "POINT_IN_TIME",
         at: float | None = None,
     ) -> None:
-        """Writes one line; `at` in seconds since 1970, now when None.
+        """Writes one line; `at` is in seconds since 1970, None means now.
 
         Raises:
           UserError: the disk is full, or the rules forbid the line.

@@ -1,4 +1,4 @@
-"""Lists the flags of a run: those of `python -m BENCHMARK`, and those that `timetotrain run` has besides.
+"""Lists a run's flags: those of `python -m BENCHMARK`, and the additional ones of `timetotrain run`.
 
 Each class is a table of flags (timetotrain/flags.py). TensorFlow-free.
 """
@@ -14,14 +14,14 @@ from timetotrain.launch import commands
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What a run trains.
+    """Flags that choose what a run trains.
 
     Attributes:
-      system: preset to run, see BENCHMARK/presets.py. `here` fits this machine and your data. Without it the data
-        choose: `here` for your own, cpu-tiny for generated ones.
-      target: quality at which the run ends, in place of the preset's; none: no target.
-      seed: seed of the run, in place of the preset's.
-      replicas: backend, in place of the preset's.
+      system: preset to run, see BENCHMARK/presets.py. `here` fits this machine and your data. By default the data
+        decide: `here` for your own data, cpu-tiny for generated data.
+      target: quality at which the run ends, replaces the preset's; none: no target.
+      seed: seed of the run, replaces the preset's.
+      replicas: backend, replaces the preset's.
     """
 
     system: str | None = None
@@ -35,16 +35,16 @@ class RunOptions:
     """Flags that do not change what a run computes.
 
     Attributes:
-      data_dir: folder with the data that init_datasets.sh or `timetotrain data` made.
+      data_dir: folder with the data made by init_datasets.sh or `timetotrain data`.
       result_dir: results go to RESULT_DIR/<system>/<benchmark>/.
-      run: number of the result file; the first free one if not given.
-      checkpoint_dir: save checkpoints here, and resume from the newest one found.
-      keep_checkpoints: number of the newest checkpoints that stay.
-      tensorboard_dir: write loss, learning rate, rate and quality for TensorBoard here.
-      profile_steps: keep a trace of the steps A:B for TensorBoard beside the log, and say what it shows.
+      run: number of the result file; default: the first free one.
+      checkpoint_dir: save checkpoints here, and resume from the newest one in it.
+      keep_checkpoints: how many of the newest checkpoints to keep.
+      tensorboard_dir: write loss, learning rate, throughput and quality for TensorBoard here.
+      profile_steps: record a trace of the steps A:B for TensorBoard beside the log, and summarize it.
       examples: number of evaluated examples, right and wrong, to keep as pictures beside the log.
-      cache_cleared: the system's caches were cleared before this run; --clear_caches sets it.
-      allow_cpu: train on the CPU where a preset's GPUs, or NCCL, are missing.
+      cache_cleared: state that the system's caches were cleared before this run; --clear_caches sets it.
+      allow_cpu: train on the CPU if the preset's GPUs, or NCCL, are missing.
     """
 
     data_dir: str | None = flag(None, path=FOLDER)
@@ -68,9 +68,9 @@ class BenchmarkFlags(RunOptions, Trained):
       describe: print model, sizes and hyperparameters as JSON; needs no data.
       dry_run: build, compile and take one step on synthetic data.
       export: write one replica's steps as StableHLO into this folder; needs no data.
-      export_reference: what computes the exported step's first losses; uncompiled is several times as fast on a CPU.
-      export_programs: which steps are exported: both, train, eval, or one by its name, as train-2.
-      export_values: without: no first values and no losses; the programs can be compiled, not replayed.
+      export_reference: how to compute the exported step's first losses; uncompiled is several times as fast on a CPU.
+      export_programs: which steps to export: both, train, eval, or a single one by name, such as train-2.
+      export_values: without: omit first values and losses; the programs can be compiled but not replayed.
     """
 
     evaluate: str | None = flag(None, path=FILE)
@@ -87,12 +87,12 @@ class RunFlags(commands.Options, BenchmarkFlags):
     """The flags of `timetotrain run BENCHMARK`.
 
     Attributes:
-      launcher: what starts the processes; auto is the preset's own.
+      launcher: what starts the processes; auto uses the preset's own.
       runs: number of runs, with the seeds --seed, --seed + 1, ...
-      generate: generate the practice data of cpu-tiny into DATA_DIR, or take DATA_DIR as it is; not given, the folder
-        decides: new, empty and generated ones are filled.
+      generate: generate the practice data of cpu-tiny into DATA_DIR, or use DATA_DIR as it is; default: generate if
+        the folder is new, empty or already generated.
       clear_caches: drop the system's page cache before each run; needs root.
-      print_command: print the command, run nothing.
+      print_command: print the command without running it.
       folder: where relative paths start; default: the current folder.
     """
 

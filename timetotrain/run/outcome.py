@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from common.train import events
 from timetotrain.run.results import parts
 
-# A mapping where a benchmark has several qualities: "BBOX" and "SEGM" of Mask R-CNN.
+# A mapping if a benchmark has several qualities: "BBOX" and "SEGM" for Mask R-CNN.
 Quality = float | Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """The end of a run whose log has a run_start and a run_stop.
+    """The end of a run whose log has both run_start and run_stop.
 
     Attributes:
       evaluations: the quality at each evaluation; nan where the log has no number.
-      minutes: from run_start to run_stop.
-      reached: the target was met.
-      reason: the reason in run_stop; "" where the target was met.
+      minutes: time from run_start to run_stop.
+      reached: whether the run met the target.
+      reason: the reason in run_stop; "" if the run met the target.
     """
 
     evaluations: tuple[Quality, ...]
@@ -32,22 +32,22 @@ class Ending:
 
     @property
     def whole(self) -> bool:
-        """Whether the run came to its own end, with whatever result: no signal and no exception ended it."""
+        """Whether the run ended by itself, with any result, rather than by a signal or an exception."""
         return self.reached or self.reason.startswith((events.MISSED, events.NO_TARGET, *events.NOT_FINITE))
 
     @property
     def diverged(self) -> bool:
-        """Whether the loss, or a part of the last evaluation, is not finite."""
+        """Whether the loss, or any part of the last evaluation, is not finite."""
         return self.reason.startswith(events.NOT_FINITE) or not all(map(_finite, self.evaluations[-1:]))
 
     @property
     def quality(self) -> Quality | None:
-        """The quality of the last evaluation; None where there is none or the run diverged."""
+        """The quality at the last evaluation; None if there is none or the run diverged."""
         return self.evaluations[-1] if self.evaluations and not self.diverged else None
 
 
 def read(log: pathlib.Path) -> Ending | None:
-    """Returns how a log's run ended; None where there is no log, or it lacks run_start or run_stop."""
+    """Returns how a log's run ended; None if there is no log, or it lacks run_start or run_stop."""
     from compliance.log.logs import Record, read_log
 
     if not log.is_file():
@@ -66,7 +66,7 @@ def read(log: pathlib.Path) -> Ending | None:
 
 
 def is_whole(log: pathlib.Path) -> bool:
-    """Whether a log is there and its run came to its own end."""
+    """Whether the log exists and its run ended by itself."""
     ending = read(log)
     return ending is not None and ending.whole
 

@@ -1,4 +1,4 @@
-"""Shows a person how a run goes on: a progress bar in a terminal, plain lines elsewhere. TensorFlow-free."""
+"""Shows a run's progress: a progress bar in a terminal, plain lines elsewhere. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from common.config.schema import RunConfig
 from common.train import events
 from timetotrain.run.history import POINTS
 
-# Between two plain lines, at least.
+# Minimum seconds between two plain lines.
 LINE_SECONDS = 10.0
 
 
 class Reporter:
-    """Shows events as they come; silent where `stream` is None."""
+    """Shows events as they arrive; silent if `stream` is None."""
 
     def __init__(self, config: RunConfig, stream: TextIO | None = sys.stderr):
         self._config, self._clock, self._stream = config, Clock.of(config), stream
         self._bar = None
         self._last = 0.0
         self._start = self._pace = (0.0, 0)
-        self._losses: dict[int, float] = {}  # By epoch: the last one of a block.
+        self._losses: dict[int, float] = {}  # Epoch -> the last loss of its block.
 
     def say(self, text: str) -> None:
-        """Prints a line, clear of the bar."""
+        """Prints a line without disturbing the bar."""
         if self._stream is None:
             return
         if self._bar is not None:
@@ -41,7 +41,7 @@ class Reporter:
         elif isinstance(event, events.Progress):
             self._progress(event)
         elif isinstance(event, events.Trained):
-            if event.losses:  # As the last point of the history: a single step says little.
+            if event.losses:  # Uses the history's last point: a single step says little.
                 size = max(1, -(-len(event.losses) // POINTS))
                 last = event.losses[-((len(event.losses) - 1) % size + 1) :]
                 self._losses[event.block.last_epoch] = sum(last) / len(last)
@@ -110,7 +110,7 @@ class Reporter:
 
 
 def number(value: float) -> str:
-    """Formats a number with three significant digits and no exponent where that is short: "0.0123", "1.42", "1,250"."""
+    """Formats a number with three significant digits and no exponent if that is short: "0.0123", "1.42", "1,250"."""
     if not math.isfinite(value):
         return str(value)
     if abs(value) >= 1000:

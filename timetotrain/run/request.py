@@ -1,6 +1,6 @@
-"""Answers what a command line asks for: which preset, which configuration, which data. TensorFlow-free.
+"""Resolves a command line's preset, configuration and data. TensorFlow-free.
 
-`timetotrain run`, `python -m BENCHMARK` and their help ask here, and nowhere else.
+`timetotrain run`, `python -m BENCHMARK` and their help all use this module.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ B = TypeVar("B", bound=BenchmarkFlags)
 
 
 def with_system(options: B, otherwise: str | None = None) -> B:
-    """Returns the flags with a preset: the one that is named, that the folder of data asks for, or `otherwise`.
+    """Returns the flags with a preset: the named one, else the one the data folder determines, else `otherwise`.
 
-    A line on standard error tells of the data's choice.
+    If the data decide, a line on standard error says so.
     """
     if options.system:
         return options
@@ -38,15 +38,15 @@ def with_system(options: B, otherwise: str | None = None) -> B:
 def configure(
     benchmark: str, options: BenchmarkFlags, overrides: Sequence[tuple[str, str]]
 ) -> tuple[RunConfig, list[automatic.Choice]]:
-    """Returns the validated configuration, and what `--system=here` chose of it.
+    """Returns the validated configuration, and the choices that `--system=here` made.
 
     Args:
       benchmark: its name.
       options: the flags.
-      overrides: [(path, value)] of the command line.
+      overrides: [(path, value)] from the command line.
 
     Raises:
-      UserError: an unknown preset, field or value, or fields that contradict each other or the data.
+      UserError: a preset, field or value is unknown, or fields contradict each other or the data.
     """
     module = benchmarks.module(benchmark, "presets")
     overrides = [*_target(module.Config, options.target), *overrides]
@@ -67,25 +67,25 @@ def configure(
 
 
 def preset(benchmark: str, options: BenchmarkFlags) -> RunConfig:
-    """Returns the preset that the flags name, without overrides; of `here`, what it chooses."""
+    """Returns the preset that the flags name, without overrides; for `here`, the preset that it chooses."""
     if options.system == automatic.NAME:
         return configure(benchmark, options, [])[0]
     return configs.preset(benchmarks.module(benchmark, "presets").PRESETS, str(options.system))
 
 
 def check_data_dir(path: str | None, benchmark: str) -> None:
-    """Raises UserError where `--data_dir` is missing or no folder."""
+    """Raises UserError if `--data_dir` is missing or not a folder."""
     own = " or `timetotrain data`" if _takes_own_data(benchmark) else ""
     fix = f"name the folder that {benchmark}/init_datasets.sh{own} filled"
     if not path:
         raise UserError(f"--data_dir: missing; {fix}")
-    # TensorFlow checks an object store later.
+    # TensorFlow checks object stores later.
     if "://" not in path and not os.path.isdir(path):
         raise UserError(f"--data_dir={path}: no such folder; {fix}")
 
 
 def no_system(benchmark: str, data: str | None) -> UserError:
-    """Returns the error of a run whose preset nobody names, and whose data ask for none."""
+    """Returns the error for a run whose preset neither the user nor the data determine."""
     known = ", ".join([automatic.NAME, *benchmarks.module(benchmark, "presets").PRESETS])
     where = f" for the data in {data}" if data else ""
     own = ""
@@ -95,7 +95,7 @@ def no_system(benchmark: str, data: str | None) -> UserError:
 
 
 def said(chosen: Sequence[automatic.Choice]) -> dict[str, Any]:
-    """Returns what was chosen for this machine and data, for JSON and the log; {} where nothing was."""
+    """Returns the choices for this machine and data, for JSON and the log; {} if there are none."""
     return {"chosen": {c.field: {"value": c.value, "why": c.why} for c in chosen}} if chosen else {}
 
 
@@ -104,7 +104,7 @@ def _takes_own_data(benchmark: str) -> bool:
 
 
 def _target(config: type[RunConfig], target: str | None) -> list[tuple[str, str]]:
-    """Returns --target as overrides: one number for every target of the benchmark, or one for each."""
+    """Returns --target as overrides: one number for all of the benchmark's targets, or one number each."""
     if target is None:
         return []
     names, values = config.target_fields, target.split(",")

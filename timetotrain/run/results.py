@@ -31,7 +31,7 @@ def describe_run(
 ) -> dict[str, Any]:
     """Returns the part of a run.json record that is known before the run starts.
 
-    `facts` are config_overrides and initial_weights, as in the log's header (timetotrain/run/closed_division.py).
+    `facts` contains config_overrides and initial_weights, as in the log's header (timetotrain/run/closed_division.py).
     """
     return {
         "benchmark": config.benchmark,
@@ -66,7 +66,7 @@ def _starting_weights(weights: Any) -> str:
 
 
 def versions(more: Sequence[str] = ()) -> dict[str, str]:
-    """Returns the versions of Python and of the packages that affect a result, `more` too; absent ones are left out."""
+    """Returns the versions of Python, of packages that affect a result, and of `more`; absent ones are left out."""
     found = {"python": sys.version.split()[0]}
     for name in (*PACKAGES, *more):
         try:
@@ -77,9 +77,9 @@ def versions(more: Sequence[str] = ()) -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any]:
-    """Returns the commit of the code and whether files differ from it; an empty commit outside a checkout."""
+    """Returns the code's commit and whether files differ from it; outside a checkout the commit is empty."""
     unknown = {"commit": "", "dirty": True}
-    if files.INSTALLED:  # A repository around an installed package is not this project's.
+    if files.INSTALLED:  # A repository around an installed package is some other project's.
         return unknown
 
     def git(*arguments: str) -> str:
@@ -93,10 +93,10 @@ def git_state() -> dict[str, Any]:
 
 
 def update_run_json(folder: pathlib.Path, log: pathlib.Path, record: dict[str, Any]) -> pathlib.Path:
-    """Adds a run's record to `folder`/run.json, under the name of its log.
+    """Adds a run's record to `folder`/run.json, keyed by its log's name.
 
     Raises:
-      UserError: an existing run.json is damaged or of another version, or the folder is not writable.
+      UserError: the existing run.json is damaged or of another version, or the folder is not writable.
     """
     path = folder / "run.json"
     sums = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in [log]}
@@ -109,7 +109,7 @@ def update_run_json(folder: pathlib.Path, log: pathlib.Path, record: dict[str, A
 
 
 def _runs(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the records of an existing run.json; {} where there is none."""
+    """Returns the records of an existing run.json; {} if there is none."""
     if not path.exists():
         return {}
     try:
@@ -122,7 +122,7 @@ def _runs(path: pathlib.Path) -> dict[str, Any]:
 
 
 class Curve:
-    """Collects the events of a run and draws its learning curve."""
+    """Collects a run's events and draws its learning curve."""
 
     def __init__(self, config: RunConfig):
         self._config = config
@@ -136,7 +136,7 @@ class Curve:
         return datetime.datetime.fromtimestamp(self.start, datetime.UTC).isoformat(timespec="seconds")
 
     def record(self, event: events.Event) -> None:
-        """Keeps the parts of an event that the picture shows."""
+        """Keeps what the picture shows of an event."""
         if isinstance(event, events.RunStarted):
             self.start = event.time
         elif isinstance(event, events.Trained):
@@ -145,7 +145,7 @@ class Curve:
             self.evaluations.append((event.time - self.start, event.value))
 
     def draw(self, path: pathlib.Path) -> pathlib.Path:
-        """Writes a PNG: quality with its target, and the training loss, over minutes since run_start."""
+        """Writes a PNG: quality with its target, and training loss, over minutes since run_start."""
         os.environ.setdefault("MPLBACKEND", "Agg")
         from matplotlib import pyplot
 
@@ -180,5 +180,5 @@ class Curve:
 
 
 def parts(value: Any, name: str) -> Mapping[str, Any]:
-    """Returns the parts of an eval_accuracy or a target; {name: value} where it is one number."""
+    """Returns the parts of an eval_accuracy or target; {name: value} if it is a single number."""
     return value if isinstance(value, Mapping) else {name: value}

@@ -1,4 +1,4 @@
-"""Executes one timed run: training in all its processes, log and results in the first."""
+"""Executes one timed run: all processes train; the first also writes log and results."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ NOT_REACHED = 1
 
 
 class Training:
-    """A run in a process other than the first: trains, and writes no results."""
+    """A run in any process but the first: trains, and writes no results."""
 
     def __init__(self, benchmark: str, config: RunConfig, options: RunOptions, process: Process):
         self.benchmark, self.config, self.options = benchmark, config, options
         self.reporter = Reporter(config, sys.stderr if process.main else None)
         self.loop: Any = None
-        self._stopped_by = ""  # A signal's name; it also stops a loop that replaces this one.
+        self._stopped_by = ""  # A signal's name; it also stops a loop that replaces the current one.
         self._training = False
         self._replicas: Any = None
         self._start = 0
@@ -47,7 +47,7 @@ class Training:
             self._span = Span.parse(options.profile_steps, Clock.of(config).train_steps)
 
     def execute(self) -> int:
-        """Returns the exit status: 0 when the target was reached, or the run was trained to its end without one."""
+        """Returns the exit status: 0 if the run reached its target, or trained to its end without having one."""
         self._listen()
         try:
             self._initialise()
@@ -75,7 +75,7 @@ class Training:
     def _initialise(self) -> None:
         self.reporter.say(f"{self.benchmark} on {self.config.system}, seed {self.config.seed}: initialising")
         self._build(self.config)
-        if self._stopped_by:  # Python drops an exception that a signal raises in a callback of its own.
+        if self._stopped_by:  # Python drops an exception that a signal raises inside one of its callbacks.
             raise _stopped_early(self._stopped_by)
 
     def _build(self, config: RunConfig) -> Any:
@@ -89,7 +89,7 @@ class Training:
         task = task_module.Task(config, self.options.data_dir)
         task.check_input()
         self._replicas = replicas.make(config)
-        self._listen()  # TensorFlow's server for several processes has replaced the signal handlers.
+        self._listen()  # TensorFlow's multi-process server has replaced the signal handlers.
         loop = Loop(task, self._replicas)
         loop.compile()
         self.loop = loop
@@ -104,7 +104,7 @@ class Training:
         return loop
 
     def _profile_folder(self) -> pathlib.Path | None:
-        """Returns the folder of a trace; None in a process other than the first, which records nothing."""
+        """Returns the trace's folder; None in any process but the first, which records nothing."""
         return None
 
     def _take_weights(self, loop: Any) -> None:
@@ -115,7 +115,7 @@ class Training:
         self._record_weights(found.facts())
 
     def _record_weights(self, facts: dict[str, Any]) -> None:
-        """Records what was taken from `config.init`; does nothing in a process other than the first."""
+        """Records what the run took from `config.init`; does nothing in any process but the first."""
 
     def _resume(self) -> int:
         if not self.options.checkpoint_dir:
@@ -134,11 +134,11 @@ class Training:
         checkpoint.save(self.loop, folder, keep, self._protected(step))
 
     def _saves(self) -> bool:
-        """Whether `_save` has something to do after an evaluation."""
+        """Whether `_save` does anything after an evaluation."""
         return bool(self.options.checkpoint_dir)
 
     def _protected(self, step: int) -> Collection[int]:
-        """Returns the steps of older checkpoints to keep; a process other than the first drops none."""
+        """Returns the steps of older checkpoints to keep; only the first process drops checkpoints."""
         return ()
 
     def _train(self) -> Any:
@@ -153,18 +153,18 @@ class Training:
         try:
             self._replicas.close()
         except Exception as error:
-            # The result is recorded: a peer that fails while all processes leave changes nothing.
+            # The result is already recorded: a peer that fails during shutdown changes nothing.
             self.reporter.say(f"leaving the other processes: {error}")
         return event
 
     def _events(self, save: Any) -> Iterator[events.Event]:
-        """Returns the loop's events; in an elastic run, those of as many loops as it takes."""
+        """Returns the loop's events; in an elastic run, the events of all successive loops."""
         from timetotrain.run import elastic
 
         return elastic.Elastic(self, save).events() if elastic.enabled() else self.loop.run(save)
 
     def rebuild(self, count: int) -> int:
-        """Replaces the loop by one of `count` replicas, restored from the last checkpoint; returns its step."""
+        """Replaces the loop with one of `count` replicas, restored from the last checkpoint; returns its step."""
         config = dataclasses.replace(self.config, num_replicas=count)
         config.validate()
         from common.train import checkpoint
@@ -172,14 +172,14 @@ class Training:
         return checkpoint.restore_latest(self._build(config), self.options.checkpoint_dir)
 
     def _record(self, event: Any) -> None:
-        """Records an event; does nothing in a process other than the first."""
+        """Records an event; does nothing in any process but the first."""
 
     def _explain(self, error: BaseException) -> UserError | None:
         if isinstance(error, UserError):
             return None
         if (
             self._stopped_by and not self._training
-        ):  # Python wraps what a signal raises in some of its own code.
+        ):  # Python wraps what a signal raises inside some of its own code.
             return _stopped_early(self._stopped_by)
         from timetotrain.run.step_errors import explained
 
@@ -199,9 +199,9 @@ class Run(Training):
         hyperparameters: logs.Hyperparameters,
         facts: Mapping[str, Any],
     ):
-        """`facts` of the configuration, for the log and run.json.
+        """`facts` describes the configuration, for the log and run.json.
 
-        "config_overrides" has {path: value} of the fields in which it differs from its preset; "chosen" says what
+        "config_overrides" is {path: value} of the fields that differ from the preset; "chosen" says what
         `--system=here` chose, and why.
         """
         super().__init__(benchmark, config, options, process)
@@ -221,22 +221,22 @@ class Run(Training):
         self.kept = Kept(config, self.options, self.folder / f"history_{self.index}.jsonl")
         self._looker: Any = None
         self._log: Any = None
-        self._stopped: Any = None  # The run's last event, once it is in the log.
+        self._stopped: Any = None  # The run's last event, once the log contains it.
 
     def _free_index(self) -> int:
         taken = {p.name for p in self.folder.glob("result_*.txt")}
         return next(i for i in range(len(taken) + 1) if f"result_{i}.txt" not in taken)
 
     def _free_checkpoints(self) -> pathlib.Path:
-        """Returns a new folder for checkpoints: only --checkpoint_dir goes on with a run that was killed."""
+        """Returns a new folder for checkpoints: only --checkpoint_dir continues a killed run."""
         folders = (self.folder / f"checkpoints_{i}" for i in itertools.count(self.index))
         return next(folder for folder in folders if not folder.exists())
 
     def execute(self) -> int:
-        """Returns the exit status: 0 when the target was reached, or the run was trained to its end without one."""
+        """Returns the exit status: 0 if the run reached its target, or trained to its end without having one."""
         self._listen()
         log = self._log = logs.RunLog(self.path, self.config, _checker(self.config))
-        if self.path.exists():  # The log is locked now, so nobody else gives one this name.
+        if self.path.exists():  # This process holds the log's lock, so no one else can take the name.
             log.discard()
             raise UserError(f"{self.path}: another run has just ended there; give another --run")
         try:
@@ -259,7 +259,7 @@ class Run(Training):
         return self.folder / f"profile_{self.index}"
 
     def _profiled(self) -> list[str]:
-        """Returns the line about the recorded steps, if there are to be any."""
+        """Returns the line about the profiled steps, if any were requested."""
         profile = self._profile
         if profile is None:
             return []
@@ -267,7 +267,7 @@ class Run(Training):
 
         try:
             found = trace.read(profile.folder) if profile.steps else None
-        except Exception as error:  # Of TensorFlow's own form of a trace, which differs between versions.
+        except Exception as error:  # TensorFlow's trace format differs between versions.
             return [f"profile  {profile.folder}: cannot be read here ({error}); TensorBoard may"]
         if found is None:
             return [f"profile  none: the run had no step of {self.options.profile_steps}"]
@@ -288,13 +288,13 @@ class Run(Training):
             self.reporter.say(f"chosen: {automatic.Choice(field, **choice)}")
 
     def _failed(self, log: logs.RunLog, error: BaseException) -> None:
-        """Ends the log of a run that raised `error`; raises a UserError in its place where one explains it."""
+        """Ends the log of a run that raised `error`; raises a UserError instead if one explains it."""
         self.reporter.close()
         failed = time.time()
         explained = self._explain(error)
         if log.started:
             log.abort(str(explained or error) or type(error).__name__, failed)
-            with contextlib.suppress(UserError):  # The disk may be full: the log matters more.
+            with contextlib.suppress(UserError):  # The disk may be full; the log matters more.
                 self._write_record(*(self._result(self._stopped) if self._stopped else ("aborted", None)))
             if self._stopped:
                 self.reporter.say(f"the run had ended, {self._stopped.status}, before the error: {self.path}")
@@ -339,7 +339,7 @@ class Run(Training):
             self.kept.close()
         except UserError as error:
             self.reporter.say(f"error: {error}")
-        # Log and record are written; the picture can be drawn later.
+        # The log and the record are written; the picture can be drawn later.
         try:
             curve: Any = self.curve.draw(self.folder / f"curve_{self.index}.png")
         except (OSError, UserError) as error:
@@ -375,7 +375,7 @@ def _stopped_early(name: str) -> UserError:
 
 
 def _status(stopped: Any) -> int:
-    """Returns the exit status for the last event; 128 + the number of a signal, whichever process received it."""
+    """Returns the exit status for the last event: 128 + the signal's number, whichever process received it."""
     if stopped.status in ("success", "complete"):
         return 0
     name = stopped.reason.partition(" ")[0]

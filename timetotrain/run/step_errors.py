@@ -1,4 +1,4 @@
-"""Explains TensorFlow's and jax's errors of failed steps as errors that a person can act on."""
+"""Translates TensorFlow's and jax's errors in failed steps into errors that the user can act on."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def explained(
     diagnose: Diagnose | None,
     say: Callable[[str], None],
 ) -> UserError | None:
-    """Returns the error to raise in place of `error`; None where nothing better is known.
+    """Returns the error to raise instead of `error`; None if there is no better explanation.
 
     Args:
-      error: raised by the steps.
-      replicas: the backend of the steps; None before it is made.
-      batch_field: the configuration's field that makes the steps smaller.
-      diagnose: `Task.diagnose`, where the steps read data; it may take minutes.
-      say: prints a line for a person.
+      error: the exception that the steps raised.
+      replicas: the steps' backend; None before it exists.
+      batch_field: the configuration field that makes the steps smaller.
+      diagnose: `Task.diagnose`, if the steps read data; it may take minutes.
+      say: prints a line for the user.
     """
     if replicas is not None and replicas.peer_lost(error):
         return PeerLostError()
@@ -43,13 +43,13 @@ def explained(
 
 @contextlib.contextmanager
 def steps_explained(replicas: Replicas, batch_field: str, diagnose: Diagnose | None = None) -> Iterator[None]:
-    """Explains errors of steps outside a run, as timetotrain/run/run.py does in a run.
+    """Explains errors of steps outside a run, as timetotrain/run/run.py does inside one.
 
     Args:
       replicas, batch_field, diagnose: as in `explained`.
 
     Raises:
-      UserError: another process is lost, memory is too small, or `diagnose` found the cause. Other errors pass.
+      UserError: another process is lost, memory is too small, or `diagnose` found the cause. Other errors propagate.
     """
     try:
         yield

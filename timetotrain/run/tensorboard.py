@@ -1,4 +1,4 @@
-"""Writes a run's loss, learning rate, rate and quality by step for TensorBoard; a resumed run continues the curves."""
+"""Writes a run's loss, learning rate, throughput and quality for TensorBoard; a resumed run continues the curves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from common.errors import UserError
 from common.files import FIX
 from timetotrain.run.history import Record
 
-# Fields of a `train` record, and their names in TensorBoard.
+# Fields of a `train` record -> their names in TensorBoard.
 TRAIN_TAGS = {
     "loss": "train/loss",
     "learning_rate": "train/learning_rate",
@@ -23,10 +23,10 @@ TRAIN_TAGS = {
 
 
 class Writer:
-    """Turns the records of a history into events; call it with each, then `close`."""
+    """Turns a history's records into events; call it with each record, then `close`."""
 
     def __init__(self, folder: pathlib.Path, measure: Measure, start_step: int = 0):
-        """`start_step`: what an earlier run wrote after it is repeated, so TensorBoard is told to drop it.
+        """`start_step`: an earlier run's events after this step will be repeated, so TensorBoard is told to drop them.
 
         Raises:
           UserError: the folder cannot be written.
@@ -41,7 +41,7 @@ class Writer:
             self._file.add_event(Event(step=start_step + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def __call__(self, record: Record) -> None:
-        """Writes a record; does nothing for those that have no scalar."""
+        """Writes a record; ignores records without a scalar."""
         values: dict[str, float] = {}
         if record["kind"] == "train":
             values = {tag: record[field] for field, tag in TRAIN_TAGS.items() if field in record}
@@ -59,7 +59,7 @@ class Writer:
             self._flush()
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Writes what is still pending."""
         try:
             self._file.close()
         except OSError as error:

@@ -1,8 +1,8 @@
 """Searches: python -m timetotrain.search BENCHMARK --system=NAME --data-dir=DIR --space FIELD=VALUES ...
 
-Grid, random or TPE search over any fields of a benchmark's configuration; every trial is `python -m BENCHMARK` in a
-process of its own. The same command continues a search that was ended; with --storage=URL of a database, several
-machines can share one. MagmaDNN, section 4.3, searches learning rate, weight decay, batch size and epochs.
+Grid, random or TPE search over any fields of a benchmark's configuration; every trial is `python -m BENCHMARK` in its
+own process. The same command continues an ended search; with --storage=URL of a database, several machines can share
+one search. MagmaDNN, section 4.3, searches learning rate, weight decay, batch size and epochs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from common.config import overrides as configs
 from common.distributed import process
 from common.errors import UserError, near
 
-TRIALS = 40  # By default, where the sampler is not grid.
+TRIALS = 40  # Default, unless the sampler is grid.
 OBJECTIVES = {
     "quality": ("quality",),
     "accuracy": ("quality",),
@@ -30,7 +30,7 @@ OBJECTIVES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a search; returns 0, 1 if no trial has a result, 2 for a bad command, 128 + the number of a signal."""
+    """Runs a search; returns 0, or 1 if no trial has a result, 2 for a bad command, 128 + the number of a signal."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     at = arguments.index("--") if "--" in arguments else len(arguments)
     args = parser().parse_args(arguments[:at])
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of what stands before --."""
+    """Returns the parser of the words before --."""
     from timetotrain.search import space
     from timetotrain.search.driver import SAMPLERS
 
@@ -133,7 +133,7 @@ def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
 
 
 def _part(args: argparse.Namespace, config: Any) -> str:
-    """Returns which quality counts, "" where a benchmark has one; of several, --part must name it."""
+    """Returns which quality counts; "" if the benchmark has only one. With several, --part must name it."""
     target = config.logged_target
     known = list(target) if isinstance(target, Mapping) else []
     if args.part in known or (args.part is None and not known):
@@ -147,7 +147,7 @@ def _part(args: argparse.Namespace, config: Any) -> str:
 
 
 def lower_is_better(benchmark: str, config: Any) -> bool:
-    """Whether the target in the benchmark's rules is an upper bound, as of perplexity."""
+    """Whether the target in the benchmark's rules is an upper bound, as for perplexity."""
     from compliance.log import rules
 
     keys = rules.metric(config.ruleset, benchmark).get("keys", {})
@@ -158,7 +158,7 @@ def lower_is_better(benchmark: str, config: Any) -> bool:
 def _flags(
     args: argparse.Namespace, flags: Sequence[str], objectives: Sequence[str], lower: bool
 ) -> tuple[str, ...]:
-    """Returns the flags of every trial: open division, and an unreachable target where the final quality counts."""
+    """Returns every trial's flags: open division, and an unreachable target if the final quality counts."""
     # An object store has no path on this machine.
     data = args.data_dir if "://" in args.data_dir else os.path.abspath(args.data_dir)
     fixed = [f"--system={args.system}", f"--seed={args.seed}", "--config.division=open", f"--data_dir={data}"]

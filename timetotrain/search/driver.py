@@ -1,7 +1,7 @@
-"""Runs trials in several processes, recorded in an Optuna study that a later search or another machine continues.
+"""Runs trials in several processes; an Optuna study records them, and another search or machine can continue it.
 
-A trial belongs to the process that began it: `owner` is [host, process number, start of the process]. Where an owner on
-this host is dead, the next search reads the result of an ended run from its log, and runs an unfinished trial again.
+A trial belongs to the process that began it: `owner` is [host, process number, process start]. If an owner on this
+host is dead, the next search reads an ended run's result from its log, and reruns an unfinished trial.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from timetotrain.search.space import Space
 from timetotrain.search.trial import Command, Outcome, finished, read
 
 SAMPLERS = ("grid", "random", "tpe")
-GRACE_SECONDS = 3.0  # Between the start of a trial and the record of its owner, at most.
+GRACE_SECONDS = 3.0  # Maximum time between a trial's start and the record of its owner.
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The points that a search tries, and when it ends.
+    """The points that a search tries, and its end condition.
 
     Attributes:
       space: the fields and their values.
       sampler: one of SAMPLERS.
-      trials: how many, in all processes together.
+      trials: total number, over all processes.
       objectives: "quality", "time" or both.
-      lower_is_better: of quality; of time it always is.
-      stop_at: no trial begins once the first objective of one is as good as this.
-      seed: of the sampler.
+      lower_is_better: for quality; time is always lower-is-better.
+      stop_at: no new trial begins once a trial's first objective is at least this good.
+      seed: seed of the sampler.
     """
 
     space: Space
@@ -62,7 +62,7 @@ class Plan:
         return ["minimize" if n == "time" or self.lower_is_better else "maximize" for n in self.objectives]
 
     def good_enough(self, value: float) -> bool:
-        """Whether the first objective's value ends the search."""
+        """Whether this value of the first objective ends the search."""
         if self.stop_at is None:
             return False
         return value <= self.stop_at if self.directions[0] == "minimize" else value >= self.stop_at
@@ -72,7 +72,7 @@ class Search:
     """A study, and the trials that this process runs for it."""
 
     def __init__(self, name: str, plan: Plan, command: Command, folder: pathlib.Path, storage: BaseStorage):
-        """Opens the study, or makes it.
+        """Opens or creates the study.
 
         Raises:
           UserError: a study of that name searches something else.
@@ -89,7 +89,7 @@ class Search:
 
     @property
     def ended_by(self) -> int:
-        """The number of the signal that ended the search; 0 while none has."""
+        """The number of the signal that ended the search; 0 if none has."""
         return self._children.ended_by
 
     def _check(self, name: str) -> None:
@@ -101,7 +101,7 @@ class Search:
             "sampler": self.plan.sampler,
             "space": {k: optuna.distributions.distribution_to_json(v) for k, v in self.plan.space.items()},
         }
-        # Listed before the attributes are read, since a search writes its attributes before its first trial.
+        # List trials before reading the attributes: a search writes its attributes before its first trial.
         trials = sorted(self.folder.glob("trial-*"))
         kept = self.study.user_attrs
         if trials and "benchmark" not in kept:
@@ -119,7 +119,7 @@ class Search:
             self._queue_missing()
 
     def _queue_missing(self) -> None:
-        """Queues every grid point without a trial; at each start, since a search may be killed while it queues."""
+        """Queues every grid point without a trial; runs at each start, since a search may be killed while it queues."""
         queued = [_point(t) for t in self.study.get_trials(deepcopy=False)]
         for point in spaces.grid(self.plan.space):
             if point not in queued:
@@ -143,7 +143,7 @@ class Search:
             try:
                 outcome = self._train(trial)
             except EndedError:
-                return  # The trial stays open; the next search runs it again.
+                return  # The trial stays open; the next search reruns it.
             self._tell(trial, outcome)
             say(describe(trial.number, trial.params, outcome))
 
@@ -166,7 +166,7 @@ class Search:
         return trial
 
     def _is_double(self, trial: optuna.Trial) -> bool:
-        """Whether an earlier trial tries or replaces the same: two searches that start at once may both queue it."""
+        """Whether an earlier trial covers the same point: two searches that start at once may both queue it."""
         instead = trial.user_attrs.get("instead_of")
         if instead is None and self.plan.sampler != "grid":
             return False
@@ -200,18 +200,18 @@ class Search:
         self.study.tell(trial, values, state=TrialState.COMPLETE if values else self._without_value(outcome))
 
     def _without_value(self, outcome: Outcome) -> TrialState:
-        """Returns the state of a trial without a value: a diverged run or a missed target informs the sampler."""
+        """Returns the state of a trial without a value: a diverged run or a missed target still informs the sampler."""
         return (
             TrialState.FAIL if outcome.minutes is None or len(self.plan.objectives) > 1 else TrialState.PRUNED
         )
 
     def _left_behind(self) -> bool:
-        """Whether a trial is open whose search is dead; for a trial without owner, that shows after a while."""
+        """Whether any open trial belongs to a dead search; without an owner, this shows only after a while."""
         running = [t for t in self.study.get_trials(deepcopy=False) if t.state == TrialState.RUNNING]
         return any("owner" not in trial.user_attrs or _ownerless(trial) for trial in running)
 
     def _take_over(self) -> None:
-        """Closes trials that dead searches on this machine left open: records ended runs, queues the others again."""
+        """Closes trials that dead searches on this machine left open: records ended runs, requeues the others."""
         trials = self.study.get_trials(deepcopy=True)
         replaced = {t.user_attrs.get("instead_of") for t in trials}
         for trial in trials:
@@ -220,19 +220,20 @@ class Search:
             folder = self._folder_of(trial.number)
             _end_orphan(trial, folder)
             live = optuna.Trial(self.study, trial._trial_id)
-            # Of two searches that start at once, the second one finds the trial finished.
+            # If two searches start at once, the second finds the trial finished.
             with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
                 if finished(folder):
                     self._tell(live, read(folder, self.command.part))
                 else:
-                    # Queued, then withdrawn: after a kill in between, the trial is open and its replacement known.
+                    # Queue first, then withdraw: after a kill in between, the trial is open and its replacement is
+                    # known.
                     if trial.number not in replaced:
                         self.study.enqueue_trial(_point(trial), user_attrs={"instead_of": trial.number})
                     self._withdraw(live)
 
 
 def describe(number: int, params: dict[str, Any], outcome: Outcome) -> str:
-    """Returns a trial and its result in a line."""
+    """Formats a trial and its result as one line."""
     fields = " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in params.items())
     quality = "-" if outcome.quality is None else f"{outcome.quality:.5g}"
     minutes = "-" if outcome.minutes is None else f"{outcome.minutes:.2f} minutes"
@@ -240,7 +241,7 @@ def describe(number: int, params: dict[str, Any], outcome: Outcome) -> str:
 
 
 def _opened(study: optuna.Study) -> tuple[int, int]:
-    """Records this search in the study; returns (how many there are, its place in time), a pair that no other has.
+    """Records this search in the study; returns (number of searches, its place in time), a unique pair.
 
     Two searches that count the same number see each other, so their places differ.
     """
@@ -251,7 +252,7 @@ def _opened(study: optuna.Study) -> tuple[int, int]:
 
 
 def _sampler(plan: Plan, opened: tuple[int, int]) -> optuna.samplers.BaseSampler:
-    # Searches that share a study, at once or one after the other, must draw different points.
+    # Searches that share a study, concurrently or in sequence, must draw different points.
     seed = int(np.random.SeedSequence([plan.seed, *opened]).generate_state(1)[0])
     if plan.sampler == "tpe":
         # constant_liar: running trials count as bad, so that processes do not try the same point.
@@ -269,12 +270,12 @@ def _ownerless(trial: FrozenTrial) -> bool:
 
 
 def _point(trial: FrozenTrial) -> dict[str, Any]:
-    """Returns the point that a trial tries; one killed at its start has drawn only part of its queued point."""
+    """Returns a trial's point; a trial killed at its start has drawn only part of its queued point."""
     return {**trial.params, **trial.system_attrs.get("fixed_params", {})}
 
 
 def _end_orphan(trial: FrozenTrial, folder: pathlib.Path) -> None:
-    """Kills a run whose search was killed; only a process whose command line names the trial's folder."""
+    """Kills a run whose search was killed; only kills a process whose command line names the trial's folder."""
     number = trial.user_attrs.get("process")
     with contextlib.suppress(OSError):
         if (

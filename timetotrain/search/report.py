@@ -22,12 +22,12 @@ UNITS = {"quality": "quality", "time": "minutes"}
 
 
 def publish(study: optuna.Study, plan: Plan, folder: pathlib.Path) -> str:
-    """Writes search.csv, search.md and, where a trial has a result, search.png; returns the table's best rows.
+    """Writes search.csv, search.md and, if a trial has a result, search.png; returns the table's best rows.
 
     Raises:
-      UserError: a file cannot be written; earlier files stay whole.
+      UserError: a file cannot be written; earlier files stay intact.
     """
-    # A trial that was run again counts once, by its last run.
+    # A trial that was rerun counts once, with its last run.
     trials = [t for t in study.trials if t.state.is_finished() and "again" not in t.user_attrs]
     chosen = best(study, plan)
     rows = [_row(t, plan) for t in trials]
@@ -43,7 +43,7 @@ def publish(study: optuna.Study, plan: Plan, folder: pathlib.Path) -> str:
 
 
 def best(study: optuna.Study, plan: Plan) -> Sequence[FrozenTrial]:
-    """Returns the best trial, or with two objectives those that no other beats in both."""
+    """Returns the best trial; with two objectives, the trials that no other trial beats in both."""
     if len(plan.objectives) > 1:
         return study.best_trials
     return [study.best_trial] if any(t.state == TrialState.COMPLETE for t in study.trials) else []
@@ -87,7 +87,7 @@ def _cell(value: Any) -> str:
 
 
 def _picture(trials: Sequence[FrozenTrial], chosen: Sequence[FrozenTrial], plan: Plan) -> Figure:
-    """Plots the first objective over each field; of two, also one over the other with the Pareto front."""
+    """Plots the first objective over each field; with two objectives, also one over the other with the Pareto front."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 

@@ -1,4 +1,4 @@
-"""Parses the fields to search and the values they may take, and checks them before anything runs."""
+"""Parses the fields to search and their possible values, and checks them before anything runs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ FORMS = "FIELD=A,B,C or FIELD=LOW..HIGH or FIELD=LOW..HIGH:log or FIELD=LOW..HIG
 
 
 def parse(entries: Sequence[str], config: Any) -> Space:
-    """Returns the space that `--space` describes.
+    """Parses `--space` into a space.
 
     Args:
       entries: each in one of `FORMS`.
-      config: the configuration whose fields they are.
+      config: the configuration that has the fields.
 
     Raises:
-      UserError: an entry has another form, an unknown field, a value of the wrong type or an empty range.
+      UserError: an entry is malformed, or has an unknown field, a value of the wrong type or an empty range.
     """
     space: Space = {}
     for entry in entries:
@@ -46,12 +46,12 @@ def parse(entries: Sequence[str], config: Any) -> Space:
 
 
 def check(space: Space, config: Any) -> None:
-    """Refuses a value with which no corner of the space is a valid configuration.
+    """Refuses a value that makes every corner of the space an invalid configuration.
 
-    Corners combine the choices and the ends of ranges; the first `MOST_CORNERS` are tried.
+    A corner combines choices and range ends; the first `MOST_CORNERS` are tried.
 
     Raises:
-      UserError: no corner with a value is valid; the value and what is wrong with it are named.
+      UserError: no corner with some value is valid; the message names the value and the problem.
     """
     axes = {
         field: list(d.choices) if isinstance(d, CategoricalDistribution) else [d.low, d.high]
@@ -84,7 +84,7 @@ def configured(config: Any, values: Mapping[str, Any]) -> Any:
 
 
 def text(value: Any) -> str:
-    """Returns a value as a flag has it."""
+    """Formats a value as a flag takes it."""
     return repr(value) if isinstance(value, float) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Opens the storage of a search: a database, or a journal file that survives a killed writer and a full disk."""
+"""Opens a search's storage: a database, or a journal file that survives a killed writer and a full disk."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
 from common.errors import UserError
 
-JOURNAL_BEGIN = b'{"op_code":'  # Every line of Optuna's journals begins so.
+JOURNAL_BEGIN = b'{"op_code":'  # Start of every line in Optuna's journals.
 
 
 class _Lock(JournalFileSymlinkLock):
-    """Optuna's lock of a journal; once it is held, an unfinished last line (a killed writer, a full disk) is cut off.
+    """Optuna's journal lock; on acquiring it, cuts off an unfinished last line (from a killed writer or a full disk).
 
-    Otherwise the next writer would append to that line, and nothing from there on could be read.
+    Otherwise the next writer would append to that line, and nothing after it could be read.
     """
 
     def acquire(self) -> bool:
@@ -40,7 +40,7 @@ def _cut_half_line(path: pathlib.Path) -> None:
 
 
 def open_storage(where: str | pathlib.Path) -> BaseStorage:
-    """Opens a database by its URL, else a journal file, which processes on one machine (or over NFS) share.
+    """Opens a database by URL, or else a journal file, which processes on one machine (or over NFS) can share.
 
     Raises:
       UserError: the storage cannot be opened.
@@ -48,7 +48,7 @@ def open_storage(where: str | pathlib.Path) -> BaseStorage:
     try:
         if "://" in str(where):
             return RDBStorage(str(where))
-        path = pathlib.Path(where).resolve()  # The lock is a link to the file, made in its folder.
+        path = pathlib.Path(where).resolve()  # The lock is a link to the file, in the file's folder.
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
             with open(path, "rb") as file:
@@ -56,5 +56,5 @@ def open_storage(where: str | pathlib.Path) -> BaseStorage:
             if not JOURNAL_BEGIN.startswith(begin):
                 raise ValueError("no journal of a search; name another file")
         return JournalStorage(JournalFileBackend(str(path), _Lock(str(path))))
-    except Exception as error:  # Whatever a database's driver raises.
+    except Exception as error:  # A database driver may raise anything.
         raise UserError(f"--storage={where}: cannot open it: {error}") from error

@@ -1,4 +1,4 @@
-"""Runs one trial, an ordinary run of the benchmark in a process of its own, and reads its log."""
+"""Runs one trial (an ordinary run of the benchmark in its own process) and reads its log."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Outcome:
     """The result of a run.
 
     Attributes:
-      quality: of the last evaluation; None where there is none, or the run diverged or was interrupted.
-      minutes: from run_start to run_stop.
-      reached: the target was met.
-      message: why there is no result, in a line.
+      quality: at the last evaluation; None if there is none, or the run diverged or was interrupted.
+      minutes: time from run_start to run_stop.
+      reached: whether the run met the target.
+      message: one line that says why there is no result.
     """
 
     quality: float | None = None
@@ -35,9 +35,9 @@ class Outcome:
     message: str = ""
 
     def objectives(self, names: Sequence[str]) -> list[float] | None:
-        """Returns the values of "quality" and "time" by name; None where a run lacks one.
+        """Returns the values of the named objectives, "quality" and "time"; None if the run lacks one.
 
-        The only objective "time" is the time to train: a run that misses its target has none.
+        If "time" is the only objective, it means time to train: a run that misses its target has none.
         """
         if self.quality is None or self.minutes is None or (list(names) == ["time"] and not self.reached):
             return None
@@ -46,13 +46,13 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """Runs trials: the command line that all have in common.
+    """Runs trials: holds the command line that all of them share.
 
     Attributes:
       benchmark: the package.
-      flags: of every trial.
-      environment: of every trial; this process's own environment takes precedence.
-      part: which of several qualities counts; "" where there is one.
+      flags: passed to every trial.
+      environment: added for every trial; this process's own environment takes precedence.
+      part: which of several qualities counts; "" if there is one.
     """
 
     benchmark: str
@@ -67,13 +67,13 @@ class Command:
         children: Children,
         started: Callable[[subprocess.Popen], None],
     ) -> Outcome:
-        """Trains with the fields `values`; results and the run's messages go to `folder`.
+        """Trains with the fields set to `values`; results and the run's messages go to `folder`.
 
         Args:
           values: {field: value} of the trial.
-          folder: the trial's own; emptied first, so that no earlier run's log is taken for this one's.
+          folder: the trial's own; emptied first, so that an earlier run's log cannot be mistaken for this one's.
           children: runs the command as a child of this process.
-          started: called with the process that guards the run.
+          started: called with the run's guard process.
 
         Raises:
           EndedError: a signal has ended the children.
@@ -98,10 +98,10 @@ class Command:
 
 
 def read(folder: pathlib.Path, part: str = "") -> Outcome:
-    """Returns the result in a trial's folder; a run that was interrupted has none.
+    """Reads the result from a trial's folder; an interrupted run has none.
 
     Args:
-      folder: the trial's.
+      folder: the trial's folder.
       part: as `Command.part`.
     """
     end = _ending(folder)
@@ -114,7 +114,7 @@ def read(folder: pathlib.Path, part: str = "") -> Outcome:
 
 
 def finished(folder: pathlib.Path) -> bool:
-    """Whether the run in a trial's folder came to its own end."""
+    """Whether the run in a trial's folder ended by itself."""
     end = _ending(folder)
     return end is not None and end.whole
 

@@ -1,1 +1,1 @@
-"""Puts trained networks and your own files to use: the verbs data, predict and export."""
+"""Applies trained networks and your own files: the verbs data, predict and export."""

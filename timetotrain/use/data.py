@@ -1,4 +1,4 @@
-"""Answers `timetotrain data BENCHMARK FILES OUT`: makes records, a description and a page of your own files."""
+"""Implements `timetotrain data BENCHMARK FILES OUT`: turns your files into records, a description and a page."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from common.files import ROOT
 if TYPE_CHECKING:
     from common.data.folder_conversion import Made, Options
 
-# The benchmarks that have a converter of one's own files, and what they take.
+# The benchmarks that can convert your own files, and the files that they accept.
 NAMES = tuple(name for name in benchmarks.NAMES if (ROOT / name / "custom_data.py").is_file())
 _TEXT = ("transformer", "gnmt")
-_SHOWN = 12  # Examples of each split on the page.
-_LISTED = 20  # Broken files on the screen; the page has all.
+_SHOWN = 12  # Examples per split on the page.
+_LISTED = 20  # Broken files on the screen; the page lists all.
 
 _EXAMPLES = """
 examples:
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Converts, writes description and page; returns the exit status."""
+    """Converts the files, writes description and page; returns the exit status."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         return _run(options)
@@ -134,7 +134,7 @@ def _page(module: ModuleType, out: Path, made: Made) -> Path:
     try:
         cards = module.preview(out, made.description, _SHOWN)
         seen = f"As the preset {module.PREVIEW} reads them; another preset may have another size."
-    except UserError as error:  # The data are complete: the page says what the preview could not do.
+    except UserError as error:  # The data are complete; the page reports the preview's failure.
         cards, seen = [], str(error)
     return dataset_page.write(out, made, cards, seen)
 

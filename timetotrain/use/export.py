@@ -1,4 +1,4 @@
-"""Writes a trained network for other programs: `timetotrain export CHECKPOINT OUT`."""
+"""Writes a trained network in other programs' formats: `timetotrain export CHECKPOINT OUT`."""
 
 from __future__ import annotations
 

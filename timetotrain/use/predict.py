@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Adds what the reader lets a model do, which is a stranger's unless these say otherwise."""
+    """Adds the flags that allow a model more; by default a model counts as a stranger's."""
     parser.add_argument(
         "--allow_plugins",
         action="store_true",
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     drawn = network.kind in ("classes", "objects")
     if options.pictures and not drawn:
         raise UserError("--pictures: this network answers no pictures; leave it out")
-    # A terminal that cannot show a character shows its escape.
+    # A terminal that cannot show a character shows an escape instead.
     sys.stdout.reconfigure(errors="backslashreplace")
     lines = []
     found = inference.ask(network, options.files, options.batch, options.score)
@@ -78,14 +78,14 @@ def run(options: argparse.Namespace) -> int:
         import pathlib
 
         text = "[\n" + ",\n".join(lines) + "\n]\n"
-        # A file's name that is not UTF-8 becomes an escape of JSON.
+        # A file name that is not UTF-8 becomes a JSON escape.
         write_atomically(pathlib.Path(options.json), text.encode(errors="backslashreplace"))
     print(network.measured(), file=sys.stderr)
     return 0
 
 
 def _plain(answer: dict[str, Any]) -> dict[str, Any]:
-    """Returns the answer ready for JSON: a mask becomes pycocotools' run lengths, over the picture."""
+    """Returns the answer ready for JSON: a mask becomes pycocotools run lengths, over the whole picture."""
     if not any("mask" in found for found in answer.get("objects", ())):
         return answer
     from common.export.pictures import outlines

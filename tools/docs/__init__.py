@@ -1,1 +1,1 @@
-"""Builds the documents: checks their links, writes their tables of measurements, makes their site."""
+"""Builds the documents: checks links, writes measurement tables, generates the site."""

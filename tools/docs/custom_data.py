@@ -1,4 +1,4 @@
-"""Reads the measurements of training on data of one's own into rows of tables: four commands, and fine-tuning."""
+"""Turns measurements of training on your own data into table rows: four commands, and fine-tuning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VERBS = ("data", "run", "export", "predict")
 
 
 def four_commands() -> Table:
-    """The table of lab/bench/files_to_prediction.py: seconds of each command, best quality of a run of minutes."""
+    """Table of lab/bench/files_to_prediction.py: seconds of each command, best quality of a run of a few minutes."""
     rows = []
     for row in load("own_data.json")["rows"]:
         seconds = (f"{row['seconds'][verb]:.0f} s" for verb in _VERBS)
@@ -32,7 +32,7 @@ def four_commands() -> Table:
 
 
 def fine_tuning() -> Table:
-    """The table of `python -m lab.studies fine-tuning`: top-1 accuracies, and the margin over training from scratch."""
+    """Table of `python -m lab.studies fine-tuning`: top-1 accuracies, and the margin over training from scratch."""
     with open(FINE_TUNING, newline="", encoding="utf-8") as file:
         found = list(csv.DictReader(file))
     rows = []

@@ -1,6 +1,6 @@
-"""Makes the tables of docs/gpu.md from lab/bench/results/gpu: files of lab.bench.gpu, or a folder of files as one.
+"""Makes docs/gpu.md's tables from lab/bench/results/gpu: each entry is a lab.bench.gpu file, or a folder of files.
 
-A folder's files are lab.bench.gpu's, and lab.bench.replay's with the steps of a network each.
+A folder contains lab.bench.gpu's files and lab.bench.replay's files, each of the latter with one network's steps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Card = Mapping[str, Any]
 
 
 def cards(folder: Path = FOLDER) -> Iterator[tuple[str, Card]]:
-    """(name, contents) of each measurement, in order of their dates; rows have their floors."""
+    """(name, contents) of each measurement, by date; rows include their floors."""
     found = []
     for path in sorted(folder.iterdir()) if folder.exists() else []:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -47,7 +47,7 @@ def cards(folder: Path = FOLDER) -> Iterator[tuple[str, Card]]:
 
 
 def step(replayed: Mapping[str, Any]) -> dict[str, Any]:
-    """A report of lab.bench.replay as a row of lab.bench.gpu."""
+    """Converts a lab.bench.replay report to a row of lab.bench.gpu."""
     return {**replayed["programs"][0], "network": replayed["benchmark"], "batch": replayed["batch"]["train"]}
 
 
@@ -57,7 +57,7 @@ def label(card: Card) -> str:
 
 
 def machines() -> Table:
-    """The cards, with their software and ceilings."""
+    """Table of the cards, with their software and ceilings."""
     head = ("card", "driver", "cores", "Python", "jax", "PyTorch", "copies, GB/s", "bf16 products, TFLOP/s")
     rows = []
     for _, card in cards():
@@ -70,7 +70,7 @@ def machines() -> Table:
 
 
 def steps() -> Table:
-    """Every full-size step, beside its floor and its peers on the same card."""
+    """Table of every full-size step, beside its floor and its peers on the same card."""
     head = ("step, bf16", "batch", "card", "ms", "a second", "TFLOP/s", "share of the floor")
     rows = []
     for network, title in NETWORKS.items():
@@ -98,7 +98,7 @@ def _peer(card: Card, kind: str, network: str) -> str:
 
 
 def checks() -> Table:
-    """Equality in float64."""
+    """Table of equality in float64."""
     head = ("step, fp64", "card", "three losses", "state after a step", "its change", "verdict")
     rows = []
     for network, title in NETWORKS.items():
@@ -119,7 +119,7 @@ def checks() -> Table:
 
 
 def runs() -> Table:
-    """Whole runs: to a target, and the loop fed with records."""
+    """Table of whole runs: to a target, and the loop fed with records."""
     head = ("run", "card", "outcome", "on the clock", "in all")
     rows = []
     for _, card in cards():
@@ -144,7 +144,7 @@ def _seconds(row: Mapping[str, Any], key: str) -> str:
 
 
 def searched() -> Table:
-    """XLA's flags: milliseconds without a set over those with it."""
+    """Table of XLA's flags: milliseconds without a set of flags divided by milliseconds with it."""
     head = ("set", "card", *flags.NETWORKS)
     rows = []
     for _, card in cards():

@@ -1,4 +1,4 @@
-"""Reads PTB's runs into rows of tables: LEGW at other base rates, and what was tried on the validation text."""
+"""Turns PTB's runs into table rows: LEGW at other base rates, and settings tried on the validation text."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tools.docs.measurements import ROOT, Table
 
 STUDY = ROOT / "lab/studies" / "legw-ptb"
 TUNE = STUDY / "tune.json"
-# (base rate, base warmup in epochs): the results of LEGW with them, on the test text. The second are the presets'.
+# (base rate, base warmup in epochs) -> LEGW's results with them, on the test text. The second pair is the presets'.
 BASES = {
     ("0.025", "0.025"): STUDY / "at-0.025" / "results.csv",
     ("0.03", "0.025"): STUDY / "results.csv",
     ("0.1", "0.1"): STUDY / "at-0.1" / "results.csv",
 }
-# Flags that every run of the study has, and what the preset says of the others.
+# Flags that every run of the study sets, and the preset's values of the others.
 _COMMON = ("legw", "data.eval_split", "num_eval_examples", "quality_target", "division", "precision")
 _PRESET = {"schedule.warmup_epochs": "0.025"}
 
 
 def changes() -> Table:
-    """The table of `python -m lab.studies legw-ptb --tune`: at each batch the best run first.
+    """Table of `python -m lab.studies legw-ptb --tune`: at each batch, the best run first.
 
-    A rate or warmup is that of the base batch, which `--config.legw=32` scales.
+    Rates and warmups are the base batch's values, which `--config.legw=32` scales.
     """
     runs = json.loads(TUNE.read_text(encoding="utf-8"))
     rows = [
@@ -35,7 +35,7 @@ def changes() -> Table:
 
 
 def base_rates() -> Table:
-    """The table of LEGW by base rate and batch: the mean over seeds, and their standard deviation."""
+    """Table of LEGW by base rate and batch: mean and standard deviation over seeds."""
     found: dict[tuple[str, str], dict[int, list[float]]] = {base: {} for base in BASES}
     for base, path in BASES.items():
         with path.open(encoding="utf-8", newline="") as file:
@@ -55,10 +55,10 @@ def _spread(values: list[float]) -> str:
 
 
 def _changed(run: dict) -> str:
-    """The settings of a run that are neither the preset's nor those of all runs."""
-    if run["method"] == "base":  # The warmup of these was the preset's own at the time.
+    """The settings of a run that differ from the preset's and are not common to all runs."""
+    if run["method"] == "base":  # These runs used the preset's warmup of that time.
         return f"`optimizer.base_learning_rate={run['rate']:g}`"
     own = [flag.removeprefix("--config.").split("=") for flag in run["flags"]]
-    last = {field: value for field, value in own if field not in _COMMON}  # Of two values, the last counts.
+    last = {field: value for field, value in own if field not in _COMMON}  # The last value counts.
     changed = [f"`{field}={value}`" for field, value in last.items() if _PRESET.get(field) != value]
     return ", ".join(changed) or "nothing"

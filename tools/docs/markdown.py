@@ -12,24 +12,24 @@ import markdown
 from pymdownx import slugs
 
 ROOT = Path(__file__).resolve().parents[2]
-# The extensions in mkdocs.yml: tables, code blocks, and anchors of headings like GitHub's.
+# The extensions in mkdocs.yml: tables, code blocks, and GitHub-style heading anchors.
 EXTENSIONS = ("tables", "pymdownx.superfences", "toc")
 OPTIONS = {"toc": {"slugify": slugs.slugify(case="lower")}}
 
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """A rendered file: the anchors in it, and the targets of its links and pictures."""
+    """A rendered file: its anchors, and the targets of its links and pictures."""
 
     anchors: frozenset[str]
     links: tuple[str, ...]
 
 
 def tracked(*patterns: str) -> list[str]:
-    """Lists matching files of the repository, as paths from its root: those in git, and new ones not ignored.
+    """Lists the repository's matching files, as paths from its root: files in git, and new files that are not ignored.
 
     Raises:
-      subprocess.CalledProcessError: the folder is no checkout.
+      subprocess.CalledProcessError: the folder is not a checkout.
     """
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run([*command, "--", *patterns], capture_output=True, text=True, check=True)
@@ -38,21 +38,21 @@ def tracked(*patterns: str) -> list[str]:
 
 
 def parse(text: str) -> Page:
-    """Finds the anchors and links of Markdown text, except those inside code."""
+    """Finds the anchors and links in Markdown text, except inside code."""
     reader = _Reader()
     reader.feed(markdown.markdown(text, extensions=list(EXTENSIONS), extension_configs=OPTIONS))
     return Page(frozenset(reader.anchors), tuple(reader.links))
 
 
 def page(name: str) -> Page:
-    """Parses a file, whose path is relative to the root."""
+    """Parses a file; its path is relative to the root."""
     return parse((ROOT / name).read_text(encoding="utf-8"))
 
 
 def target(name: str, link: str) -> tuple[str, str] | None:
-    """Resolves a link in the file `name` to (file, anchor); the file's path is relative to the root.
+    """Resolves a link in the file `name` to (file, anchor), with the file's path relative to the root.
 
-    Returns None for links to another site or mail. A file outside the root keeps its "..".
+    Returns None for links to other sites or mail addresses. A file outside the root keeps its "..".
     """
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:

@@ -1,4 +1,4 @@
-"""Reads lab/bench/results/*.json into rows of tables: this project's time, and each peer's time in the same run."""
+"""Turns lab/bench/results/*.json into table rows: this project's time, and each peer's time in the same run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "lab/bench/results"
-# {peer in the files: name in the tables}.
+# {peer's name in the files: its name in the tables}.
 PEERS = {
     "tfm_orbit": "tf-models under orbit",
     "tf_models": "tf-models",
@@ -34,7 +34,7 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """`ratio` is the peer's time over ours in the same run: above 1, ours is faster. `goal` is its least value."""
+    """`ratio` is the peer's time divided by ours in the same run (above 1, ours is faster); `goal` is its minimum."""
 
     case: str
     ours: str
@@ -70,7 +70,7 @@ def load(name: str) -> dict[str, Any]:
 def _peers(
     case: str, ours: str, contenders: dict[str, Any], file: str, goals: dict[str, float | None]
 ) -> Iterator[Comparison]:
-    """Yields a row for each contender in PEERS; variants of this project's own code are not in it."""
+    """Yields a row for each contender in PEERS, which excludes variants of this project's own code."""
     for key, row in contenders.items():
         if key in PEERS:
             goal = goals.get(key, row.get("bar"))
@@ -99,7 +99,7 @@ def training() -> Iterator[Comparison]:
 
 
 def _translation(file: str, network: str, sizes: dict[str, str]) -> Iterator[Comparison]:
-    """Yields rows of a translation network, whose goal applies to the fastest TensorFlow peer."""
+    """Yields rows of a translation network; its goal applies to the fastest TensorFlow peer."""
     for name, case in load(file)["cases"].items():
         kind = {"big": " big", "full": ""}.get(name, f" of `cpu-{name}`")
         ours = f"{case['contenders']['ours']['seconds']:.2f} s"
@@ -119,7 +119,7 @@ def _video(what: str, batch: int) -> Iterator[Comparison]:
 
 
 def small() -> Iterator[Comparison]:
-    """Yields rows of networks so small that the overhead around the arithmetic counts."""
+    """Yields rows of networks so small that the overhead around the arithmetic matters."""
     file = "lstm_small.json"
     titles = {
         "mnist": ("MNIST LSTM, batch 128", "images"),
@@ -225,7 +225,7 @@ def limits() -> Iterator[Limit]:
             yield Limit(what, f"{row['ratio']:.2f}", goal, row["ratio"] <= row["bar"], "scaling.json")
     yield from _bucketing()
     yield from _pjrt()
-    # Bounds of whole commands on two cores: seconds, and megabytes of memory.
+    # Bounds on whole commands on two cores: seconds, and megabytes of memory.
     bounds = {"345 published v0.7 logs": (10, None), "a log of 200 MB": (10, 200)}
     rows = load("compliance.json")["rows"]
     for begins, (seconds, megabytes) in bounds.items():
@@ -245,7 +245,7 @@ def limits() -> Iterator[Limit]:
 
 
 def _pjrt() -> Iterator[Limit]:
-    """Yields what the loop of --replicas=pjrt adds to its program, with fast input and with slow."""
+    """Yields what --replicas=pjrt's loop adds to its program's time, with fast and with slow input."""
     file = "pjrt_overhead.json"
     found = load(file)
     for part, row in found["parts"].items():
@@ -257,7 +257,7 @@ def _pjrt() -> Iterator[Limit]:
             over = row["in_calls_over_program"] - 1
             text = f"the same with `--config.steps_per_execution={found['in_call']}`"
             yield Limit(text, f"{over:+.1%}", f"at most {bar:.0%}", over <= bar, file)
-        # One after the other, program and input would take their sum.
+        # Run one after the other, program and input would take the sum.
         share, slow = row["batch_seconds"] / row["seconds"]["program"], row["slow_input_over_program"]
         text = f"the same where a batch takes {1e3 * row['batch_seconds']:.1f} ms to make, over the program"
         half = 1 + share / 2
@@ -265,7 +265,7 @@ def _pjrt() -> Iterator[Limit]:
 
 
 def _bucketing() -> Iterator[Limit]:
-    """Yields the padding of a single shape, and of each replica's longest sentence, relative to that of buckets."""
+    """Yields the padding of a single shape, and of each replica's longest sentence, relative to buckets'."""
     file = "bucketing.json"
     found = load(file)
     others = {"unbucketed": "in one shape", "unbucketed_longest": "at each replica's longest"}
@@ -286,7 +286,7 @@ def date(path: Path) -> str:
 
 
 def machine(path: Path) -> tuple[str, str, str]:
-    """(processor, its fastest instructions, cores) in a file; files of older scripts lack some of them."""
+    """(processor, its fastest instruction set, cores) from a file; files of older scripts lack some of these."""
     found = load(path.name).get("machine", {})
     processor = found.get("cpu") or found.get("processor") or "not recorded"
     instructions = str(found.get("instructions") or "")

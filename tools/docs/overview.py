@@ -1,7 +1,7 @@
 """Draws docs/overview.png, the first picture of README.md: `python -m tools.docs.overview [LOG]`.
 
-Left: the learning curve and the time line of a run, read from its log (make demo writes one). Right: published
-minutes of TPU v3 and V100 systems beside the forecasts that were fitted without them.
+Left: a run's learning curve and time line, read from its log (make demo writes one). Right: published minutes of TPU
+v3 and V100 systems beside forecasts fitted without them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def draw(run: runs.Run, path: Path) -> None:
-    """Writes the picture of `run` and of the forecasts as a PNG file."""
+    """Writes a PNG with the picture of `run` and the forecasts."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -81,7 +81,7 @@ def _time_line(axes: Any, run: runs.Run) -> None:
 
 
 def _forecasts(axes: Any) -> None:
-    """Draws each published row: its minutes, and the forecast that was fitted without its system."""
+    """Plots each published row: its minutes, and the forecast fitted without its system."""
     for colour, name in zip(COLOURS, BENCHMARKS, strict=True):
         for family, mark in (("tpu-v3", "o"), ("v100", "s")):
             tests = [

@@ -1,6 +1,6 @@
 """Writes tables from lab/bench/results/*.json into the documents: `python -m tools.docs.performance`.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`; a test compares every page with the files.
+A table goes between `<!-- table: NAME -->` and `<!-- end of table -->`; a test compares every page with the files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAGES = (
     "tsm_kinetics/README.md",
 )
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
-# The rows of README.md: {case: its name in README.md}.
+# README.md's rows: {case: its name in README.md}.
 SHORT = {
     "ResNet-50, 224 pixels, batch 16, fp32": "ResNet-50 training step",
     "Transformer big, 4 x 64 tokens, fp32": "Transformer big training step",
@@ -51,7 +51,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def comparison_table(rows: Iterable[Comparison]) -> str:
-    """The table with a row for each peer of each case."""
+    """Makes the table with one row for each peer of each case."""
     cells = [
         (row.case, row.ours, row.peer, f"{row.ratio:.2f}", row.goal_text, row.verdict, _link(row.file))
         for row in rows
@@ -60,7 +60,7 @@ def comparison_table(rows: Iterable[Comparison]) -> str:
 
 
 def short() -> str:
-    """The table in README.md: the fastest peers of a few cases."""
+    """Makes README.md's table: the fastest peers of a few cases."""
     found = [*measurements.training(), *measurements.small()]
     rows = []
     for case, name in SHORT.items():
@@ -80,7 +80,7 @@ def _fastest(rows: Sequence[Comparison]) -> str:
 
 
 def limits() -> str:
-    """The table of measurements with a bound instead of a peer."""
+    """Makes the table of measurements with a bound instead of a peer."""
     rows = [
         (row.what, row.measured, row.goal, "met" if row.met else "missed", _link(row.file))
         for row in measurements.limits()
@@ -97,7 +97,7 @@ def machines() -> str:
 
 
 def mutations(path: Path, table: Callable[[dict], str] = summary) -> str:
-    """The outcomes of `make mutate` by folder, or another table of them."""
+    """Makes the table of `make mutate`'s outcomes by folder, or another table of them."""
     return table(json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -146,7 +146,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def fill(text: str) -> str:
-    """Returns the text of a page with its tables replaced by current ones.
+    """Returns a page's text with its tables replaced by current ones.
 
     Raises:
       KeyError: the page names a table that TABLES lacks.
@@ -155,12 +155,12 @@ def fill(text: str) -> str:
 
 
 def names(text: str) -> list[str]:
-    """The names of the tables in a page."""
+    """Returns the names of the tables in a page."""
     return [found[2] for found in _TABLE.finditer(text)]
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """Returns 0, or 1 where --check finds a page that differs from the files."""
+    """Returns 0, or 1 if --check finds a page that differs from the files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; say which pages are out of date")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""The tables about published logs, from lab/bench/results/compliance_published.json."""
+"""Makes the tables about published logs, from lab/bench/results/compliance_published.json."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _FILE = "compliance_published.json"
 
 
 def rounds() -> Table:
-    """Both verdicts on the published logs of each round."""
+    """Table of both verdicts on each round's published logs."""
     head = ("round", "logs", "stock passes", "stock fails", "stock breaks", "ours passes", "different")
     keys = ("logs", "stock pass", "stock fail", "stock crash", "ours pass", "different")
     found = load(_FILE)["rounds"]
@@ -18,7 +18,7 @@ def rounds() -> Table:
 
 
 def classes() -> Table:
-    """The differences by class."""
+    """Table of the differences by class."""
     found = load(_FILE)["classes"]
     rows = [
         (f"{one['logs']}", ", ".join(f"v{name}" for name in one["rounds"]), why.replace("|", "/"))

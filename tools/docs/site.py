@@ -1,6 +1,6 @@
-"""Makes the site of every Markdown file of the repository and the files that they link to: the hook of mkdocs.yml.
+"""Hook for mkdocs.yml: builds the site from all of the repository's Markdown files and the files they link to.
 
-Pages keep their paths from the repository's root, so that a link that holds on disk holds in the site.
+Pages keep their paths from the repository's root, so a link that works on disk also works on the site.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tools.docs import markdown  # noqa: E402
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Replaces the files of docs/ by those of the repository; the theme's files stay."""
+    """Replaces the files of docs/ with the repository's; the theme's files stay."""
     pages = markdown.tracked("*.md")
     found = {markdown.target(name, link) for name in pages for link in markdown.page(name).links}
     linked = {name for name, _ in filter(None, found) if (markdown.ROOT / name).is_file()}

@@ -1,4 +1,4 @@
-"""Makes the tables besides those of peers: of kernels, updates, exchanges, compiled steps, faults and long runs."""
+"""Makes the tables without peers: kernels, updates, exchanges, compiled steps, faults and long runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tools.docs.measurements import PEERS, Table, load
 
 
 def update() -> Table:
-    """The table of the weight update, whole and sharded; the pods paper's share of a step is for 2,048 TPU cores."""
+    """Table of the weight update, whole and sharded; the pods paper's share of a step is for 2,048 TPU cores."""
     paper = {"resnet": "6%", "transformer": "45%"}  # The pods paper, section 2.
     head = (
         "network",
@@ -41,7 +41,7 @@ def update() -> Table:
 
 
 def exchange() -> Table:
-    """The table of ResNet-50's gradient sums between local processes."""
+    """Table of ResNet-50's gradient sums between local processes."""
     head = ("backend, processes", "variant", "MB sent per replica", "s per step", "CPU s", "MB of slots")
     rows = [
         (
@@ -59,7 +59,7 @@ def exchange() -> Table:
 
 
 def compiled_processes() -> Table:
-    """The table of a step of two processes, compiled between the exchanges, over the same step uncompiled."""
+    """Table of two-process steps compiled between the exchanges, relative to the same step uncompiled."""
     head = (
         "network",
         "backend",
@@ -89,7 +89,7 @@ def compiled_processes() -> Table:
 
 
 def compiled_steps() -> Table:
-    """The table of compiled training steps of one core, ours and the JAX peers'."""
+    """Table of compiled training steps on one core, ours and the JAX peers'."""
     head = (
         "step",
         "of",
@@ -123,7 +123,7 @@ def compiled_steps() -> Table:
 
 
 def gpu_programs() -> Table:
-    """The table of what compiled steps launch and move on a GPU, an earlier commit's, ours now and the JAX peers'."""
+    """Table of what compiled steps launch and move on a GPU: an earlier commit's, ours now, and the JAX peers'."""
     head = (
         "step",
         "of",
@@ -159,7 +159,7 @@ def gpu_programs() -> Table:
 
 
 def _in_segments(row: dict) -> tuple[str, ...]:
-    """Returns the cells of a step in segments; a row of an older run has none."""
+    """Returns the cells for a step in segments; rows of older runs have none."""
     if "segments_seconds" not in row:
         return ("not measured",) * 4
     return (
@@ -171,7 +171,7 @@ def _in_segments(row: dict) -> tuple[str, ...]:
 
 
 def faults() -> Table:
-    """The table of injected faults: seconds to the last exit, the launcher's message, and the end of the log."""
+    """Table of injected faults: seconds to the last exit, the launcher's message, and the end of the log."""
     found = load("faults.json")["runs"]
     rows = []
     for fault in next(iter(found.values())):
@@ -185,7 +185,7 @@ def faults() -> Table:
 
 
 def long_runs() -> Table:
-    """The table of long runs: what the process holds early and at the end, and what a block adds between."""
+    """Table of long runs: the process's memory early and at the end, and each block's increase in between."""
     rows = []
     for benchmark, found in load("long_run.json")["benchmarks"].items():
         early, late = found[0], found[-1]
@@ -199,7 +199,7 @@ def long_runs() -> Table:
 
 
 def kernels() -> Table:
-    """The table of where a training step's time goes, on one core."""
+    """Table of where a training step's time goes, on one core."""
     names = {"ours": "ours", **PEERS}
     kinds = ("convolutions", "products")
     rows = []
@@ -223,7 +223,7 @@ def kernels() -> Table:
 
 
 def products() -> Table:
-    """The table of the perceptron's products by themselves, on all cores."""
+    """Table of the perceptron's products alone, on all cores."""
     rows = []
     settings = load("products.json")["settings"]["steps"]
     for shape, found in load("products.json")["products"].items():
@@ -240,7 +240,7 @@ def products() -> Table:
 
 
 def feeding() -> Table:
-    """The table of cores whose input keeps up with the paper's clips."""
+    """Table of the number of cores whose input keeps up with the paper's clips."""
     rows = [
         (f"`{model}`", f"{row['clips_per_second']:.1f}", str(row["frames"]), f"{row['cores']:.1f}")
         for model, row in load("frames.json")["feeding"].items()

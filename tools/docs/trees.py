@@ -1,4 +1,4 @@
-"""The tables about published submitters' trees, from lab/bench/results/compliance_trees.json."""
+"""Makes the tables about published submitters' trees, from lab/bench/results/compliance_trees.json."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tools.docs.measurements import Table, load
 
 _FILE = "compliance_trees.json"
-# (what differs, who is right). A tree or a folder belongs to the first class that fits.
+# (difference, who is right). A tree or folder belongs to the first class that fits.
 CLASSES: dict[str, tuple[str, str]] = {
     "dlrm": (
         "The stock convergence test knows no number of runs for dlrm and ends with a traceback (KeyError), and the "
@@ -59,7 +59,7 @@ CLASSES: dict[str, tuple[str, str]] = {
 
 
 def _class_of_tree(row: dict) -> str:
-    """The class of a difference between the verdicts, or between what they are given for; "" where there is none."""
+    """Classifies a difference between the verdicts, or between their reasons; "" if there is none."""
     ours, theirs = set(row["our_kinds"]), set(row["stock_kinds"])
     crashed = any(kind.startswith("crash") for kind in theirs)
     if crashed:
@@ -90,7 +90,7 @@ def _class_of_folder(row: dict, kind: str, name: str, ours: object, theirs: obje
 
 
 def rounds() -> Table:
-    """A row for each round: how the verdicts on its trees compare, and how many folders agree."""
+    """Table with a row per round: how the verdicts on its trees compare, and how many folders agree."""
     rows = []
     found = load(_FILE)["trees"]
     for name in sorted({row["round"] for row in found}):
@@ -104,7 +104,7 @@ def rounds() -> Table:
 
 
 def _same(rows: list[dict]) -> tuple[str, ...]:
-    """Of folders with a test of convergence, and with a score, those that are alike."""
+    """Counts how many folders agree, among those with a convergence test and among those with a score."""
     return tuple(
         f"{sum(row.get(f'{kind}_same', 0) for row in rows):,} of {sum(row.get(kind, 0) for row in rows):,}"
         for kind in ("convergence", "scores")
@@ -112,7 +112,7 @@ def _same(rows: list[dict]) -> tuple[str, ...]:
 
 
 def trees() -> Table:
-    """A row for each submitter whose tree, or one of its folders, is judged differently."""
+    """Table with a row per submitter whose tree or folder is judged differently."""
     rows = []
     for row in load(_FILE)["trees"]:
         names = dict.fromkeys((_class_of_tree(row), *_folders(row)))
@@ -124,7 +124,7 @@ def trees() -> Table:
 
 
 def classes() -> Table:
-    """A row for each class of differences that occurs: where, and who is right."""
+    """Table with a row per class of differences: where it occurs, and who is right."""
     found = load(_FILE)["trees"]
     whole = Counter(_class_of_tree(row) for row in found)
     parts = Counter(name for row in found for name in _folders(row))

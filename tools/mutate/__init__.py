@@ -1,1 +1,1 @@
-"""Puts faults into a copy of the project, one at a time, and says which of them the tests notice."""
+"""Puts faults into a copy of the project, one at a time, and reports which ones the tests notice."""

@@ -1,8 +1,8 @@
 """Tries faults: python -m tools.mutate [--changed_since REV] [--only TEXT] [--mechanical PATH] [--again]
 
-Without options all hand-written faults are tried. `--mechanical PATH` tries the mechanical faults of a file or folder,
-with the tests that run its lines (tests_of.py). Results go to a JSON file; a fault that has a result there is not tried
-again unless its source or its tests changed. The exit status is 1 when a fault survived that is not marked equivalent.
+Without options, all hand-written faults are tried. `--mechanical PATH` tries the mechanical faults of a file or
+folder, with the tests that run its lines (tests_of.py). Results go to a JSON file; a fault with a result there is
+retried only if its source or tests changed. The exit status is 1 if a fault survived that is not marked equivalent.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tools.mutate.summary import ENDED, MECHANICAL, RESULTS, summary
 from tools.mutate.tests_of import tests_of
 
 EQUIVALENT = "equivalent"
-SEED = 32  # Of the sample of mechanical faults.
+SEED = 32  # For sampling the mechanical faults.
 
 
 def key(fault: Fault) -> str:
-    """Identifies a fault with the text it changes and the tests that should notice."""
+    """Identifies a fault, including the text it changes and the tests that should notice it."""
     parts = [fault.name, fault.new, (ROOT / fault.file).read_text(encoding="utf-8"), *fault.tests]
     parts += [
         (ROOT / test.partition("::")[0]).read_text(encoding="utf-8")
@@ -42,10 +42,10 @@ def key(fault: Fault) -> str:
 
 
 def changed_since(revision: str, root: Path = ROOT) -> set[str]:
-    """The files that differ from where the working tree left a revision.
+    """The files that differ between the working tree and its merge base with a revision.
 
     Raises:
-      UserError: git knows no such revision.
+      UserError: git does not know the revision.
     """
     command = ["git", "diff", "--name-only", "--merge-base", revision]
     done = subprocess.run(command, cwd=root, check=False, capture_output=True, text=True)
@@ -64,7 +64,7 @@ def _chosen(options: argparse.Namespace, known: dict[str, dict]) -> list[Fault]:
         faults = [fault for path in paths for fault in mechanical_faults(path, tests_of(path))]
         names = {fault.name for fault in faults}
         for name in [name for name, entry in known.items() if entry["file"] in paths and name not in names]:
-            del known[name]  # Its line is no more.
+            del known[name]  # Its line no longer exists.
         if options.survivors:
             return [f for f in faults if known.get(f.name, {}).get("outcome", CAUGHT) not in ENDED]
         return random.Random(SEED).sample(faults, min(options.sample or len(faults), len(faults)))
@@ -80,7 +80,7 @@ def _chosen(options: argparse.Namespace, known: dict[str, dict]) -> list[Fault]:
 
 
 def _modules(name: str) -> list[str]:
-    """The Python files of a folder, or the one file."""
+    """The Python files of a folder, or the single file."""
     files = sorted((ROOT / name).rglob("*.py")) if (ROOT / name).is_dir() else [ROOT / name]
     return [str(file.relative_to(ROOT)) for file in files]
 
@@ -115,7 +115,7 @@ def main() -> int:
     names = {fault.name for fault in faults}
     if not (options.only or options.changed_since or options.mechanical):
         known = {name: entry for name, entry in known.items() if name in names}
-    keys = {fault.name: key(fault) for fault in faults}  # Of the sources that are copied.
+    keys = {fault.name: key(fault) for fault in faults}  # Computed from the same sources that are copied.
     waiting = [
         fault
         for fault in faults

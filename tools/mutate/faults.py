@@ -3,10 +3,10 @@
 Each file holds `[[fault]]` tables:
 
   name = "lars-momentum-form"
-  why = "the pods paper, figures 5 and 6"      # what a test should know better
+  why = "the pods paper, figures 5 and 6"      # why the original is right
   file = "common/optim/optimizers.py"
-  old = '''text that stands there once'''
-  new = '''what takes its place'''
+  old = '''text that occurs once in the file'''
+  new = '''replacement'''
   tests = ["tests/common/optim/test_optimizers.py"]   # files or tests that should notice
   equivalent = "the reason"                    # only where no test can notice
 """
@@ -23,16 +23,16 @@ FOLDER = Path(__file__).parent / "faults"
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One change of the source that a test should notice.
+    """A source change that a test should notice.
 
     Attributes:
       name: unique.
       file: path inside the project.
       old: text that occurs once in the file.
-      new: what takes its place.
-      tests: pytest's arguments that select the tests which should notice.
-      why: where the right form stands.
-      equivalent: why no test can notice; '' for a fault that one should.
+      new: the replacement.
+      tests: pytest arguments that select the tests that should notice.
+      why: where the correct form is documented.
+      equivalent: why no test can notice; '' if one should.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Fault:
     equivalent: str = ""
 
     def applied(self, text: str) -> str:
-        """The file's text with the fault.
+        """The file's text with the fault applied.
 
         Raises:
           ValueError: `old` does not occur exactly once.
@@ -55,7 +55,7 @@ class Fault:
 
 
 def hand_written() -> list[Fault]:
-    """All faults of FOLDER, in the files' order."""
+    """All faults in FOLDER, in file order."""
     found = []
     for path in sorted(FOLDER.glob("*.toml")):
         for table in tomllib.loads(path.read_text(encoding="utf-8"))["fault"]:

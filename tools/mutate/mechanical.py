@@ -1,4 +1,4 @@
-"""Makes mechanical faults of a file: comparisons, arithmetic, constants, conditions and returned values are changed."""
+"""Makes mechanical faults: changes a file's comparisons, arithmetic, constants, conditions and returned values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SWAPS: dict[type, type] = {
 
 
 def _changed(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that may stand in a node's place."""
+    """The nodes that may replace a node."""
     if isinstance(node, ast.BinOp) and type(node.op) in _SWAPS:
         yield ast.BinOp(node.left, _SWAPS[type(node.op)](), node.right)
     elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _SWAPS:
@@ -49,7 +49,7 @@ def _changed(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _skipped(tree: ast.AST) -> set[int]:
-    """The nodes of annotations, imports, texts and messages, whose change is no fault of the computation."""
+    """Nodes in annotations, imports, texts and messages: changing them does not affect the computation."""
     found: set[int] = set()
     for node in ast.walk(tree):
         parts = []
@@ -66,14 +66,14 @@ def _skipped(tree: ast.AST) -> set[int]:
 
 
 def faults(path: str, tests: tuple[str, ...]) -> list[Fault]:
-    """The mechanical faults of one file.
+    """One file's mechanical faults.
 
     Args:
       path: path inside the project.
-      tests: pytest's arguments that select the tests which should notice.
+      tests: pytest arguments that select the tests that should notice.
 
     Returns:
-      Faults whose `old` is the whole text of the file.
+      Faults whose `old` is the file's entire text.
     """
     text = Path(ROOT / path).read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
@@ -94,7 +94,7 @@ def faults(path: str, tests: tuple[str, ...]) -> list[Fault]:
             source = data[begin:end].decode()
             new = f"({ast.unparse(ast.fix_missing_locations(other))})"
             change = f"{path} {source[:40]!r} -> {new[:40]!r}"
-            alike[change] += 1  # Names keep when lines move.
+            alike[change] += 1  # Keeps names stable when lines move.
             name = f"{change} {alike[change]}"
             found.append(Fault(name, path, text, (data[:begin] + new.encode() + data[end:]).decode(), tests))
     return found

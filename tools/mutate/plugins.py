@@ -1,4 +1,4 @@
-"""Plugins for pytest: the tests likeliest to notice a fault come first, and the first failure is noted."""
+"""Pytest plugins: run the tests most likely to notice a fault first, and record the first failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tools.mutate.faults import Fault
 
-FIRST = 8  # Tests that are run before the others.
+FIRST = 8  # Number of tests to run before the others.
 _COMMON = frozenset(
     [
         "the",
@@ -37,29 +37,31 @@ _COMMON = frozenset(
 
 
 def words(text: str) -> set[str]:
-    """The words of a text, or the parts of its identifiers, cut to what is alike in singular and plural."""
+    """The words of a text, or the parts of its identifiers, shortened so that singular and plural match."""
     return {word[:6].rstrip("s") for word in re.findall("[a-z0-9]{3,}", text.lower()) if word not in _COMMON}
 
 
 class LikeliestFirst:
-    """Moves the tests that share most words with the fault to the front, one of each function."""
+    """Moves the tests that share the most words with the fault to the front, one per function."""
 
     def __init__(self, fault: Fault):
         self.words = words(f"{fault.name} {fault.why} {Path(fault.file).stem}")
         self.code = (
             words(fault.old) if len(fault.old) < 1000 else set()
-        )  # A mechanical fault holds a whole file.
+        )  # A mechanical fault contains a whole file.
 
     def _likeness(self, item: pytest.Item) -> float:
         name = words(item.name.partition("[")[0])
         source: set[str] = set()
-        with contextlib.suppress(AttributeError, OSError, TypeError):  # No function, or one made at run time.
+        with contextlib.suppress(
+            AttributeError, OSError, TypeError
+        ):  # Not a function, or one made at run time.
             source = words(inspect.getsource(inspect.unwrap(item.obj)))
         return 3 * len(self.words & name) + len(self.words & source) + len(self.code & (name | source))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Sorts; the rest keep their order, so that fixtures of a module are made once."""
+        """Sorts the tests; the rest keep their order, so that module fixtures are made only once."""
         seen: Counter[str] = Counter()
         leaders = []
         for item in items:
@@ -82,9 +84,9 @@ class FirstFailure:
             self.path.write_text(report.nodeid, encoding="utf-8")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Notes a test."""
+        """Records a test."""
         self._note(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Notes a file."""
+        """Records a file."""
         self._note(report)

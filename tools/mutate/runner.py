@@ -1,10 +1,10 @@
 """Runs the tests against one fault at a time, in copies of the project.
 
-TensorFlow takes seconds to import, so one process imports it and forks a child for each fault. Nothing of the project
-is imported before the fork: each child imports the copy that holds its fault.
+TensorFlow takes seconds to import, so one process imports it and forks a child for each fault. No project module is
+imported before the fork: each child imports the copy that contains its fault.
 
-A test that fails has noticed the fault only if it passes without it, so it is run once more in the sound copy. One that
-fails there too (it needs what a copy lacks, or it is broken) is left out, and the fault is tried again.
+A failing test has noticed the fault only if it passes without the fault, so it is rerun in the sound copy. A test that
+also fails there (it needs what a copy lacks, or it is broken) is left out, and the fault is retried.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tools.mutate.faults import ROOT, Fault
 from tools.mutate.plugins import FirstFailure, LikeliestFirst
 
 CAUGHT, SURVIVED, TIMEOUT, BROKEN = "caught", "survived", "timeout", "broken"
-# Pytest's statuses: all passed; one failed; one could not be imported. Any other: the entry itself is wrong.
+# Pytest's statuses: all passed; one failed; one could not be imported. Any other status: the entry itself is wrong.
 _STATUS = {0: SURVIVED, 1: CAUGHT, 2: CAUGHT}
 
 
 class Result(NamedTuple):
-    """What happened to a fault.
+    """The outcome of trying a fault.
 
     Attributes:
-      fault: what was tried.
-      outcome: CAUGHT; SURVIVED; TIMEOUT, where neither is known; BROKEN, where the tests could not be run.
-      seconds: how long it took.
+      fault: the fault that was tried.
+      outcome: CAUGHT; SURVIVED; TIMEOUT (undecided); BROKEN (the tests could not run).
+      seconds: time taken.
       by: the test that caught it; '' for the other outcomes.
       log: the tests' output.
     """
@@ -67,7 +67,7 @@ def _import_libraries() -> None:
 
 
 class _Run(NamedTuple):
-    """A child at work: its fault, the file's own text, its begin, the test run first, and those that do not count."""
+    """A running child: its fault, the file's original text, its start, the test to run first, and tests to ignore."""
 
     fault: Fault
     folder: Path
@@ -86,7 +86,7 @@ class _Run(NamedTuple):
 
 
 def _forked(folder: Path, arguments: list[str], log: Path, failed: Path, fault: Fault | None = None) -> int:
-    """Forks a child that runs pytest in `folder`, what is likeliest to notice the fault first; returns its number."""
+    """Forks a child that runs pytest in `folder`, the tests likeliest to notice the fault first; returns its pid."""
     child = os.fork()
     if child:
         return child
@@ -116,7 +116,7 @@ def _forked(folder: Path, arguments: list[str], log: Path, failed: Path, fault: 
 
 
 class _Sound:
-    """Which tests pass without a fault; each is run once."""
+    """Knows which tests pass without a fault; runs each only once."""
 
     def __init__(self, scratch: Path, timeout: float):
         self.scratch = scratch
@@ -124,7 +124,7 @@ class _Sound:
         self.known: dict[str, bool] = {}
 
     def passes(self, test: str, folder: Path) -> bool:
-        """Whether a test passes in a copy that holds no fault."""
+        """Whether a test passes in a copy without a fault."""
         if test not in self.known:
             whole_file = [] if "::" in test else ["--collect-only"]
             log = self.scratch / "sound.log"
@@ -134,7 +134,7 @@ class _Sound:
 
 
 def _ended(child: int, timeout: float) -> int | None:
-    """Waits for a child; returns its status, None after `timeout` seconds."""
+    """Waits for a child; returns its status, or None after `timeout` seconds."""
     began = time.monotonic()
     while time.monotonic() - began < timeout:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -167,14 +167,14 @@ def run(
     timeout: float = 300,
     by: Mapping[str, str] | None = None,
 ) -> Iterator[Result]:
-    """Runs every fault's tests, `slots` at a time, and yields results as they come.
+    """Runs every fault's tests, `slots` at a time, and yields results as they arrive.
 
     Args:
-      faults: what to try.
+      faults: the faults to try.
       scratch: an empty folder for the copies and the tests' output.
-      slots: copies of the project, each with one fault at a time.
+      slots: number of project copies, each with one fault at a time.
       timeout: seconds after which a fault counts as TIMEOUT.
-      by: the tests that caught faults before, which are run first.
+      by: the tests that caught the faults before; they run first.
     """
     _import_libraries()
     free = [scratch / f"copy{i}" for i in range(slots)]
@@ -203,7 +203,7 @@ def run(
                 work.failed.read_text(encoding="utf-8") if outcome == CAUGHT and work.failed.exists() else ""
             )
             unsound = (test,) if test and not sound.passes(test, work.folder) else ()
-            # The test that caught it before has another name now, or notices it no more.
+            # The test that caught it before has been renamed, or no longer notices it.
             gone = bool(work.first) and outcome != CAUGHT
             if unsound or gone:
                 again, work = _begin(work.fault, work.folder, "", work.unsound + unsound)

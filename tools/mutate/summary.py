@@ -1,19 +1,19 @@
-"""Sums up the results of a mutation run."""
+"""Summarizes the results of a mutation run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-RESULTS = Path(__file__).parent / "results.json"  # Of the hand-written faults.
-MECHANICAL = Path(__file__).parent / "mechanical.json"  # Of a sample of the mechanical ones.
+RESULTS = Path(__file__).parent / "results.json"  # For the hand-written faults.
+MECHANICAL = Path(__file__).parent / "mechanical.json"  # For a sample of the mechanical faults.
 
 
 ENDED = ("caught", "equivalent")
 
 
 def summary(results: Mapping[str, dict]) -> str:
-    """A table of outcomes by folder; a fault whose tests end late or not at all has survived."""
+    """Table of outcomes by folder; a fault whose tests time out counts as survived."""
     folders: dict[str, dict[str, int]] = {}
     for entry in results.values():
         folder = "/".join(entry["file"].split("/")[: 2 if entry["file"].startswith("common/") else 1])
@@ -29,7 +29,7 @@ def summary(results: Mapping[str, dict]) -> str:
 
 
 def survivors(results: Mapping[str, dict]) -> str:
-    """A table of the faults that no test noticed, by file."""
+    """Table, by file, of the faults that no test noticed."""
     rows = [
         (e["file"], name.partition(" ")[2] or name)
         for name, e in results.items()

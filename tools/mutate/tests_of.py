@@ -24,7 +24,7 @@ MOST = 6  # Test files per source file.
 
 
 def tests_of(path: str) -> tuple[str, ...]:
-    """The test files that run the lines of `path`, at most MOST of them."""
+    """The test files that run lines of `path`; at most MOST."""
     if MAP.exists():
         found = json.loads(MAP.read_text()).get(path)
         if found:
@@ -33,9 +33,9 @@ def tests_of(path: str) -> tuple[str, ...]:
 
 
 def importers(path: str) -> tuple[str, ...]:
-    """The test files that import `path`, or a module that does, and its namesake: at most MOST.
+    """The test files that import `path` (directly or through one module), and its namesake; at most MOST.
 
-    The namesake comes first, then those that import it themselves, then the nearest, then the quick ones.
+    The namesake comes first, then direct importers, then the nearest, then the quick ones.
     """
     module = _module(path)
     slow = (ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines()
@@ -60,7 +60,7 @@ def _module(path: str) -> str:
 
 
 def _sources() -> list[Path]:
-    """The project's Python files: none of what git ignores, which may be whole environments."""
+    """The project's Python files, without those that git ignores (which may be whole environments)."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     return [file for file in map(ROOT.joinpath, listed.stdout.splitlines()) if file.exists()]
@@ -68,7 +68,7 @@ def _sources() -> list[Path]:
 
 @cache
 def _imports() -> dict[str, set[str]]:
-    """The modules that each file of the project imports; of `from a import b`, both a and a.b."""
+    """The modules that each project file imports; `from a import b` counts as both a and a.b."""
     imported: dict[str, set[str]] = {}
     for file in _sources():
         names = imported.setdefault(str(file.relative_to(ROOT)), set())
@@ -82,7 +82,7 @@ def _imports() -> dict[str, set[str]]:
 
 
 def measure(arguments: list[str]) -> dict[str, list[str]]:
-    """Runs the tests under coverage, a context per test; returns {file: [test files, most lines first]}."""
+    """Runs the tests under coverage with one context per test; returns {file: [test files, most lines first]}."""
     with tempfile.TemporaryDirectory() as scratch:
         data = Path(scratch) / "coverage"
         command = [

@@ -1,4 +1,4 @@
-"""Finds which of several failed processes failed first, and why."""
+"""Finds which process of a run failed first, and why."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from timetotrain.launch.children import exit_status
 from timetotrain.launch.watch.worker import Worker
 
-# Exit status of a run with a frozen process; no benchmark exits with it.
+# Exit status of a run with a frozen process; benchmarks never exit with it.
 FROZEN = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """`text` says what happened to rank `rank`, -1 for the launcher itself; `code` is the exit status."""
+    """`text` says what happened to rank `rank` (-1: the launcher itself); `code` is the exit status."""
 
     rank: int
     text: str
@@ -26,14 +26,14 @@ class Cause:
 
 
 def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
-    """Returns the cause of a run's failure once every process has ended; None where all ended as announced.
+    """Returns why a run failed, once every process has ended; None if all ended as announced.
 
-    What happened to one process outranks what others report, since their reports follow from it: frozen, killed,
-    signalled, an error, an abort, an exit status without a message, a lost connection. Among equals the earliest
-    counts. A library may abort a process because another one has failed, as jax's does.
+    A process's own failure outranks errors that other processes report, since those follow from it. The order: frozen,
+    killed, signalled, an error, an abort, an exit status without a message, a lost connection. Among equals the
+    earliest counts. A library such as jax may abort a process because another one has failed.
     """
     if all(w.told.get("result") == 0 for w in workers):
-        return None  # A signal may have come when the run had already ended well.
+        return None  # The signal may have arrived after the run had ended well.
     if launcher_signal:
         name = signal.Signals(launcher_signal).name
         return Cause(-1, f"{name} to the launcher: the run stopped", 128 + launcher_signal)
@@ -70,7 +70,7 @@ def _ended_by_signal(worker: Worker) -> str:
 
 
 def _signalled(worker: Worker) -> str:
-    """Describes a signal that did not come from the launcher; "" where there was none."""
+    """Describes a signal that the launcher did not send; "" if there was none."""
     if (
         "signal" not in worker.told
         or worker.asked_at is not None

@@ -1,7 +1,7 @@
-"""Watches the processes of a run until the last one has ended; when one fails, ends the others and names it.
+"""Watches a run's processes until the last one ends; if one fails, ends the others and names it.
 
-A failure is a process that dies by a signal, reports an error, exits with a status that it did not announce, or
-freezes. A slow process is named, never ended.
+A process fails if a signal kills it, it reports an error, it exits with a status it did not announce, or it freezes. A
+slow process is named but never ended.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Limits:
     """Time limits in seconds.
 
     Attributes:
-      settle: after a failure, the other processes have so long to end by themselves before they are asked to.
-      failure: so long after a failure, processes that are left are killed.
-      grace: so long after a signal, processes that are left are killed; a step and a checkpoint must fit in.
-      stopped: a process that a signal has stopped (SIGSTOP) for so long is frozen.
-      silent: a process without a heartbeat for so long after its first step is frozen.
-      starting: a process without a heartbeat for so long before its first step is frozen.
-      slow: a process that is slower than the others for so long is named.
+      settle: after a failure, the other processes have this long to end by themselves before they are asked to.
+      failure: this long after a failure, the remaining processes are killed.
+      grace: this long after a signal, the remaining processes are killed; must cover a step and a checkpoint.
+      stopped: a process that a signal has stopped (SIGSTOP) for this long is frozen.
+      silent: a process without a heartbeat for this long after its first step is frozen.
+      starting: a process without a heartbeat for this long before its first step is frozen.
+      slow: a process that is slower than the others for this long is named.
     """
 
     settle: float = 1.5
@@ -49,10 +49,10 @@ class Limits:
 
 
 class Watch:
-    """Forwards the output of the processes, notices failures and ends the run.
+    """Forwards the processes' output, detects failures and ends the run.
 
-    `spare(rank)` says whether the run can go on without a rank that failed; by default it cannot.
-    `output` and `errors` are where rank 0's streams go; the others' go to `errors`, each line with its rank.
+    `spare(rank)` says whether the run can continue without a failed rank; by default it cannot. `output` and `errors`
+    receive rank 0's streams; the other ranks' lines go to `errors`, prefixed with the rank.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Watch:
         self._slow = slow_worker.Detector(limits.slow)
 
     def run(self) -> Cause | None:
-        """Watches until no process of the run is left; returns why the run failed, or None."""
+        """Watches until all processes of the run have ended; returns why the run failed, or None."""
         with self._listening() as selector:
             while any(worker.running for worker in self.workers):
                 for key, _ in selector.select(POLL_SECONDS):
@@ -135,7 +135,7 @@ class Watch:
     def _forward(self, worker: Worker) -> None:
         for stream, lines in enumerate(worker.output):
             for line in lines.read():
-                # Once a process has failed, the others' errors follow from it: they are shown only if one is the cause.
+                # After a failure, the others' errors follow from it; show them only if one of them is the cause.
                 if self._failed_at is not None and stream:
                     self._withheld = [*self._withheld[-500:], (worker, line)]
                 else:
@@ -144,12 +144,12 @@ class Watch:
     def _write(self, worker: Worker, stream: int, line: bytes) -> None:
         prefix = f"rank {worker.rank}: ".encode() if worker.rank else b""
         target = self._output if not worker.rank and not stream else self._errors
-        with contextlib.suppress(OSError):  # Nobody reads the output any more; the run goes on.
+        with contextlib.suppress(OSError):  # The output's reader is gone; the run continues.
             target.write(prefix + line + b"\n")
             target.flush()
 
     def say(self, text: str) -> None:
-        """Prints a line of the launcher's own."""
+        """Prints one of the launcher's own lines."""
         with contextlib.suppress(OSError):
             self._errors.write(text.encode() + b"\n")
             self._errors.flush()
@@ -170,7 +170,7 @@ class Watch:
             if now >= self._signal_at + self.limits.grace:
                 self._kill(running)
             elif self.signal or now >= self._signal_at + self.limits.settle:
-                # The ranks agree on a last step; those that have not received the signal get it now.
+                # The ranks agree on a last step; forward the signal to those that have not received it.
                 self._ask(running, self.signal or signal.SIGTERM)
         else:
             for text in self._slow.look(running, now):
@@ -182,7 +182,7 @@ class Watch:
         return self._signal_at is not None
 
     def _look(self, worker: Worker, now: float) -> None:
-        """Notices a failure; kills a frozen process, which reacts to nothing else."""
+        """Detects a failure; kills a frozen process, since it reacts to nothing else."""
         if worker.running:
             worker.frozen = worker.frozen or self._frozen(worker, now)
             if worker.frozen:
@@ -203,14 +203,14 @@ class Watch:
 
     def _frozen(self, worker: Worker, now: float) -> str:
         state, since = worker.state(), worker.stopped_since
-        # A process that is stopped and continued in turn is slow, not frozen: it beats in between.
+        # A process that is repeatedly stopped and continued is slow, not frozen: it beats in between.
         if state != "T" or (since and worker.heard and worker.heard > since):
             worker.stopped_since = None
         elif worker.stopped_since is None:
             worker.stopped_since = now
         elif now - worker.stopped_since >= self.limits.stopped:
             return f"is frozen: a signal stopped it {now - worker.stopped_since:.0f} s ago"
-        # Until its first step a process imports and compiles, and may do so without a beat for long.
+        # Before its first step a process imports and compiles, possibly for a long time without a beat.
         trained = worker.told.get("step", -1) >= 0
         silent = self.limits.silent if trained else max(self.limits.silent, self.limits.starting)
         if worker.heard is not None and now - worker.heard >= silent:
@@ -228,7 +228,7 @@ class Watch:
             worker.kill()
 
     def _sweep(self) -> None:
-        """Kills what the processes left behind: in their sessions, and children that the launcher adopted."""
+        """Kills leftovers: processes in the workers' sessions, and children that the launcher adopted."""
         for worker in self.workers:
             self.orphans += worker.kill()
         self.orphans += kill_children()

@@ -7,22 +7,22 @@ from collections.abc import Iterator, Sequence
 
 from timetotrain.launch.watch.worker import Worker
 
-# A process is slow when its own part of the steps takes so many times the median of the others'.
+# A process is slow if its own share of the steps takes this many times the others' median.
 FACTOR = 2.0
-# A smaller excess per step is noise.
+# A smaller excess per step counts as noise.
 LEAST_SECONDS = 0.05
-# A warning is repeated after so long.
+# Seconds before a warning repeats.
 AGAIN_SECONDS = 60.0
 
 
-# The sums of common/train/step_timing.py, and what a slow process does in each.
+# The sums of common/train/step_timing.py, and what a slow process spends each one on.
 PARTS = {"input": "waits for its input", "step": "computes"}
 
 
 class Detector:
-    """Compares, over windows of `seconds`, the time that each process spends by itself in a step.
+    """Compares the time each process spends by itself in a step, over windows of `seconds`.
 
-    Processes that train together do the same steps; a slow one works longer before it needs the others. Each process
+    Processes that train together run the same steps; a slow one works longer before it needs the others. Each process
     sends its sums of that time, `own_seconds`, with its heartbeat.
     """
 
@@ -33,7 +33,7 @@ class Detector:
         self._warned_at: dict[int, float] = {}
 
     def look(self, workers: Sequence[Worker], now: float) -> Iterator[str]:
-        """Yields a line for each slow process, at most one a minute and process."""
+        """Yields a line for each slow process, at most one per minute and process."""
         sums = {w.rank: {**w.told["own_seconds"], "steps": w.told["step"]} for w in workers if _is_timed(w)}
         if self._since is None or sums.keys() != self._before.keys():
             self._since, self._before = now, sums
@@ -54,7 +54,7 @@ class Detector:
             )
             if slow and now - self._warned_at.get(rank, -AGAIN_SECONDS) >= AGAIN_SECONDS:
                 self._warned_at[rank] = now
-                # The step's sum contains the wait for its input.
+                # The step's sum includes the wait for its input.
                 part = "input" if excess["input"] > excess["step"] / 2 else "step"
                 yield (
                     f"warning: rank {rank} is slow: it {PARTS[part]} for {spent[part][rank]:.2f} s a step, "

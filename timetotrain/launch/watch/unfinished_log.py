@@ -1,4 +1,4 @@
-"""Ends the log of a process that was killed or whose disk was full. TensorFlow-free."""
+"""Ends the log of a process that was killed or ran out of disk space. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from common.errors import UserError
 def close_log(path: str | os.PathLike, reason: str) -> pathlib.Path | None:
     """Adds run_stop with status aborted and gives the log its final name, as RunLog.abort would have.
 
-    `path` is the unfinished log, RESULT.partial; the space that was reserved beside it is given back first. A log
-    without run_start is removed, as RunLog.discard would have.
+    `path` is the unfinished log, RESULT.partial. The reserved disk space beside it is freed first. A log without
+    run_start is removed, as RunLog.discard would have done.
 
     Returns:
-      The finished log; None where the log was removed.
+      The finished log; None if the log was removed.
 
     Raises:
-      UserError: the log cannot be written, or another process still writes it.
+      UserError: the log cannot be written, or another process is still writing it.
     """
     path = pathlib.Path(path)
     try:
@@ -31,7 +31,7 @@ def close_log(path: str | os.PathLike, reason: str) -> pathlib.Path | None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.with_suffix(path.suffix + ".reserve").unlink(missing_ok=True)
             data = file.read()
-            # An unfinished last line is cut off.
+            # Cut off an unfinished last line.
             file.truncate(data.rfind(b"\n") + 1)
             whole = data[: data.rfind(b"\n") + 1].decode()
             if not _has(whole, "run_start"):
@@ -50,7 +50,7 @@ def close_log(path: str | os.PathLike, reason: str) -> pathlib.Path | None:
 
 
 def _has(text: str, key: str) -> bool:
-    """Whether there is a line of this key, of the form `"key": "run_start"` or `:::MLL 1.0 run_start: {`."""
+    """Whether the log has a line with this key, in the form `"key": "run_start"` or `:::MLL 1.0 run_start: {`."""
     return re.search(rf'"key": "{key}"|^:::MLL [\d.]+ {key}:', text, re.M) is not None
 
 

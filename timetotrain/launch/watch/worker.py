@@ -1,4 +1,4 @@
-"""Starts one process of a run and keeps what its launcher knows of it."""
+"""Starts one process of a run and records what its launcher knows about it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CHUNK = 65536
 
 
 class Lines:
-    """Reads a pipe line by line without waiting."""
+    """Reads a pipe line by line without blocking."""
 
     def __init__(self, number: int):
         self.number, self._rest, self.closed = number, b"", False
         os.set_blocking(number, False)
 
     def read(self) -> Iterator[bytes]:
-        """Yields the lines that have arrived, and an unfinished last one when the pipe has ended."""
+        """Yields the lines that have arrived; once the pipe has ended, also an unfinished last line."""
         while not self.closed:
             try:
                 data = os.read(self.number, CHUNK)
@@ -47,13 +47,13 @@ class Lines:
 
 
 class Worker:
-    """A started process, in a session of its own, so that all it starts can be ended with it.
+    """A started process, in its own session, so that everything it starts can be ended with it.
 
     Attributes:
       told: facts that the process has sent, by name ("step", "log", "error", "lost", "signal", "result").
-      heard: when it last sent anything, in monotonic seconds; None before the first time.
+      heard: when it last sent anything, in monotonic seconds; None if it never has.
       asked_at: when the launcher first asked it to end.
-      lost: it failed, and the run goes on without it.
+      lost: it failed, and the run continues without it.
       code: the exit status, or minus the number of the signal that killed it; None while it runs.
     """
 
@@ -101,7 +101,7 @@ class Worker:
                 facts = json.loads(line)
                 now = self.heard = time.monotonic()
                 for name, value in facts.items():
-                    if name in ("error", "signal"):  # The first one is the cause.
+                    if name in ("error", "signal"):  # Keep the first one: it is the cause.
                         self.told.setdefault(name, value)
                     else:
                         self.told[name] = value
@@ -119,17 +119,17 @@ class Worker:
         return True
 
     def state(self) -> str:
-        """Returns the kernel's letter for the process that beats: R, S, D, T (stopped by a signal), Z; "" when gone."""
+        """Returns the kernel's state letter for the process that sends heartbeats (see procfs.state); "" if gone."""
         return procfs.state(self.told.get("pid", self.process.pid))
 
     def ask(self, number: int) -> None:
-        """Sends a signal to the process that beats, not to the shell around it, nor to its own workers."""
+        """Signals the process that sends heartbeats, not the shell around it or its own workers."""
         self.asked_at = self.asked_at or time.monotonic()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(self.told.get("pid", self.process.pid), number)
 
     def kill(self) -> int:
-        """Kills the process and all that it started. Returns how many there were."""
+        """Kills the process and everything it started; returns how many there were."""
         if self.running:
             self.asked_at = self.asked_at or time.monotonic()
         return kill_session(self.process.pid)
@@ -141,5 +141,5 @@ class Worker:
 
 
 def _is_signal(number: int) -> bool:
-    """Whether a signal has this number; none has 127, for an exit status of 255 (ssh, `sys.exit(-1)`)."""
+    """Whether a signal has this number; 127 (exit status 255 from ssh or `sys.exit(-1)`) is not one."""
     return number in {int(each) for each in signal.Signals}
