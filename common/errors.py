@@ -1,4 +1,4 @@
-"""Errors that command lines print as one line instead of a traceback, and spelling hints for them."""
+"""Errors that commands print as one line instead of a traceback, and spelling hints for their messages."""
 
 from __future__ import annotations
 

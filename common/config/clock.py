@@ -92,7 +92,7 @@ class Clock:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Exact: examples / batch, not rounded."""
+        """Exact steps per epoch: examples / batch, not rounded."""
         return self.num_examples / self.global_batch_size
 
     @property

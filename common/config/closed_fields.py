@@ -1,4 +1,4 @@
-"""Marks, in a configuration's field metadata, which fields a run of the closed division may change. TensorFlow-free."""
+"""Marks the fields that a closed-division run may change, in the fields' metadata. TensorFlow-free."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class Optimizer:
 
     @property
     def short_name(self) -> str:
-        """The name without its module, for the names of logged keys."""
+        """The rule's name without its module, for log keys."""
         return plugins.short(self.name)
 
 

@@ -129,10 +129,10 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def check_backend(config: Any) -> None:
-    """Checks that the backend can do what other fields ask for.
+    """Checks that the backend supports the other fields.
 
     Raises:
-      UserError: it cannot.
+      UserError: it does not.
     """
     if config.replicas == "single" and config.num_replicas != 1:
         raise UserError(

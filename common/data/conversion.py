@@ -30,7 +30,7 @@ def deaths_explained() -> Iterator[None]:
 def write_shards(write: Callable, tasks: Sequence[tuple], workers: int) -> list[Any]:
     """Calls `write(*task)` for each task in `workers` processes, shows progress, and returns the results in any order.
 
-    The first exception cancels all tasks and is raised.
+    The first exception cancels all tasks; the function then raises it.
 
     Raises:
       UserError: a worker process was killed.

@@ -29,7 +29,7 @@ def to_centres(corners: tf.Tensor) -> tf.Tensor:
 
 
 def area(boxes: tf.Tensor) -> tf.Tensor:
-    """Returns the area of corner boxes, [...]; 0 where a box is inverted."""
+    """Returns the area of corner boxes, [...]; 0 for an inverted box."""
     size = tf.maximum(boxes[..., 2:] - boxes[..., :2], 0)
     return size[..., 0] * size[..., 1]
 

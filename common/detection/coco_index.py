@@ -175,7 +175,7 @@ def _look(serialized: bytes, path: str, record: int) -> tuple[int, ...]:
 
 
 class Reader:
-    """Reads single records of an index, in TensorFlow's own operations."""
+    """Reads single records of an index with TensorFlow operations."""
 
     def __init__(self, index: Index, cache: bool):
         """With `cache`, records stay in memory after they are read."""

@@ -307,7 +307,7 @@ def _objects(
 def _object(
     item: Mapping[str, Any], image: Mapping[str, Any], numbers: Mapping[Any, int], masks: bool
 ) -> tuple[dict[str, Any], str]:
-    """Returns (the entry, "") or ({}, why it is left out)."""
+    """Returns (the entry, "") or ({}, the reason why it is left out)."""
     if item.get("category_id") not in numbers:
         return {}, f"category {item.get('category_id')!r} is unknown"
     shape = item.get("segmentation") or None

@@ -103,7 +103,7 @@ _FIELDS = {
 
 
 def by_image(content: Mapping[str, Any]) -> dict[int, list[Mapping[str, Any]]]:
-    """Returns the annotations of a COCO file by image id."""
+    """Groups a COCO file's annotations by image id."""
     found = defaultdict(list)
     for item in content["annotations"]:
         found[item["image_id"]].append(item)
@@ -141,7 +141,10 @@ def examples(
 
 
 def _fault(item: Mapping, image: Mapping, names: Mapping[int, str]) -> str | None:
-    """Returns why tf-models' converter leaves an annotation out, or None; an unknown category is an error there too."""
+    """Returns why tf-models' converter omits an annotation, or None.
+
+    An unknown category raises UserError; it is an error in that converter too.
+    """
     if item["category_id"] not in names:
         raise UserError(
             f"{_name(item)}: category {item['category_id']} is unknown; download the annotations again"

@@ -5,9 +5,9 @@
     python -m common.detection.convert DATA_DIR --train photos --train-annotations train.json \\
         --val photos --val-annotations val.json --train-shards 4 --val-shards 2
 
-It reads zip files in place, without unpacking them. It copies the annotation files beside the records as
-instances_train2017.json and instances_val2017.json. A shard gets its final name when it is complete; after an
-interruption, the same command keeps the finished shards.
+Zip files are read in place, never unpacked. The annotation files are copied beside the records as
+instances_train2017.json and instances_val2017.json. A shard gets its name when it is complete; after an interruption,
+the same command keeps the finished ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counts a StableHLO program's FLOPs and bytes from its text, as XLA's cost analysis does for an unfused program."""
+"""Counts a StableHLO program's FLOPs and bytes from its text, like XLA's cost analysis of an unfused program."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Network:
       kind: see `common.train.serving.Serving`.
       call: takes an array for the first input; returns {name: array}.
       labels: names of its classes.
-      codec: encodes and decodes text for a translation network, else None.
+      codec: encodes and decodes text for a text network, else None.
       path: path of the model, for errors.
       seconds: (duration, examples) of every call so far except the first of each shape.
     """

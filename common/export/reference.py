@@ -34,7 +34,7 @@ class Reference(Protocol):
     computed_by: str
 
     def reset(self) -> None:
-        """Sets all variables to the start of the exported run."""
+        """Resets all variables to their values at the start of the exported run."""
 
     def train(self, batch: Batch) -> float:
         """Takes a step; returns its loss, summed over the replicas."""
@@ -175,7 +175,7 @@ def describe(
 
 
 def _change(after: np.ndarray, about: Argument) -> dict[str, Any]:
-    """Returns digests of a variable after a step, and of its change."""
+    """Returns digests of a variable's value after a step and of its change."""
     after, key = after.astype(np.float64), rules.key_of(about.name)
     return {"after": rules.digest(after, key), "change": rules.digest(after - about.value, key)}
 

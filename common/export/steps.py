@@ -119,7 +119,7 @@ class Steps:
             self.reset()
 
     def reset(self) -> None:
-        """Sets all variables to the start of the exported run."""
+        """Resets all variables to their values at the start of the exported run."""
         for name, variable in self.variables.items():
             variable.assign(self.state[name].value)
 

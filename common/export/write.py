@@ -139,7 +139,7 @@ def _write(
 
 
 def _place(folder: str) -> pathlib.Path:
-    """Returns the path of the export: a new or empty folder."""
+    """Checks that the export folder is new or empty; returns its path."""
     with _writing(folder):
         path = pathlib.Path(folder).resolve()  # A link's target folder can be replaced; the link cannot.
         if path.is_dir() and any(path.iterdir()):

@@ -156,7 +156,7 @@ def with_decay(config: Optimizer, weight: tf.Tensor, raw: tf.Tensor, segments: S
 
 
 def rows_with_gradient(gradient: tf.Tensor) -> tf.Tensor:
-    """Returns booleans [rows, 1, ...]: whether any element of the row is not zero."""
+    """Returns booleans [rows, 1, ...]: whether the row has a nonzero element."""
     return tf.reduce_any(gradient != 0, axis=list(range(1, gradient.shape.rank)), keepdims=True)
 
 

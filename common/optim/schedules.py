@@ -27,7 +27,7 @@ def constant(rate: float) -> Curve:
 
 
 def polynomial(peak: float, end: float, power: float, start: float, steps: float) -> Curve:
-    """end + (peak - end) * (1 - t)^power; t goes from 0 at `start` to 1 `steps` later, and stays there."""
+    """end + (peak - end) * (1 - t)^power; t rises from 0 at `start` to 1 at `start + steps`, then stays 1."""
     return lambda step: end + (peak - end) * (1 - _progress(step, start, steps)) ** power
 
 
@@ -47,7 +47,7 @@ def piecewise(peak: float, boundaries: Sequence[float], factor: float) -> Curve:
 
 
 def inverse_root(scale: float, width: int) -> Curve:
-    """scale * (width * step)^-1/2: section 5.3 of "Attention Is All You Need", after its warmup."""
+    """scale * (width * step)^-1/2: section 5.3 of "Attention Is All You Need", after the warmup."""
     return lambda step: scale * tf.math.rsqrt(width * tf.maximum(step, 1))
 
 

@@ -50,7 +50,7 @@ class Hypotheses(NamedTuple):
 
 
 def length_penalty(length: tf.Tensor | float, alpha: float, dtype: tf.DType) -> tf.Tensor:
-    """Returns ((5 + length) / 6)^alpha; the length counts EOS."""
+    """Returns ((5 + length) / 6)^alpha; the length includes EOS."""
     return ((5 + tf.cast(length, dtype)) / 6) ** alpha
 
 
@@ -114,7 +114,7 @@ class _Beams(NamedTuple):
     state: Any  # The decoder's, [b * k, ...].
     coverage: tf.Tensor  # [b, k, source], the attention received; source = 0 without the penalty.
     finished: tf.Tensor  # int32 [b, k, n]
-    scores: tf.Tensor  # [b, k] of the finished; -inf where there is none yet.
+    scores: tf.Tensor  # [b, k], scores of the finished; -inf for none yet.
 
 
 @dataclasses.dataclass(frozen=True)
