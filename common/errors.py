@@ -1,4 +1,4 @@
-"""Errors that command lines print as one line instead of a traceback, and spelling hints for them."""
+"""Errors that commands print as one line instead of a traceback, and spelling hints for their messages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 class UserError(Exception):
     """Bad input or a bad environment: the message names the cause and the fix, in one line.
 
-    Command lines print the message to standard error and exit with `exit_code`. Control characters, which a file's
-    name or content can bring to a terminal, become escapes.
+    Command lines print the message to standard error and exit with `exit_code`. The message escapes control
+    characters, because a file's name or content can carry them to a terminal.
     """
 
     def __init__(self, message: str, exit_code: int = 2):
@@ -19,25 +19,25 @@ class UserError(Exception):
 
 
 class PeerLostError(UserError):
-    """Another process of the run ended or no longer answers; that process's message says why."""
+    """Another process of the run ended or stopped answering; that process's own message says why."""
 
     def __init__(self) -> None:
-        # 75 is EX_TEMPFAIL of sysexits.h: nothing is wrong here, try again.
+        # 75 is EX_TEMPFAIL in sysexits.h: nothing is wrong here, try again.
         super().__init__(
             "another process of this run ended or no longer answers; its own message says why", 75
         )
 
 
 def printable(text: str) -> str:
-    """Returns the text with escapes in the place of characters that a terminal would not show but obey."""
+    """Escapes the characters that a terminal would obey instead of show."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 @contextlib.contextmanager
 def one_line(what: str, fix: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turns whatever a stranger's file makes a library raise into a UserError of one line, but for `passing`.
+    """Turns any exception that an untrusted file causes into a one-line UserError; `passing` exceptions go through.
 
-    Where a file describes a network, any layer can raise anything about it: no list of exceptions is complete.
+    It catches everything because a file that describes a network can make any layer raise anything.
     """
     try:
         yield
@@ -51,7 +51,7 @@ def one_line(what: str, fix: str, passing: tuple[type[Exception], ...] = ()) -> 
 
 
 def near(name: str, known: Sequence[str]) -> str:
-    """Returns " (did you mean x, y?)" with the entries of `known` that resemble `name`, or "" without any."""
+    """Returns " (did you mean x, y?)" with the entries of `known` that resemble `name`, or "" if none does."""
     import difflib  # Imported late: commands that must start fast import this module.
 
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)

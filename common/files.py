@@ -1,6 +1,6 @@
 """Writes files and folders atomically: complete or unchanged, even on a full disk or after a kill. TensorFlow-free.
 
-It also checks what files of strangers say: names, paths, JSON (docs/security.md).
+It also checks the names, paths and JSON that untrusted files contain (docs/security.md).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 FIX = "free some space there"
 _BLOCK = 1 << 20  # Bytes read at a time.
-# Root of the checkout or of the installed package, and whether it is an installed package.
+# Root of the checkout or installed package, and whether it is an installed package.
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 INSTALLED = __name__ != "common.files"
-# Names that Windows gives to devices, whatever their suffix.
+# Names that Windows reserves for devices, with any suffix.
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
-_NAME_BYTES = 255  # The longest name that common file systems take.
-# What numpy and zipfile raise for an .npz file that is cut, altered or of another kind, when it is opened or an array
-# is read. NotImplementedError and RuntimeError come from altered flags of the archive.
+_NAME_BYTES = 255  # Longest file name that common file systems accept.
+# Exceptions that numpy and zipfile raise when they open or read an .npz file that is truncated, altered or of another
+# kind. Altered archive flags cause NotImplementedError and RuntimeError.
 NPZ_DAMAGE = (
     *(OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error),
     *(NotImplementedError, RuntimeError),
@@ -43,9 +43,9 @@ NPZ_DAMAGE = (
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether a name is safe as the name of a file in a folder of ours, on any system.
+    """Whether a name is safe for a file in one of our folders, on any operating system.
 
-    It is no path (no separator, drive, "." or ".."), no hidden file, no device, and it is printable.
+    A safe name is printable. It is not a path (no separator, drive, "." or ".."), a hidden file or a device.
     """
     return (
         isinstance(name, str)
@@ -59,17 +59,17 @@ def is_plain_name(name: object) -> bool:
 
 
 def stays_inside(path: str | os.PathLike) -> bool:
-    """Whether a path stays in the folder that it counts from; links on the disk are not looked at."""
+    """Whether a relative path stays inside its base folder; does not resolve links on the disk."""
     text = os.fspath(path)
     parts = re.split(r"[/\\]", text)
     return "\0" not in text and not os.path.isabs(text) and os.path.pardir not in parts
 
 
 def parsed(text: str | bytes) -> Any:
-    """Returns the values of a JSON text.
+    """Parses JSON text.
 
     Raises:
-      ValueError: it is no JSON, or its brackets are nested too deeply.
+      ValueError: it is not JSON, or its brackets are nested too deeply.
     """
     try:
         return json.loads(text)
@@ -82,11 +82,11 @@ def read_plain(path: pathlib.Path, most: int) -> bytes:
 
     Raises:
       OSError: it cannot be read.
-      ValueError: it is a link, a folder, a pipe or a device, or longer.
+      ValueError: it is a link, a folder, a pipe or a device, or it is longer than `most`.
     """
     if path.is_symlink():
         raise ValueError(f"{path.name} is a link; put the file itself there")
-    # Not blocking: a pipe opens at once.
+    # O_NONBLOCK, so that opening a pipe does not wait for a writer.
     number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         if not stat.S_ISREG(os.fstat(number).st_mode):
@@ -102,15 +102,15 @@ def read_plain(path: pathlib.Path, most: int) -> bytes:
 
 @contextlib.contextmanager
 def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Yields a temporary path; what is made there gets the name `path` if the `with` block ends without an exception.
+    """Yields a temporary path, and renames it to `path` if the `with` block ends without an exception.
 
-    The temporary path is `path`'s own name in an empty folder `.NAME.<random>.partial` beside it, which is removed at
-    the end, so processes that write the same file do not interfere. Permissions follow the umask. If `path` is a
-    symbolic link, the link stays and its target is replaced. A device or a pipe is written directly.
+    The temporary path has `path`'s name, in a new folder `.NAME.<random>.partial` beside it. The function removes that
+    folder at the end. So processes that write the same file do not interfere. Permissions follow the umask. If `path`
+    is a symbolic link, the link stays and its target is replaced. A device or a pipe is written directly.
 
     Args:
-      path: the file or folder to write; its parent exists. An existing folder is replaced only by a folder, and only
-        when it is empty.
+      path: the file or folder to write; its parent exists. Only a folder replaces an existing folder, and only an empty
+        one.
 
     Raises:
       OSError: the parent cannot be written, or the disk is full. `path` is unchanged, as after any other exception.
@@ -131,7 +131,7 @@ def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path) -> Iterator[None]:
-    """Lets in one process at a time: for a file of `folder` that several processes read, add to and write.
+    """Holds a lock on `folder`, so that only one process at a time updates a file in it.
 
     Raises:
       OSError: there is no such folder.
@@ -145,13 +145,13 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def check_there(path: str | os.PathLike, fix: str) -> None:
-    """Raises UserError, which ends with `fix`, where there is no such file; does not open it."""
+    """Raises UserError, with `fix` at its end, if the file does not exist; does not open it."""
     if not os.path.isfile(path):
         raise UserError(f"cannot read {path}: no such file; {fix}")
 
 
 def sha256(*paths: str | os.PathLike) -> str:
-    """Returns the SHA-256 of files' contents, one after the other, in hexadecimal.
+    """Returns the SHA-256 of the concatenated contents of files, in hexadecimal.
 
     Raises:
       OSError: a file cannot be read.
@@ -170,7 +170,7 @@ def left_behind(folder: pathlib.Path, pattern: str) -> list[pathlib.Path]:
 
 
 def write_atomically(path: pathlib.Path, data: bytes, fix: str = FIX) -> None:
-    """Writes a file that is complete or, after an error or a kill, absent or unchanged.
+    """Writes a file atomically: after an error or a kill, it is absent or unchanged.
 
     Args:
       path: the file; its folder is created.
@@ -178,7 +178,7 @@ def write_atomically(path: pathlib.Path, data: bytes, fix: str = FIX) -> None:
       fix: what the error message tells the user to do.
 
     Raises:
-      UserError: the folder is not writable, or the disk is full. The functions below raise it too.
+      UserError: the folder is not writable, or the disk is full. The functions below raise this too.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,7 +206,7 @@ def write_text(path: pathlib.Path, text: str) -> None:
 
 
 def write_rows(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes `rows` to results.csv and table.md in `folder`; all rows have the fields of the first one."""
+    """Writes `rows` to results.csv and table.md in `folder`; all rows have the same fields."""
     write_csv(folder / "results.csv", list(rows[0]), [list(row.values()) for row in rows])
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
     lines += ["| " + " | ".join(str(v) for v in row.values()) + " |" for row in rows]
@@ -214,7 +214,7 @@ def write_rows(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_picture(path: pathlib.Path, figure: Figure, fix: str = FIX, **options: Any) -> None:
-    """Writes `figure` as a PNG and closes it; `options` are those of `Figure.savefig`."""
+    """Writes `figure` as a PNG and closes it; `options` go to `Figure.savefig`."""
     from matplotlib import pyplot
 
     image = io.BytesIO()

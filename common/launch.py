@@ -1,4 +1,4 @@
-"""Keeps `python -m common.launch` as a name of `python -m timetotrain.launch`; the launcher is timetotrain/launch/."""
+"""Keeps `python -m common.launch` as an alias of `python -m timetotrain.launch`; the code is in timetotrain/launch/."""
 
 import sys
 

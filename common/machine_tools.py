@@ -1,4 +1,4 @@
-"""Asks a machine's own programs: lscpu, nvidia-smi. TensorFlow-free."""
+"""Runs the machine's own query programs: lscpu, nvidia-smi. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 
 
 def output(*command: str, seconds: float = 10) -> str:
-    """Returns what a command prints in the C locale; '' where it is not installed, fails or takes longer."""
+    """Returns a command's output in the C locale; '' if it is not installed, fails or takes longer than `seconds`."""
     if not shutil.which(command[0]):
         return ""
     try:
@@ -27,15 +27,15 @@ def output(*command: str, seconds: float = 10) -> str:
 
 
 def nvidia_smi(*fields: str, seconds: float = 10) -> list[list[str]]:
-    """Returns the values of nvidia-smi's `fields` ("memory.total") for each GPU, without units, in PCI order.
+    """Returns nvidia-smi's `fields` (such as "memory.total") for each GPU, without units, in PCI order.
 
-    Empty where nvidia-smi is not installed, fails or sees no GPU. A value that the driver does not know is "[N/A]".
+    The list is empty if nvidia-smi is not installed, fails or sees no GPU. A value unknown to the driver is "[N/A]".
     """
     query = f"--query-gpu={','.join(fields)}"
     return rows(output("nvidia-smi", query, "--format=csv,noheader,nounits", seconds=seconds), len(fields))
 
 
 def rows(text: str, columns: int) -> list[list[str]]:
-    """The cells of each line of comma-separated text that has so many columns."""
+    """Splits comma-separated text into cells; keeps the lines with exactly `columns` cells and a first one."""
     lines = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     return [cells for cells in lines if len(cells) == columns and all(cells[:1])]

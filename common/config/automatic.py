@@ -1,9 +1,9 @@
 """Makes the preset `here`: this machine's devices, a batch that fits, a schedule for the size of the data.
 
-`--system=here` starts from the benchmark's nearest small preset, that for real data of one's own or that for the
-generated data, and replaces what depends on the machine and on the data; docs/here.md states the rules. A field that
-the command line gives stays as given, and the others follow it. Such a run has no target unless one is given, and is
-logged as a smoke run: it is no MLPerf result. TensorFlow-free.
+`--system=here` starts from one of the benchmark's small presets: one for the user's own data or one for the generated
+data. It replaces the fields that depend on the machine and on the data; docs/here.md states the rules. Fields given on
+the command line stay, and the others follow them. Such a run has no target unless the user gives one. It is logged as
+a smoke run: it is not an MLPerf result. TensorFlow-free.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from common.config.schema import RunConfig
 from common.errors import UserError
 
 NAME, TINY = "here", "cpu-tiny"
-# The generated data's note, which common/data/tiny_data.py writes.
+# The note beside generated data; common/data/tiny_data.py writes it.
 TINY_NOTE = "tiny.json"
-# Parts of a memory that a batch may fill: the host also holds the input's buffers, the framework and other programs.
+# Share of memory that a batch may fill. The host also holds input buffers, the framework and other programs.
 HOST_PART, GPU_PART = 0.5, 0.8
-# jax's client takes no more of a GPU (XLA_PYTHON_CLIENT_MEM_FRACTION's default, docs.jax.dev, "GPU memory allocation").
+# Share of a GPU's memory that jax's client takes: the default of XLA_PYTHON_CLIENT_MEM_FRACTION (docs.jax.dev, "GPU
+# memory allocation").
 JAX_PART = 0.75
 RESERVE_BYTES = 1 << 30  # TensorFlow, the weights of a small preset and their slots.
-# At least so many steps in a run, though not with fewer examples in a batch, of which batch norm takes its moments.
+# A run has at least LEAST_STEPS steps if the batch can shrink that far. A batch keeps at least LEAST_BATCH examples,
+# because batch norm computes its moments from them.
 LEAST_STEPS, LEAST_BATCH = 500, 4
 EVALUATIONS = 10
 WARMUP_PART = 0.2
@@ -39,15 +41,16 @@ WARMUP_PART = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What a benchmark's presets.py says for `here`.
+    """A benchmark's rule for `here`, from its presets.py.
 
     Attributes:
-      own: the preset nearest to real data of one's own.
-      example_bytes: memory that an example of the batch takes in a training step, in bytes, as a function of the
-        configuration; measured by lab/bench/batch_memory.py and scaled by the sizes of the configuration.
-      gpu_batch: the most examples that a GPU gets.
-      tiny: the preset of the generated data.
-      choices: further fields as a function of (configuration, machine, bytes of the data folder): {path: (value, why)}.
+      own: the preset for the user's own data.
+      example_bytes: function of the configuration; returns the bytes of memory that one example takes in a training
+        step. lab/bench/batch_memory.py measured them; the configuration's sizes scale them.
+      gpu_batch: maximum number of examples per GPU.
+      tiny: the preset for the generated data.
+      choices: function of (configuration, machine, bytes of the data folder); returns further fields
+        {path: (value, why)}.
     """
 
     own: str
@@ -59,7 +62,7 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A field that was chosen for this machine or data, and why; the first one is the preset to start from."""
+    """A field chosen for this machine or data, and why; the first choice of a run is its starting preset."""
 
     field: str
     value: Any
@@ -71,9 +74,9 @@ class Choice:
 
 
 def fitting(data_dir: str | None) -> str | None:
-    """Returns the preset that a folder of data asks for, where nobody names one; None where it asks for none.
+    """Returns the preset that suits a data folder when the user names none; None if none does.
 
-    Data of one's own, which `timetotrain data` has described, ask for `here`, generated ones for `cpu-tiny`.
+    Data that `timetotrain data` described get `here`; generated data get `cpu-tiny`.
     """
     if not data_dir or "://" in data_dir:
         return None
@@ -83,7 +86,7 @@ def fitting(data_dir: str | None) -> str | None:
 
 
 def taken(system: str, data_dir: str) -> str:
-    """Returns the line that says that `fitting` has taken a preset."""
+    """Returns the line that announces the preset chosen by `fitting`."""
     kind = "your own" if system == NAME else "generated"
     return f"system   {system}, since the data in {data_dir} are {kind}; --system=NAME takes another preset"
 
@@ -95,10 +98,10 @@ def configure(
     seed: int | None,
     data_dir: str | None,
 ) -> tuple[RunConfig, list[Choice]]:
-    """As common.config.overrides.configure, of `here`: returns the validated configuration and what was chosen.
+    """Like common.config.overrides.configure, but for `here`: returns the validated configuration and the choices.
 
     Raises:
-      UserError: the data are another benchmark's, or an override is wrong or contradicts them.
+      UserError: the data belong to another benchmark, or an override is wrong or contradicts the data.
     """
     if replicas:
         overrides = [("replicas", replicas), *overrides]
@@ -107,7 +110,7 @@ def configure(
         data_description.check_fields(module.PRESETS[module.HERE.own], description)
     data = None if description is None else {**description.defaults, **description.fields}
     config, chosen = choose(module, overrides, data, data_dir)
-    if description is not None:  # Refuses an override that contradicts the data.
+    if description is not None:  # Rejects an override that contradicts the data.
         config = data_description.apply(config, description, overrides)
     if seed is not None:
         config = dataclasses.replace(config, seed=seed)
@@ -122,13 +125,13 @@ def choose(
     data_dir: str | None = None,
     machine: Machine | None = None,
 ) -> tuple[RunConfig, list[Choice]]:
-    """Returns the configuration `here` and what was chosen.
+    """Returns the configuration `here` and the choices.
 
     Args:
       module: the benchmark's presets.py, with PRESETS and HERE.
-      overrides: [(path, value)] of the command line; these fields are not chosen.
-      data: {path: value} of the fields that the data fix, from their description; None where there is none.
-      data_dir: the folder with the data; None: the generated data, or none is needed.
+      overrides: [(path, value)] from the command line; these fields stay as given.
+      data: {path: value} of the fields that the data fix, from their description; None without a description.
+      data_dir: the data folder; None for generated data or a benchmark that needs no folder.
       machine: this machine by default.
 
     Raises:
@@ -160,14 +163,14 @@ def choose(
 
 
 class _Chosen:
-    """A configuration in the making; fields in `given` stay as they are."""
+    """A configuration under construction; fields in `given` stay as they are."""
 
     def __init__(self, config: RunConfig, given: set[str]):
         self.config, self.given = config, given
         self.list: list[Choice] = []
 
     def take(self, path: str, value: Any, why: str) -> None:
-        """Sets a field unless the command line has given it."""
+        """Sets a field unless the command line gives it."""
         if path in self.given or operator.attrgetter(path)(self.config) == value:
             return
         self.config = with_field(self.config, path, value)
@@ -199,7 +202,7 @@ def _devices(chosen: _Chosen, machine: Machine) -> None:
 
 
 def _batch(chosen: _Chosen, rule: Rule, machine: Machine, base: RunConfig, seen: float) -> None:
-    """Chooses the batches and, by LEGW, the rate and warmup of the training batch; `seen`: examples of all epochs."""
+    """Chooses the batch sizes, then the learning rate and warmup by LEGW; `seen`: examples over all epochs."""
     config = chosen.config
     groups, cost = config.num_groups, rule.example_bytes(config)
     part = JAX_PART if config.replicas == "pjrt" else GPU_PART
@@ -232,7 +235,7 @@ def _batch(chosen: _Chosen, rule: Rule, machine: Machine, base: RunConfig, seen:
 
 
 def _refused(config: RunConfig) -> bool:
-    """Whether the benchmark refuses the configuration, with as large an evaluation batch."""
+    """Whether the benchmark rejects the configuration when the evaluation batch is as large as the training batch."""
     try:
         dataclasses.replace(config, eval_batch_size=config.global_batch_size).validate()
     except UserError:
@@ -241,7 +244,7 @@ def _refused(config: RunConfig) -> bool:
 
 
 def _rate(chosen: _Chosen, base: RunConfig) -> None:
-    """Scales the rate and the lengths by LEGW to the batch."""
+    """Scales the learning rate and the lengths to the batch by LEGW."""
     ratio = chosen.config.global_batch_size / base.global_batch_size
     if ratio == 1:
         return
@@ -256,7 +259,7 @@ def _rate(chosen: _Chosen, base: RunConfig) -> None:
 
 
 def _epochs(chosen: _Chosen, base: RunConfig) -> float:
-    """Chooses the epochs; returns what the rule says, given or not."""
+    """Chooses the number of epochs; returns the rule's number even if the command line gives another."""
     size, before = _examples(chosen.config), _examples(base)
     if size == before:
         return base.train_epochs
@@ -267,7 +270,7 @@ def _epochs(chosen: _Chosen, base: RunConfig) -> float:
 
 
 def _schedule(chosen: _Chosen, base: RunConfig) -> None:
-    """Stretches the schedule to the epochs and steps of the run."""
+    """Stretches the schedule to the run's epochs and steps."""
     epochs, schedule = chosen.config.train_epochs, chosen.config.schedule
     stretch = epochs / base.train_epochs
     steps = stretch * _examples(chosen.config) / _examples(base)
@@ -277,7 +280,7 @@ def _schedule(chosen: _Chosen, base: RunConfig) -> None:
         chosen.take("eval_epochs", (), "some ten evaluations")
     why = "stretched with the run"
     part = max(WARMUP_PART, base.schedule.warmup_epochs / base.train_epochs)
-    # A short run needs the preset's steps of warmup too: SSD's loss stays high with a quarter of them.
+    # Even a short run needs as many warmup steps as the preset: with a quarter of them, SSD's loss stays high.
     least = schedule.warmup_epochs * _examples(base) / _examples(chosen.config)
     warmup = min(max(schedule.warmup_epochs * stretch, least), part * epochs)
     steps_of = f"not fewer steps than {base.system}, at most {part:.2g} of the run"
@@ -290,17 +293,17 @@ def _schedule(chosen: _Chosen, base: RunConfig) -> None:
 
 
 def _examples(config: RunConfig) -> int:
-    """Returns the examples of an epoch, in the unit of the batch and for the smallest batch."""
+    """Returns the examples per epoch, in the unit of the batch and for the smallest batch."""
     return max(1, dataclasses.replace(config, global_batch_size=config.num_groups).examples_per_epoch)
 
 
 def power_of_two(value: float) -> int:
-    """Returns the largest power of two of at most `value`, at least 1."""
+    """Returns the largest power of two that is at most `value`, but at least 1."""
     return 1 << max(0, int(value).bit_length() - 1)
 
 
 def with_field(config: Any, path: str, value: Any) -> Any:
-    """Returns `config` with the field at `path` replaced; lists become tuples, as from JSON."""
+    """Returns `config` with the field at `path` replaced; lists (from JSON) become tuples."""
     head, _, rest = path.partition(".")
     value = tuple(value) if isinstance(value, list) else value
     value = with_field(getattr(config, head), rest, value) if rest else value
@@ -308,7 +311,7 @@ def with_field(config: Any, path: str, value: Any) -> Any:
 
 
 def _bytes(folder: pathlib.Path | None) -> int:
-    """Returns the size of the files in a folder; 0 where there is none."""
+    """Returns the total size of the files in a folder; 0 if there is no folder."""
     if folder is None or not folder.is_dir():
         return 0
     return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())

@@ -1,4 +1,4 @@
-"""Takes the backend pjrt where nobody names one and jax sees a GPU. TensorFlow-free."""
+"""Selects the backend pjrt if the user names none and jax sees a GPU. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from common.config.hardware import jax_gpus
 from common.config.schema import RunConfig
 
-# A run says it in its first line.
+# A run prints this as its first line.
 TAKEN = "replicas pjrt, since jax sees a GPU; --replicas=single takes TensorFlow's devices"
 
 
@@ -21,10 +21,10 @@ def chosen(
     """Returns the configuration with the backend that suits this machine.
 
     Args:
-      config: of a preset and the overrides. A preset of another machine keeps its backend, as does one that compiles
-        nothing.
-      replicas, overrides: the backend and the fields that the command line gives; these stay.
-      gpus: returns how many GPUs jax sees; not asked where the backend stays.
+      config: preset with overrides applied. A preset for another machine keeps its backend; so does one with
+        compile=off.
+      replicas, overrides: the backend and fields given on the command line; these stay.
+      gpus: returns the number of GPUs that jax sees; called only if the backend may change.
     """
     fits = (config.hardware, config.replicas) == ("local", "single") and config.compile != "off"
     return (
@@ -35,5 +35,5 @@ def chosen(
 
 
 def given(replicas: str | None, overrides: Sequence[tuple[str, str]]) -> bool:
-    """Whether a command line names a backend: by --replicas, or among the overrides [(path, value)]."""
+    """Whether the command line names a backend, by --replicas or among the overrides [(path, value)]."""
     return replicas is not None or "replicas" in {path for path, _ in overrides}

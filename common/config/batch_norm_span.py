@@ -16,16 +16,16 @@ class BatchNormSpan:
 
     @property
     def bn_span(self) -> int:
-        """Images that share batch-norm statistics, unless these are frozen; logged as model_bn_span."""
+        """Number of images that share batch-norm statistics, unless these are frozen; logged as model_bn_span."""
         return self.batch_norm_span or self.micro_batch_size
 
     def single_replica_changes(self) -> dict[str, Any]:
-        """Adds to RunConfig's a reset of spans larger than a replica's batch, which would wait for other replicas."""
+        """Also resets a span larger than a replica's batch: it would wait for other replicas."""
         changes = super().single_replica_changes()
         return changes | {"batch_norm_span": 0} if self.batch_norm_span > self.micro_batch_size else changes
 
     def validate_span(self) -> None:
-        """Raises UserError unless the span divides a replica's batch or is k batches, where k divides the groups."""
+        """Raises UserError unless the span divides a replica's batch or is k such batches and k divides the groups."""
         span, batch = self.bn_span, self.micro_batch_size
         if span > batch:
             fits = span % batch == 0 and self.num_groups % (span // batch) == 0
@@ -42,7 +42,7 @@ def check_tiles(num_replicas: int, size: int, tile_rows: int = 1, grid_columns: 
     """Checks the arguments of `common.distributed.replicas.base.replica_groups`.
 
     Raises:
-      UserError: the sizes do not divide.
+      UserError: the sizes do not divide evenly.
     """
     if not grid_columns:
         if tile_rows != 1:

@@ -12,7 +12,7 @@ from common.files import ROOT
 
 # Prefix of every module's name: "" in a checkout, "timetotrain." in the wheel.
 PREFIX = __name__.removesuffix("common.config.benchmarks")
-# The folders that hold a benchmark, in alphabetical order.
+# The benchmark folders, in alphabetical order.
 NAMES = tuple(sorted(path.parent.name for path in ROOT.glob("*/task.py")))
 
 
@@ -24,7 +24,7 @@ def command(name: str) -> str:
 def module(benchmark: str, part: str) -> ModuleType:
     """Imports and returns a module of a benchmark; `part` is "config", "presets" or "task".
 
-    Nothing is imported for a name that is not in NAMES.
+    It imports nothing for a name that is not in NAMES.
 
     Raises:
       ModuleNotFoundError: no such benchmark or part.

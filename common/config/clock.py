@@ -1,6 +1,6 @@
 """Converts between examples, steps, epochs and blocks; the only module that rounds them. TensorFlow-free.
 
-A *block* is the training between two evaluations together with the evaluation that ends it.
+A *block* is the training between two evaluations plus the evaluation that ends it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from common.errors import UserError
 class Block:
     """Training steps [first_step, first_step + num_steps) and the evaluation after them.
 
-    Epochs are counted from 1, as the logs do: the block trains in epochs first_epoch .. last_epoch.
+    Epochs count from 1, as in the logs: the block trains epochs first_epoch .. last_epoch.
     """
 
     index: int
@@ -42,7 +42,7 @@ class Clock:
     """Lengths of a run in steps and epochs, derived from its configuration.
 
     Attributes:
-      first_evaluations: (steps, epochs) trained before each evaluation until they come at even distances.
+      first_evaluations: (steps, epochs) trained before each of the first evaluations; later ones are evenly spaced.
     """
 
     num_examples: int
@@ -63,7 +63,7 @@ class Clock:
           config: a RunConfig.
 
         Raises:
-          UserError: no training or evaluation examples, or a run of less than one step.
+          UserError: no training or evaluation examples, or a run shorter than one step.
         """
         if config.num_train_examples < 1 or config.num_eval_examples < 1:
             raise UserError(
@@ -92,7 +92,7 @@ class Clock:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Exact: examples / batch, not rounded."""
+        """Exact steps per epoch: examples / batch, not rounded."""
         return self.num_examples / self.global_batch_size
 
     @property
@@ -103,7 +103,7 @@ class Clock:
 
     @property
     def eval_steps(self) -> int:
-        """Batches of an evaluation; the last one is padded."""
+        """Number of batches per evaluation; the last one is padded."""
         return -(-self.num_eval_examples // self.eval_batch_size)
 
     def epoch_number(self, step: int) -> int:
@@ -111,21 +111,22 @@ class Clock:
         return round(fractions.Fraction(step * self.global_batch_size, self.num_examples))
 
     def blocks(self, start_step: int = 0, evaluated: bool = True) -> Iterator[Block]:
-        """Yields the blocks left of a run that has done `start_step` steps; the first one may be the rest of a block.
+        """Yields the remaining blocks of a run after `start_step` steps; the first one may be a partial block.
 
-        `evaluated` says whether the evaluation after those steps has been done. If it has not, and the steps end a
-        block, that block comes first, with no steps left.
+        `evaluated` says whether the evaluation after those steps is done. If it is not, and those steps end a block,
+        that block comes first, with 0 steps.
         """
         first, index, previous_epoch = 0, 0, 0
         for planned, epochs in self._evaluations():
             if first >= self.train_steps:
                 return
             end = min(planned, self.train_steps)
-            if end <= first:  # `eval_epochs` lists epochs of less than a step.
+            if end <= first:  # `eval_epochs` lists epochs less than a step apart.
                 continue
-            # A whole block counts its configured epochs, however its steps are rounded (79 of 65,536 images are 4.04).
+            # A whole block counts as its configured epochs, although its steps are rounded (79 steps of 65,536 images
+            # are 4.04 epochs).
             last_epoch = round(epochs) if end == planned else self.epoch_number(end)
-            # Every block counts at least one epoch, even if shorter than half of one: logged epochs must increase.
+            # Logged epochs must increase, so every block counts at least one epoch, even if it is shorter than half.
             last_epoch = max(last_epoch, previous_epoch + 1)
             if end > start_step or (end == start_step and not evaluated):
                 begin = max(first, start_step)
@@ -133,7 +134,7 @@ class Clock:
             first, index, previous_epoch = end, index + 1, last_epoch
 
     def _evaluations(self) -> Iterator[tuple[int, float]]:
-        """Yields (steps, epochs) trained before each evaluation, without end."""
+        """Yields (steps, epochs) trained before each evaluation, endlessly."""
         yield from self.first_evaluations
         steps, epochs = self.first_evaluations[-1]
         for number in itertools.count(1):
@@ -143,7 +144,7 @@ class Clock:
 def _first_evaluations(
     config: Any, steps: Callable[[float], int], per_block: int
 ) -> tuple[tuple[int, float], ...]:
-    """Returns (steps, epochs) before each evaluation that `eval_epochs` lists, or before the first one."""
+    """Returns (steps, epochs) before each evaluation in `eval_epochs`; without these, before the first one."""
     if not config.eval_epochs:
         first = config.first_block_steps or steps(config.first_block_epochs) or per_block
         return ((first, config.first_block_epochs or config.epochs_per_block),)
@@ -155,7 +156,7 @@ def _first_evaluations(
 
 
 def exact(value: float) -> fractions.Fraction:
-    """Returns the simple fraction that a configuration's number stands for: 1/10 of 0.1, 16/3 of 5.333333333333333."""
+    """Returns the simple fraction that a configured number means: 1/10 for 0.1, 16/3 for 5.333333333333333."""
     return fractions.Fraction(value).limit_denominator(1 << 20)
 
 

@@ -1,4 +1,4 @@
-"""Marks, in a configuration's field metadata, which fields a run of the closed division may change. TensorFlow-free."""
+"""Marks the fields that a closed-division run may change, in the fields' metadata. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ from typing import Any
 def system_field(default: Any) -> Any:
     """Declares a field that describes the system, not the model: a closed run may change it.
 
-    Examples: the machine, how its work is divided and stored, another way to compute the same function, and when a run
-    evaluates and ends, which the log's blocks show.
+    Examples: the machine, how work is divided and stored, another way to compute the same function, and when a run
+    evaluates and ends (the log's blocks show that).
     """
     return dataclasses.field(default=default, metadata={"closed": "free"})
 
 
 def data_field(default: Any) -> Any:
-    """Declares a field that counts what cleaning and tokenizing leave of the rules' data: a closed run may change it.
+    """Declares a count of the examples that remain after cleaning and tokenizing: a closed run may change it.
 
-    The count differs between preparations of the data, and the run checks it.
+    The count depends on how the data were prepared, and the run checks it.
     """
     return system_field(default)
 
 
 def rule_field(default: Any) -> Any:
-    """Declares a field of the rules or the problem: no closed run changes it, even where the log shows it.
+    """Declares a field of the rules or the problem: a closed run may not change it, even if the log shows it.
 
-    A closed run may change a field without a mark if a line of the log's header shows it to the rules
-    (timetotrain/run/closed_division.py).
+    A closed run may change an unmarked field if the log's header shows it (timetotrain/run/closed_division.py).
     """
     return dataclasses.field(default=default, metadata={"closed": "fixed"})
 
 
 def later_field(default: Any, closed: str = "") -> Any:
-    """Declares a field that came after results were published: at its default it has no part in the digest.
+    """Declares a field added after results were published: the digest omits it at its default.
 
-    So the digests in published logs and in checkpoints stay those of the same settings (common/config/digest.py).
-    `closed`: "free" or "fixed", as the other functions here mark a field; "" marks nothing.
+    So published logs and checkpoints keep their digests (common/config/digest.py). `closed` is the mark that the other
+    functions here set: "free" or "fixed"; "" sets none.
     """
     marks = {"digest": "unless default"} | ({"closed": closed} if closed else {})
     return dataclasses.field(default=default, metadata=marks)
@@ -46,7 +45,7 @@ def later_field(default: Any, closed: str = "") -> Any:
 def closed_rule(config: type, path: str) -> str:
     """Returns "free", "fixed" or "" (no mark) for the field at `path` ("optimizer.momentum") of a configuration class.
 
-    A group's mark holds for its fields; a class's mark holds for a subclass that declares another default.
+    A group's mark applies to its fields. A base class's mark applies to a subclass that only changes the default.
     """
     head, _, rest = path.partition(".")
     for cls in config.__mro__:

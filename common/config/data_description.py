@@ -1,7 +1,7 @@
-"""Reads and writes DATA_DIR/description.json, what `timetotrain data` says of the records there. TensorFlow-free.
+"""Reads and writes DATA_DIR/description.json, in which `timetotrain data` describes the records. TensorFlow-free.
 
-A run takes from it what the data decide (number of classes, of examples, size of the vocabulary), so that nobody types
-it again, and refuses an override that contradicts it. A folder without a description is read as before.
+A run reads from it the settings that the data determine: numbers of classes and examples, vocabulary size. So users
+need not type them. The run rejects an override that contradicts them. The description is optional.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ C = TypeVar("C", bound=RunConfig)
 NAME = "description.json"
 FORMAT = 1
 BACKGROUND = "background"
-_COUNTS = ("num_train_examples", "num_eval_examples")  # The fields of every benchmark that data decide.
+_COUNTS = ("num_train_examples", "num_eval_examples")  # Fields that the data determine in every benchmark.
 
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a folder of records holds.
+    """Describes a folder of records.
 
     Attributes:
       benchmark: the benchmark that reads the records.
-      labels: names of the network's outputs, in their order; the first one of a detector is BACKGROUND. Empty for text.
-      fields: {path of a configuration's field: value} that the data fix.
-      defaults: {path: value} that fit the data; an override may choose another value.
+      labels: names of the network's outputs, in order; a detector's first one is BACKGROUND. Empty for text.
+      fields: {path of a configuration field: value} that the data fix.
+      defaults: {path: value} that suit the data; an override may change them.
       files: {name: [bytes, SHA-256]} of every file that a run reads.
       digest: SHA-256 over the names, sizes and hashes of `files`.
-      made_by: what wrote the records.
-      split: {"train": number, "eval": number} of examples, as a person counts them: images, videos, sentence pairs.
-      broken: one line for each thing of the source that is left out.
+      made_by: the program that wrote the records.
+      split: {"train": number, "eval": number} of examples as users count them: images, videos, sentence pairs.
+      broken: one line for each source item that was left out.
     """
 
     benchmark: str
@@ -67,7 +67,7 @@ _KINDS = {
 
 
 def listed(data_dir: str | os.PathLike, names: Iterable[str]) -> dict[str, list[Any]]:
-    """Returns {name: [bytes, SHA-256]} of files in `data_dir`, as `Description.files` has it.
+    """Returns {name: [bytes, SHA-256]} of files in `data_dir`, the form of `Description.files`.
 
     Raises:
       UserError: a file cannot be read.
@@ -83,13 +83,13 @@ def listed(data_dir: str | os.PathLike, names: Iterable[str]) -> dict[str, list[
 
 
 def digest(files: Mapping[str, Sequence[Any]]) -> str:
-    """Returns the SHA-256 over names, sizes and hashes of `files`, in hexadecimal."""
+    """Returns the SHA-256 over the names, sizes and hashes of `files`, in hexadecimal."""
     lines = "".join(f"{name}\t{files[name][0]}\t{files[name][1]}\n" for name in sorted(files))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def write(data_dir: str | os.PathLike, description: Description) -> Path:
-    """Writes the description whole, the last step of a conversion; returns its path.
+    """Writes the description atomically, as the last step of a conversion; returns its path.
 
     Raises:
       UserError: the folder cannot be written.
@@ -101,7 +101,7 @@ def write(data_dir: str | os.PathLike, description: Description) -> Path:
 
 
 def begin(data_dir: str | os.PathLike, benchmark: str) -> None:
-    """Marks the records in `data_dir` as unfinished until `write` describes them; `read` refuses them till then.
+    """Marks the records in `data_dir` as unfinished; `read` rejects them until `write` describes them.
 
     Raises:
       UserError: the folder cannot be written.
@@ -111,7 +111,7 @@ def begin(data_dir: str | os.PathLike, benchmark: str) -> None:
 
 
 def unfinished(data_dir: str | os.PathLike) -> str | None:
-    """Returns the benchmark of an interrupted conversion in `data_dir`; None without one."""
+    """Returns the benchmark of an interrupted conversion in `data_dir`; None if there is none."""
     try:
         content = json.loads(Path(data_dir, NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -120,10 +120,10 @@ def unfinished(data_dir: str | os.PathLike) -> str | None:
 
 
 def read(data_dir: str | os.PathLike | None) -> Description | None:
-    """Returns the description in `data_dir`; None without one, without a folder, or for an object store's address.
+    """Returns the description in `data_dir`; None without a description or folder, or for an object-store address.
 
     Raises:
-      UserError: the description is damaged, of another version or of unfinished records, or a file that it names is
+      UserError: the description is damaged, of another version or for unfinished records, or a file that it lists is
         missing or has another size.
     """
     if not data_dir or "://" in os.fspath(data_dir):
@@ -188,16 +188,16 @@ def _check_files(path: Path, description: Description) -> None:
 
 
 def apply(config: C, description: Description, given: Sequence[tuple[str, str]] = ()) -> C:
-    """Returns `config` with the fields that the data decide, validated.
+    """Returns `config` with the fields that the data determine, validated.
 
     Args:
-      config: of a preset, overrides applied.
+      config: preset with overrides applied.
       description: of the data.
-      given: the overrides, [(path, value)], as `overrides.split_overrides` returns them.
+      given: the overrides, [(path, value)], from `overrides.split_overrides`.
 
     Raises:
-      UserError: the data are another benchmark's, an override contradicts them, or the description names a field that
-        the configuration does not have.
+      UserError: the data belong to another benchmark, an override contradicts them, or the description names a field
+        that the configuration does not have.
     """
     check_fields(config, description)
     typed = {path for path, _ in given}
@@ -216,10 +216,10 @@ def apply(config: C, description: Description, given: Sequence[tuple[str, str]] 
 
 
 def check_fields(config: RunConfig, description: Description) -> None:
-    """Refuses data of another benchmark, or with fields that the configuration does not have.
+    """Rejects unsuitable data.
 
     Raises:
-      UserError: so.
+      UserError: the data belong to another benchmark or have fields that the configuration does not have.
     """
     if config.benchmark != description.benchmark:
         raise UserError(
@@ -231,7 +231,7 @@ def check_fields(config: RunConfig, description: Description) -> None:
 
 
 def _set(config: C, path: str, value: Any) -> C:
-    """Sets a field that a description may set: what the data are like, never what code or files a run takes."""
+    """Sets a field that describes the data; rejects fields that choose a run's code or files."""
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     try:
         found = configs.override(config, path, text)
@@ -251,10 +251,10 @@ def _set(config: C, path: str, value: Any) -> C:
 
 
 def filled(config: C, data_dir: str | os.PathLike | None, given: Sequence[tuple[str, str]] = ()) -> C:
-    """Returns `config` with what the description in `data_dir` says; unchanged where there is none.
+    """Returns `config` with the settings from the description in `data_dir`; unchanged if there is none.
 
     Raises:
-      UserError: as `read` and `apply`.
+      UserError: see `read` and `apply`.
     """
     description = read(data_dir)
     return apply(config, description, given) if description else config

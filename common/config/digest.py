@@ -24,10 +24,10 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(cls: type[C], values: Mapping[str, Any], path: str = "config") -> C:
-    """Returns the configuration that `to_dict` converted; JSON lists become tuples again.
+    """Converts the result of `to_dict` back to a configuration; JSON lists become tuples again.
 
     Raises:
-      UserError: a field that this version does not know, or a value of another kind than the field's.
+      UserError: a field that this version does not know, or a value of the wrong type.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{path}: is no group of fields; written by another version?")
@@ -51,7 +51,7 @@ def from_dict(cls: type[C], values: Mapping[str, Any], path: str = "config") -> 
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a field's type; a whole number is a number too."""
+    """Whether a value has a field's type; an int is accepted as a float."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, one) for one in arguments)
@@ -65,11 +65,11 @@ def _fits(value: Any, kind: Any) -> bool:
 def digest(config: Any) -> str:
     """Returns the SHA-256 of the configuration's canonical JSON, in hexadecimal.
 
-    A `later_field` (common/config/closed_fields.py) counts only where it differs from its default. Where the
-    configuration names functions of one's own, the sources of their modules are part of the digest.
+    It includes a `later_field` (common/config/closed_fields.py) only if the value differs from the default. If the
+    configuration names user functions, the digest includes the source of their modules.
 
     Raises:
-      UserError: such a module is no longer found.
+      UserError: Python no longer finds such a module.
     """
     values = _digested(config)
     if functions := config.own_functions():

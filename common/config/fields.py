@@ -1,8 +1,8 @@
 """Describes the fields of a configuration: type, value, meaning. TensorFlow-free.
 
-The meaning of a field stands in the docstring of its class, under `Attributes:`, as `name: meaning` or
-`name, other: meaning`; it names the source of a constant, where there is one. tests/common/config/test_fields.py holds
-every field of every benchmark to having one.
+A field's meaning comes from its class's docstring, under `Attributes:`, as `name: meaning` or `name, other: meaning`.
+It cites the source of a constant, if there is one. tests/common/config/test_fields.py checks that every field of every
+benchmark has a meaning.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _ENTRY = re.compile(r"  (\w+(?:, \w+)*): (.*)")
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One field, as help shows it.
+    """One field, as the help shows it.
 
     Attributes:
-      path: its name on a command line, behind `--config.`: "optimizer.momentum".
-      kind: what a value looks like: "number", "whole number", "true or false", "text", "numbers, a,b,...".
-      value: the value in the configuration that was described.
-      meaning: what it is for.
-      own: the benchmark has it beyond those of every benchmark.
+      path: its name after `--config.` on a command line: "optimizer.momentum".
+      kind: form of a value: "number", "whole number", "true or false", "text", "numbers, a,b,...".
+      value: its value in the described configuration.
+      meaning: its purpose.
+      own: whether it is specific to the benchmark.
     """
 
     path: str
@@ -40,23 +40,23 @@ class Field:
 
     @property
     def group(self) -> str:
-        """The group that holds it: "optimizer"; "" for a field of the configuration itself."""
+        """The group that contains it, such as "optimizer"; "" for a field of the configuration itself."""
         return self.path.rpartition(".")[0]
 
     @property
     def text(self) -> str:
-        """The value as a command line takes it."""
+        """The value in command-line form."""
         if isinstance(self.value, tuple):
             return ",".join(map(_plain, self.value))
         return "" if self.value is None else _plain(self.value)
 
 
 def describe(config: Any, shared: type | None = None) -> list[Field]:
-    """Returns the fields of a configuration in their order, those of groups included.
+    """Returns the fields of a configuration in order, including the fields of groups.
 
     Args:
-      config: the configuration whose values are given, such as a preset.
-      shared: the class of the fields that every benchmark has (RunConfig).
+      config: the configuration that supplies the values, such as a preset.
+      shared: the class with the fields that all benchmarks share (RunConfig).
     """
     everywhere = {field.name for field in dataclasses.fields(shared)} if shared else set()
     return list(_describe(config, everywhere, ""))
@@ -75,7 +75,7 @@ def _describe(config: Any, everywhere: set[str], prefix: str) -> Iterator[Field]
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """Returns {field: meaning} from the docstrings of a class and of its bases; a subclass takes precedence."""
+    """Returns {field: meaning} from the docstrings of a class and its bases; a subclass takes precedence."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         found |= _attributes(base.__dict__.get("__doc__") or "")

@@ -1,6 +1,6 @@
-"""Says what the present machine has to compute with: cores, memory, GPUs that jax or TensorFlow sees. TensorFlow-free.
+"""Detects this machine's cores, memory, and GPUs that jax or TensorFlow sees. TensorFlow-free.
 
-jax is not asked: nvidia-smi and the packages that are installed tell what it sees, in no time where there is no GPU.
+It does not import jax. nvidia-smi and the installed packages tell what jax would see, at once if there is no GPU.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from importlib import metadata
 from common import machine_tools
 
 _GIB = 1 << 30
-# CPU flags of instructions that multiply bfloat16 numbers, as /proc/cpuinfo names them.
+# /proc/cpuinfo's flags for instructions that multiply bfloat16 numbers.
 _BF16_FLAGS = {"amx_bf16", "avx512_bf16"}
 _BF16_CAPABILITY = (
     8.0  # Ampere's compute capability, the first with bfloat16 (NVIDIA CUDA C++ Programming Guide).
 )
-# jax's runtimes for NVIDIA's GPUs: the oldest driver and the least compute capability that each takes (docs.jax.dev,
-# "Installing JAX").
+# jax's runtimes for NVIDIA GPUs: the oldest driver and the lowest compute capability that each supports
+# (docs.jax.dev, "Installing JAX").
 _RUNTIMES = {"jax-cuda13-plugin": (580, 7.5), "jax-cuda12-plugin": (525, 5.2)}
 _QUERY = ("memory.total", "compute_cap", "driver_version")
 _COUNT_GPUS = "import tensorflow as tf; print(len(tf.config.list_physical_devices('GPU')))"
@@ -34,10 +34,10 @@ class Machine:
 
     Attributes:
       cores: logical CPUs that this process may use.
-      memory: bytes of host memory, or of the control group's limit where that is less.
-      gpus: bytes of memory of each GPU that jax sees, or else TensorFlow.
-      bf16: whether what computes multiplies bfloat16 numbers in hardware.
-      jax: whether it is jax that sees the GPUs.
+      memory: bytes of host memory, or the control group's limit if that is lower.
+      gpus: bytes of memory of each GPU that jax sees; if jax sees none, that TensorFlow sees.
+      bf16: whether the computing device multiplies bfloat16 numbers in hardware.
+      jax: whether jax sees the GPUs.
     """
 
     cores: int
@@ -54,7 +54,7 @@ class Machine:
 
 
 def detect(root: pathlib.Path = pathlib.Path("/")) -> Machine:
-    """Describes the present machine, from /proc and /sys below `root` and from nvidia-smi where it is installed."""
+    """Describes this machine, from /proc and /sys below `root` and from nvidia-smi if installed."""
     listed = _listed()
     by_jax = of_jax(listed, os.environ)
     gpus = by_jax or _of_tensorflow(listed)
@@ -69,12 +69,12 @@ def detect(root: pathlib.Path = pathlib.Path("/")) -> Machine:
 
 
 def jax_gpus() -> int:
-    """Returns how many GPUs jax sees here; 0 at once where nvidia-smi is missing."""
+    """Returns the number of GPUs that jax sees here; 0 at once if nvidia-smi is missing."""
     return len(of_jax(_listed(), os.environ))
 
 
 def cpu_flags(root: pathlib.Path = pathlib.Path("/")) -> set[str]:
-    """The names of the processor's instructions, as /proc/cpuinfo below `root` has them; none where it is absent."""
+    """Returns the CPU's instruction-set flags from /proc/cpuinfo below `root`; none if that file is absent."""
     return set(re.findall(r"\w+", _text(root / "proc/cpuinfo").partition("flags")[2].partition("\n")[0]))
 
 
@@ -89,7 +89,7 @@ def _memory(root: pathlib.Path) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """What nvidia-smi says of a GPU: bytes of memory, compute capability, major version of the driver (0: unknown)."""
+    """A GPU in nvidia-smi's terms: bytes of memory, compute capability, driver's major version (0: unknown)."""
 
     memory: int
     capability: float
@@ -101,7 +101,7 @@ def _listed() -> list[Gpu]:
 
 
 def of_jax(listed: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
-    """Returns those of the listed GPUs that jax takes: a runtime that fits is installed, and no variable hides them."""
+    """Returns the listed GPUs that jax uses: a suitable runtime is installed, and no variable hides them."""
     platforms = environment.get("JAX_PLATFORMS", "")
     if not listed or (platforms and not {"cuda", "gpu"} & set(platforms.split(","))):
         return []
@@ -113,7 +113,7 @@ def of_jax(listed: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
 
 
 def _visible(listed: Sequence[Gpu], names: str | None) -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, by number or UUID; CUDA stops at the first wrong number."""
+    """Returns the GPUs that CUDA_VISIBLE_DEVICES selects, by number or UUID; CUDA stops at the first invalid one."""
     if names is None:
         return list(listed)
     found = []
@@ -126,16 +126,16 @@ def _visible(listed: Sequence[Gpu], names: str | None) -> list[Gpu]:
 
 
 def _of_tensorflow(listed: Sequence[Gpu]) -> list[Gpu]:
-    """Those of the listed GPUs that TensorFlow can use."""
+    """Returns the listed GPUs that TensorFlow can use."""
     if not listed:
         return []
-    # A TensorFlow without CUDA's libraries sees none of them, and CUDA_VISIBLE_DEVICES may hide some.
+    # TensorFlow without the CUDA libraries sees none of them, and CUDA_VISIBLE_DEVICES may hide some.
     seen = machine_tools.output(sys.executable, "-c", _COUNT_GPUS, seconds=120).strip()
     return list(listed[: int(seen)]) if seen.isdigit() else []
 
 
 def parse_gpus(rows: list[list[str]]) -> list[Gpu]:
-    """Returns the GPUs of nvidia-smi's rows: ["81559", "9.0", "580.65.06"]; the driver may be unknown."""
+    """Parses nvidia-smi's rows, such as ["81559", "9.0", "580.65.06"], to GPUs; the driver may be unknown."""
     found = [re.fullmatch(r"(\d+),([\d.]+),(?:(\d+)[\d.]*|\D*)", ",".join(row)) for row in rows]
     return [Gpu(int(m[1]) << 20, float(m[2]), int(m[3] or 0)) for m in found if m]
 

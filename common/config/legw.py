@@ -1,7 +1,7 @@
 """Scales a tuned configuration to another batch size by LEGW, linear-epoch gradual warmup. TensorFlow-free.
 
-"Large-Batch Training for LSTM and Beyond", section 3: k times the batch takes sqrt(k) times the rate and k times the
-warmup epochs.
+"Large-Batch Training for LSTM and Beyond", section 3: for k times the batch, use sqrt(k) times the learning rate and k
+times the warmup epochs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def legw(config: C, k: float) -> C:
     """Returns `config` with `k` times the batch and warmup epochs and sqrt(k) times the rate.
 
     A `k` below 1 scales down: tune a large batch, train a small one (section 3.3). Fields that count steps keep their
-    length in epochs. `schedule.warmup_steps` stays as it is: k times the epochs at k times the batch are as many
+    length in epochs. `schedule.warmup_steps` stays: k times the epochs at k times the batch is the same number of
     steps.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Formats MLPerf log lines in the form of each ruleset. TensorFlow-free."""
+"""Formats MLPerf log lines for each ruleset. TensorFlow-free."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Builds a configuration from a preset and the overrides of a command line. TensorFlow-free.
+"""Builds a configuration from a preset and command-line overrides. TensorFlow-free.
 
-A benchmark's configuration is one frozen dataclass, `RunConfig` (common/config/schema.py) with its own fields added.
-A preset is `dataclasses.replace` of a base; a flag `--config.optimizer.momentum=0.9` replaces one field. Nothing else
-in the project holds a hyperparameter: the step, the log and `--describe` read the configuration.
+A benchmark's configuration is one frozen dataclass: `RunConfig` (common/config/schema.py) plus the benchmark's own
+fields. A preset is `dataclasses.replace` of a base; a flag `--config.optimizer.momentum=0.9` replaces one field. The
+configuration holds every hyperparameter: the step, the log and `--describe` read it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def preset(presets: Mapping[str, C], name: str, others: Sequence[str] = ()) -> C
     """Returns the preset called `name`.
 
     Raises:
-      UserError: no such preset; the message lists similar names, of `others`, which the caller knows, too.
+      UserError: no such preset; the message lists similar names, also from `others`, the caller's additional names.
     """
     if name not in presets:
         known = [*others, *presets]
@@ -50,7 +50,7 @@ def configure(
       system: the preset's name, or None.
       overrides: [(path, value)] from `split_overrides`.
       replicas, seed: replace the preset's values; None keeps them.
-      others: names that the caller knows besides, for the error of an unknown one.
+      others: the caller's additional preset names, for the error message.
 
     Raises:
       UserError: an unknown preset, field or value, or fields that contradict each other.
@@ -83,7 +83,7 @@ def override_all(config: C, flags: Sequence[str]) -> C:
     """Returns a copy with every `--config.path=value` of `flags` applied; other flags are ignored.
 
     Raises:
-      UserError: as `override` and `split_overrides`.
+      UserError: see `override` and `split_overrides`.
     """
     for path, value in split_overrides(flags)[0]:
         config = override(config, path, value)
@@ -114,10 +114,10 @@ def _override(config: Any, parts: Sequence[str], value: str, full: str) -> Any:
 
 
 def parse_value(text: str, kind: Any, full: str) -> Any:
-    """Returns the value of a field or flag from its text.
+    """Parses the text of a field or flag.
 
     Args:
-      text: as a command line has it.
+      text: as on the command line.
       kind: the field's type.
       full: the field's name on a command line, without dashes.
 
@@ -159,7 +159,7 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[st
     `--NAME=value` is short for `--config.NAME=value` for the fields in SHORT.
 
     Returns:
-      ([(path, value)], the other arguments). "legw" comes last: it scales the values that the others set.
+      ([(path, value)], the other arguments). "legw" comes last, because it scales the values that the others set.
 
     Raises:
       UserError: a `--config.` argument without a value.

@@ -1,7 +1,7 @@
-"""Functions of one's own, named in a configuration as MODULE:FUNCTION: rules of optimizers, and schedules.
+"""Loads user functions that a configuration names as MODULE:FUNCTION: optimizer rules and schedules.
 
-The module is one that Python finds: in the folder where a command starts, on PYTHONPATH, or installed. Naming one
-needs no edit of this project (docs/add-an-optimizer.md). TensorFlow-free, unless the module that is loaded is not.
+Python must find the module: in the current folder, on PYTHONPATH, or installed. Using one needs no change to this
+project (docs/add-an-optimizer.md). TensorFlow-free, unless the loaded module imports it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ FORM = "MODULE:FUNCTION, as mypackage.module:function"
 
 
 def is_own(name: str) -> bool:
-    """Whether a name is MODULE:FUNCTION, not one that this project knows."""
+    """Whether a name is MODULE:FUNCTION, not one of this project's names."""
     return ":" in name
 
 
 def short(name: str) -> str:
-    """Returns the function's name of MODULE:FUNCTION, and any other name as it is."""
+    """Returns FUNCTION for MODULE:FUNCTION, and any other name unchanged."""
     return name.rpartition(":")[2]
 
 
 def check(field: str, name: str) -> None:
-    """Refuses a name whose module is not found; the module is not imported.
+    """Checks that the module exists, without importing it.
 
     Raises:
       UserError: the name has another form, or there is no such module.
@@ -62,10 +62,10 @@ def load(field: str, name: str) -> Callable[..., Any]:
 
 
 def call(field: str, name: str, /, *arguments: Any, **keywords: Any) -> Any:
-    """Loads the function and returns what it makes of the arguments.
+    """Loads the function and calls it with the arguments.
 
     Raises:
-      UserError: as `load`, or the function raises.
+      UserError: see `load`; or the function raises.
     """
     function = load(field, name)
     try:
@@ -75,9 +75,9 @@ def call(field: str, name: str, /, *arguments: Any, **keywords: Any) -> Any:
 
 
 def digest(field: str, name: str) -> str:
-    """Returns the SHA-256 of the module's source, in hexadecimal: with other code, a run is another run.
+    """Returns the SHA-256 of the module's source, in hexadecimal, because a run with changed code is a different run.
 
-    Modules that it imports in turn are not part of it.
+    It does not cover the modules that this module imports.
 
     Raises:
       UserError: no such module.
@@ -88,9 +88,9 @@ def digest(field: str, name: str) -> str:
 def _file(field: str, name: str) -> Path:
     module = name.partition(":")[0]
     try:
-        # Imports the packages around the module, but not the module.
+        # This imports the module's parent packages, but not the module itself.
         spec = importlib.util.find_spec(module)
-    except Exception:  # Whatever a package around it raises, the module is not there.
+    except Exception:  # A parent package may raise anything; the module is not there then.
         spec = None
     if spec is None or not spec.has_location or spec.origin is None:
         raise UserError(

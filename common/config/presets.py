@@ -1,4 +1,4 @@
-"""Helpers that several benchmarks' presets share: names, families scaled by LEGW, logged keys. TensorFlow-free."""
+"""Helpers for the presets of several benchmarks: names, families scaled by LEGW, logged keys. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def legw_family(base: C, name: str, source: str, doublings: int) -> dict[str, C]
 
     Args:
       base: the tuned configuration.
-      name: template of each preset's name; "{batch}" stands for its global batch size.
-      source: template of each preset's source; "{factor}" stands for its batch divided by that of `base`.
+      name: template for preset names; "{batch}" is the preset's global batch size.
+      source: template for preset sources; "{factor}" is the preset's batch divided by the base's batch.
       doublings: number of presets besides `base`.
     """
     family = {}
@@ -37,7 +37,7 @@ def legw_family(base: C, name: str, source: str, doublings: int) -> dict[str, C]
 
 
 def solver_keys(config: RunConfig) -> dict[str, Any]:
-    """Returns the logged keys of optimizer, rate and schedule, for benchmarks whose rules define none of their own."""
+    """Returns log keys for optimizer, rate and schedule, for benchmarks whose MLPerf rules define no such keys."""
     optimizer, schedule = config.optimizer, config.schedule
     return {
         "opt_name": optimizer.name,

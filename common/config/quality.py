@@ -1,6 +1,7 @@
-"""Names the quality of a benchmark and writes its values for people. TensorFlow-free.
+"""Names a benchmark's quality metric and formats its values for people. TensorFlow-free.
 
-The log calls every quality eval_accuracy, as its rules ask; a person reads "perplexity 116.5", "top-1 accuracy 75.9 %".
+The rules require that the log calls every metric eval_accuracy. People read "perplexity 116.5" or "top-1 accuracy
+75.9 %".
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ UNITS = ("", "%", "points")
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """A quality's name, unit and direction.
+    """A quality metric's name, unit and direction.
 
     Attributes:
-      name: what a person calls it.
-      unit: how a value is shown: "" as it is, "%" a part of 1 in per cent, "points" a part of 1 from 0 to 100 (values
-        above 1 are points already, as in round v0.6).
-      lower_is_better: of two values, the lower one is better.
-      names: where the logged value has several parts, {key in the log: name}.
+      name: its name for people.
+      unit: how to show a value: "" as it is; "%" a fraction as a percentage; "points" a fraction on a scale of 0 to 100
+        (values above 1 are points already, as in round v0.6).
+      lower_is_better: whether the lower of two values is better.
+      names: {key in the log: name}, if the logged value has several parts.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Measure:
         return value <= target if self.lower_is_better else value >= target
 
     def score(self, value: Value) -> float:
-        """Returns one number that is larger for a better value: the mean of its parts; -inf where one is not finite."""
+        """Returns the mean of the parts, signed so that larger is better; -inf if a part is not finite."""
         values = list(parts(value).values())
         if not values or not all(map(math.isfinite, values)):
             return -math.inf
@@ -43,7 +44,7 @@ class Measure:
         return -mean if self.lower_is_better else mean
 
     def named(self, value: Value) -> dict[str, float]:
-        """Returns {name: value} of the parts, under the names that a person knows."""
+        """Returns {name: value} of the parts, with the names for people."""
         return {self.names.get(key, key) if key else self.name: part for key, part in parts(value).items()}
 
     def number(self, value: float) -> str:
@@ -59,10 +60,10 @@ class Measure:
         return ", ".join(f"{name} {self.number(part)}" for name, part in self.named(value).items())
 
     def target(self, value: Value) -> str:
-        """Formats a target without the name where there is one part: "75.9 %", "box mAP 0.377, mask mAP 0.339"."""
+        """Formats a target; a single part goes without its name: "75.9 %", "box mAP 0.377, mask mAP 0.339"."""
         return self.shown(value) if isinstance(value, Mapping) else self.number(value)
 
 
 def parts(value: Value) -> Mapping[str, float]:
-    """Returns the parts of a value; {"": value} where it is one number."""
+    """Returns the parts of a value; {"": value} if it is one number."""
     return value if isinstance(value, Mapping) else {"": value}

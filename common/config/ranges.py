@@ -1,6 +1,6 @@
-"""Checks of a configuration's fields, each with its one line of error. TensorFlow-free.
+"""Range checks for configuration fields, each with a one-line error. TensorFlow-free.
 
-A field is named by its path behind `--config.`: "width" or "data.max_boxes".
+A field's path is its name after `--config.`: "width" or "data.max_boxes".
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from common.errors import UserError, near
 
 
 def at_least(config: Any, least: int, *paths: str) -> None:
-    """Raises UserError where one of the fields is below `least`."""
+    """Raises UserError if one of the fields is below `least`."""
     for path in paths:
-        # Negated, so that nan fails.
+        # `not (value >= least)`, so that nan fails.
         if not (value := _get(config, path)) >= least:
             raise UserError(f"config.{path}={value}: must be at least {least}")
 
 
 def positive(config: Any, *paths: str) -> None:
-    """Raises UserError where one of the fields is not a finite number above 0."""
+    """Raises UserError if one of the fields is not a finite number above 0."""
     for path in paths:
         if not 0 < (value := _get(config, path)) < math.inf:
             raise UserError(f"config.{path}={value}: must be positive")
 
 
 def interval(config: Any, *paths: str) -> None:
-    """Raises UserError where one of the fields is not a range LOW,HIGH of positive numbers."""
+    """Raises UserError if one of the fields is not a range LOW,HIGH of positive numbers."""
     for path in paths:
         value = _get(config, path)
         if len(value) != 2 or not 0 < value[0] <= value[1] < math.inf:
@@ -37,14 +37,14 @@ def interval(config: Any, *paths: str) -> None:
 
 
 def fraction(config: Any, *paths: str) -> None:
-    """Raises UserError where one of the fields, such as a rate of dropout, is not in [0, 1)."""
+    """Raises UserError if one of the fields, such as a dropout rate, is not in [0, 1)."""
     for path in paths:
         if not 0 <= (value := _get(config, path)) < 1:
             raise UserError(f"config.{path}={value}: must be at least 0 and below 1")
 
 
 def one_of(config: Any, path: str, known: Sequence[str]) -> None:
-    """Raises UserError, with the nearest of the `known` values, where the field has none of them."""
+    """Raises UserError, with the nearest `known` value, if the field's value is not known."""
     if (value := _get(config, path)) not in known:
         raise UserError(
             f"config.{path}={value!r}: unknown{near(str(value), known)}; known: {', '.join(known)}"

@@ -20,23 +20,23 @@ class Schedule:
       kind: "constant", "poly", "step", "cosine", "noam", "gnmt"; or MODULE:FUNCTION, a schedule of your own
         (docs/add-an-optimizer.md).
       warmup_epochs: length of the linear warmup, in epochs.
-      warmup_steps: length in steps, where published code rounds its epochs in its own way; 0 derives it from
-        `warmup_epochs`.
-      initial_learning_rate: where the warmup starts.
-      train_epochs: where "poly" and "cosine" end, in epochs; 0 means the end of training.
+      warmup_steps: length of the warmup in steps, to match published code that rounds its epochs differently; 0 derives
+        it from `warmup_epochs`.
+      initial_learning_rate: learning rate at the start of the warmup.
+      train_epochs: end of "poly" and "cosine", in epochs; 0 means the end of training.
       power: exponent of "poly".
-      end_learning_rate: the value "poly" and "cosine" end at.
+      end_learning_rate: final learning rate of "poly" and "cosine".
       boundaries: epochs at which "step" multiplies by `factor`.
-      factor: the factor of "step".
-      decay_over_whole_run: "poly" decays as (1 - i/I)^p over the whole run, as in LEGW, not over the steps after the
-        warmup.
-      width: model width in "noam", whose rate after the warmup is base_learning_rate * (width * max(step, warmup))^-1/2
+      factor: decay factor of "step" and "gnmt".
+      decay_over_whole_run: whether "poly" decays as (1 - i/I)^p over the whole run, as in LEGW, not over the steps
+        after the warmup.
+      width: model width for "noam"; its rate after the warmup is base_learning_rate * (width * max(step, warmup))^-1/2
         (docs/sources.md, mlperf 1.4).
       warmup_curve: "linear", or "exponential" from a hundredth of the peak (GNMT; docs/sources.md, mlperf 1.5).
-      decay_start_step, decay_interval, max_decays: "gnmt" multiplies by `factor` every `decay_interval` steps from
-        step `decay_start_step` on, at most `max_decays` times.
-      decay_at_start: the first decay of "gnmt" is at `decay_start_step`, as in the reference, not one interval later,
-        as in Google's code (docs/sources.md, mlperf 0.6).
+      decay_start_step, decay_interval, max_decays: "gnmt" multiplies by `factor` every `decay_interval` steps, starting
+        at step `decay_start_step`, at most `max_decays` times.
+      decay_at_start: whether the first decay of "gnmt" is at `decay_start_step`, as in the reference, or one interval
+        later, as in Google's code (docs/sources.md, mlperf 0.6).
     """
 
     kind: str = "poly"
@@ -75,13 +75,13 @@ class Schedule:
         return self.warmup_steps or math.floor(round(self.warmup_epochs * steps_per_epoch, 6))
 
     def decay_end(self, steps_per_epoch: float, train_steps: int) -> int:
-        """The step at which "poly" and "cosine" end: that of `train_epochs`, or the end of training."""
+        """The step at which "poly" and "cosine" end: at `train_epochs`, or at the end of training."""
         return round(self.train_epochs * steps_per_epoch) or train_steps
 
     def decay_steps(self, steps_per_epoch: float, train_steps: int) -> float:
         """Steps over which "poly" and "cosine" decay: T - Sw + 1 (lars_util.py as above), or T over the whole run.
 
-        T is the end of the decay and Sw its start, in steps.
+        T is the decay's end and Sw its start, in steps.
         """
         end = self.decay_end(steps_per_epoch, train_steps)
         return max(end - self.decay_start(steps_per_epoch) + (0 if self.decay_over_whole_run else 1), 1)
@@ -89,31 +89,30 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """The optimizer `name`, one of common.config.validation.OPTIMIZERS or MODULE:FUNCTION; a rule ignores other fields.
+    """The optimizer `name`: one of common.config.validation.OPTIMIZERS or MODULE:FUNCTION. A rule may ignore fields.
 
     Attributes:
       name: the rule, e.g. "sgd", "lars", "adam"; or MODULE:FUNCTION, a rule of your own (docs/add-an-optimizer.md).
       base_learning_rate: the peak of the schedule.
-      momentum: decay of the average of gradients of "sgd" and "lars".
-      nesterov: "sgd" looks ahead by a step of its momentum.
-      weight_decay: weight_decay * w is added to the gradient of w, except for `skip_kinds`.
+      momentum: decay of the gradient average in "sgd" and "lars".
+      nesterov: whether "sgd" uses Nesterov momentum: it looks ahead by one momentum step.
+      weight_decay: the optimizer adds weight_decay * w to the gradient of w, except for `skip_kinds`.
       l2_in_loss: coefficient of an L2 term added to the gradients of all but batch-norm variables, besides
         `weight_decay` (the v0.6 TPU submissions did both; docs/sources.md, mlperf 0.5).
-      eta, epsilon: LARS's trust ratio is eta*|w| / (|g| + weight_decay*|w| + epsilon) of the raw gradient g, where
-        epsilon may be 0. Adam adds epsilon to a root (1e-8 in GNMT, 1e-9 in the Transformer; docs/sources.md, mlperf
-        1.5 and 1.4), the other adaptive rules add it under the root (tf_keras's default is 1e-7). These rules need it
+      eta, epsilon: LARS's trust ratio is eta*|w| / (|g| + weight_decay*|w| + epsilon) with the raw gradient g; there
+        epsilon may be 0. Adam adds epsilon to the root (1e-8 in GNMT, 1e-9 in the Transformer; docs/sources.md, mlperf
+        1.5 and 1.4). The other adaptive rules add it under the root (tf_keras's default is 1e-7). All of these need it
         above 0, Adagrad only if `initial_accumulator` is 0.
       scaled_momentum: v = m v + (g + wd w), w -= lr trust v (figure 5 of the pods paper) instead of
         v = m v + lr trust (g + wd w), w -= v (figure 6); also for "sgd", whose trust is 1.
-      skip_kinds: kinds of variables to which neither weight decay nor LARS's trust ratio applies.
-      bias_gradient_factor: factor of the gradients of biases; 2 is Detectron's rule (docs/sources.md, mlperf 1.3).
-      beta_1, beta_2: decay of Adam's moments; TensorFlow's defaults, which GNMT uses (docs/sources.md, mlperf 1.5). The
-        Transformer has 0.9 / 0.98 up to 512 sequences and 0.86 / 0.92 at 2048 (docs/sources.md, mlperf 1.4).
+      skip_kinds: kinds of variables without weight decay and without LARS's trust ratio.
+      bias_gradient_factor: factor for bias gradients; 2 is Detectron's rule (docs/sources.md, mlperf 1.3).
+      beta_1, beta_2: decay of Adam's moments. The defaults are TensorFlow's, which GNMT uses (docs/sources.md, mlperf
+        1.5). The Transformer uses 0.9 / 0.98 up to 512 sequences and 0.86 / 0.92 at 2048 (docs/sources.md, mlperf 1.4).
       rho: decay of the averages of RMSprop (tf_keras: 0.9) and Adadelta (Zeiler 2012: 0.95).
       initial_accumulator: initial value of Adagrad's sums of squares; TensorFlow's default.
-      clip_norm: the summed gradient, before any L2 term, is scaled down to this global norm; 0 is off.
-      clip_replica_norm: each replica's own gradient is scaled down to this norm before the sum (G6 GNMT: 5.0); 0 is
-        off.
+      clip_norm: maximum global norm of the summed gradient, before any L2 term; 0 is off.
+      clip_replica_norm: maximum norm of each replica's own gradient, before the sum (G6 GNMT: 5.0); 0 is off.
     """
 
     name: str = "lars"
@@ -136,36 +135,36 @@ class Optimizer:
 
     @property
     def has_momentum(self) -> bool:
-        """Whether the rule uses `momentum`: the adaptive rules have their own averages."""
+        """Whether the rule uses `momentum`; the adaptive rules have their own averages."""
         return self.name in ("sgd", "lars")
 
     @property
     def is_own(self) -> bool:
-        """Whether `name` is MODULE:FUNCTION, a rule that is no part of this project."""
+        """Whether `name` is MODULE:FUNCTION, a rule from outside this project."""
         return plugins.is_own(self.name)
 
     @property
     def short_name(self) -> str:
-        """The name without its module, for the names of logged keys."""
+        """The rule's name without its module, for log keys."""
         return plugins.short(self.name)
 
 
 @dataclasses.dataclass(frozen=True)
 class Communication:
-    """How gradients are summed and weights updated; see gradient_sum.py and sharded_update.py in common/distributed/.
+    """How a run sums gradients and updates weights; see gradient_sum.py and sharded_update.py in common/distributed/.
 
     Attributes:
       algorithm: "flat"; "hierarchical" (within a node, then across nodes) or "2d" (rows, then columns).
-      group_size: replicas of a node, or of a row; 0 takes the replicas of one host for "hierarchical" and
-        the divisor nearest to the square root for "2d".
+      group_size: replicas per node ("hierarchical") or per row ("2d"); 0 takes the replicas of one host for
+        "hierarchical" and the divisor nearest to the square root for "2d".
       bucket_bytes: size in bytes of the buckets in which gradients are summed, in reverse order of creation.
-      wire: "full" sends gradients as they are, "bf16" sends bfloat16 and sums in fp32, "bf16_sum" sends bfloat16 and
-        leaves the additions to the collective, in bfloat16 (published TPU code: `use_bf16_gradients_ar`).
-      shard_weight_update: each replica updates 1/N of the weights (reduce-scatter, update, all-gather).
-      shard_in_blocks: with shard_weight_update, a part is a block of a weight's rows and columns, cut out of a whole
-        sum (common/distributed/block_update.py): no copies on TPUs.
-      segments: programs of the forward and backward pass where XLA compiles them between exchanges; the gradients of
-        one are exchanged beside the next (common/train/segments.py). 0: several on GPUs, one on CPUs.
+      wire: "full" sends gradients as they are; "bf16" sends bfloat16 and sums in fp32; "bf16_sum" sends bfloat16 and
+        the collective adds in bfloat16 (published TPU code: `use_bf16_gradients_ar`).
+      shard_weight_update: whether each replica updates 1/N of the weights (reduce-scatter, update, all-gather).
+      shard_in_blocks: with shard_weight_update, a replica's part is a block of a weight's rows and columns, cut from
+        the whole sum (common/distributed/block_update.py); this avoids copies on TPUs.
+      segments: maximum number of compiled programs for the forward and backward pass. While one runs, the gradients of
+        the one before are exchanged (common/train/segments.py). 0: several on GPUs, one on CPUs.
     """
 
     algorithm: str = "flat"
@@ -183,42 +182,44 @@ class RunConfig:
 
     Attributes:
       benchmark: name in the log, e.g. "resnet".
-      model: the network; the benchmark's page lists the names that it knows.
+      model: the network; the benchmark's page lists the names.
       system: the preset's name.
       hardware: the machine, described in systems/NAME.json.
       source: where the values come from.
-      ruleset, division: rules under which the run is logged.
-      submission_status: the log's word for how far the system can be bought: "onprem", "cloud", "preview", "research".
-      submission_org: the log's name of who runs it.
-      smoke_run: tiny data; logged, and never packaged as a result.
-      seed: everything random derives from it.
+      ruleset, division: MLPerf rules and division that the log names.
+      submission_status: availability of the system, for the log: "onprem", "cloud", "preview", "research".
+      submission_org: organization that runs it, for the log.
+      smoke_run: the run uses tiny data; it is logged and never packaged as a result.
+      seed: seed of everything random.
       precision: "fp32", "bf16", "fp16" (with `loss_scale`) or "fp64".
-      loss_scale: the loss is multiplied by it before the gradients are computed, and they are divided by it ("fp16").
-      loss_scale_growth_steps: 0 keeps the loss scale; above 0 it is dynamic: it doubles after so many finite updates,
-        and an overflow halves it and skips the update.
+      loss_scale: factor of the loss during the backward pass; the gradients are divided by it afterwards ("fp16").
+      loss_scale_growth_steps: number of finite updates after which the loss scale doubles; an overflow halves it and
+        skips the update. 0 keeps it constant.
       replicas, num_replicas: backend and number of model replicas.
-      partitions: replicas that share each image, by rows (common/distributed/spatial/); 1 is data parallelism alone.
-      communication: how gradients are summed and weights updated.
+      partitions: number of replicas that share each image, by rows (common/distributed/spatial/); 1 is data
+        parallelism alone.
+      communication: how the run sums gradients and updates weights.
       global_batch_size: examples per step over all replicas and micro-batches.
       accumulation_steps: micro-batches per step and replica.
-      steps_per_execution: steps that one call of a program takes, as Keras names it; for backends whose loop is
-        Python's (`replicas=pjrt`).
-      compile: XLA: "auto" (off on a CPU, elsewhere on where backend and network allow it), "on" (an error where they do
-        not), "off".
-      num_train_examples, num_eval_examples: examples of the two sets, as logged; the run compares them with the data.
-      eval_batch_size: examples per step of an evaluation, over all replicas.
-      train_epochs, train_steps: length at which the run gives up; `train_steps` takes precedence unless it is 0.
+      steps_per_execution: training steps per call of a compiled program (Keras's name); for backends that loop in
+        Python (`replicas=pjrt`).
+      compile: use of XLA: "auto" (off on a CPU; elsewhere on if backend and network allow it), "on" (an error if they
+        do not), "off".
+      num_train_examples, num_eval_examples: sizes of the two sets, as logged; the run compares them with the data.
+      eval_batch_size: examples per evaluation step, over all replicas.
+      train_epochs, train_steps: maximum length of the run; `train_steps` takes precedence unless it is 0.
       steps_per_epoch_rounding: "floor" or "ceil".
       steps_per_block: training steps between evaluations; 0 derives it from `epochs_per_block`.
-      epochs_per_block, first_block_epochs: epochs between evaluations, and before the first one (0: as the others).
+      epochs_per_block, first_block_epochs: epochs between evaluations, and before the first one (0: the same).
       first_block_steps: training steps before the first evaluation; 0 derives it from `first_block_epochs`.
-      eval_epochs: epochs before each of the first evaluations, where their distances differ; the others follow every
-        `epochs_per_block`. In steps they are that part of `steps_per_block`.
-      quality_target: the quality to reach, in the logged unit; None: none, the run trains to its end and is no result.
+      eval_epochs: epochs at which the first evaluations take place, if they are unevenly spaced; later ones follow
+        every `epochs_per_block`. Their steps are in proportion to `steps_per_block`.
+      quality_target: the quality to reach, in the logged unit; None: the run has no target, trains to its end and is
+        not a result.
       checkpoint_blocks: blocks between checkpoints, if a checkpoint folder is given.
-      init: weights to start from, as far as they fit: a checkpoint, or a file that common/layers/weight_files.py reads;
-        "" starts as the preset says. `--init=FILE` is short for it.
-      frozen_stages: number of the network's first stages that keep the weights that they start from; `stages` in
+      init: file of weights to start from, as far as they fit: a checkpoint, or a file that
+        common/layers/weight_files.py reads; "" starts as the preset says. `--init=FILE` is short for it.
+      frozen_stages: number of the network's first stages that stay at their initial weights; `stages` in
         BENCHMARK/config.py lists the stages. `--frozen_stages=N` is short for it.
     """
 
@@ -262,14 +263,14 @@ class RunConfig:
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
 
-    # For benchmarks that can start from a trained network: the field that names its file, and the network that a closed
-    # run must start from (timetotrain/run/closed_division.py).
+    # For benchmarks that can start from a trained network: the field that names its file, and the network from which a
+    # closed run must start (timetotrain/run/closed_division.py).
     weights_field: ClassVar[str] = ""
     starts_from: ClassVar[str] = ""
-    # The network's stages from the input on, each the beginnings of its layers' names (common/train/names.py);
-    # `frozen_stages` counts them.
+    # The network's stages, starting at the input. Each stage lists the prefixes of its layers' names
+    # (common/train/names.py); `frozen_stages` counts stages.
     stages: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    # The quality's own name and unit, and the fields that hold its targets (common/config/quality.py).
+    # The quality metric's name and unit (common/config/quality.py), and the fields with its targets.
     quality: ClassVar[Measure] = Measure("quality")
     target_fields: ClassVar[tuple[str, ...]] = ("quality_target",)
 
@@ -277,22 +278,22 @@ class RunConfig:
         """Checks the fields, before TensorFlow is imported.
 
         Raises:
-          UserError: a later stage would refuse a value, or fields contradict each other.
+          UserError: a later stage would reject a value, or fields contradict each other.
         """
         validation.check_values(self)
         self.validate_own_fields()
         validation.check_stages(self)
 
     def validate_own_fields(self) -> None:
-        """Raises UserError for a benchmark's own fields; a benchmark with such fields overrides it."""
+        """Checks a benchmark's own fields and raises UserError; a benchmark with such fields overrides this."""
 
     def own_functions(self) -> dict[str, str]:
-        """Returns {field: MODULE:FUNCTION} of the functions that are no part of this project."""
+        """Returns {field: MODULE:FUNCTION} of the functions from outside this project."""
         named = {"optimizer.name": self.optimizer.name, "schedule.kind": self.schedule.kind}
         return {field: name for field, name in named.items() if plugins.is_own(name)}
 
     def single_replica(self) -> RunConfig:
-        """Returns the configuration of one replica run alone: its share of the batch, no communication."""
+        """Returns the configuration of one replica that runs alone: its share of the batch, no communication."""
         alone = dataclasses.replace(self, **self.single_replica_changes())
         alone.validate()
         return alone
@@ -312,32 +313,32 @@ class RunConfig:
 
     @property
     def num_groups(self) -> int:
-        """Number of groups of replicas that share their examples; without partitions every replica is a group."""
+        """Number of replica groups; the replicas of a group share examples. Without partitions each is a group."""
         return self.num_replicas // self.partitions
 
     @property
     def examples_per_epoch(self) -> int:
-        """Training examples of an epoch in the unit of `global_batch_size`, from which steps are computed.
+        """Training examples per epoch in the unit of `global_batch_size`; determines the number of steps.
 
-        A benchmark that counts its samples in another unit than its batches (words, sequences) overrides it.
+        A benchmark overrides this if it counts samples and batches in different units (words, sequences).
         """
         return self.num_train_examples
 
     @property
     def examples_per_evaluation(self) -> int:
-        """Evaluation examples in the unit of `eval_batch_size`, overridden likewise."""
+        """Evaluation examples in the unit of `eval_batch_size`; a benchmark overrides this for the same reason."""
         return self.num_eval_examples
 
     @property
     def logged_target(self) -> float | dict[str, float] | None:
-        """Target of the logged eval_accuracy, in the same form; a benchmark with several qualities overrides it.
+        """Target for the logged eval_accuracy, in the same form; a benchmark with several metrics overrides this.
 
         None: the run has no target.
         """
         return self.quality_target
 
     def met(self, value: float | Mapping[str, float]) -> bool:
-        """Whether an eval_accuracy meets the target; with several, whether it meets each. Never without a target."""
+        """Whether an eval_accuracy meets the target, or every target if there are several; False without a target."""
         target = self.logged_target
         if target is None:
             return False
@@ -346,15 +347,15 @@ class RunConfig:
 
     @property
     def initial_weights_file(self) -> str:
-        """The file of the weights that training starts from; "" means random weights, from the seed."""
+        """The file with the initial weights; "" means random weights from the seed."""
         return self.init or (getattr(self, self.weights_field) if self.weights_field else "")
 
     @property
     def weight_transformations(self) -> str:
-        """Transformation of the weights in `initial_weights_file`, as described in a submission."""
+        """Transformation of the weights in `initial_weights_file`, in a submission's words."""
         return "kernels transposed to TensorFlow's layout" if self.initial_weights_file else "none"
 
     @property
     def micro_batch_size(self) -> int:
-        """Examples that one replica processes at once; with partitions, it holds its rows of each of them."""
+        """Examples that one replica processes at once; with partitions, it holds only its rows of each example."""
         return self.global_batch_size // (self.num_groups * self.accumulation_steps)

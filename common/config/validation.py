@@ -1,7 +1,7 @@
-"""Checks a configuration for values that a later stage would refuse. TensorFlow-free.
+"""Checks a configuration for values that a later stage would reject. TensorFlow-free.
 
-`RunConfig.validate` calls `check_values`, then the benchmark's own checks, then `check_stages`. The stages that would
-fail call the same function: `check_schedule`, `check_optimizer` and `check_backend`.
+`RunConfig.validate` calls `check_values`, then the benchmark's own checks, then `check_stages`. The later stages call
+the same functions themselves: `check_schedule`, `check_optimizer` and `check_backend`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WIRES = ("full", "bf16", "bf16_sum")
 OPTIMIZERS = ("sgd", "lars", "adam", "lazy_adam", "adagrad", "rmsprop", "adadelta")
 SCHEDULES = ("constant", "poly", "step", "cosine", "noam", "gnmt")
 WARMUPS = ("linear", "exponential")
-LARGEST_SEED = 2**32 - 1  # The largest that np.random.seed takes.
+LARGEST_SEED = 2**32 - 1  # The largest seed that np.random.seed accepts.
 _AVERAGES = ("momentum", "beta_1", "beta_2", "rho")
 
 
@@ -76,10 +76,10 @@ def check_values(config: Any) -> None:
 
 
 def check_stages(config: Any) -> None:
-    """Checks what the run's stages make of the fields: lengths, which depend on a benchmark's own, rule and schedule.
+    """Checks run lengths (which depend on a benchmark's own fields), optimizer and schedule.
 
     Raises:
-      UserError: no examples, a run of less than one step, or an optimizer or schedule that needs other fields.
+      UserError: no examples, a run shorter than one step, or an optimizer or schedule that needs other fields.
     """
     check_optimizer(config.optimizer)
     check_schedule(config.schedule, Clock.of(config).steps_per_epoch)
@@ -93,7 +93,7 @@ def check_schedule(schedule: Any, steps_per_epoch: float) -> None:
       steps_per_epoch: examples / batch, not rounded.
 
     Raises:
-      UserError: an unknown kind or warmup, or a field that the kind needs has another value.
+      UserError: an unknown kind or warmup, or a wrong value in a field that the kind needs.
     """
     if not plugins.is_own(schedule.kind) and schedule.kind not in SCHEDULES:
         raise _unknown("schedule.kind", schedule.kind, SCHEDULES)
@@ -110,10 +110,10 @@ def check_schedule(schedule: Any, steps_per_epoch: float) -> None:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Checks the name of a rule, and its epsilon.
+    """Checks an optimizer rule's name and epsilon.
 
     Raises:
-      UserError: an unknown name, or an epsilon of 0 where the rule would divide 0 by 0.
+      UserError: an unknown name, or an epsilon of 0 that makes the rule divide 0 by 0.
     """
     name = optimizer.name
     if plugins.is_own(name):
@@ -129,10 +129,10 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def check_backend(config: Any) -> None:
-    """Checks that the backend can do what other fields ask for.
+    """Checks that the backend supports the other fields.
 
     Raises:
-      UserError: it cannot.
+      UserError: it does not.
     """
     if config.replicas == "single" and config.num_replicas != 1:
         raise UserError(
@@ -153,7 +153,7 @@ def check_backend(config: Any) -> None:
 
 
 def refuse_compile_on(config: Any, why: str) -> None:
-    """Raises UserError where config.compile=on asks XLA for a step that it cannot compile."""
+    """Raises UserError if config.compile=on asks XLA for a step that it cannot compile."""
     if config.compile == "on":
         raise UserError(
             f"config.compile=on: nothing of this run can be compiled (config.replicas={config.replicas}: {why}); "
@@ -162,10 +162,10 @@ def refuse_compile_on(config: Any, why: str) -> None:
 
 
 def check_one_shape(config: Any, shapes: int) -> None:
-    """Checks `steps_per_execution` of a benchmark whose training batches come in several shapes.
+    """Checks `steps_per_execution` for a benchmark whose training batches have several shapes.
 
     Raises:
-      UserError: a call of several steps, of batches of several shapes.
+      UserError: one call takes several steps, but batches have several shapes.
     """
     if config.steps_per_execution > 1 and shapes > 1:
         raise UserError(
@@ -175,7 +175,7 @@ def check_one_shape(config: Any, shapes: int) -> None:
 
 
 def _check_division(config: Any) -> None:
-    """Raises UserError where batches do not divide among replicas, or replicas among groups."""
+    """Raises UserError if batches do not divide evenly among replicas, or replicas among groups."""
     communication, partitions = config.communication, config.partitions
     if communication.shard_in_blocks and not communication.shard_weight_update:
         raise UserError(
@@ -210,7 +210,7 @@ def _check_division(config: Any) -> None:
 
 
 def _check_evaluations(config: Any) -> None:
-    """Raises UserError where `eval_epochs` does not ascend, or another field says when the first evaluation is."""
+    """Raises UserError if `eval_epochs` does not ascend, or if another field sets the first evaluation."""
     epochs = config.eval_epochs
     if not epochs:
         return
@@ -235,7 +235,7 @@ def _check_own_functions(config: Any) -> None:
 
 
 def _check_numbers(config: Any) -> None:
-    """Raises UserError for numbers that make no sense in a rule or schedule but would not fail by themselves."""
+    """Raises UserError for numbers that make no sense in a rule or schedule but would not cause an error."""
     for part in ("optimizer", "schedule"):
         for name, value in vars(getattr(config, part)).items():
             if isinstance(value, (int, float)) and not 0 <= value < math.inf:

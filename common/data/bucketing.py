@@ -1,11 +1,11 @@
 """Groups sequences of similar length into batches (window bucketization), one bucket per step on all replicas.
 
-Section 3 of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods": with synchronous training a step takes as long as its
-longest sequence on any worker, so the window in which sequences of one length are collected is the *global* batch.
-In the paper one host, or several in turns, make all workers' input. Here every host makes the same plan from the
-lengths and the seed, and takes its part: a plan is a few bytes per example, and nothing has to be sent.
+Section 3 of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods": in synchronous training, the longest sequence on any
+worker determines a step's time. So the window that collects sequences of one length is the *global* batch. In the
+paper, one host makes all workers' input, or several hosts take turns. Here every host makes the same plan from the
+lengths and the seed, and takes its part. A plan is a few bytes per example, and hosts send nothing.
 
-A plan holds indices of examples, no text. It is a pure function of (lengths, seed, epoch), so a run can resume at any
+A plan holds indices of examples, not text. It is a pure function of (lengths, seed, epoch), so a run can resume at any
 step.
 """
 
@@ -26,7 +26,7 @@ class Plan:
     """The global batches of an epoch, one per step.
 
     Attributes:
-      buckets: int32 [steps], the number of each step's bucket.
+      buckets: int32 [steps], the bucket number of each step.
       examples: int64 [steps, global batch], indices of examples; -1 is padding.
     """
 
@@ -41,7 +41,7 @@ class Plan:
         """Returns part `shard.index` of every batch: rows [index * n / count, (index + 1) * n / count) of n.
 
         Raises:
-          UserError: the batch does not divide into the shards.
+          UserError: the batch does not divide evenly into the shards.
         """
         size = self.examples.shape[1]
         if size % shard.count:
@@ -53,14 +53,14 @@ class Plan:
 
 
 class Buckets:
-    """Examples grouped by upper limits of their length, and the batches of each epoch."""
+    """Groups examples into buckets by length, and plans each epoch's batches."""
 
     def __init__(self, lengths: np.ndarray, limits: Sequence[int]):
         """Assigns every example to a bucket.
 
         Args:
-          lengths: int [examples], length of the longer side of each example.
-          limits: ascending; bucket i takes lengths up to limits[i], which is the static length of its batches.
+          lengths: int [examples], length of each example's longer side.
+          limits: ascending; bucket i takes lengths up to limits[i], the static length of its batches.
 
         Raises:
           UserError: limits that do not ascend, no examples, or an example longer than the last limit.
@@ -81,8 +81,8 @@ class Buckets:
     def epoch(self, seed: int, epoch: int, global_batch: int) -> Plan:
         """Returns the batches of one epoch: every example once, in ceil(examples / global_batch) steps.
 
-        Examples come in shuffled order; a bucket gives a batch as soon as it has collected one. The examples left in
-        the buckets at the end, shortest first, form mixed batches, each in the bucket of its longest example; padding
+        Examples arrive in shuffled order; a bucket emits a batch as soon as it is full. At the end, the leftover
+        examples form mixed batches, shortest first. A mixed batch takes the bucket of its longest example. Padding
         fills the last batch.
         """
         order = np.random.default_rng([seed, epoch]).permutation(len(self.lengths))
@@ -93,7 +93,7 @@ class Buckets:
             at = np.flatnonzero(buckets == bucket)
             whole = len(at) // global_batch * global_batch
             full = at[:whole].reshape(-1, global_batch)
-            # A batch takes the place at which its last example arrives.
+            # A batch's place in the order is the arrival of its last example.
             places += full[:, -1].tolist()
             batches += [(bucket, order[rows]) for rows in full]
             rest.append(order[at[whole:]])
@@ -115,7 +115,7 @@ class Buckets:
     def endless(
         self, seed: int, global_batch: int, shard: Shard, start_step: int = 0
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields (static length, this shard's example indices) of step `start_step` and all later steps."""
+        """Yields (static length, this shard's example indices) for step `start_step` and all later steps."""
         epoch, skip = divmod(start_step, self.steps_per_epoch(global_batch))
         while True:
             plan = self.epoch(seed, epoch, global_batch).shard(shard)
@@ -126,7 +126,7 @@ class Buckets:
     def ahead(
         self, seed: int, global_batch: int, shard: Shard, start_step: int, end_step: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Plans the steps from `start_step` until before `end_step`.
+        """Plans the steps [start_step, end_step).
 
         Returns:
           (static lengths, int64 [steps]; this shard's example indices, int32 [steps, global batch / shards]).
@@ -139,7 +139,7 @@ class Buckets:
         )
 
     def padding_share(self, plan: Plan) -> float:
-        """Fraction of a plan's tokens that is padding."""
+        """Returns the fraction of a plan's tokens that are padding."""
         real = self.lengths[plan.examples[plan.examples >= 0]].sum()
         computed = (self.limits[plan.buckets] * plan.examples.shape[1]).sum()
         return 1 - float(real) / float(computed)
@@ -154,21 +154,21 @@ def equal_width(longest: int, count: int) -> list[int]:
 def least_padding(lengths: np.ndarray, count: int) -> list[int]:
     """Returns limits of at most `count` buckets that pad examples of these lengths with the fewest tokens.
 
-    Exact, by dynamic programming over the distinct lengths: the last bucket begins somewhere, and those before it are
-    the best for the shorter examples. What is left in the buckets at the end of an epoch is not counted. Without
-    lengths there are no limits: [].
+    The result is exact, by dynamic programming over the distinct lengths: for each start of the last bucket, the
+    buckets before it are optimal for the shorter examples. It ignores the leftover examples of an epoch. Without
+    lengths it returns [].
     """
     sizes, numbers = np.unique(np.asarray(lengths), return_counts=True)
     upto = np.concatenate([[0], np.cumsum(numbers)])
-    # tokens[b][j]: the fewest for the j shortest lengths in b buckets; begin[b][j - 1]: where the last begins.
+    # tokens[b][j]: fewest tokens for the j shortest lengths in b buckets; begin[b][j - 1]: start of the last bucket.
     tokens, begin = np.where(np.arange(len(upto)) == 0, 0.0, np.inf), []
     for _ in range(min(count, len(sizes))):
-        padded = sizes[None] * (upto[None, 1:] - upto[:-1, None])  # Of the bucket of lengths i to j.
+        padded = sizes[None] * (upto[None, 1:] - upto[:-1, None])  # Tokens of a bucket with lengths i to j.
         total = np.where(np.triu(np.ones_like(padded, bool)), tokens[:-1, None] + padded, np.inf)
         begin.append(total.argmin(0))
         tokens = np.concatenate([[0.0], total.min(0)])
     limits, end = [], len(sizes)
-    for first in reversed(begin):  # More buckets never pad more, so the best plan has a bucket of each.
+    for first in reversed(begin):  # More buckets never pad more, so the best plan uses all of them.
         limits.append(int(sizes[end - 1]))
         end = int(first[end - 1])
     return limits[::-1]

@@ -1,4 +1,4 @@
-"""Helpers of data-set converters: write shards in several processes, and keep one conversion per folder.
+"""Helpers for data-set converters: write shards in several processes, and keep one conversion per folder.
 
 TensorFlow-free.
 """
@@ -20,7 +20,7 @@ from common.errors import UserError
 
 @contextlib.contextmanager
 def deaths_explained() -> Iterator[None]:
-    """Raises UserError in place of what a pool raises whose worker process was killed."""
+    """Raises UserError in place of a pool's exception if one of its worker processes was killed."""
     try:
         yield
     except concurrent.futures.BrokenExecutor as error:
@@ -30,7 +30,7 @@ def deaths_explained() -> Iterator[None]:
 def write_shards(write: Callable, tasks: Sequence[tuple], workers: int) -> list[Any]:
     """Calls `write(*task)` for each task in `workers` processes, shows progress, and returns the results in any order.
 
-    The first exception cancels all tasks and is raised.
+    The first exception cancels all tasks; the function then raises it.
 
     Raises:
       UserError: a worker process was killed.
@@ -49,7 +49,7 @@ def write_shards(write: Callable, tasks: Sequence[tuple], workers: int) -> list[
 
 
 def _progress(steps: Iterable, total: int) -> Iterator:
-    """Yields from `steps`; shows a progress bar in a terminal, elsewhere a line per twentieth."""
+    """Yields from `steps`; shows a progress bar in a terminal; elsewhere prints a line every 5 %."""
     if sys.stderr.isatty():
         yield from tqdm.tqdm(steps, total=total, unit="shard")
         return
@@ -60,7 +60,7 @@ def _progress(steps: Iterable, total: int) -> Iterator:
 
 
 def keep_apart(folder: Path, splits: Iterable[str], note: str, text: str) -> None:
-    """Ensures that a folder holds the shards of one conversion only.
+    """Ensures that a folder holds the shards of only one conversion.
 
     Args:
       folder: folder of the shards; created if missing.

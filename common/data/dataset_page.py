@@ -1,4 +1,4 @@
-"""Writes OUT/data.html, one self-contained page that shows what `timetotrain data` made."""
+"""Writes OUT/data.html, a self-contained page that shows the result of `timetotrain data`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.data.folder_conversion import Card, Made
 from common.files import write_atomically
 
 NAME = "data.html"
-# Width, in pixels, at which pictures are shown: small ones larger, wide strips of frames over the whole page.
+# Display width of pictures in pixels: the minimum, the maximum, and the full page width for strips of frames.
 _LEAST_WIDTH, _MOST_WIDTH, _WIDE = 128, 320, 960
 
 
@@ -22,14 +22,14 @@ def write(out: Path, made: Made, cards: Sequence[Card], seen: str) -> Path:
 
     Args:
       out: folder of the records.
-      made: what the conversion made.
+      made: the conversion's result.
       cards: the examples.
-      seen: a sentence on how the examples were read, or why there are none.
+      seen: a sentence that says how the examples were read, or why there are none.
 
     Raises:
       UserError: the folder cannot be written.
     """
-    import jinja2  # Imported where it is needed: a conversion without a page starts without it.
+    import jinja2  # Imported late: a conversion without a page does not need it.
 
     description = made.description
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)

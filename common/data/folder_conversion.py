@@ -1,4 +1,4 @@
-"""Tools that turn a folder of one's own into records: split, shard counts, broken files, the description.
+"""Tools that convert a user's folder to records: split, shard counts, broken files, the description.
 
 Each benchmark's custom_data.py has `convert(sources, out, options) -> Made`, which calls its converter, and
 `preview(data_dir, description, count) -> list[Card]`, which shows examples as the network sees them.
@@ -23,28 +23,28 @@ from common.config.data_description import Description
 from common.errors import UserError
 
 T = TypeVar("T")
-# Names that people give to the folders of a split that they made themselves.
+# Usual folder names for a split that the user made.
 TRAIN, EVAL = ("train", "training"), ("val", "valid", "validation", "eval", "test")
-SHARD_BYTES = 128 << 20  # About what a shard holds, as ImageNet's 1,024 shards do.
+SHARD_BYTES = 128 << 20  # Approximate size of a shard, as in ImageNet's 1,024 shards.
 LEAST_SHARDS, MOST_SHARDS = 8, 1024  # With at least 8, several readers share a small set.
-_THREADS = 8  # Pictures that are checked at once; Pillow decodes without the interpreter's lock.
+_THREADS = 8  # Pictures checked at once; Pillow releases the interpreter lock while it decodes.
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What `timetotrain data` takes besides folders.
+    """Options of `timetotrain data` besides folders.
 
     Attributes:
-      eval_part: part of the examples that is held out, where the source has no split of its own.
-      seed: of the split.
-      most_broken: more broken files than this end the conversion; None: any number is left out.
+      eval_part: fraction of the examples to hold out, if the source has no split.
+      seed: seed of the split.
+      most_broken: maximum number of broken files to leave out; more end the conversion. None: no maximum.
       workers: processes that write shards.
-      names: a file with lines of class folder and name, or None.
-      annotations, eval_annotations: annotation files, where the folder does not show which they are.
+      names: a file with a class folder and its name per line, or None.
+      annotations, eval_annotations: annotation files, if the folder does not show which they are.
       eval_sources: files or a folder to evaluate on, in place of a split.
-      vocabulary_size, max_length: of text; 0 chooses them by the size of the text.
-      languages: ISO codes of source and target; None takes them from the files' names.
-      short_side: videos are scaled down to it, in pixels.
+      vocabulary_size, max_length: for text; 0 chooses them by the amount of text.
+      languages: ISO codes of source and target; None takes them from the file names.
+      short_side: maximum length of a video's shorter side, in pixels; larger videos are scaled down.
     """
 
     eval_part: float = 0.1
@@ -63,13 +63,13 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """What a conversion made, for the description and the page.
+    """A conversion's result, for the description and the page.
 
     Attributes:
-      description: as written beside the records.
+      description: the description written beside the records.
       balance: (class, training examples, evaluation examples) of every class; empty for text.
-      counted: what `balance` counts, "pictures" or the like.
-      facts: (name, value) of sizes, in words.
+      counted: the unit of `balance`, such as "pictures".
+      facts: (name, value) pairs of sizes, as text.
     """
 
     description: Description
@@ -88,10 +88,10 @@ class Card:
 
 
 def given_split(folder: Path) -> tuple[Path, Path | None]:
-    """Returns the folders of training and of evaluation examples; (folder, None) where it holds no such pair.
+    """Returns the folders of training and evaluation examples; (folder, None) if there is no such pair.
 
     Raises:
-      UserError: no such folder, or it holds training examples and nothing to evaluate on.
+      UserError: no such folder, or it has a training folder but no evaluation folder.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; name the folder with your files")
@@ -106,15 +106,15 @@ def given_split(folder: Path) -> tuple[Path, Path | None]:
 
 
 def divide(classes: Sequence[str], part: float, seed: int) -> np.ndarray:
-    """Chooses the examples to hold out: about `part` of each class, at least one where it has two.
+    """Chooses the examples to hold out: about `part` of each class, at least one if the class has two.
 
     Args:
       classes: the class of each example.
-      part: between 0 and 1.
-      seed: of the choice.
+      part: fraction between 0 and 1.
+      seed: random seed.
 
     Returns:
-      bool [examples], True where the example is held out.
+      bool [examples], True for held-out examples.
 
     Raises:
       UserError: `part` is out of range, or no class has two examples.
@@ -134,18 +134,18 @@ def divide(classes: Sequence[str], part: float, seed: int) -> np.ndarray:
 
 
 def shard_count(examples: int, size: int) -> int:
-    """Returns how many files hold `examples` of `size` bytes: of SHARD_BYTES, and none is empty."""
+    """Returns the number of files for `examples` of `size` bytes in total: about SHARD_BYTES each, none empty."""
     wanted = min(max(size // SHARD_BYTES, LEAST_SHARDS), MOST_SHARDS)
     return max(min(wanted, examples), 1)
 
 
 def sound(items: Sequence[T], fault: Callable[[T], str | None], what: str) -> tuple[list[T], list[str]]:
-    """Separates the items without a fault from one line about each other; shows progress.
+    """Returns (the sound items, one line about each faulty item); shows progress.
 
     Args:
-      items: files or the like.
-      fault: returns what is wrong with an item, or None; called in several threads.
-      what: "pictures" or the like, for the progress.
+      items: files or similar.
+      fault: returns an item's fault, or None; runs in several threads.
+      what: name of the items, such as "pictures", for the progress bar.
     """
     kept: list[T] = []
     broken: list[str] = []
@@ -160,14 +160,14 @@ def sound(items: Sequence[T], fault: Callable[[T], str | None], what: str) -> tu
 
 
 def named(classes: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
-    """Returns {class: label}, its name or itself; classes of one name are told apart by themselves."""
+    """Returns {class: label}: the class's name, else the class itself; "name (class)" if classes share a name."""
     found = {name: names.get(name, name) for name in classes}
     counts = Counter(found.values())
     return {name: label if counts[label] == 1 else f"{label} ({name})" for name, label in found.items()}
 
 
 def check_broken(broken: Sequence[str], kept: int, options: Options) -> None:
-    """Raises UserError where too much is broken, or nothing is left."""
+    """Raises UserError if too many items are broken or none is left."""
     if not kept:
         first = f", such as {broken[0]}" if broken else ""
         raise UserError(f"nothing to convert: every file is broken{first}")
@@ -178,13 +178,13 @@ def check_broken(broken: Sequence[str], kept: int, options: Options) -> None:
 
 
 def start(out: Path, benchmark: str) -> bool:
-    """Marks `out` as unfinished before the first record is written; `read` refuses it until `finish`.
+    """Marks `out` as unfinished before the first record is written; `read` rejects it until `finish`.
 
     Returns:
-      Whether an interrupted conversion has left something in `out`.
+      Whether an interrupted conversion left something in `out`.
 
     Raises:
-      UserError: `out` holds a finished conversion, or files that are no conversion's.
+      UserError: `out` holds a finished conversion, or files that no conversion wrote.
     """
     path = out / data_description.NAME
     before = None
@@ -210,7 +210,7 @@ def finish(
     labels: Sequence[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> Description:
-    """Writes and returns the description of complete records; `patterns` name the files in `out` that a run reads."""
+    """Writes and returns the description of complete records; `patterns` match the files in `out` that a run reads."""
     names = sorted({path.name for pattern in patterns for path in out.glob(pattern)})
     files = data_description.listed(out, names)
     description = Description(
@@ -236,11 +236,11 @@ def _version() -> str:
 
 
 def balance(labels: Sequence[str], train: Sequence[str], held: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Returns (class, training examples, evaluation examples) of each of `labels`, in their order."""
+    """Returns (class, training examples, evaluation examples) for each of `labels`, in order."""
     counts = Counter(train), Counter(held)
     return [(label, counts[0][label], counts[1][label]) for label in labels]
 
 
 def size(paths: Sequence[str | os.PathLike]) -> int:
-    """Returns the bytes of all files together."""
+    """Returns the total size of the files in bytes."""
     return sum(os.path.getsize(path) for path in paths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-# Per channel, of values 0..255; the same in G6 resnet/resnet_main.py, REF ssd-v1/ssd/utils.py, G7 Mask R-CNN's
+# Per channel, for values 0..255. The same as in G6 resnet/resnet_main.py, REF ssd-v1/ssd/utils.py, G7 Mask R-CNN's
 # dataloader.py and TSM's transforms.
 MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
 STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
@@ -18,7 +18,7 @@ def normalise_rgb(pixels: tf.Tensor, dtype: tf.DType, repeats: int = 1) -> tf.Te
       dtype: the network's dtype; float64 selects float64 arithmetic, any other float32.
 
     Returns:
-      Same shape, float64 or float32; cast it to `dtype` after all other arithmetic.
+      Same shape, float64 or float32. The caller casts it to `dtype` after all other arithmetic.
     """
     dtype = tf.float64 if dtype == tf.float64 else tf.float32
     offset = tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], dtype)

@@ -1,8 +1,8 @@
-"""Reads .npz files that may come from strangers: sizes are checked before anything is unpacked. TensorFlow-free.
+"""Reads untrusted .npz files: checks sizes before it unpacks anything. TensorFlow-free.
 
-`numpy.load` believes what a file says of itself: an array of 10^12 numbers is allocated before its bytes are missed, a
-member that unpacks to 100 GB is unpacked, and of two members with one name it takes one. Here such a file is refused.
-Pickles are never read.
+`numpy.load` trusts the file's headers. It allocates an array of 10^12 numbers before it notices that the bytes are
+missing, unpacks a member of 100 GB, and accepts two members with the same name. This module rejects such files. It
+never reads pickles.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-# What a file may unpack to: so many times its own size, and this many bytes more. Weights do not compress to a half; a
-# file of zeros compresses a thousandfold, and a small one may.
+# A file may unpack to at most MOST_RATIO times its own size plus MOST_BYTES. Weights do not compress to half their
+# size. A file of zeros compresses a thousandfold; a small one is allowed.
 MOST_RATIO, MOST_BYTES = 20, 64 << 20
-_HEADER = 1 << 16  # Bytes in which a member's header ends; numpy writes fewer than 200.
+_HEADER = 1 << 16  # Maximum length of a member's header in bytes; numpy writes fewer than 200.
 
 
 class Archive:
-    """An open .npz file: `files` are its arrays' names, `archive[name]` reads one, read-only.
+    """An open .npz file, read-only: `files` lists its arrays' names, `archive[name]` reads one.
 
-    An array whose name, size or form is not sound raises ValueError, and what `zipfile` raises for damage.
+    An array with an invalid name, size or form raises ValueError; a damaged one raises zipfile's exceptions.
     """
 
     def __init__(self, file: zipfile.ZipFile, size: int):
@@ -60,7 +60,7 @@ class Archive:
             raise ValueError(
                 f"{name[:80]!r} is {dtype}{list(shape)} by its header, its {member.file_size} bytes are another size"
             )
-        # Read as a whole, so that the checksum is compared.
+        # Read the whole member, so that zipfile compares the checksum.
         data = self._file.read(member)
         if not count or not dtype.itemsize:
             return np.zeros(shape, dtype)
@@ -72,20 +72,20 @@ def opened(path: str | os.PathLike) -> Iterator[Archive]:
     """Opens an .npz file.
 
     Raises:
-      OSError, ValueError, zipfile.BadZipFile and the like (common.files.NPZ_DAMAGE): it is damaged or not sound.
+      OSError, ValueError, zipfile.BadZipFile and others (common.files.NPZ_DAMAGE): it is damaged or invalid.
     """
     with zipfile.ZipFile(path) as file:
         yield Archive(file, os.path.getsize(path))
 
 
 def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Returns all arrays of an .npz file; raises as `opened`."""
+    """Returns all arrays of an .npz file; raises the same errors as `opened`."""
     with opened(path) as archive:
         return {name: archive[name] for name in archive.files}
 
 
 def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
-    """Returns (shape, whether in Fortran's order, dtype, where the numbers begin) of the beginning of a member."""
+    """Parses a member's first bytes; returns (shape, whether in Fortran order, dtype, offset of the numbers)."""
     stream = io.BytesIO(data)
     version = np.lib.format.read_magic(stream)
     readers = {

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 
 def num_batches(sizes: Sequence[int], batch_size: int, per_step: int = 1) -> int:
-    """Returns the number of batches per shard: equal for all shards, enough for the largest of their `sizes`.
+    """Returns the number of batches per shard: equal for all shards, and enough for the largest of their `sizes`.
 
-    It is a multiple of `per_step`, the number of replicas that take turns with a shard's batches.
+    It is a multiple of `per_step`, the number of replicas that take turns reading a shard's batches.
     """
     return max(1, *(-(-size // (batch_size * per_step)) for size in sizes)) * per_step
 
@@ -21,14 +21,13 @@ def pad(dataset: tf.data.Dataset, padding: dict[str, Any], batch_size: int, batc
 
     Args:
       dataset: at most batches * batch_size single examples, dicts of tensors with static shapes.
-      padding: one example of the same keys, shapes and dtypes.
+      padding: one example with the same keys, shapes and dtypes.
       batch_size: examples per batch of one replica.
       batches: from `num_batches`.
 
     Returns:
-      Dataset of dicts with leading dimension `batch_size`, and "weight" float32 [batch_size]: 1, or 0 for
-      padding. A metric that sums weight * value over all replicas, and divides by the summed weight, needs no
-      correction.
+      Dataset of dicts with leading dimension `batch_size`, plus "weight" float32 [batch_size]: 0 for padding, else 1.
+      A metric needs no correction if it sums weight * value over all replicas and divides by the summed weight.
     """
     spec = dataset.element_spec
     filler = {name: tf.convert_to_tensor(padding[name], spec[name].dtype) for name in spec}

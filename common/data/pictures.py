@@ -1,4 +1,4 @@
-"""Looks into picture files with Pillow: are they whole, how large are they; and writes pictures for pages."""
+"""Checks picture files and reads their sizes with Pillow, and encodes pictures."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from PIL import Image, ImageOps
 
 
 def fault(path: str | os.PathLike) -> str | None:
-    """Returns a line about a file that is no whole picture, or None; decodes all of it."""
-    if os.path.exists(path) and not os.path.isfile(path):  # A pipe would wait for ever.
+    """Returns a line about a file that is not a complete picture, or None; decodes the whole picture."""
+    if os.path.exists(path) and not os.path.isfile(path):  # Opening a pipe would block forever.
         return f"{os.fspath(path)}: no whole picture (no regular file)"
     try:
         with Image.open(path) as image:
@@ -23,9 +23,9 @@ def fault(path: str | os.PathLike) -> str | None:
 
 
 def refused(data: bytes) -> str | None:
-    """Returns why the content of a file is no picture to decode, or None; reads its header alone.
+    """Returns why a file's content must not be decoded as a picture, or None; reads only the header.
 
-    A picture of more pixels than Pillow's limit, about 10,000 x 9,000, would fill the memory.
+    A picture above Pillow's limit, about 10,000 x 9,000 pixels, would fill the memory.
     """
     try:
         with warnings.catch_warnings():
@@ -39,13 +39,13 @@ def refused(data: bytes) -> str | None:
 
 
 def size(path: str | os.PathLike) -> tuple[int, int]:
-    """Returns (width, height) in pixels, of the file's header."""
+    """Returns (width, height) in pixels from the file's header."""
     with Image.open(path) as image:
         return image.size
 
 
 def upright(image: Image.Image) -> Image.Image | None:
-    """Returns the picture turned as a camera's EXIF orientation says; None where it needs no turn."""
+    """Returns the picture rotated by its EXIF orientation; None if it needs no rotation."""
     turned = image.getexif().get(0x0112, 1)  # The tag Orientation; 1 is upright.
     return ImageOps.exif_transpose(image) if turned in range(2, 9) else None
 

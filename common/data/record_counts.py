@@ -1,8 +1,8 @@
-"""Keeps records.json beside TFRecords: the bytes and the number of records of each file.
+"""Keeps records.json beside TFRecords: each file's size in bytes and number of records.
 
-A run may not touch its data before the clock starts, but should refuse an incomplete copy early. Converters write this
-note. A run compares it with the files' sizes, which reads none of them. Without a note, a run counts the records on the
-clock. To write one for records of other programs:
+A run may not read its data before the clock starts, but should reject an incomplete copy early. So converters write
+this note, and a run compares it with the file sizes without opening the files. Without a note, a run counts the records
+on the clock. To write a note for records from other programs:
 
     python -m common.data.record_counts DATA_DIR
 """
@@ -27,15 +27,15 @@ from common.files import write_atomically
 
 NAME = "records.json"
 FORMAT = 1
-_THREADS = 16  # Files looked at once; counting takes one short read of the disk per record.
+_THREADS = 16  # Files processed at once; counting takes one short disk read per record.
 
 
 def write(data_dir: str | os.PathLike, names: Iterable[str]) -> dict[str, int]:
-    """Counts the records of files and notes them in `data_dir`; the note keeps what it says of other files there.
+    """Counts the records of files and notes the counts in `data_dir`; entries for other files stay in the note.
 
     Args:
-      data_dir: a folder of this machine.
-      names: the files' names in it.
+      data_dir: a local folder.
+      names: names of files in it.
 
     Returns:
       {name: number of records}.
@@ -53,12 +53,12 @@ def write(data_dir: str | os.PathLike, names: Iterable[str]) -> dict[str, int]:
 
 
 def noted(files: Sequence[str]) -> list[int] | None:
-    """Returns the number of records of each file by the note beside them; None where it does not know them all.
+    """Returns each file's number of records from the note beside them; None unless it lists all of them.
 
-    The files themselves are not opened.
+    It does not open the files.
 
     Raises:
-      UserError: a file has another size than the note says, or the note is damaged.
+      UserError: a file's size differs from the note, or the note is damaged.
     """
     folder = os.path.dirname(files[0])
     rows = _content(folder)
@@ -75,19 +75,19 @@ def noted(files: Sequence[str]) -> list[int] | None:
 
 
 def counts(files: Sequence[str]) -> list[int]:
-    """Returns the number of records of each file, by the note, or else by counting: for use on the clock.
+    """Returns each file's number of records, from the note or else by counting; for use on the clock.
 
     Raises:
-      UserError: as `noted`, or a file ends inside a record.
+      UserError: see `noted`; or a file ends inside a record.
     """
     known = noted(files)
     return list(_counted(tuple(files), tuple(_sizes(files)))) if known is None else known
 
 
 def known_or_read(files: Sequence[str], read: bool) -> list[int] | None:
-    """Returns `counts`; None where no note knows them and they may not be read, or lie in an object store.
+    """Returns `counts`, or None if no note lists the files and they may not be read or are in an object store.
 
-    Without `read`, says on the standard error stream that the run will count.
+    Without a note, and with `read` False, it prints to standard error that the run will count.
     """
     known = noted(files)
     if known is None and "://" not in files[0]:
@@ -105,18 +105,18 @@ def known_or_read(files: Sequence[str], read: bool) -> list[int] | None:
 def check_totals(files: Sequence[str], expected: int, field: str, read: bool = True) -> None:
     """Checks that files hold as many records as the configuration says.
 
-    A file cut off between two records reads like a whole one; only the total shows it. Files in an object store are
+    A file that was cut off between two records looks complete; only the total reveals it. Files in an object store are
     checked only against a note, because counting would read them.
 
     Args:
       files: the files of one split.
-      expected: number of records in all of them.
-      field: the configuration's field with that number.
-      read: whether files may be read where no note knows them: not before the clock.
+      expected: total number of records.
+      field: the configuration field with that number.
+      read: whether files without a note may be read; False before the clock starts.
 
     Raises:
-      UserError: the number differs (the message names the file with the fewest records), or a file ends inside a
-        record or is not the one that the note knows.
+      UserError: the number differs (the message names the file with the fewest records), a file ends inside a record,
+        or a file does not match the note.
     """
     known = known_or_read(files, read)
     if known is None:
@@ -135,7 +135,7 @@ def check_totals(files: Sequence[str], expected: int, field: str, read: bool = T
 
 
 def _content(folder: str | os.PathLike) -> dict[str, list[int]]:
-    """Returns {name: [bytes, records]} of the note in a folder; {} where there is none."""
+    """Returns {name: [bytes, records]} from the note in a folder; {} if there is none."""
     path = os.path.join(os.fspath(folder), NAME)
     if not tf.io.gfile.exists(path):
         return {}
@@ -162,7 +162,7 @@ def _sizes(files: Sequence[str]) -> list[int]:
 
 @functools.lru_cache(maxsize=4)
 def _counted(files: tuple[str, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
-    del sizes  # Part of the cache's key: a file may have grown or been cut.
+    del sizes  # Only part of the cache key: a file may have grown or been cut.
     return tuple(_parallel(tfrecords.count, files))
 
 

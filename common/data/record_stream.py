@@ -1,8 +1,7 @@
 """Streams TFRecords: assigns records to shards and orders them reproducibly.
 
-Every record carries its identity, (file number, record number), through the stream: augmentation is keyed by it, and
-an error can name it. A stream is a pure function of the seed, the same with and without a cache, and can start at any
-record.
+Every record carries its identity, (file number, record number), through the stream. Augmentation uses it as a key, and
+errors can name it. A stream is a pure function of the seed, with or without a cache, and can start at any record.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from common.data.tfrecords import READ_AHEAD
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 
-# Files read in turns; the TPU reference reads 64 (G6 resnet/imagenet_input.py), more than a replica's share of files.
+# Number of files read in turns. The TPU reference reads 64 (G6 resnet/imagenet_input.py), which exceeds a replica's
+# share of files.
 _CYCLE = 16
-# Groups of files that stay together in every epoch's permutation; each group costs start-up time.
+# Maximum number of file groups. Each epoch permutes groups, not files; each group costs start-up time.
 _GROUPS = 128
 _LAST_EPOCH = 2**62
 
@@ -37,16 +37,16 @@ class Part:
     offset: int = 0
 
     def size(self, records: int) -> int:
-        """Number of records in this part of a file of `records` records."""
+        """Returns the number of this part's records in a file of `records` records."""
         return max(0, -(-(records - self.offset) // self.stride))
 
 
 def assign(num_files: int, shard: Shard) -> list[Part]:
-    """Returns what `shard` reads: whole files, equally many on every shard, and a share of the files left over.
+    """Returns the parts that `shard` reads: whole files, equally many per shard, and a share of the leftover files.
 
-    The parts of all shards are disjoint, cover every record and are equally large where the files are. The
-    files left over, fewer than there are shards, are each read by as few shards as the numbers allow; each of
-    these keeps every n-th record.
+    The parts of all shards are disjoint and cover every record. They are equally large if the files are. There are
+    fewer leftover files than shards, so several shards read each leftover file, as few as the numbers allow. Each of
+    the n shards that read a file keeps every n-th record.
     """
     whole = num_files - num_files % shard.count
     parts = [Part(file) for file in range(shard.index, whole, shard.count)]
@@ -58,7 +58,7 @@ def assign(num_files: int, shard: Shard) -> list[Part]:
 
 
 def size(files: Sequence[str], shard: Shard) -> int:
-    """Number of records in one pass of `shard` over the files."""
+    """Returns the number of records in one pass of `shard` over the files."""
     known = counts(files)
     return sum(part.size(known[part.file]) for part in assign(len(files), shard))
 
@@ -73,19 +73,19 @@ def endless(
     cache: bool = False,
     deterministic: bool = True,
 ) -> tf.data.Dataset:
-    """Returns this shard's records for ever, epoch after epoch, in an order that depends on seed and epoch only.
+    """Returns this shard's records endlessly, epoch after epoch, in an order that depends only on seed and epoch.
 
-    In each epoch the files (more than 128: groups of files) are permuted, read in turns, and their records
-    shuffled through a buffer.
+    Each epoch permutes the files (groups of files if there are more than 128), reads them in turns, and shuffles their
+    records through a buffer.
 
     Args:
-      files: all files; this shard reads its part of them.
+      files: all files, of which this shard reads its part.
       shard: see `assign`.
       seed: determines the order.
       shuffle_buffer: size of the buffer, in records.
-      start: records to skip. Skipping whole epochs reads record headers at most; the rest is read and dropped.
+      start: records to skip. Skipping whole epochs reads at most record headers; the rest is read and dropped.
       transform: (file, record, serialized) -> any nest, applied before the cache; None keeps the serialized record.
-      cache: keep transformed records in memory. The order is the same with and without.
+      cache: whether to keep transformed records in memory; this does not change the order.
       deterministic: False lets the stream overtake a slow file.
 
     Returns:
@@ -96,7 +96,7 @@ def endless(
     """
     source = _source(files, shard, transform, cache)
     first_epoch, skip = 0, 0
-    # An endless stream of nothing would wait for ever.
+    # An endless stream without records would block forever.
     per_epoch = size(files, shard) if start else sum(1 for _ in once(files, shard).take(1))
     if not per_epoch:
         raise UserError(
@@ -106,8 +106,9 @@ def endless(
         first_epoch, skip = divmod(start, per_epoch)
 
     def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        # The seed of this traced function only, so that the order does not depend on the caller's global seed. Not 0:
-        # tf.data would compare the seed tensor below with a Python number, which a graph cannot.
+        # This sets the seed of this traced function only, so that the order does not depend on the caller's global
+        # seed. It is not 0, because tf.data would then compare the seed tensor below with a Python number, which fails
+        # in a graph.
         tf.random.set_seed(1)
         key = tf.stack([tf.constant(seed % 2**63, tf.int64), epoch])
         groups = tf.range(source.groups, dtype=tf.int64)
@@ -130,13 +131,13 @@ def endless(
 def once(
     files: Sequence[str], shard: Shard, transform: Transform | None = None, cache: bool = False
 ) -> tf.data.Dataset:
-    """Returns this shard's records once, in a fixed order: dataset of (file, record, transformed)."""
+    """Returns one pass over this shard's records in a fixed order, as a dataset of (file, record, transformed)."""
     source = _source(files, shard, transform, cache)
     return _interleave(tf.data.Dataset.range(source.groups), source, deterministic=True)
 
 
 class _Source(NamedTuple):
-    """Groups of files; `open(i)` is the dataset of (file, record, transformed) of group i, i < groups."""
+    """Groups of files; `open(i)` is group i's dataset of (file, record, transformed), i < groups."""
 
     groups: int
     open: Callable[[tf.Tensor], tf.data.Dataset]
@@ -173,7 +174,8 @@ def _source(files: Sequence[str], shard: Shard, transform: Transform | None, cac
         structure.append(group.element_spec)
         return tf.data.experimental.to_variant(group)
 
-    # A cache lives as long as its dataset, and must outlast an epoch: one dataset per group is kept, picked by number.
+    # A cache lives as long as its dataset and must outlast an epoch. So this keeps one dataset per group and picks it
+    # by number.
     variants = []
     for i in range(groups):
         variant = variant_of(i)

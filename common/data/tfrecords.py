@@ -1,4 +1,4 @@
-"""Names, counts, reads and writes TFRecord files and finds damage in them; record_stream.py shuffles records."""
+"""Names, counts, reads, writes and diagnoses TFRecord files; record_stream.py shuffles records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from common.files import whole
 
 # A frame: length u64, masked CRC of it u32, payload, masked CRC u32 (tensorflow/core/lib/io/record_writer.h)
 _HEADER, _FOOTER = 12, 4
-# Bytes of read-ahead for each file; the TPU reference takes 8 MiB (G6 resnet/imagenet_input.py).
+# Bytes to read ahead per file; the TPU reference uses 8 MiB (G6 resnet/imagenet_input.py).
 READ_AHEAD = 1 << 20
 
 
@@ -35,7 +35,7 @@ def list_files(data_dir: str | os.PathLike, pattern: str, fix: str) -> list[str]
 
 
 def count(path: str | os.PathLike) -> int:
-    """Counts the records of a file by jumping from header to header; contents are neither read nor verified.
+    """Counts the records of a file by jumping from header to header; does not read or verify contents.
 
     Raises:
       UserError: the file ends inside a record; the message names file and record.
@@ -45,7 +45,7 @@ def count(path: str | os.PathLike) -> int:
         return int(tf.data.TFRecordDataset(path, buffer_size=READ_AHEAD).reduce(0, lambda n, _: n + 1))
     records, position, size = 0, 0, os.path.getsize(path)
     with open(path, "rb", buffering=0) as file:
-        # Without this advice the system reads ahead, in the end the whole file.
+        # Without this advice, the system's read-ahead would read the whole file.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         while position < size:
             header = os.pread(file.fileno(), _HEADER, position)
@@ -72,17 +72,17 @@ def example(features: Mapping[str, bytes | str | int | Sequence[float]]) -> byte
 
 
 def shard_name(prefix: str, index: int, total: int) -> str:
-    """Returns a name such as "train-00003-of-01024", in the form of the TPU reference's and tf-models' converters."""
+    """Returns a name such as "train-00003-of-01024", as the TPU reference's and tf-models' converters write it."""
     return f"{prefix}-{index:05d}-of-{total:05d}"
 
 
 def shard_names(splits: Iterable[tuple[str, int]]) -> list[str]:
-    """Returns the names of all files of (prefix, number of files)."""
+    """Returns the names of all files of the splits (prefix, number of files)."""
     return [shard_name(prefix, i, total) for prefix, total in splits for i in range(total)]
 
 
 def write(path: str | os.PathLike, records: Iterable[bytes]) -> int:
-    """Writes a file that appears under its name only when complete; returns the number of records.
+    """Writes a file atomically; returns the number of records.
 
     Raises:
       UserError: the folder cannot be written or the disk is full.
@@ -103,7 +103,7 @@ def write(path: str | os.PathLike, records: Iterable[bytes]) -> int:
 
 
 def read(path: str | os.PathLike) -> Iterator[bytes]:
-    """Yields the records of one file, each with its checksum verified.
+    """Yields the records of one file and verifies their checksums.
 
     Raises:
       UserError: a damaged record; the message names file and record.
@@ -121,21 +121,21 @@ def read(path: str | os.PathLike) -> Iterator[bytes]:
         yield record.numpy()
         number += 1
         position += _HEADER + len(record.numpy()) + _FOOTER
-    if "://" not in path and position < os.path.getsize(path):  # TensorFlow takes half a header for the end.
+    if "://" not in path and position < os.path.getsize(path):  # TensorFlow treats half a header as the end.
         raise _damaged(path, number, "the file ends inside its header")
 
 
 def diagnose(
     files: Iterable[str], check: Callable[[bytes], str | None] = lambda record: None
 ) -> UserError | None:
-    """Finds the record that made a stream fail, by reading the files again one record at a time.
+    """Finds the record that made a stream fail: reads the files again, one record at a time.
 
     Args:
       files: in any order; reading stops at the first fault.
-      check: returns what is wrong with a record whose checksum is right, or None.
+      check: returns the fault of a record with a correct checksum, or None.
 
     Returns:
-      The error that names file and record, counted from 0, or None where every record is sound.
+      The error that names file and record, counted from 0, or None if every record is sound.
     """
     for path in files:
         try:
@@ -149,11 +149,11 @@ def diagnose(
 
 
 def explain(where: str | os.PathLike, find: Callable[[], UserError | None]) -> UserError:
-    """What is wrong with the data after the input has failed.
+    """Returns the error that explains a failure of the input.
 
     Args:
-      where: the data folder, for the message where nothing is wrong any more.
-      find: looks for the damage, as `diagnose` does, and may raise UserError.
+      where: the data folder, for the message if the fault is no longer there.
+      find: searches for the damage, like `diagnose`, and may raise UserError.
     """
     try:
         found = find()

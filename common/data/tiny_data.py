@@ -1,4 +1,4 @@
-"""Runs `python -m BENCHMARK.tiny DATA_DIR`: fills the folder with a benchmark's generated data set."""
+"""Implements `python -m BENCHMARK.tiny DATA_DIR`: fills the folder with a benchmark's generated data set."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from common.errors import UserError
 from common.files import left_behind, whole
 
 NOTE = "tiny.json"
-# In folders of earlier versions: the text of the note of unfinished data, and the name of its temporary file.
+# From earlier versions: text of the note for unfinished data, and name of its temporary file.
 _EARLIER_UNFINISHED, _EARLIER_PARTIAL = "unfinished", f"{NOTE}.partial"
 
 
 def main(
     benchmark: str, generate: Callable[[str], object], holds: str, argv: Sequence[str] | None = None
 ) -> int:
-    """Calls `generate(DATA_DIR)` and returns the exit status; `holds` names the folder's content in the help."""
+    """Calls `generate(DATA_DIR)` and returns the exit status; `holds` describes the folder's content in the help."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {benchmarks.command(benchmark)}.tiny", description="Generate the data of cpu-tiny."
     )
@@ -46,7 +46,7 @@ def make(
 ) -> Any:
     """Fills `data_dir` by `write(folder)`; does nothing if the same data are already there, complete.
 
-    The note tiny.json holds the benchmark's name, the settings, what `write` returned and the names of the files, or
+    The note tiny.json holds the benchmark's name, the settings, the return value of `write` and the file names, or it
     says that the data are unfinished.
 
     Args:
@@ -56,7 +56,7 @@ def make(
       write: makes them in a folder that holds none of them.
 
     Returns:
-      What `write` returned when the data were made.
+      The return value of `write` when it made the data.
 
     Raises:
       UserError: the folder holds something else or another benchmark's data, or cannot be written.
@@ -71,7 +71,7 @@ def make(
         if found.get("settings") == settings and made and all((folder / name).exists() for name in made):
             return found.get("result")
         present = _present(folder, patterns)
-        # Unfinished data have no list of files, but the folder held no others when they were begun.
+        # Unfinished data have no list of files, but the folder held no other files when they were started.
         others = [name for name in present if made is not None and name not in made]
         if others:
             raise UserError(f"{folder} holds {others[0]}, not made by this program; give another DATA_DIR")
@@ -88,7 +88,7 @@ def make(
 
 
 def unfinished(benchmark: str) -> str:
-    """Returns the note of data that are being made; the next call makes them anew."""
+    """Returns the note for unfinished data; the next call makes them again."""
     return json.dumps({"benchmark": benchmark, "unfinished": True})
 
 
@@ -98,17 +98,17 @@ def _present(folder: Path, patterns: Sequence[str]) -> list[str]:
 
 
 def _write(note: Path, content: Mapping[str, Any]) -> None:
-    """Writes the note atomically: a note that cannot be parsed counts as another program's file."""
+    """Writes the note atomically, because an unparsable note counts as another program's file."""
     with whole(note) as made:
         made.write_text(json.dumps(content, sort_keys=True))
 
 
 def _noted(path: Path, benchmark: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the note at `path`, of finished or unfinished data; None without a note that this module wrote.
+    """Returns the note at `path`, for finished or unfinished data; None if this module wrote no note there.
 
     Raises:
-      UserError: the data beside the note are another benchmark's, or an earlier version's, without a
-        benchmark's name and with other settings.
+      UserError: the data belong to another benchmark, or an earlier version wrote the note without a benchmark's name
+        and with other settings.
       OSError: it cannot be read.
     """
     try:

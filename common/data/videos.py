@@ -1,4 +1,4 @@
-"""Opens video files that may come from strangers: a video in one file, and no list of other files or addresses."""
+"""Opens untrusted video files: only a video in a single file, never a list of other files or addresses."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import pathlib
 from typing import Any
 
-# FFmpeg's names of the containers that hold a video themselves. It also knows playlists ("hls", "concat", "dash"): they
-# open what they name, on the disk or the network, and their files may be called anything.
+# FFmpeg's names of containers that hold the video itself. FFmpeg also supports playlists ("hls", "concat", "dash"),
+# which open other files or network addresses, and a playlist file may have any name.
 CONTAINERS = (
     *(
         "mov",
@@ -27,15 +27,15 @@ CONTAINERS = (
     ),
     *("asf", "flv", "ogg", "gif", "h264", "hevc", "av1", "ivf", "obu"),
 )
-MOST_PIXELS = 1 << 26  # Of a frame: 8K video has half as many.
-MOST_FRAMES = 100_000  # Of a video, an hour at 25 per second; more is no clip, or a damaged header.
+MOST_PIXELS = 1 << 26  # Per frame; 8K video has half as many.
+MOST_FRAMES = 100_000  # Per video, an hour at 25 per second; more is not a clip or a damaged header.
 
 
 def opened(path: str | os.PathLike) -> Any:
     """Opens a video for reading; returns PyAV's container, a context manager.
 
     Raises:
-      av.error.FFmpegError, OSError, ValueError: it is no file, no video, or a list of others.
+      av.error.FFmpegError, OSError, ValueError: it is not a file or not a video, or it is a list of others.
     """
     import av
 
@@ -45,7 +45,7 @@ def opened(path: str | os.PathLike) -> Any:
     if not file.is_file():
         raise ValueError(f"{file}: no regular file")
     container = av.open(
-        f"file:{file.resolve()}",  # A name such as "concat:a|b" would be an address.
+        f"file:{file.resolve()}",  # FFmpeg would treat a name such as "concat:a|b" as an address.
         options={"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": "file"},
     )
     for stream in container.streams.video:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Aspects besides the two squares, each both wide and high, by the number of anchors per cell
+# {anchors per cell: aspect ratios besides the two squares}; each ratio gives a wide and a tall anchor
 # (docs/sources.md, mlperf 2, SSD).
 _ASPECTS = {4: (2,), 6: (2, 3)}
-# (height, width) factors of a pyramid's anchors. G7's Mask R-CNN has them as (width, height): (1, 1), (1.4, 0.7),
+# (height, width) factors of a pyramid's anchors. G7's Mask R-CNN lists them as (width, height): (1, 1), (1.4, 0.7),
 # (0.7, 1.4) (docs/sources.md, mlperf 2).
 PYRAMID_ASPECTS = ((1.0, 1.0), (0.7, 1.4), (1.4, 0.7))
 
@@ -22,16 +22,16 @@ def ssd(
     cells: Sequence[float],
     per_cell: Sequence[int],
 ) -> np.ndarray:
-    """Returns SSD's default boxes in units of the image, in the order level, anchor, y, x.
+    """Returns SSD's default boxes as fractions of the image, in the order level, anchor, y, x.
 
-    The anchors of level l are a square of scale s_l, a square of sqrt(s_l s_{l+1}), then s_l in aspect 2, 1/2 and,
-    where there are six, 3, 1/3, the wide one first. Sides and centres are clipped to [0, 1]
+    The anchors of level l are a square of scale s_l, a square of scale sqrt(s_l s_{l+1}), then scale s_l in aspects 2
+    and 1/2 and, if there are six, 3 and 1/3; the wide one comes first. Sides and centres are clipped to [0, 1]
     (docs/sources.md, mlperf 2).
 
     Args:
       feature_sizes: cells along a side of each level's feature map.
-      scales: s_0 ... s_L, parts of the image's side; one more than there are levels.
-      cells: image side over step, by which the centres are spaced: 37.5 at the level of 38 cells of step 8 in 300.
+      scales: s_0 ... s_L, fractions of the image's side; one more than the number of levels.
+      cells: image side divided by the spacing of the centres: 300 / 8 = 37.5 for the level with 38 cells.
       per_cell: anchors per cell, 4 or 6.
 
     Returns:
@@ -67,13 +67,13 @@ def pyramid(
     """Returns a feature pyramid's anchors in pixels, in the order level, aspect, y, x.
 
     Args:
-      height, width: of the image; level l has ceil(height / 2^l) x ceil(width / 2^l) cells.
-      levels: of the pyramid.
-      scale: an anchor of level l has scale * 2^l pixels a side, times its aspect.
+      height, width: image size; level l has ceil(height / 2^l) x ceil(width / 2^l) cells.
+      levels: levels of the pyramid.
+      scale: an anchor of level l has sides of scale * 2^l pixels, times its aspect.
       aspects: (height, width) factors.
 
     Returns:
-      [A, 4]: 279,279 of 832 x 1344 pixels on levels 2 to 6.
+      [A, 4]; for 832 x 1344 pixels and levels 2 to 6, A is 279,279.
     """
     found = []
     for level in levels:
@@ -88,7 +88,7 @@ def pyramid(
 
 
 def _shapes(scale: float, following: float, aspects: Sequence[int]) -> list[tuple[float, float]]:
-    """Returns (height, width) of each anchor of a cell."""
+    """Returns (height, width) of each anchor in a cell."""
     between = math.sqrt(scale * following)
     wide = [(scale / math.sqrt(a), scale * math.sqrt(a)) for a in aspects]
     both = itertools.chain.from_iterable(((h, w), (w, h)) for h, w in wide)

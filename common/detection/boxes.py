@@ -1,7 +1,7 @@
-"""Converts, compares and encodes boxes: [..., 4] tensors of corners or centres, in any one unit.
+"""Converts, compares and encodes boxes: [..., 4] tensors of corners or centres, in any unit.
 
-Corners are (ymin, xmin, ymax, xmax), centres (cy, cx, h, w). All functions are element-wise, keep the dtype and compile
-under XLA.
+Corners are (ymin, xmin, ymax, xmax), centres are (cy, cx, h, w). All functions are element-wise, keep the dtype and
+compile under XLA.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def to_centres(corners: tf.Tensor) -> tf.Tensor:
 
 
 def area(boxes: tf.Tensor) -> tf.Tensor:
-    """Returns the area of corner boxes, [...]; 0 where a box is inverted."""
+    """Returns the area of corner boxes, [...]; 0 for an inverted box."""
     size = tf.maximum(boxes[..., 2:] - boxes[..., :2], 0)
     return size[..., 0] * size[..., 1]
 
 
 def iou(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Returns the intersection over union, [..., N, M], of every box of `a`, [..., N, 4], and of `b`, [..., M, 4].
+    """Returns the intersection over union [..., N, M] of every pair of boxes from `a` [..., N, 4] and `b` [..., M, 4].
 
-    Two empty boxes have 0, so that padding overlaps nothing.
+    Two empty boxes give 0, so that padding overlaps nothing.
     """
     intersection = tf.maximum(_shared(a, b, 0), 0) * tf.maximum(_shared(a, b, 1), 0)
     union = area(a)[..., :, None] + area(b)[..., None, :] - intersection
@@ -47,23 +47,23 @@ def iou(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 def overlap(a: tf.Tensor, b: tf.Tensor, threshold: float) -> tf.Tensor:
     """Returns `iou(a, b) >= threshold`, in fewer passes over [..., N, M]; `threshold` must be above 0.
 
-    The quotient is not positive for boxes that are apart, and NaN for two empty boxes: neither reaches the threshold.
+    For disjoint boxes the quotient is not positive; for two empty boxes it is NaN. Neither reaches the threshold.
     """
     intersection = tf.maximum(_shared(a, b, 0), 0) * _shared(a, b, 1)
     return intersection / (area(a)[..., :, None] + area(b)[..., None, :] - intersection) >= threshold
 
 
 def _shared(a: tf.Tensor, b: tf.Tensor, low: int) -> tf.Tensor:
-    """Returns the extent that every pair shares along one axis, negative where the boxes are apart.
+    """Returns the shared extent of every pair along one axis; negative if the boxes are disjoint.
 
-    A trailing axis for both axes would double the memory.
+    Both axes in one tensor would double the memory.
     """
     start = tf.maximum(a[..., :, None, low], b[..., None, :, low])
     return tf.minimum(a[..., :, None, low + 2], b[..., None, :, low + 2]) - start
 
 
 def clip(boxes: tf.Tensor, height: float | tf.Tensor = 1.0, width: float | tf.Tensor = 1.0) -> tf.Tensor:
-    """Clips corner boxes to an image of `height` x `width` in the unit of the boxes.
+    """Clips corner boxes to an image of `height` x `width`, in the unit of the boxes.
 
     Args:
       boxes: corners [..., 4].
@@ -74,15 +74,15 @@ def clip(boxes: tf.Tensor, height: float | tf.Tensor = 1.0, width: float | tf.Te
 
 
 def encode(boxes: tf.Tensor, anchors: tf.Tensor, weights: Sequence[float] = SSD_WEIGHTS) -> tf.Tensor:
-    """Encodes boxes relative to anchors: the values that a network predicts.
+    """Encodes boxes relative to anchors, as a network predicts them.
 
     Args:
-      boxes: corners [..., 4]; smaller sides count as SMALLEST_SIDE, so that padding stays finite.
+      boxes: corners [..., 4]; sides are at least SMALLEST_SIDE, so that padding stays finite.
       anchors: centres [..., 4].
       weights: scales of (cy, cx, h, w).
 
     Returns:
-      [..., 4]: the offset of the centre in sides of the anchor and the logarithm of the ratio of sides, scaled.
+      [..., 4], scaled: the centre's offset relative to the anchor's sides, and the logarithms of the side ratios.
     """
     target = to_centres(boxes)
     ratio = tf.maximum(target[..., 2:], SMALLEST_SIDE) / anchors[..., 2:]
@@ -102,7 +102,7 @@ def decode(
       codes: the network's predictions, [..., 4].
       anchors: centres [..., 4].
       weights: scales of (cy, cx, h, w).
-      max_log_ratio: upper limit of the logarithms of the sides' ratios, against overflow; None for no limit.
+      max_log_ratio: upper limit of the side ratios' logarithms, to avoid overflow; None for no limit.
     """
     codes = codes / tf.constant(weights, codes.dtype)
     ratio = codes[..., 2:]
@@ -113,6 +113,6 @@ def decode(
 
 
 def flip_columns(boxes: tf.Tensor, width: float | tf.Tensor = 1.0) -> tf.Tensor:
-    """Returns the corner boxes of the image mirrored left to right."""
+    """Returns the corner boxes after the image is mirrored left to right."""
     ymin, xmin, ymax, xmax = tf.unstack(boxes, axis=-1)
     return tf.stack([ymin, width - xmax, ymax, width - xmin], -1)

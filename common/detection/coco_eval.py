@@ -1,8 +1,8 @@
-"""Computes COCO's average precision with pycocotools from the arrays of an evaluation. TensorFlow-free.
+"""Computes COCO's average precision with pycocotools from an evaluation's arrays. TensorFlow-free.
 
-Made for worker processes (common/train/evaluation_pool.py): each process reads the annotations once. Boxes alone take
-seconds. Masks are pasted and encoded by many workers, a few images at a time (`parts`, `encoded_results`); two workers
-then score boxes and masks (`score`).
+It runs in worker processes (common/train/evaluation_pool.py); each process reads the annotations once. Boxes alone take
+seconds. For masks, many workers paste and encode a few images at a time (`parts`, `encoded_results`); then two workers
+score boxes and masks (`score`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def ground_truth(annotations: str) -> COCO:
     """Reads and indexes the annotation file.
 
     Raises:
-      ValueError: this is no COCO file, or has an object that cannot be evaluated, whose image is named.
+      ValueError: it is not a COCO file, or it has an object that cannot be evaluated; the message names the image.
     """
     try:
         with open(annotations, encoding="utf-8") as file:
@@ -61,7 +61,7 @@ def ground_truth(annotations: str) -> COCO:
 
 @functools.lru_cache(maxsize=4)
 def image_sizes(annotations: str) -> dict[int, tuple[int, int]]:
-    """Returns {image id: (height, width)}, all that most workers need of the annotation file."""
+    """Returns {image id: (height, width)}; most workers need nothing else from the annotation file."""
     with open(annotations, encoding="utf-8") as file:
         images = json.load(file)["images"]
     return {image["id"]: (image["height"], image["width"]) for image in images}
@@ -71,7 +71,7 @@ def check_masks(annotations: str) -> None:
     """Checks that masks can be evaluated, beyond what `ground_truth` checks.
 
     Raises:
-      ValueError: an object has no mask or an invalid one; its image is named.
+      ValueError: an object has no mask or an invalid one; the message names its image.
     """
     for item in ground_truth(annotations).dataset["annotations"]:
         shape, name = item.get("segmentation"), _name(item, annotations)
@@ -131,14 +131,14 @@ def _numbers(values: Sequence[Any]) -> bool:
 def each_image_once(
     annotations: str | os.PathLike, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Returns `arrays` without padding, where every image is there exactly once.
+    """Removes padding from `arrays` and checks that every image is there exactly once.
 
     Args:
-      annotations: of the images to evaluate.
-      arrays: "image_id" [n], "weight" [n], 0 for padding, and others [n, ...].
+      annotations: annotation file of the images to evaluate.
+      arrays: "image_id" [n], "weight" [n] (0 for padding), and others [n, ...].
 
     Raises:
-      ValueError: an image is missing, unknown or there twice.
+      ValueError: an image is missing, unknown or repeated.
     """
     real = np.asarray(arrays["weight"]) > 0
     kept = {name: np.asarray(array)[real] for name, array in arrays.items()}
@@ -161,9 +161,9 @@ def box_results(
 
     Args:
       annotations: file with the images' sizes.
-      arrays: "image_id" [n], "boxes" [n, d, 4] corners in parts of the image, "scores" [n, d], 0 where there is no
-        detection, "classes" [n, d] from 1.
-      category_ids: of classes 1, 2, ...
+      arrays: "image_id" [n]; "boxes" [n, d, 4], corners as fractions of the image; "scores" [n, d], 0 means no
+        detection; "classes" [n, d], from 1.
+      category_ids: category ids of classes 1, 2, ...
     """
     sizes, ids = image_sizes(os.fspath(annotations)), np.asarray(category_ids)
     results = []
@@ -185,11 +185,11 @@ def box_results(
 def mask_results(
     annotations: str | os.PathLike, arrays: Mapping[str, np.ndarray], category_ids: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """As `box_results`, with masks pasted into the original images in place of boxes.
+    """Like `box_results`, but with masks pasted into the original images in place of boxes.
 
     Args:
-      annotations, category_ids: as in `box_results`.
-      arrays: those of `box_results`, and "masks" [n, d, M, M], probabilities inside the boxes.
+      annotations, category_ids: see `box_results`.
+      arrays: the arrays of `box_results` plus "masks" [n, d, M, M], probabilities inside the boxes.
     """
     sizes, ids = image_sizes(os.fspath(annotations)), np.asarray(category_ids)
     results = []
@@ -208,7 +208,7 @@ def mask_results(
 
 
 def parts(arrays: Mapping[str, np.ndarray], images: int = 16) -> list[dict[str, np.ndarray]]:
-    """Splits arrays by `images` at a time, without padding and without columns in which no image has a detection."""
+    """Splits arrays into parts of `images` images; drops padding and detection columns that no image uses."""
     real = np.flatnonzero(np.asarray(arrays["weight"]) > 0)
     found = []
     for first in range(0, len(real), images):
@@ -227,9 +227,9 @@ def parts(arrays: Mapping[str, np.ndarray], images: int = 16) -> list[dict[str, 
 def encoded_results(
     annotations: str | os.PathLike, category_ids: Sequence[int], part: Mapping[str, np.ndarray]
 ) -> dict[str, bytes]:
-    """Returns boxes and masks of one of the `parts` in pycocotools' form, {"bbox": ..., "segm": ...}.
+    """Returns the boxes and masks of one of the `parts` in pycocotools' form, {"bbox": ..., "segm": ...}.
 
-    Both are pickled, so that the process that passes them on need not unpickle half a million objects.
+    Both values are pickled, so that the process that forwards them need not unpickle half a million objects.
     """
     return {
         "bbox": pickle.dumps(box_results(annotations, part, category_ids)),
@@ -238,7 +238,7 @@ def encoded_results(
 
 
 def score(annotations: str | os.PathLike, work: tuple[str, Sequence[bytes]]) -> dict[str, float]:
-    """Returns `average_precision` of `work`: "bbox" or "segm", and that entry of all `encoded_results`."""
+    """Returns `average_precision` for `work`: (kind, that kind's entry of all `encoded_results`)."""
     kind, encoded = work
     return average_precision(annotations, [item for part in encoded for item in pickle.loads(part)], kind)
 
@@ -249,12 +249,12 @@ def average_precision(
     """Returns COCO's twelve statistics over all images of the annotation file.
 
     Args:
-      annotations: the file.
-      results: in pycocotools' form; pycocotools changes them.
+      annotations: the annotation file.
+      results: in pycocotools' form; pycocotools modifies them.
       kind: "bbox" or "segm".
 
     Returns:
-      {name of STATISTICS: value}; -1 where no object is of that size, as pycocotools has it.
+      {name from STATISTICS: value}; -1 if no object has that size, as in pycocotools.
     """
     if not results:
         return dict.fromkeys(STATISTICS, 0.0)

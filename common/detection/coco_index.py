@@ -1,9 +1,9 @@
-"""Indexes COCO records, and orders them into batches whose images have one orientation.
+"""Indexes COCO records, and groups them into batches whose images all have the same orientation.
 
-Images of both orientations cannot share a batch of static shapes, and all replicas of a step must run the same
-program. As in common/data/bucketing.py, every host makes the same plan and takes its part, so nothing has to be sent.
-The plan needs each image's height and width before decoding; they are read once and kept in a small file beside the
-records, which the converter makes, so that no run does it on the clock.
+A batch with static shapes cannot mix orientations, and all replicas must run the same program in a step. As in
+common/data/bucketing.py, every host makes the same plan and takes its part, so hosts send nothing. The plan needs each
+image's height and width before decoding. The converter writes them to a small index file beside the records, so that no
+run reads them on the clock.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _SIDES = ("ymin", "xmin", "ymax", "xmax")
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """Records in the order of the files: one row each.
+    """One row per record, in the order of the files.
 
     Attributes:
       files: paths.
       file: number of the file.
       record: number of the record in its file.
-      offset, length: of the payload in the file, in bytes.
-      image_id: COCO's.
-      height, width: of the image in pixels, as in the record.
-      objects: number of annotations, crowds included, whose box has an area.
-      no_area: number of annotations whose box has none.
+      offset, length: position and size of the payload in the file, in bytes.
+      image_id: COCO's image id.
+      height, width: image size in pixels, from the record.
+      objects: number of annotations, crowds included, whose box has an area above 0.
+      no_area: number of annotations whose box has no area.
       masks: number of annotations with a mask.
     """
 
@@ -64,7 +64,7 @@ class Index:
 
     @property
     def wide(self) -> np.ndarray:
-        """bool [n]: wider than high. Square images are not (G7 mask_rcnn dataloader.py)."""
+        """bool [n]: whether the image is wider than high; False for square ones (G7 mask_rcnn dataloader.py)."""
         return self.width > self.height
 
 
@@ -72,10 +72,10 @@ _COLUMNS = tuple(field.name for field in dataclasses.fields(Index))[1:]
 
 
 def read(files: Sequence[str]) -> Index:
-    """Returns the index of the files: the one kept beside them, or a new one from reading them all.
+    """Returns the index of the files: the one beside them, or a new one, for which it reads all files.
 
     Raises:
-      UserError: a record is damaged or no COCO image; file and record are named.
+      UserError: a record is damaged or not a COCO image; the message names file and record.
     """
     return _read(tuple(map(os.fspath, files)), _state(files))
 
@@ -83,7 +83,7 @@ def read(files: Sequence[str]) -> Index:
 @functools.lru_cache(maxsize=4)
 def _read(files: tuple[str, ...], state: tuple) -> Index:
     kept = _index_file(files)
-    # A damaged index file is written anew.
+    # A damaged index file is written again.
     with contextlib.suppress(*NPZ_DAMAGE):
         if kept and kept.is_file():
             with npz.opened(kept) as stored:
@@ -101,7 +101,7 @@ def _read(files: tuple[str, ...], state: tuple) -> Index:
 
 
 def _check_places(index: Index, sizes: Sequence[int]) -> None:
-    """Raises ValueError where a record of an index that was kept lies outside its file."""
+    """Raises ValueError if an index from disk has a record outside its file."""
     if not (
         np.isin(index.file, range(len(sizes))).all()
         and (index.offset >= 0).all()
@@ -113,25 +113,25 @@ def _check_places(index: Index, sizes: Sequence[int]) -> None:
 
 
 def _state(files: Sequence[str]) -> tuple:
-    """Returns names and sizes of the files, not their times, which a copy loses; the index of others is not used."""
+    """Returns the files' names and sizes, to detect a stale index; not their times, which copies do not keep."""
     return VERSION, *((os.path.basename(file), tf.io.gfile.stat(os.fspath(file)).length) for file in files)
 
 
 def keep(files: Sequence[str]) -> None:
-    """Writes the index beside the files, where it is not there; reads them all, and raises as `read`."""
+    """Writes the index beside the files if it is missing; reads all files, and raises the same errors as `read`."""
     index = read(files)
     if not is_kept(files) and (kept := _index_file(files)):
         _keep(kept, index, _state(files))
 
 
 def is_kept(files: Sequence[str]) -> bool:
-    """Whether an index file lies beside the files; it is not opened, so it may be one of others."""
+    """Whether an index file is beside the files; does not open it, so it may belong to other files."""
     kept = _index_file(files)
     return kept is not None and kept.is_file()
 
 
 def _index_file(files: Sequence[str]) -> Path | None:
-    """Returns "train.index.npz" beside train-00000-of-00256.tfrecord and the like; None in an object store."""
+    """Returns the index path, such as "train.index.npz" for train-00000-of-00256.tfrecord; None in an object store."""
     if "://" in files[0]:
         return None
     first = Path(files[0])
@@ -139,7 +139,7 @@ def _index_file(files: Sequence[str]) -> Path | None:
 
 
 def _keep(path: Path, index: Index, state: tuple) -> None:
-    """Writes the index file; where the folder cannot be written, each run makes the index anew."""
+    """Writes the index file; if the folder cannot be written, each run makes the index again."""
     with contextlib.suppress(OSError), whole(path) as made:
         np.savez(made, state_of_files=repr(state), **{f"{n}_of": getattr(index, n) for n in _COLUMNS})
 
@@ -159,7 +159,7 @@ def _look(serialized: bytes, path: str, record: int) -> tuple[int, ...]:
         found = tf.train.Example.FromString(serialized).features.feature
         size = [found[f"image/{side}"].int64_list.value[0] for side in ("height", "width")]
         image = int(found["image/source_id"].bytes_list.value[0])
-    except Exception as error:  # Protobuf's DecodeError is not the same class in all its implementations.
+    except Exception as error:  # Protobuf's implementations have different DecodeError classes.
         raise UserError(
             f"{path}: record {record} is no tf.train.Example with image/height, image/width and image/source_id; "
             "replace the file"
@@ -175,10 +175,10 @@ def _look(serialized: bytes, path: str, record: int) -> tuple[int, ...]:
 
 
 class Reader:
-    """Reads single records of an index, in TensorFlow's own operations."""
+    """Reads single records of an index with TensorFlow operations."""
 
     def __init__(self, index: Index, cache: bool):
-        """`cache`: records that were read stay in memory."""
+        """With `cache`, records stay in memory after they are read."""
         self._files, self._file = tf.constant(index.files), tf.constant(index.file)
         self._offset, self._length = tf.constant(index.offset), tf.constant(index.length)
         self._cache = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, b"") if cache else None
@@ -187,7 +187,7 @@ class Reader:
         """Returns the serialized record, a scalar string; `number` is an int64 scalar.
 
         Raises:
-          tf.errors.InvalidArgumentError: the record is damaged, or the file has changed since it was indexed.
+          tf.errors.InvalidArgumentError: the record is damaged, or the file changed after it was indexed.
         """
         if self._cache is None:
             return self._read(number)
@@ -217,7 +217,7 @@ class Reader:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A shard's part of a step: each example's epoch, [n], and number, [n], and the group of all of them."""
+    """A shard's part of a step: each example's epoch [n] and number [n], and the group that they share."""
 
     epochs: np.ndarray
     examples: np.ndarray
@@ -225,29 +225,29 @@ class Batch:
 
 
 class Grouping:
-    """Makes global batches of examples of one group each, epoch after epoch.
+    """Makes global batches, each from a single group, epoch after epoch.
 
-    Each epoch shuffles all examples anew. A group gives a batch when it has collected one, and keeps the rest of an
-    epoch for the next. The sequence is a pure function of (groups, seed), so it can be entered at any step.
+    Each epoch reshuffles all examples. A group emits a batch as soon as it is full, and carries its leftover examples
+    to the next epoch. The sequence is a pure function of (groups, seed), so it can start at any step.
     """
 
     def __init__(self, groups: np.ndarray, global_batch: int, seed: int):
         """
         Args:
-          groups: int [examples].
-          global_batch: examples of a step over all replicas.
-          seed: of the order.
+          groups: int [examples], the group of each example.
+          global_batch: examples per step over all replicas.
+          seed: determines the order.
         """
         self._groups, self._batch, self._seed = np.asarray(groups), global_batch, seed
         self._kinds = [int(kind) for kind in np.unique(self._groups)]
         self._sizes = {kind: int((self._groups == kind).sum()) for kind in self._kinds}
 
     def first_step(self, epoch: int) -> int:
-        """Returns the number of batches that are full before `epoch`."""
+        """Returns the number of batches that are complete before `epoch`."""
         return sum(epoch * size // self._batch for size in self._sizes.values())
 
     def batches(self, shard: Shard, start_step: int = 0) -> Iterator[Batch]:
-        """Yields this shard's part of step `start_step` and of all that follow."""
+        """Yields this shard's part of step `start_step` and all later steps."""
         part = self._batch // shard.count
         rows = slice(shard.index * part, (shard.index + 1) * part)
         epoch = self._epoch_of(start_step)
@@ -261,20 +261,20 @@ class Grouping:
             epoch, skip = epoch + 1, 0
 
     def ahead(self, shard: Shard, start_step: int, end_step: int) -> list[Batch]:
-        """Returns this shard's part of the steps from `start_step` until before `end_step`."""
+        """Returns this shard's part of the steps [start_step, end_step)."""
         return list(itertools.islice(self.batches(shard, start_step), end_step - start_step))
 
     def _order(self, epoch: int) -> np.ndarray:
         return np.random.default_rng([self._seed % 2**63, epoch]).permutation(len(self._groups))
 
     def _members(self, epoch: int, kind: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (places in the epoch's order [n], (epoch, example) [n, 2]) of a group."""
+        """Returns a group's (places in the epoch's order [n], (epoch, example) pairs [n, 2])."""
         order = self._order(epoch)
         places = np.flatnonzero(self._groups[order] == kind)
         return places, np.stack([np.full(len(places), epoch), order[places]], -1)
 
     def _epoch_of(self, step: int) -> int:
-        """Returns the last epoch before which at most `step` batches are full."""
+        """Returns the last epoch before which at most `step` batches are complete."""
         low, high = 0, (step + len(self._kinds) + 1) * self._batch // len(self._groups) + 1
         while low < high:
             middle = (low + high + 1) // 2
@@ -285,7 +285,7 @@ class Grouping:
         return low
 
     def _left_before(self, epoch: int, kind: int) -> np.ndarray:
-        """Returns the (epoch, example) pairs, [n, 2], that a group has left over at the start of `epoch`."""
+        """Returns a group's leftover (epoch, example) pairs [n, 2] at the start of `epoch`."""
         count, found = epoch * self._sizes[kind] % self._batch, []
         while sum(map(len, found)) < count:
             epoch -= 1
@@ -293,7 +293,7 @@ class Grouping:
         return np.concatenate([np.zeros([0, 2], np.int64), *found])[-count if count else len(self._groups) :]
 
     def _collect(self, epoch: int, waiting: dict[int, np.ndarray]) -> tuple[list, dict[int, np.ndarray]]:
-        """Returns the batches that an epoch fills, in order, and what is left of each group."""
+        """Returns the batches that an epoch completes, in order, and each group's leftover examples."""
         full, left = [], {}
         for kind in self._kinds:
             places, members = self._members(epoch, kind)
@@ -310,10 +310,10 @@ def passes(groups: np.ndarray, global_batch: int, shard: Shard, steps: int) -> I
     """Yields one pass over all examples, group after group; example number -1 is padding.
 
     Args:
-      groups: int [examples].
-      global_batch: examples of a step over all replicas.
+      groups: int [examples], the group of each example.
+      global_batch: examples per step over all replicas.
       shard: the part to yield.
-      steps: number of batches; those that are not needed are all padding, of the first group.
+      steps: number of batches; surplus batches are all padding and belong to the first group.
     """
     part, kinds = global_batch // shard.count, np.unique(groups)
     rows = slice(shard.index * part, (shard.index + 1) * part)

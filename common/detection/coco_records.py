@@ -1,8 +1,9 @@
 """Reads COCO images and their objects from TFRecords, in the layout of tf-models' create_coco_tf_record.
 
-One record per image: image/encoded, image/source_id (the COCO image id in decimal digits), image/height, image/width
-and, per object, image/object/bbox/{ymin,xmin,ymax,xmax} in parts of the image, image/object/class/label (the original
-category id), image/object/is_crowd and, where masks were converted, image/object/mask (PNG).
+There is one record per image: image/encoded, image/source_id (the COCO image id in decimal digits), image/height,
+image/width. Per object it has image/object/bbox/{ymin,xmin,ymax,xmax} as fractions of the image,
+image/object/class/label (the original category id), image/object/is_crowd and, if masks were converted,
+image/object/mask (PNG).
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ MASKS = {"image/object/mask": tf.io.VarLenFeature(tf.string)}
 
 @dataclasses.dataclass(frozen=True)
 class Categories:
-    """The categories of an annotation file: id `ids[i]` is the network's class `classes[i]`; 0 is the background."""
+    """An annotation file's categories: id `ids[i]` is the network's class `classes[i]`; class 0 is the background."""
 
     ids: tuple[int, ...]
     classes: tuple[int, ...]
 
     @classmethod
     def read(cls, annotations: str | os.PathLike, num_classes: int, by_id: bool = False) -> Categories:
-        """Reads the annotation file; classes count from 1 without gaps or, with `by_id`, are the ids themselves.
+        """Reads the annotation file. Classes count from 1 without gaps; with `by_id` they are the ids themselves.
 
         Raises:
           UserError: the file is missing or damaged, or its categories do not fit `num_classes`.
@@ -64,7 +65,7 @@ class Categories:
         return cls(ids, ids if by_id else tuple(range(1, len(ids) + 1)))
 
     def to_class(self, labels: tf.Tensor) -> tf.Tensor:
-        """Maps original ids, of any shape, to classes, int32; an unknown id becomes -1."""
+        """Maps original ids (any shape) to int32 classes; an unknown id becomes -1."""
         table = np.full(max(self.ids) + 2, -1, np.int32)
         table[list(self.ids)] = self.classes
         inside = (labels >= 0) & (labels <= max(self.ids))
@@ -72,9 +73,9 @@ class Categories:
 
 
 def labels(annotations: str | os.PathLike, by_id: bool = False) -> tuple[str, ...]:
-    """Returns the names of the network's classes, "background" first; () where the annotation file is missing.
+    """Returns the names of the network's classes, "background" first; () if the annotation file is missing.
 
-    Classes count as in `Categories.read`; with `by_id`, an id without a category has the name "".
+    `Categories.read` defines the class numbers; with `by_id`, an id without a category has the name "".
 
     Raises:
       UserError: the annotation file is damaged.
@@ -109,15 +110,15 @@ def parse(serialized: tf.Tensor, masks: bool = False) -> Objects:
     """Parses one record.
 
     Returns:
-      {"encoded": string, "image_id": int64, "size": int64 [2], height and width as in the record, "boxes":
-      float32 [n, 4] corners in parts of the image, "labels": int64 [n] original ids, "crowd": bool [n]} and, with
-      `masks`, "masks": string [n], PNG. Boxes without an area are left out, as by tf-models' converter.
+      {"encoded": string, "image_id": int64, "size": int64 [2], the record's height and width, "boxes":
+      float32 [n, 4], corners as fractions of the image, "labels": int64 [n], original ids, "crowd": bool [n]}. With
+      `masks` also "masks": string [n], PNG. It leaves out boxes without an area, like tf-models' converter.
     """
     raw = tf.io.parse_single_example(serialized, {**FEATURES, **(MASKS if masks else {})})
     boxes = tf.stack([tf.sparse.to_dense(raw[f"image/object/bbox/{side}"]) for side in _SIDES], -1)
     labels = tf.sparse.to_dense(raw["image/object/class/label"])
     crowd = tf.sparse.to_dense(raw["image/object/is_crowd"]) > 0
-    # Some converters leave the feature out where no object is a crowd.
+    # Some converters omit the feature if no object is a crowd.
     crowd = tf.pad(crowd, [[0, tf.maximum(tf.shape(labels)[0] - tf.shape(crowd)[0], 0)]])
     real = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     found = {
@@ -134,10 +135,10 @@ def parse(serialized: tf.Tensor, masks: bool = False) -> Objects:
 
 
 def check_there(annotations: str | os.PathLike) -> None:
-    """Checks that the annotation file is there, without opening it; imports what an evaluation needs.
+    """Checks that the annotation file exists, without opening it, and imports the evaluation's modules.
 
     Raises:
-      UserError: it is not there.
+      UserError: the file does not exist.
     """
     from common.detection import coco_eval  # noqa: F401 (before the clock, not on it)
 
@@ -154,22 +155,22 @@ def check_totals(train: Sequence[str], held_out: Sequence[str], config: RunConfi
 
     Args:
       train, held_out: the files.
-      config: `num_train_examples` and `num_eval_examples` are read.
-      read: whether files that no note knows may be counted: not before the clock, and not in an object store.
+      config: supplies `num_train_examples` and `num_eval_examples`.
+      read: whether to count records in files without a note; False before the clock starts and for an object store.
 
     Raises:
-      UserError: too few training images, or another number of evaluated ones.
+      UserError: too few training images, or a different number of evaluation images.
     """
     for split, files in (("train", train), ("eval", held_out)):
         known = record_counts.known_or_read(files, read)
         found, wanted = sum(known or ()), getattr(config, f"num_{split}_examples")
-        # Not all records hold objects: their number is only an upper bound of the training images.
+        # Some records have no objects, so the record count is only an upper bound on the training images.
         if known is not None and not (split == "train" and found >= wanted):
             check_count(split, found, wanted)
 
 
 def check_count(split: str, found: int, configured: int) -> None:
-    """Raises UserError where a split has another number of images than the configuration says."""
+    """Raises UserError if a split's number of images differs from the configuration."""
     if found != configured:
         raise UserError(
             f"{found} {split} images in the records, config.num_{split}_examples={configured}; complete the data, or "
@@ -180,17 +181,17 @@ def check_count(split: str, found: int, configured: int) -> None:
 def check_evaluation(
     annotations: str | os.PathLike, image_ids: Sequence[int] | None, configured: int, masks: bool = False
 ) -> None:
-    """Checks that an evaluation can be made; called before a run.
+    """Checks before a run that evaluation is possible.
 
     Args:
       annotations: the COCO file.
-      image_ids: of the held-out images' records; None where only their number is known.
+      image_ids: image ids of the held-out records; None if only their number is known.
       configured: config.num_eval_examples.
       masks: whether masks are evaluated too.
 
     Raises:
-      UserError: the annotation file has an object that cannot be evaluated, or other images than the records or the
-        configuration; an image is named.
+      UserError: the annotation file has an object that cannot be evaluated, or its images differ from the records or
+        the configuration; the message names an image.
     """
     from common.detection import coco_eval
 
@@ -220,13 +221,13 @@ def check_evaluation(
 def complaint(
     serialized: bytes, categories: Categories, masks: bool = False, sized: bool = False
 ) -> str | None:
-    """Returns what is wrong with a record, naming its image; None where nothing is. For `tfrecords.diagnose`.
+    """Returns a record's fault, with the image named, or None; for `tfrecords.diagnose`.
 
     Args:
       serialized: the record.
-      categories: the ones that objects may have.
+      categories: valid categories.
       masks: whether objects need masks of the image's size.
-      sized: whether the record must have the image's size.
+      sized: whether the record's height and width must match the image.
     """
     try:
         found = parse(tf.constant(serialized))
@@ -276,13 +277,13 @@ def training_stream(
     cache: bool,
     deterministic: bool,
 ) -> tf.data.Dataset:
-    """As `record_stream.endless`, without the images that hold no object (1,021 of 118,287 in COCO 2017).
+    """Like `record_stream.endless`, but skips images without objects (1,021 of 118,287 in COCO 2017).
 
     Args:
-      start: number of images with objects to skip, which an uninterrupted stream has given before. Counting them takes
-        one pass over this shard's records, without decoding their images.
+      start: number of images with objects to skip, so that the stream continues where an earlier one ended. Counting
+        them takes one pass over this shard's records, without decoding images.
       transform: (serialized) -> a dict with "boxes".
-      files, shard, seed, shuffle_buffer, cache, deterministic: as of `record_stream.endless`.
+      files, shard, seed, shuffle_buffer, cache, deterministic: see `record_stream.endless`.
 
     Returns:
       Dataset of (epoch, file, record, transformed).
@@ -304,7 +305,7 @@ def training_stream(
     counted = once.filter(lambda file, record, found: tf.shape(found["boxes"])[0] > 0)
     counted = counted if start else counted.take(1)
     per_epoch = int(counted.reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1))
-    if not per_epoch:  # An endless stream of nothing would wait for ever.
+    if not per_epoch:  # An endless stream without records would block forever.
         raise UserError(
             f"{files[0]} and the like: no image with objects for process {shard.index} of {shard.count}; use fewer "
             "processes"

@@ -1,4 +1,4 @@
-"""Finds and tidies the annotations of one's own pictures: COCO's JSON as tools write it, or Pascal VOC's XML."""
+"""Finds and normalizes the annotations of a user's pictures: COCO JSON as tools write it, or Pascal VOC XML."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _HELP = "expected COCO's JSON beside the pictures, or Pascal VOC's XML files"
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The annotations of a split and the folder from which its entries' file names count.
+    """A split's annotations, and the folder to which their file names are relative.
 
     Attributes:
-      content: as COCO's JSON has it.
-      folder: of the pictures.
+      content: annotations in the form of COCO's JSON.
+      folder: folder of the pictures.
       named: the annotation file, for errors.
     """
 
@@ -36,10 +36,10 @@ class Source:
 
 
 def find(folder: Path, options: Options) -> tuple[Source, Source | None]:
-    """Finds the annotations to train on and, where the folder has a split, those to evaluate on.
+    """Finds the training annotations and, if the folder has a split, the evaluation annotations.
 
     Raises:
-      UserError: there are none, or several of which none is named, or a file cannot be read.
+      UserError: there are no annotations, there are several and the user named none, or a file cannot be read.
     """
     if options.annotations:
         held = _coco(folder, options.eval_annotations) if options.eval_annotations else None
@@ -85,7 +85,7 @@ def _coco(folder: Path, path: Path) -> Source:
 
 
 def _pictures_of(folder: Path, path: Path, images: Sequence[Any]) -> Path:
-    """Returns the folder in which the pictures that the file names are."""
+    """Returns the folder that contains the pictures listed in the file."""
     given = [
         str(image["file_name"]) for image in images if isinstance(image, dict) and image.get("file_name")
     ]
@@ -101,7 +101,7 @@ def _pictures_of(folder: Path, path: Path, images: Sequence[Any]) -> Path:
 
 
 def _voc_with_lists(folder: Path) -> tuple[Source, Source | None]:
-    """Reads Pascal VOC's layout; ImageSets/Main/train.txt and val.txt divide it where they are."""
+    """Reads Pascal VOC's layout; ImageSets/Main/train.txt and val.txt define the split if they exist."""
     source = _voc(folder)
     lists = {split: folder / "ImageSets" / "Main" / f"{split}.txt" for split in ("train", "val")}
     if not all(path.is_file() for path in lists.values()):
@@ -144,10 +144,10 @@ def _voc(folder: Path) -> Source:
 
 
 def _root(path: Path) -> ElementTree.Element:
-    """Parses an XML file without entities, which can unpack to any size or name other files.
+    """Parses an XML file; rejects entities, because they can expand to any size or name other files.
 
     Raises:
-      OSError, ElementTree.ParseError, ValueError: it cannot be read, is no XML, or defines an entity.
+      OSError, ElementTree.ParseError, ValueError: it cannot be read, is not XML, or defines an entity.
     """
     data = path.read_bytes()
 
@@ -164,9 +164,9 @@ def _root(path: Path) -> ElementTree.Element:
 
 
 class _Pictures:
-    """Finds the picture of an XML file: the one beside it, else in JPEGImages, else by the name that the file gives.
+    """Finds an XML file's picture: beside the file, else in JPEGImages, else by the name in the file.
 
-    Pascal VOC's own SegmentationClass has pictures of the same names, which are masks.
+    Pascal VOC's own SegmentationClass folder has masks with the same names as pictures.
     """
 
     def __init__(self, folder: Path):
@@ -176,10 +176,10 @@ class _Pictures:
                 self._by_stem[path.stem].append(path)
 
     def of(self, path: Path, name: str) -> Path:
-        """Returns the picture of the XML file `path`, which calls it `name`, or "".
+        """Returns the picture of the XML file `path`; `name` is its name in that file, or "".
 
         Raises:
-          LookupError: there is none, or there are several; its message says which.
+          LookupError: there is no picture or more than one; the message says which.
         """
         found = self._by_stem.get(path.stem) or self._by_stem.get(Path(name).stem, [])
         if not found:
@@ -193,7 +193,7 @@ class _Pictures:
 
 
 def _voc_object(item: ElementTree.Element) -> dict[str, Any]:
-    """Returns an object of an XML file; the corners are pixels counted from 1, as Pascal VOC's own."""
+    """Parses an object of an XML file; corners are pixels counted from 1, as in Pascal VOC."""
     box = item.find("bndbox")
     if box is None:
         raise ValueError("an object without bndbox")
@@ -205,21 +205,21 @@ def _voc_object(item: ElementTree.Element) -> dict[str, Any]:
 
 
 def tidy(sources: Sequence[Source], masks: bool) -> tuple[list[dict[str, Any]], list[str], list[str]]:
-    """Makes the contents strict: what tools leave out is filled, what cannot be used is left out.
+    """Normalizes annotations: fills in fields that tools omit, and leaves out unusable entries.
 
-    Categories are numbered from 1 in the order of their ids, alike in all contents; pictures and annotations anew.
-    Sizes come from the pictures. Boxes are cut at the picture's edges. A category without objects that is only another
-    one's `supercategory` is left out.
+    It numbers categories from 1 in the order of their ids, the same in all sources, and renumbers pictures and
+    annotations. Sizes come from the pictures. Boxes are clipped to the picture. It leaves out a category without
+    objects if it is only another category's `supercategory`.
 
     Args:
-      sources: of the splits.
+      sources: one per split.
       masks: whether every object needs a mask.
 
     Returns:
-      (a content for each source, the categories' names in order, a line for each thing that is left out).
+      (a content for each source, the categories' names in order, a line for each entry that was left out).
 
     Raises:
-      UserError: an entry has no id or name; its place is named.
+      UserError: an entry has no id or name; the message says where.
     """
     broken: list[str] = []
     names = _categories(sources)
@@ -307,7 +307,7 @@ def _objects(
 def _object(
     item: Mapping[str, Any], image: Mapping[str, Any], numbers: Mapping[Any, int], masks: bool
 ) -> tuple[dict[str, Any], str]:
-    """Returns (the entry, "") or ({}, why it is left out)."""
+    """Returns (the entry, "") or ({}, the reason why it is left out)."""
     if item.get("category_id") not in numbers:
         return {}, f"category {item.get('category_id')!r} is unknown"
     shape = item.get("segmentation") or None
@@ -319,7 +319,7 @@ def _object(
         return {}, f"bbox is {item.get('bbox')!r}"
     left, top = max(x, 0.0), max(y, 0.0)
     right, bottom = min(x + width, float(image["width"])), min(y + height, float(image["height"]))
-    if not (right > left and bottom > top):  # Also where a side is no number.
+    if not (right > left and bottom > top):  # Also true if a side is NaN.
         return {}, "its box has no area within the picture"
     if isinstance(shape, list):
         shape = [polygon for polygon in shape if isinstance(polygon, list) and len(polygon) >= 6]

@@ -18,20 +18,21 @@ from common.errors import UserError
 
 
 def shard_name(prefix: str, index: int, total: int) -> str:
-    """Returns "train-00003-of-00256.tfrecord", as tf-models' converter names the files."""
+    """Returns a name such as "train-00003-of-00256.tfrecord", as in tf-models' converter."""
     return f"{prefix}-{index:05d}-of-{total:05d}.tfrecord"
 
 
 def check(content: Any, source: str, masks: bool = False) -> None:
-    """Checks that a COCO file has all fields that `examples` needs, which itself leaves out unusable annotations.
+    """Checks that a COCO file has all fields that `examples` needs; `examples` itself leaves out unusable annotations.
 
     Args:
-      content: of the file.
+      content: the file's content.
       source: the file's name, for errors.
       masks: whether every object needs a mask.
 
     Raises:
-      UserError: a field is missing or of another type; the file, the image or annotation and the field are named.
+      UserError: a field is missing or has the wrong type; the message names the file, the image or annotation, and the
+        field.
     """
     for kind, fields in _FIELDS.items():
         entries = content.get(kind) if isinstance(content, dict) else None
@@ -54,7 +55,7 @@ def _check_entry(entry: Any, fields: Mapping[str, Callable[[Any], bool]], place:
 
 
 def _known(entry: Mapping[str, Any]) -> str:
-    """Returns " (image 7, annotation 9)" of an annotation, " (id 7)" of anything else with an id, or ""."""
+    """Returns " (image 7, annotation 9)" for an annotation, " (id 7)" for another entry with an id, or ""."""
     if "image_id" in entry:
         return f" ({_name(entry)})"
     return f" (id {entry['id']})" if "id" in entry else ""
@@ -81,7 +82,7 @@ def _box(value: Any) -> bool:
 
 
 def _shape(value: Any) -> bool:
-    """Whether this is polygons, run lengths or nothing; `_fault` checks their values."""
+    """Whether the value is polygons, run lengths or empty; `_fault` checks their values."""
     if isinstance(value, dict):
         return isinstance(value.get("size"), list) and "counts" in value
     return value is None or isinstance(value, list) and all(isinstance(polygon, list) for polygon in value)
@@ -102,7 +103,7 @@ _FIELDS = {
 
 
 def by_image(content: Mapping[str, Any]) -> dict[int, list[Mapping[str, Any]]]:
-    """Returns the annotations of a COCO file by image id."""
+    """Groups a COCO file's annotations by image id."""
     found = defaultdict(list)
     for item in content["annotations"]:
         found[item["image_id"]].append(item)
@@ -115,16 +116,16 @@ def examples(
     masks: bool = False,
     dropped: list[str] | None = None,
 ) -> Iterator[bytes]:
-    """Yields the serialized examples of all images of a COCO file, in its order.
+    """Yields the serialized examples of all images in a COCO file, in its order.
 
     Args:
-      content: the annotation file, or a part of its images with their annotations; `check` must accept it.
-      read: returns the JPEG of an entry of "images".
+      content: the annotation file, or some of its images with their annotations; `check` must accept it.
+      read: returns the JPEG of an entry in "images".
       masks: whether to write masks too, as PNG.
-      dropped: gets a line for each annotation that is left out, naming image and annotation.
+      dropped: list that receives a line, with image and annotation, for each annotation left out.
 
     Raises:
-      UserError: a category is unknown; the image is named.
+      UserError: a category is unknown; the message names the image.
     """
     names = {category["id"]: category["name"] for category in content["categories"]}
     objects = by_image(content)
@@ -140,7 +141,10 @@ def examples(
 
 
 def _fault(item: Mapping, image: Mapping, names: Mapping[int, str]) -> str | None:
-    """Returns why tf-models' converter leaves an annotation out, or None; an unknown category is an error there too."""
+    """Returns why tf-models' converter omits an annotation, or None.
+
+    An unknown category raises UserError; it is an error in that converter too.
+    """
     if item["category_id"] not in names:
         raise UserError(
             f"{_name(item)}: category {item['category_id']} is unknown; download the annotations again"
@@ -148,7 +152,7 @@ def _fault(item: Mapping, image: Mapping, names: Mapping[int, str]) -> str | Non
     x, y, width, height = item["bbox"]
     if width <= 0 or height <= 0:
         return "its box has no area"
-    # The published converter allows no margin; COCO's own boxes exceed the image by rounding of a hundredth.
+    # The published converter allows no margin, but rounding makes some COCO boxes exceed the image by a hundredth.
     if x < 0 or y < 0 or x + width > image["width"] + 0.01 or y + height > image["height"] + 0.01:
         return "its box lies outside of the image"
     shape = item.get("segmentation")
@@ -160,7 +164,7 @@ def _fault(item: Mapping, image: Mapping, names: Mapping[int, str]) -> str | Non
 
 
 def png_mask(item: Mapping, height: int, width: int) -> bytes:
-    """Returns an annotation's mask as PNG of 0 and 1."""
+    """Returns an annotation's mask as a PNG with values 0 and 1."""
     encoded = io.BytesIO()
     Image.fromarray(masks_of.decode(item["segmentation"], height, width)).save(encoded, "PNG")
     return encoded.getvalue()

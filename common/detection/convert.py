@@ -32,12 +32,12 @@ from common.detection import coco_write, notes
 from common.errors import UserError
 from common.files import stays_inside, write_atomically
 
-_ORDER_SEED = 2017  # Seed of the order in which images are dealt to shards.
+_ORDER_SEED = 2017  # Seed for the order in which shards receive images.
 SPLITS = ("train", "val")
 
 
 class Pictures:
-    """Reads the JPEGs of a zip file or a folder by file name."""
+    """Reads JPEGs from a zip file or a folder by file name."""
 
     def __init__(self, source: str):
         self.source, self._zip = source, None
@@ -49,10 +49,10 @@ class Pictures:
             self._names = {os.path.basename(name): name for name in self._zip.namelist()}
 
     def read(self, image: Mapping[str, Any]) -> bytes:
-        """Returns the JPEG of an entry of "images", after decoding it once to check it.
+        """Returns the JPEG of an entry in "images", after decoding it once as a check.
 
         Raises:
-          UserError: the JPEG is missing, damaged or of another size; the image is named.
+          UserError: the JPEG is missing, damaged or has another size; the message names the image.
         """
         name, where = image["file_name"], f"{self.source}: image {image['id']} ({image['file_name']})"
         if not stays_inside(name):
@@ -65,7 +65,7 @@ class Pictures:
             with Image.open(io.BytesIO(encoded)) as picture:
                 picture.load()
                 size = picture.size
-                # What TensorFlow's decoder does not read becomes RGB JPEG; JPEG and PNG stay as they are.
+                # Convert pictures that TensorFlow's decoder cannot read to RGB JPEG; keep JPEG and PNG as they are.
                 if picture.format not in ("JPEG", "PNG") or picture.mode in ("CMYK", "I", "I;16", "F"):
                     encoded = pictures.jpeg(picture)
         except (OSError, SyntaxError, Image.DecompressionBombError) as error:
@@ -109,9 +109,9 @@ def convert(
     """Writes the split's missing shards and its annotation file.
 
     Args:
-      data_dir: folder for both; made where it is missing.
+      data_dir: folder for both; created if missing.
       split: one of SPLITS.
-      source: zip file or folder of the pictures.
+      source: zip file or folder with the pictures.
       annotations: content of the annotation file.
       shards: number of files.
       masks: whether to write masks too.
@@ -159,7 +159,7 @@ def _write_shard(path: Path, source: str, content: dict[str, Any], masks: bool) 
 
 
 def verify(path: str, expected: str | None) -> None:
-    """Raises UserError where the file has another MD5 checksum than `expected`; None accepts any."""
+    """Raises UserError if the file's MD5 checksum is not `expected`; None accepts any."""
     if not expected:
         return
     digest = hashlib.md5(usedforsecurity=False)

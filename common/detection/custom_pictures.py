@@ -1,4 +1,4 @@
-"""Converts one's own pictures with boxes or masks; SSD and Mask R-CNN share it."""
+"""Converts a user's pictures with boxes or masks; SSD and Mask R-CNN share it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from common.data.folder_conversion import Made, Options
 from common.detection import coco_source
 from common.detection import convert as converter
 
-ANNOTATIONS = "instances_val2017.json"  # As the converter names the file that an evaluation reads.
+ANNOTATIONS = "instances_val2017.json"  # The converter's name for the file that an evaluation reads.
 PATTERNS = ("train-*.tfrecord", "val-*.tfrecord", "instances_*2017.json")
-# Colours that differ to the colour-blind too: Okabe and Ito, "Color Universal Design" (2008).
+# Colours that colour-blind people can distinguish: Okabe and Ito, "Color Universal Design" (2008).
 _COLOURS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (213, 94, 0), (204, 121, 167))
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """What was converted.
+    """Counts of the converted data.
 
     Attributes:
       labels: names of the network's classes, the background first.
-      images, with_objects: training images, and those with an object; `held`: images to evaluate on.
+      images, with_objects: number of training images, and of those with an object.
+      held: number of images to evaluate on.
       most: largest number of objects in a training image.
     """
 
@@ -89,7 +90,7 @@ def made(
     fields: Mapping[str, Any],
     defaults: Mapping[str, Any],
 ) -> Made:
-    """Writes the description with the fields that SSD and Mask R-CNN share and those given; returns what was made."""
+    """Writes the description with `fields` and those that SSD and Mask R-CNN share; returns the result."""
     shared = {
         "num_classes": len(counts.labels),
         "num_eval_examples": counts.held,
@@ -111,7 +112,7 @@ def made(
 
 
 def _divided(content: Mapping[str, Any], options: Options) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Splits the images, stratified by the rarest class in each."""
+    """Splits the images, stratified by each image's rarest class."""
     per_class = collections.Counter(item["category_id"] for item in content["annotations"])
     rarest: dict[int, int] = {}
     for item in content["annotations"]:
@@ -160,8 +161,8 @@ def drawn(
     Args:
       pixels: uint8 [H, W, 3].
       boxes: float [n, 4], corners (ymin, xmin, ymax, xmax) in pixels.
-      classes: int [n]; 0 is no object.
-      description: has the classes' names.
+      classes: int [n]; 0 means no object.
+      description: supplies the classes' names.
       masks: uint8 [n, S, S] of 0 and 1, each filling its box, or None.
     """
     scale = max(

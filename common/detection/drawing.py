@@ -1,8 +1,8 @@
-"""Generates small data sets, pictures of overlapping figures, in the layout of COCO's TFRecords and annotations.
+"""Generates small data sets of pictures with overlapping figures, in the layout of COCO's TFRecords and annotations.
 
-An image has up to `most` figures of four kinds, each painted over those before it. The visible part of a figure is an
-object, with its box and mask. Colours, sizes, angles, places and image sizes are random, so only the outline tells the
-kind. Some objects are crowds, a few images are empty, and category ids have gaps, as in COCO.
+An image has up to `most` figures of four kinds; later figures cover earlier ones. The visible part of a figure is an
+object with a box and a mask. Colours, sizes, angles, places and image sizes are random, so only the outline reveals the
+kind. As in COCO, some objects are crowds, a few images are empty, and category ids have gaps.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from common.detection import coco_write, notes
 
 CATEGORIES = {2: "disc", 3: "square", 7: "triangle", 11: "cross"}
 SPLITS = {"train": "instances_train2017.json", "val": "instances_val2017.json"}
-VERSION = 1  # Version of the drawing: raise it when the same settings give other pictures.
+VERSION = 1  # Version of the drawing: raise it if the same settings produce different pictures.
 
 
 @dataclasses.dataclass(frozen=True)
 class Pictures:
-    """The number, size and difficulty of the images. Lengths are parts of the image's short side, grey values 0..1.
+    """The number, size and difficulty of the images. Lengths are fractions of the image's short side, grey values 0..1.
 
     Attributes:
-      seed: of all random numbers.
+      seed: seed of all random numbers.
       sizes: (height, width) of the stored JPEGs, in pixels.
-      train_images, eval_images: in each set; the second is no multiple of a batch, so that there is padding.
+      train_images, eval_images: number in each set; the second is not a multiple of a batch, so that there is padding.
       train_files, eval_files: number of shards.
-      most: largest number of figures in an image.
+      most: maximum number of figures in an image.
       radius: range of half a figure's extent.
-      visible: a figure that would leave less than this part of an earlier one visible is not drawn.
-      crowds: part of the images in which the smallest figure is annotated as a crowd.
-      empty: part of the images without a figure.
+      visible: minimum fraction of a figure that later figures must leave visible.
+      crowds: fraction of images in which the smallest figure is annotated as a crowd.
+      empty: fraction of images without a figure.
       noise: standard deviation of the noise on each value.
     """
 
@@ -84,7 +84,7 @@ def draw(pictures: Pictures, split: str, number: int) -> tuple[np.ndarray, list[
 
 
 def _inside(kind: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Returns which points lie in the figure of radius 1; all kinds have about the same area."""
+    """Returns a mask of the points inside the figure of radius 1; all kinds have about the same area."""
     if kind == 0:
         return u**2 + v**2 < 0.8
     if kind == 1:
@@ -95,7 +95,7 @@ def _inside(kind: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def annotations(pictures: Pictures, split: str) -> tuple[dict[str, Any], dict[int, bytes]]:
-    """Returns COCO's annotation file as a dict, and the JPEGs by image id."""
+    """Returns the COCO annotation file as a dict, and {image id: JPEG}."""
     total = pictures.train_images if split == "train" else pictures.eval_images
     images, objects, encoded = [], [], {}
     for number in range(total):
@@ -133,10 +133,10 @@ def annotations(pictures: Pictures, split: str) -> tuple[dict[str, Any], dict[in
 
 
 def generate(data_dir: str | os.PathLike, pictures: Pictures, benchmark: str) -> None:
-    """Writes train-*, val-* and the annotation files into `data_dir`; does nothing where the same set is there.
+    """Writes train-*, val-* and the annotation files into `data_dir`; does nothing if the same data are there.
 
     Raises:
-      UserError: the folder holds TFRecords of something else or of another `benchmark`, or cannot be written.
+      UserError: the folder holds other TFRecords or another benchmark's data, or cannot be written.
     """
 
     def write(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Pastes predicted masks into their images and encodes them for pycocotools, on the host. TensorFlow-free.
 
-Made for worker processes: an image takes a few milliseconds, but 5,000 images have half a million masks.
+It runs in worker processes: an image takes only a few milliseconds, but 5,000 images have half a million masks.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections.abc import Mapping
 import numpy as np
 from pycocotools import mask as coco_mask
 
-# Least probability of an object's pixels (Mask R-CNN, section 3; G7 mask_rcnn coco_metric.py).
+# Minimum probability of an object's pixels (Mask R-CNN, section 3; G7 mask_rcnn coco_metric.py).
 THRESHOLD = 0.5
 
 
 def paste(masks: np.ndarray, boxes: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Returns whether each pixel of the image belongs to each of the objects.
+    """Returns for each pixel of the image whether it belongs to each object.
 
-    The mask, which fills the box, is sampled at the pixels' centres, bilinearly between the centres of its cells; it is
-    0 outside. Published code does the same with a border of zeros around the mask, and with boxes rounded to whole
-    pixels; here they keep their fractions.
+    A mask fills its box and is 0 outside. It is sampled at the pixels' centres, bilinearly between the centres of its
+    cells. Published code does the same with a border of zeros around the mask and with boxes rounded to whole pixels;
+    here the boxes keep their fractions.
 
     Args:
       masks: float [n, M, M], probabilities.
       boxes: [n, 4] (ymin, xmin, ymax, xmax) in pixels.
-      height, width: of the image.
+      height, width: size of the image.
 
     Returns:
       uint8 [height, width, n] of 0 and 1, in Fortran order, as pycocotools needs it.
@@ -41,7 +41,7 @@ def paste(masks: np.ndarray, boxes: np.ndarray, height: int, width: int) -> np.n
 
 
 def _sampled(low: float, high: float, cells: int, size: int) -> tuple[int, np.ndarray]:
-    """Returns the first pixel with its centre between `low` and `high`, and such pixels' weights [pixels, cells]."""
+    """Returns, for the pixels with centres between `low` and `high`, the first one and all weights [pixels, cells]."""
     first = max(int(np.ceil(low - 0.5)), 0)
     centres = np.arange(first, min(int(np.floor(high - 0.5)) + 1, size)) + 0.5
     places = (centres - low) / (high - low) * cells - 0.5
@@ -49,7 +49,7 @@ def _sampled(low: float, high: float, cells: int, size: int) -> tuple[int, np.nd
 
 
 def encode(pasted: np.ndarray) -> list[dict]:
-    """Encodes uint8 [height, width, n] as pycocotools' run lengths, counts as text as in COCO's result files."""
+    """Encodes uint8 [height, width, n] as pycocotools' run lengths; the counts are text, as in COCO's result files."""
     return [
         {"size": found["size"], "counts": found["counts"].decode()}
         for found in coco_mask.encode(np.asfortranarray(pasted))

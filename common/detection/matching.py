@@ -12,9 +12,9 @@ NEGATIVE, IGNORED, POSITIVE = 0, -1, 1
 
 
 class Match(NamedTuple):
-    """Each anchor's ground truth, `index` int32 [..., A], and `state` int32 [..., A]: POSITIVE, NEGATIVE or IGNORED.
+    """Each anchor's ground truth `index`, int32 [..., A], and `state`, int32 [..., A]: POSITIVE, NEGATIVE or IGNORED.
 
-    Where the state is not POSITIVE, the index is that of the largest overlap, 0 if there is none.
+    If the state is not POSITIVE, the index is the ground truth with the largest overlap, or 0 without any overlap.
     """
 
     index: tf.Tensor
@@ -22,10 +22,10 @@ class Match(NamedTuple):
 
 
 def overlaps(boxes: tf.Tensor, valid: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
-    """Returns the intersection over union of ground truths with anchors, [..., G, A]; 0 for padding.
+    """Returns the intersection over union [..., G, A] of ground truths and anchors; 0 for padding.
 
     Args:
-      boxes: corners [..., G, 4].
+      boxes: ground truths, corners [..., G, 4].
       valid: bool [..., G]; False at padding.
       anchors: corners [..., A, 4].
     """
@@ -36,18 +36,18 @@ def match(iou: tf.Tensor, positive: float, negative: float, force: bool) -> Matc
     """Matches every anchor to the ground truth it overlaps most.
 
     Args:
-      iou: [..., G, A], see `overlaps`. The anchors, of which there are many, come last: reductions over either axis
-        are then fast on a CPU.
-      positive: an anchor of at least this overlap is positive.
-      negative: an anchor below this is negative, one in between ignored. SSD: 0.5 and 0.5; RPN: 0.7 and 0.3
+      iou: [..., G, A], see `overlaps`. There are many anchors; as the last axis, they make reductions over either axis
+        fast on a CPU.
+      positive: an anchor with at least this overlap is positive.
+      negative: an anchor with less overlap is negative; one in between is ignored. SSD: 0.5 and 0.5; RPN: 0.7 and 0.3
         (docs/sources.md, mlperf 2).
-      force: the anchor that a ground truth overlaps most is positive and matched to it, whatever the overlap, unless
-        that is zero. Where several ground truths overlap one anchor most, the first is matched to it, as in
+      force: whether to match each ground truth to its best anchor, whatever the overlap, unless it is zero; the anchor
+        is then positive. If several ground truths have the same best anchor, the first one gets it, as in
         tf-models-official's matcher.
     """
     index = tf.argmax(iou, -2, tf.int32)
     best = tf.reduce_max(iou, -2)
-    # In this order, so that all anchors are negative where there is no ground truth.
+    # In this order, all anchors are negative if there is no ground truth.
     state = tf.where(best >= positive, POSITIVE, tf.where(best < negative, NEGATIVE, IGNORED))
     if force:
         claimant = _first_claimant(iou)
@@ -57,10 +57,10 @@ def match(iou: tf.Tensor, positive: float, negative: float, force: bool) -> Matc
 
 
 def _first_claimant(iou: tf.Tensor) -> tf.Tensor:
-    """Returns for each anchor the first ground truth whose best anchor it is, int32 [..., A]; G or more for none."""
+    """Returns for each anchor the first ground truth that has it as best anchor, int32 [..., A]; G or more for none."""
     truths, anchors = tf.unstack(tf.shape(iou)[-2:])
     claimed = tf.where(tf.reduce_max(iou, -1) > 0, tf.argmax(iou, -1, tf.int32), anchors)
-    rows = tf.reshape(claimed, [-1, truths])  # Anchor A is for ground truths without any overlap.
+    rows = tf.reshape(claimed, [-1, truths])  # Ground truths without any overlap claim anchor A.
     place = rows + tf.range(tf.shape(rows)[0])[:, None] * (anchors + 1)
     number = tf.broadcast_to(tf.range(truths), tf.shape(rows))
     first = tf.math.unsorted_segment_min(number, place, tf.shape(rows)[0] * (anchors + 1))

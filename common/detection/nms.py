@@ -1,4 +1,4 @@
-"""Suppresses non-maximal boxes in tiles, batched over images and classes, with static shapes throughout."""
+"""Non-maximum suppression in tiles, batched over images and classes, with static shapes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import tensorflow as tf
 from common.detection import boxes as box_ops
 from common.layers.xla import under_xla
 
-# Candidates compared at once. For accelerators, G6's SSD has 256 and its Mask R-CNN 512 (docs/sources.md, mlperf 3.19).
-# On a CPU, 128 takes 0.6 to 0.8 of the time of 256, and 64 a little less, but with twice as many loops.
+# Number of candidates compared at once. On accelerators, G6's SSD uses 256 and its Mask R-CNN 512 (docs/sources.md,
+# mlperf 3.19). On a CPU, 128 takes 0.6 to 0.8 of the time of 256; 64 takes a little less, but twice as many loops.
 TILE = 128
-# Behind XLA a loop's end is known on the host after every turn, which waits for the device: fewer, larger tiles, and
-# several rounds a turn. 512 is G6's tile for Mask R-CNN.
+# Under XLA, the host waits for the device after every loop iteration, to learn whether the loop ends. So there are
+# fewer, larger tiles, and several rounds per iteration. 512 is G6's tile for Mask R-CNN.
 XLA_TILE, XLA_ROUNDS = 512, 4
 
 
 class Detections(NamedTuple):
-    """The best detections of each image, best first; where an image has fewer, the rest are not `valid`."""
+    """The best detections of each image, best first; if an image has fewer, the rest are not `valid`."""
 
     boxes: tf.Tensor  # [b, n, 4], corners
     scores: tf.Tensor  # [b, n]
@@ -29,15 +29,15 @@ class Detections(NamedTuple):
 def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int | None = None) -> tf.Tensor:
     """Suppresses greedily: keeps a box unless it overlaps an earlier kept box by `threshold` or more.
 
-    A tile first loses the boxes that kept boxes of earlier tiles suppress. Then, from all boxes left in the tile, "keep
-    those that no earlier kept box suppresses" is repeated until nothing changes: after i rounds the first i boxes are
-    as in the greedy loop, and after a round without changes all are.
+    For each tile, the kept boxes of earlier tiles first suppress boxes in the tile. Then it repeats "keep the boxes
+    that no earlier kept box suppresses" within the tile until nothing changes. After i rounds, the first i boxes equal
+    the greedy result; after a round without changes, all do.
 
     Args:
       boxes: corners [..., n, 4], best first along n.
-      valid: bool [..., n]; other boxes are neither kept nor suppress any.
-      threshold: of the intersection over union.
-      tile: boxes per tile; TILE if not given, behind XLA XLA_TILE.
+      valid: bool [..., n]; invalid boxes are not kept and suppress none.
+      threshold: threshold of the intersection over union.
+      tile: boxes per tile; default TILE, or XLA_TILE under XLA.
 
     Returns:
       bool [..., n]: whether each box is kept.
@@ -57,7 +57,7 @@ def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int | N
 
 
 def _within(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, rounds: int) -> tf.Tensor:
-    """Suppresses within one tile, by iterating to the fixed point; a turn of the loop is `rounds` rounds."""
+    """Suppresses within one tile by iterating to the fixed point, with `rounds` rounds per loop iteration."""
     size = boxes.shape[-2]
     earlier = tf.range(size) < tf.range(size)[:, None]
     overlaps = (
@@ -91,11 +91,11 @@ def per_class(
 
     Args:
       boxes: corners [b, A, 4], one per anchor, or [b, A, C, 4], one per anchor and class.
-      scores: [b, A, C], of the classes without the background.
+      scores: [b, A, C], for the classes without the background.
       score_threshold: detections score more than this.
-      iou_threshold: `threshold` of `suppress`.
-      candidates: number of boxes considered in each class, the best ones.
-      detections: number of detections returned for each image, the best ones.
+      iou_threshold: `threshold` for `suppress`.
+      candidates: number of best boxes considered in each class.
+      detections: number of best detections returned for each image.
 
     Returns:
       Detections whose classes count from 1.

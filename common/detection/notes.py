@@ -1,6 +1,7 @@
-"""Writes our own notes of COCO records beside them: their numbers and, for Mask R-CNN, the index of all images.
+"""Writes notes beside COCO records: their counts and, for Mask R-CNN, the index of all images.
 
-Converters write them at their end, so that a run need not make them on the clock. For records of other programs:
+Converters write the notes as their last step, so that a run need not make them on the clock. For records from other
+programs:
 
     python -m common.detection.notes DATA_DIR [--index]
 """
@@ -20,7 +21,7 @@ from common.errors import UserError
 
 
 def write(data_dir: str | os.PathLike, index: bool, splits: Sequence[str] = ("train", "val")) -> int:
-    """Notes the numbers of records of the files SPLIT-*-of-*, and with `index` their index too.
+    """Notes the record counts of the files SPLIT-*-of-*, and with `index` also writes their index.
 
     Returns:
       The number of records.
@@ -40,7 +41,7 @@ def write(data_dir: str | os.PathLike, index: bool, splits: Sequence[str] = ("tr
 
 
 def command(data_dir: str | os.PathLike) -> str:
-    """Returns the command that writes both."""
+    """Returns the command that writes counts and index."""
     return f"python -m {benchmarks.command('common.detection.notes')} {os.fspath(data_dir)} --index"
 
 

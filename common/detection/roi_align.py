@@ -1,8 +1,9 @@
 """Samples boxes from feature pyramids (ROIAlign) and from objects' masks, as grids of fixed size.
 
-"Mask R-CNN" section 3 and "Feature Pyramid Networks" section 4.2. tf-models-official's `multilevel_crop_and_resize`
-samples once per bin and keeps every sample for its gradient. `roi_align` averages any number of samples, as the
-reference does (two each way), and holds the samples of LINES lines of every bin at a time, forward and backward.
+See "Mask R-CNN" section 3 and "Feature Pyramid Networks" section 4.2. tf-models-official's
+`multilevel_crop_and_resize` takes one sample per bin and keeps every sample for its gradient. `roi_align` averages any
+number of samples, as the reference does (two each way). At a time, it holds the samples of only LINES lines of every
+bin, forward and backward.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ import tensorflow as tf
 
 from common.detection import boxes as box_ops
 
-# A box of CANONICAL_SIZE pixels a side belongs to CANONICAL_LEVEL of the pyramid (FPN, equation 1).
+# A box with sides of CANONICAL_SIZE pixels belongs to pyramid level CANONICAL_LEVEL (FPN, equation 1).
 CANONICAL_SIZE, CANONICAL_LEVEL = 224.0, 4
-# Sampled lines of every bin computed at once. Of the 4 lines of two samples a side, 2 at once take 0.8 of the time of
-# one by one on a CPU; all 4 at once take 0.7, but twice the memory.
+# Sample lines per bin computed at once. With two samples per side there are 4 lines. On a CPU, 2 at once take 0.8 of
+# the time of one by one; all 4 at once take 0.7, but twice the memory.
 LINES = 2
-# Cells of an image are padded to a multiple of this, the rows of a TPU's tile of 16-bit numbers. Without it the images
-# after the first begin within a tile; the TPU then moves single rows, and its compiler takes minutes.
+# An image's cells are padded to a multiple of the rows in a TPU's tile of 16-bit numbers. Otherwise, images after the
+# first would begin inside a tile; the TPU would then move single rows, and its compiler would take minutes.
 _TILE = 16
 
 
 def level_of(boxes: tf.Tensor, min_level: int, max_level: int) -> tf.Tensor:
-    """Returns floor(log2(sqrt(area) / 224)) + 4 within [min_level, max_level], int32 [...], of corners in pixels.
+    """Returns floor(log2(sqrt(area) / 224)) + 4, clipped to [min_level, max_level], int32 [...], for corners in pixels.
 
-    It compares areas, so that a box of exactly 224 pixels a side does not depend on a logarithm's rounding.
+    It compares areas, so that the level of a box with sides of exactly 224 pixels does not depend on rounding.
     """
     levels = np.arange(min_level + 1, max_level + 1)
     areas = tf.constant((CANONICAL_SIZE * 2.0 ** (levels - CANONICAL_LEVEL)) ** 2, boxes.dtype)
@@ -35,19 +36,19 @@ def level_of(boxes: tf.Tensor, min_level: int, max_level: int) -> tf.Tensor:
 
 
 def roi_align(features: Mapping[int, tf.Tensor], boxes: tf.Tensor, size: int, sampling: int = 2) -> tf.Tensor:
-    """Returns every box as a grid of `size` x `size` bins of its level's features.
+    """Samples each box from its pyramid level as a grid of `size` x `size` bins.
 
-    A bin is the mean of `sampling` x `sampling` bilinear samples, evenly spaced in it. Feature (y, x) of level l is at
-    pixel (y, x) * 2^l, without a shift by half a pixel; outside the map, its border continues, as in the reference.
+    A bin is the mean of `sampling` x `sampling` evenly spaced bilinear samples. Feature (y, x) of level l is at pixel
+    (y, x) * 2^l, without a shift of half a pixel. Outside the map, the border value continues, as in the reference.
 
     Args:
-      features: level l -> [b, ceil(H / 2^l), ceil(W / 2^l), C], consecutive levels.
+      features: {level l: [b, ceil(H / 2^l), ceil(W / 2^l), C]}, consecutive levels.
       boxes: corners [b, n, 4] in pixels; no gradient flows to them.
-      size: bins along a side: 7 for the box head, 14 for the mask head (docs/sources.md, mlperf 2).
-      sampling: samples along a side of a bin; 1 is what tf-models-official computes.
+      size: bins per side: 7 for the box head, 14 for the mask head (docs/sources.md, mlperf 2).
+      sampling: samples per side of a bin; tf-models-official uses 1.
 
     Returns:
-      [b, n, size, size, C] in the features' dtype; sums are taken in that of the boxes.
+      [b, n, size, size, C] in the features' dtype; sums use the boxes' dtype.
     """
     boxes = tf.stop_gradient(boxes)
     low, high = min(features), max(features)
@@ -81,7 +82,7 @@ def roi_align(features: Mapping[int, tf.Tensor], boxes: tf.Tensor, size: int, sa
 def _samples(
     start: tf.Tensor, length: tf.Tensor, last: tf.Tensor, size: int, sampling: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the cells that each bin reads along one axis and their weights, each [b, n, size, 2 * sampling]."""
+    """Returns the cells that each bin reads along one axis, and their weights; each [b, n, size, 2 * sampling]."""
     steps = (np.arange(size * sampling) + 0.5) / (size * sampling)
     position = start[..., None] + length[..., None] * tf.constant(steps, start.dtype)
     last = last[..., None]
@@ -93,7 +94,7 @@ def _samples(
     return tf.cast(index, tf.int32), tf.reshape(tf.stack([1 - part, part], -1) / sampling, shape)
 
 
-# All tensors are arguments, since tf.custom_gradient searches for variables behind captured ones.
+# All tensors are arguments, because tf.custom_gradient searches captured tensors for variables.
 @tf.custom_gradient
 def _bins(rows: tf.Tensor, y: tf.Tensor, x: tf.Tensor, weight_y: tf.Tensor, weight_x: tf.Tensor):
     """Returns weighted sums of `rows`, [r, C]: bin (i, j) of box n is the sum over a, b of
@@ -104,7 +105,7 @@ def _bins(rows: tf.Tensor, y: tf.Tensor, x: tf.Tensor, weight_y: tf.Tensor, weig
     def terms(after: tf.Tensor, a: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns row indices and weights of LINES lines from `a` on, each [b, n, size, size, LINES * 2 * sampling].
 
-        Both wait for `after`, so that only one such part is in memory.
+        Both depend on `after`, so that only one such part is in memory.
         """
         these = slice(a, a + LINES)
         with tf.control_dependencies([after]):
@@ -131,21 +132,21 @@ def _bins(rows: tf.Tensor, y: tf.Tensor, x: tf.Tensor, weight_y: tf.Tensor, weig
 
 
 def crop_masks(masks: tf.Tensor, inside: tf.Tensor, boxes: tf.Tensor, size: int) -> tf.Tensor:
-    """Returns the part of objects' masks inside boxes, sampled bilinearly at the centres of a grid.
+    """Crops objects' masks to boxes, sampled bilinearly at the cell centres of a grid.
 
     Args:
-      masks: [..., S, S], of any dtype, each filling the object's own box.
-      inside: that box of each mask, corners [..., 4]; empty ones give zeros.
-      boxes: the parts to sample, corners [..., 4] in the same unit.
-      size: samples along a side of the grid.
+      masks: [..., S, S], any dtype; each fills its object's box.
+      inside: each object's box, corners [..., 4]; empty boxes give zeros.
+      boxes: boxes to crop to, corners [..., 4] in the same unit.
+      size: samples per side of the grid.
 
     Returns:
-      [..., size, size] in the boxes' dtype; 0 outside of `inside`.
+      [..., size, size] in the boxes' dtype; 0 outside `inside`.
     """
     number = masks.shape[-1]
 
     def weights(axis: int) -> tf.Tensor:
-        """Returns [..., size, S]: hat functions around each sample's place in the mask."""
+        """Returns bilinear weights [..., size, S]: hat functions around each sample's place in the mask."""
         steps = tf.constant((np.arange(size) + 0.5) / size, boxes.dtype)
         low, length = boxes[..., axis, None], (boxes[..., axis + 2] - boxes[..., axis])[..., None]
         start, extent = inside[..., axis, None], (inside[..., axis + 2] - inside[..., axis])[..., None]

@@ -1,4 +1,4 @@
-"""Draws random samples of anchors and proposals: balanced, of exact size, the same on whichever replica."""
+"""Draws random samples of anchors and proposals: balanced, of exact size, and the same on any replica."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from common.layers.xla import under_xla
 
 
 def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int = 0) -> tf.Tensor:
-    """Returns numbers in [0, 1), float32 [b, count], that depend only on seed, step, each image's id and use.
+    """Returns random numbers in [0, 1), float32 [b, count], from seed, step, image id, use and count alone.
 
-    They are fp32 in every precision, so that every precision draws the same sample. Of the generator's
-    n = ceil(count / 4) blocks of four words, number k * n + j is word k of block j; so they depend on `count` too.
+    They are float32 in every precision, so that every precision draws the same sample. The generator makes
+    n = ceil(count / 4) blocks of four words; number k * n + j is word k of block j.
 
     Args:
-      seed: of the run; seeds that differ by 2^31 draw the same.
-      step: int64 scalar, below 2^32; int32 where the device emulates 64-bit integers (`Replicas.narrow`). That, and
-        XLA, draw the same numbers in 32-bit operations, and all images' in one kernel.
+      seed: the run's seed; seeds that differ by 2^31 give the same numbers.
+      step: int64 scalar below 2^32; int32 if the device emulates 64-bit integers (`Replicas.narrow`). With int32 or
+        under XLA, the same numbers come from 32-bit operations, in one kernel for all images.
       image_id: int64 [b], below 2^32.
-      count: numbers for each image, at least 1.
+      count: numbers per image, at least 1.
       use: number of the sample within a step, below 2^31.
     """
     blocks = -(-count // 4)
@@ -39,7 +39,8 @@ def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int 
                 for key in keys
             ]
         )
-    # The first words of all blocks come first, then the second ones: a block's four in a row cost a TPU a shuffle.
+    # First the first words of all blocks, then the second words: a block's four words in a row would cost a TPU a
+    # shuffle.
     bits = tf.transpose(tf.reshape(bits, [-1, blocks, 4]), [0, 2, 1])
     bits = tf.reshape(bits, [-1, 4 * blocks])[:, :count]
     low = tf.bitwise.bitwise_and(bits, 2**24 - 1)
@@ -47,7 +48,7 @@ def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int 
 
 
 def _narrow_bits(seed: int, step: tf.Tensor, image_id: tf.Tensor, blocks: int, use: int) -> tf.Tensor:
-    """Returns the words of all images' streams, uint32 [b, blocks, 4], without 64-bit operations."""
+    """Returns the random words of all images, uint32 [b, blocks, 4], without 64-bit operations."""
     number = tf.range(blocks, dtype=tf.int32)[None]
     words = tf.cast(step, tf.uint32), use % 2**31, tf.cast(image_id, tf.uint32)[:, None], seed % 2**31
     block = tf.cast(number, tf.uint32), tf.zeros_like(number, tf.uint32)
@@ -55,17 +56,17 @@ def _narrow_bits(seed: int, step: tf.Tensor, image_id: tf.Tensor, blocks: int, u
 
 
 class Sample(NamedTuple):
-    """Whether each element is drawn: bool [..., n] each, disjoint."""
+    """Masks of the drawn elements: bool [..., n] each, disjoint."""
 
     positive: tf.Tensor
     negative: tf.Tensor
 
 
 def balanced(positive: tf.Tensor, negative: tf.Tensor, noise: tf.Tensor, size: int, positives: int) -> Sample:
-    """Draws at most `positives` of the positive elements, and negative ones until there are `size`.
+    """Draws at most `positives` positive elements, and negative ones until there are `size`.
 
-    Exactly min(positives, number of positive) and min(size - that, number of negative) are drawn: those of the largest
-    noise, and of equal noise the first.
+    It draws exactly p = min(positives, number of positive) and min(size - p, number of negative) elements: those with
+    the largest noise; of equal noise, the first.
 
     Args:
       positive, negative: bool [..., n], disjoint.
@@ -86,12 +87,12 @@ def _count(candidates: tf.Tensor, wanted: int | tf.Tensor) -> tf.Tensor:
 
 
 class Chosen(NamedTuple):
-    """A sample's elements one after the other, positive ones first.
+    """A sample as a list of k slots, positive elements first.
 
     Attributes:
-      index: int32 [..., k]; of any element where not `valid`.
-      valid: bool [..., k], whether the sample has so many elements.
-      positive: bool [..., k].
+      index: int32 [..., k], the element in each slot; arbitrary if not `valid`.
+      valid: bool [..., k], whether the slot is filled (the sample can be smaller than k).
+      positive: bool [..., k], whether the slot's element is positive.
     """
 
     index: tf.Tensor
@@ -100,8 +101,8 @@ class Chosen(NamedTuple):
 
 
 def compact(sample: Sample, size: int) -> Chosen:
-    """Returns the first `size` elements of a sample, positive ones first, each kind in the order of the elements."""
+    """Returns the first `size` elements of a sample: positive ones first, each kind in its original order."""
     rank = 2 * tf.cast(sample.positive, tf.float32) + tf.cast(sample.negative, tf.float32)
-    # top_k takes the first of equal ranks.
+    # For equal ranks, top_k takes the first.
     rank, index = tf.math.top_k(rank, size)
     return Chosen(index, rank > 0, rank > 1)

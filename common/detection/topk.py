@@ -1,4 +1,4 @@
-"""Finds the k largest of each row without sorting; k may differ by row, and shapes stay static under XLA."""
+"""Finds the k largest elements of each row without sorting; k may differ by row; shapes stay static under XLA."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import tensorflow as tf
 
 from common.layers.xla import under_xla
 
-# Bits of a threshold that are found at a time behind XLA: on a GPU each time is a kernel or two, whatever it counts.
+# Bits of the threshold determined per round under XLA; on a GPU a round takes a kernel or two, whatever the number.
 _XLA_BITS = 3
-# Rows shorter than this are ranked behind XLA by comparing every pair.
+# Under XLA, rows shorter than this are ranked by comparing every pair.
 _LARGE = 2048
 _INTEGERS = {tf.float32: tf.int32, tf.float64: tf.int64}
 
 
 def topk_mask(values: tf.Tensor, k: tf.Tensor, exact: bool = False) -> tf.Tensor:
-    """Returns which elements are at least as large as the k-th largest of their row.
+    """Returns a mask of the elements that are at least as large as the k-th largest in their row.
 
-    Floating-point numbers keep their order when read as integers, so the k-th largest is found from its highest bits
-    down, by asking "are there k elements at least this large?" (docs/sources.md, mlperf 3.18). All ties with the k-th
-    are included, so the mask may hold more than k, unless `exact`.
+    Floating-point numbers keep their order when read as integers. So it finds the k-th largest from its highest bits
+    down, by asking "are there k elements at least this large?" (docs/sources.md, mlperf 3.18). It includes all ties
+    with the k-th, so the mask may have more than k elements, unless `exact`.
 
     Args:
-      values: float32 or float64 [..., n], no NaN; subnormal numbers may count as 0, as on the hardware.
+      values: float32 or float64 [..., n], no NaN; the hardware may treat subnormal numbers as 0.
       k: int32 [...]; 0 gives an empty mask, n or more a full one.
-      exact: of the ties with the k-th, only the first ones of the row are included, so that there are k.
+      exact: whether to include only the first ties with the k-th, so that the mask has exactly k elements.
 
     Returns:
       bool [..., n].
@@ -32,24 +32,24 @@ def topk_mask(values: tf.Tensor, k: tf.Tensor, exact: bool = False) -> tf.Tensor
         return _ranks(tf.stop_gradient(values)) < k[..., None]
     integer = _INTEGERS[values.dtype]
     values = tf.stop_gradient(values)
-    # Equal numbers have equal bits: -0.0 counts as 0.0. (XLA leaves out an addition of 0.)
+    # Equal numbers need equal bits: replace -0.0 by 0.0. (Adding 0 would not work, because XLA removes the addition.)
     ordered = tf.bitcast(tf.where(tf.equal(values, 0), tf.zeros_like(values), values), integer)
-    # A negative number is smaller the larger its bit pattern: flip all bits but the sign.
+    # Negative numbers sort in reverse order of their bit patterns: flip all bits but the sign.
     ordered = tf.where(ordered < 0, tf.bitwise.bitwise_xor(ordered, integer.max), ordered)
     k = tf.minimum(k, tf.shape(values)[-1])[..., None]
     threshold = _kth_largest(ordered, k, _XLA_BITS if under_xla() else 1)
     if exact:
         above, ties = ordered > threshold, tf.cast(tf.equal(ordered, threshold), tf.int32)
         left = k - tf.reduce_sum(tf.cast(above, tf.int32), -1, keepdims=True)
-        # Fewer than k elements are above the threshold; where k is 0, the threshold is no element's.
+        # Fewer than k elements are above the threshold; if k is 0, the threshold equals no element.
         return (above | ((ties > 0) & (tf.cumsum(ties, -1) <= left))) & (k > 0)
     return (ordered >= threshold) & (k > 0)
 
 
 def _ranks(values: tf.Tensor) -> tf.Tensor:
-    """Returns how many elements of its row come before each, larger ones and of equal ones the first: int32 [..., n].
+    """Returns each element's rank in its row, int32 [..., n]: larger elements first; of equal ones, the earlier first.
 
-    It compares every pair, in one kernel of a GPU.
+    It compares every pair, in one kernel on a GPU.
     """
     this, other = values[..., :, None], values[..., None, :]
     place = tf.range(values.shape[-1])
@@ -58,17 +58,20 @@ def _ranks(values: tf.Tensor) -> tf.Tensor:
 
 
 def _kth_largest(values: tf.Tensor, k: tf.Tensor, width: int) -> tf.Tensor:
-    """Returns the largest number of which [..., n] has k elements at least as large: [..., 1] for k [..., 1].
+    """Returns the largest number such that k elements of the row are at least as large.
 
     Args:
-      values: int32 or int64.
-      k: int32; where it is 0, the result is the largest number.
-      width: bits found at a time: each round counts for all their values at once.
+      values: int32 or int64 [..., n].
+      k: int32 [..., 1]; 0 gives the largest number of the type.
+      width: bits determined per round; a round tests all values of these bits at once.
+
+    Returns:
+      [..., 1].
     """
     integer, bits = values.dtype, values.dtype.size * 8
 
     def enough(thresholds: tf.Tensor) -> tf.Tensor:
-        """Whether k elements reach each of the thresholds, [..., t]."""
+        """Returns for each threshold, [..., t], whether k elements reach it."""
         reached = tf.cast(values[..., None, :] >= thresholds[..., None], tf.int32)
         return tf.reduce_sum(reached, -1) >= k
 

@@ -1,4 +1,4 @@
-"""Counts a StableHLO program's FLOPs and bytes from its text, as XLA's cost analysis does for an unfused program."""
+"""Counts a StableHLO program's FLOPs and bytes from its text, like XLA's cost analysis of an unfused program."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def count(text: str) -> dict[str, int]:
     """Counts the work of one call of `main`.
 
     Returns:
-      matrix_flops: 2 per multiply-add of convolutions and matrix products, without products with padding or with the
-        zeros of a dilation, as in XLA's analysis. bytes_unfused: operands and results of every operation, an upper
-        bound of what a compiled program moves. convolutions, products: their numbers. in_loops: how many of them are
-        in while loops, whose bodies count once.
+      matrix_flops: 2 per multiply-add in convolutions and matrix products, except multiply-adds with padding or a
+        dilation's zeros, as in XLA's analysis. bytes_unfused: bytes of all operations' operands and results, an upper
+        bound on what a compiled program moves. convolutions, products: their numbers. in_loops: the number of them
+        inside while loops; a loop body counts once.
     """
     return dict(
         zip(
@@ -44,11 +44,11 @@ def count(text: str) -> dict[str, int]:
 
 
 def exchanges(text: str) -> list[dict[str, int | str]]:
-    """Lists a program's collectives, those alike together.
+    """Lists a program's collectives; identical ones share an entry.
 
     Returns:
-      Of each kind: operation, groups and their size (of a permutation the pairs, and 2), count, bytes that a replica
-      gives to all of them together. In loops they count once.
+      For each kind: operation, number of groups and group size (for a permutation, number of pairs and 2), count, and
+      the total bytes that a replica contributes. Collectives in loops count once.
     """
     found: dict[tuple, list[int]] = {}
     for one in stablehlo_text.exchanges(text):
@@ -62,13 +62,13 @@ def exchanges(text: str) -> list[dict[str, int | str]]:
 
 
 def wide(text: str) -> dict[str, int]:
-    """Counts the operations of a program in 64-bit numbers, which a TPU emulates, by "operation type".
+    """Counts a program's 64-bit operations, which TPUs emulate; returns {"operation type": count}.
 
-    Constants, and operations that only move numbers, do not count.
+    Constants and operations that only move numbers do not count.
     """
     found: Counter[str] = Counter()
     for one in stablehlo_text.operations(text):
-        # The line that opens a sum names only its groups; the addition within it counts.
+        # The line that opens a reduction has only its groups; the addition inside it counts.
         if one.name in _MOVES or one.opens:
             continue
         kinds = [(shape, kind) for shape, kind in one.types if kind in _WIDE]
@@ -79,7 +79,7 @@ def wide(text: str) -> dict[str, int]:
 
 
 def _totals(name: str, functions: Mapping[str, Sequence[Operation]]) -> list[int]:
-    """Returns the counts, in the order of `count`, of one function and those that it calls."""
+    """Returns the counts of a function and the functions that it calls, in the order of `count`."""
     flops, moved, convolutions, products, in_loops = 0, 0, 0, 0, 0
     for one in functions[name]:
         if one.called:

@@ -3,9 +3,9 @@
 | format | file | holds |
 |---|---|---|
 | savedmodel | a folder | preprocessing, network, results; `assets.extra/` has labels and vocabulary |
-| safetensors | model.safetensors | the weights by their names; the rest in its metadata |
-| stablehlo | model.stablehlo, weights.npz, model.json | the network on arrays of fixed sizes; weights are arguments |
-| onnx | model.onnx | the network on arrays of fixed sizes, opset 18 |
+| safetensors | model.safetensors | the weights by name; the rest in its metadata |
+| stablehlo | model.stablehlo, weights.npz, model.json | the network on fixed-size arrays; weights are arguments |
+| onnx | model.onnx | the network on fixed-size arrays, opset 18 |
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from common.export.trained import Trained
 from common.files import whole, write_atomically
 from common.train.checkpoint_file import ABOUT
 
-EXTRA = "assets.extra"  # TensorFlow's name for files that travel with a SavedModel and are not read by it.
+EXTRA = "assets.extra"  # TensorFlow's folder for files that travel with a SavedModel; it does not read them.
 WEIGHTS = "weights"
 OPSET = 18
 
@@ -55,12 +55,12 @@ def write(trained: Trained, out: str | os.PathLike, kind: str) -> list[pathlib.P
 
 
 def saved_model(trained: Trained, folder: pathlib.Path) -> None:
-    """Writes a SavedModel with the signature `serving_default`, and what names its results in EXTRA."""
+    """Writes a SavedModel with the signature `serving_default`, and labels or vocabulary in EXTRA."""
     serving, module = trained.serving, tf.Module()
     specs = list(serving.inputs.values())
     module.answer = tf.function(serving.function, input_signature=specs, autograph=False)
     signature = module.answer.get_concrete_function()
-    # Only what the graph reads: the optimizer and replicas' own moments stay behind.
+    # Only variables that the graph reads: no optimizer slots and no per-replica moments.
     module.weights, module.resources = list(trained.weights().values()), list(serving.resources)
     read, kept = {id(x) for x in signature.captured_inputs}, {id(v) for v in module.weights}
     module.others = [v for v in trained.model.variables if id(v.handle) in read and id(v) not in kept]
@@ -73,7 +73,7 @@ def saved_model(trained: Trained, folder: pathlib.Path) -> None:
 
 
 def safetensors(trained: Trained, folder: pathlib.Path) -> None:
-    """Writes one file of the weights, in TensorFlow's layouts; its metadata has everything else as text."""
+    """Writes the weights to one file, in TensorFlow's layouts; its metadata holds everything else as text."""
     library = _library("safetensors.numpy", "safetensors")
     arrays = {name: np.ascontiguousarray(v.numpy()) for name, v in trained.weights().items()}
     metadata = {name: v if isinstance(v, str) else json.dumps(v) for name, v in trained.about().items()}
@@ -82,7 +82,7 @@ def safetensors(trained: Trained, folder: pathlib.Path) -> None:
 
 
 def stablehlo(trained: Trained, folder: pathlib.Path) -> None:
-    """Writes the network alone as a portable StableHLO artifact; `model.json` says the order of its arguments."""
+    """Writes only the network, as a portable StableHLO artifact; `model.json` lists the order of its arguments."""
     from common.distributed.stablehlo import lower
 
     serving = trained.serving
@@ -111,7 +111,7 @@ def stablehlo(trained: Trained, folder: pathlib.Path) -> None:
 
 
 def onnx(trained: Trained, folder: pathlib.Path) -> None:
-    """Writes the network alone as ONNX, by tf2onnx."""
+    """Writes only the network, as ONNX, with tf2onnx."""
     library = _library("tf2onnx", "onnx")
     serving = trained.serving
     specs = [tf.TensorSpec(s.shape, s.dtype, name) for name, s in serving.core.items()]

@@ -1,4 +1,4 @@
-"""Asks a trained network, an export or a checkpoint, about files: pictures, videos, texts; answers as plain values."""
+"""Runs a trained network (an export or a checkpoint) on pictures, videos or texts; answers are plain values."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from common.export.trained import STRANGER, Trust
 from common.files import parsed, read_plain
 from common.train.serving import Codec
 
-LEAST_SCORE = 0.3  # Detections below it are not reported.
+LEAST_SCORE = 0.3  # Minimum score of reported detections.
 KINDS = ("classes", "objects", "video", "translation", "words")
 _MOST_ASSET = (
     1 << 28
-)  # Bytes of a file that travels with a SavedModel; WMT's vocabularies have under a million.
-_BAD_PICTURE = (tf.errors.InvalidArgumentError,)  # What TensorFlow's decoders raise.
-_MOST_NAME = 200  # Characters of a class's name in an answer.
+)  # Maximum bytes of a file that travels with a SavedModel; WMT's vocabularies have under a million.
+_BAD_PICTURE = (tf.errors.InvalidArgumentError,)  # Exceptions from TensorFlow's decoders.
+_MOST_NAME = 200  # Maximum characters of a class name in an answer.
 _EXPORT_AGAIN = "it is no SavedModel of `timetotrain export`; export it again"
 
 
 @dataclasses.dataclass
 class Network:
-    """A network that answers.
+    """A network that is ready for inference.
 
     Attributes:
       kind: see `common.train.serving.Serving`.
-      call: takes one array of the first input; returns {name: array}.
+      call: takes an array for the first input; returns {name: array}.
       labels: names of its classes.
-      codec: of a translation, else None.
-      path: of the model, for errors.
-      seconds: duration of every call so far, without the first of each shape.
+      codec: encodes and decodes text for a text network, else None.
+      path: path of the model, for errors.
+      seconds: (duration, examples) of every call so far except the first of each shape.
     """
 
     kind: str
@@ -58,10 +58,10 @@ class Network:
     def __call__(
         self, values: np.ndarray, passing: tuple[type[Exception], ...] = ()
     ) -> dict[str, np.ndarray]:
-        """Answers for an array whose first axis counts examples.
+        """Runs the network on an array whose first axis is the examples.
 
         Raises:
-          UserError: the network cannot be run, for any reason but those of `passing`, which pass.
+          UserError: the network raised an exception; those in `passing` go through unchanged.
         """
         start = time.perf_counter()
         with one_line(f"{self.path}: cannot answer", "get a sound copy, or give fewer files", passing):
@@ -73,7 +73,7 @@ class Network:
         return found
 
     def measured(self) -> str:
-        """Returns a line: median latency of a call, and throughput, without the first call of each shape."""
+        """Returns a line with a call's median latency and the throughput, without the first call of each shape."""
         if not self.seconds:
             return "latency  not measured: the first call of a shape also compiles; give more files"
         times, counts = zip(*self.seconds)
@@ -86,10 +86,10 @@ class Network:
 
 
 def load(path: str | os.PathLike, trust: Trust = STRANGER) -> Network:
-    """Loads a SavedModel of `timetotrain export`, or a checkpoint; either may be a stranger's.
+    """Loads a SavedModel from `timetotrain export`, or a checkpoint; either may be untrusted.
 
     Raises:
-      UserError: it is neither, is damaged, or does what `trust` does not allow.
+      UserError: it is neither, it is damaged, or it does something that `trust` does not allow.
     """
     path = pathlib.Path(path)
     if not (path / "saved_model.pb").is_file():
@@ -116,7 +116,7 @@ def load(path: str | os.PathLike, trust: Trust = STRANGER) -> Network:
 
 
 def _about(path: pathlib.Path) -> dict[str, Any]:
-    """Returns what a SavedModel says of itself, checked."""
+    """Reads and checks a SavedModel's description of itself."""
     about = parsed(read_plain(path / EXTRA / ABOUT, _MOST_ASSET))
     kinds = {"benchmark": str, "kind": str, "labels": list, "config": dict}
     for name, kind in kinds.items():
@@ -137,7 +137,7 @@ def _assets(path: pathlib.Path) -> dict[str, bytes]:
 
 
 def of(found: trained.Trained) -> Network:
-    """Returns a network that answers with a checkpoint's weights."""
+    """Returns a network with a checkpoint's weights."""
     serving = found.serving
     function = tf.function(serving.function, input_signature=list(serving.inputs.values()), autograph=False)
     codec = None
@@ -153,19 +153,19 @@ def of(found: trained.Trained) -> Network:
 
 
 def ask(network: Network, files: Sequence[str], batch: int = 8, score: float = LEAST_SCORE) -> Iterator[dict]:
-    """Yields an answer for each file in order, or for each line of a file of text.
+    """Yields an answer for each file in order, or for each line of a text file.
 
-    An answer has "file" and, by the network's kind, "classes" [{name, score}], "objects" [{name, score, box, mask}],
-    "times" [{from, to, name, score}] of a video, or "text" and "translation" or "next".
+    An answer has "file". Depending on the network's kind, it also has "classes" [{name, score}], "objects" [{name,
+    score, box, mask}], "times" [{from, to, name, score}] for a video, or "text" and "translation" or "next".
 
     Args:
       network: from `load` or `of`.
-      files: names of files; "-" of a network for texts is standard input.
-      batch: examples of a call.
-      score: least score of an object.
+      files: file names; for a text network, "-" is standard input.
+      batch: examples per call.
+      score: minimum score of an object.
 
     Raises:
-      UserError: a file is missing, or is not what the network takes.
+      UserError: a file is missing or not of the kind that the network takes.
     """
     with one_line(f"{network.path}: its answer cannot be read", "get a sound copy of the model"):
         if network.kind == "video":

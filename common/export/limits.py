@@ -1,8 +1,8 @@
-"""Limits what a model of a stranger may ask for before anything of its size is made.
+"""Limits the sizes in an untrusted model before memory is allocated.
 
-A checkpoint of a kilobyte can describe a network of 10^12 weights, or one whose input has 10^12 pixels. Weights may not
-exceed those in the file; what no weight measures, such as the sides of a picture or the width of a search, may not lie
-far beyond the presets.
+A checkpoint of a kilobyte can describe a network with 10^12 weights, or with an input of 10^12 pixels. A network may
+not have many more weights than its file. Sizes that do not depend on weights, such as a picture's sides or a search's
+width, may not be far beyond the presets.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from common.config.schema import RunConfig
 from common.errors import UserError
 from common.train.serving import Serving
 
-# A whole number may be so many times the largest of the benchmark's presets, and any of this size is fine.
+# A whole number may be at most MOST_TIMES the largest value in the benchmark's presets. Any number up to FINE is
+# allowed.
 MOST_TIMES, FINE = 16, 256
-MOST_INPUT = 1 << 28  # Numbers of one input of the network: an hour of frames of 224 x 224 pixels has fewer.
-_SPARE = 1 << 20  # Weights that a network may have beyond its file's: those that are derived.
-_MOST_TEXT = 4096  # Characters of a text, and numbers of a list.
+MOST_INPUT = 1 << 28  # Maximum numbers in one network input; an hour of 224 x 224 pixel frames has fewer.
+_SPARE = 1 << 20  # Weights that a network may have in addition to its file's, for derived ones.
+_MOST_TEXT = 4096  # Maximum characters of a text and numbers of a list.
 _RUN = {field.name for field in dataclasses.fields(RunConfig)}
-# Bounded by the weights, or of training alone.
+# Fields that the weights bound or that only training uses.
 _FREE = ("num_classes", "vocabulary_size", "data.shuffle_buffer", "epoch_images", "num_frames")
 
 
 def check(config: RunConfig, presets: Iterable[RunConfig]) -> None:
-    """Refuses a configuration with a number far beyond those of the benchmark's presets.
+    """Checks the numbers of a configuration.
 
     Raises:
-      UserError: so.
+      UserError: a number is far beyond the benchmark's presets.
     """
     most: dict[str, float] = {}
     for preset in presets:
@@ -50,7 +51,7 @@ def check(config: RunConfig, presets: Iterable[RunConfig]) -> None:
 
 
 def _numbers(config: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yields (path, whole number) of the benchmark's own fields; a list or a text counts by its length too."""
+    """Yields (path, whole number) for the benchmark's own fields; also the length of a long list or text."""
     for field in dataclasses.fields(config):
         value, path = getattr(config, field.name), prefix + field.name
         if not prefix and field.name in _RUN:
@@ -67,10 +68,10 @@ def _numbers(config: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
 
 @contextlib.contextmanager
 def weights_within(arrays: Mapping[str, Any], where: str | os.PathLike) -> Iterator[None]:
-    """Within it, variables with more numbers together than the `arrays` of a file are refused before they are made.
+    """Limits the total size of variables created in the `with` block by the size of a file's `arrays`.
 
     Raises:
-      UserError: so; `where` names the file.
+      UserError: the variables would be too large; `where` names the file.
     """
     left = [2 * sum(array.size for array in arrays.values()) + _SPARE]
 
@@ -88,10 +89,10 @@ def weights_within(arrays: Mapping[str, Any], where: str | os.PathLike) -> Itera
 
 
 def check_input(serving: Serving, where: str | os.PathLike) -> None:
-    """Refuses a network whose input is too large to be one.
+    """Checks the size of a network's inputs.
 
     Raises:
-      UserError: so.
+      UserError: an input is larger than MOST_INPUT.
     """
     for name, spec in serving.core.items():
         if (size := math.prod(spec.shape.as_list())) > MOST_INPUT:

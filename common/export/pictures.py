@@ -1,4 +1,4 @@
-"""Draws answers into pictures: a strip with the best classes, boxes and masks with their names."""
+"""Draws answers into pictures: a strip with the best classes, or boxes and masks with names."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from common.errors import UserError
 
-# Colours of classes, by the order in which they come: Okabe and Ito's, which colour-blind people tell apart.
+# Colours for classes, in order of appearance: Okabe and Ito's, which colour-blind people can distinguish.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
-LEAST_SIDE = 480  # Pixels; a smaller picture is enlarged, so that its texts can be read.
-MOST_HIDDEN = 0.25  # Part of an object that another one's label may cover; in a crowd, labels give way.
+LEAST_SIDE = 480  # Pixels; smaller pictures are enlarged so that text is readable.
+MOST_HIDDEN = 0.25  # Fraction of an object that another's label may cover; in a crowd, labels are omitted.
 
 
 def draw(answer: Mapping[str, Any], folder: str | os.PathLike) -> pathlib.Path:
-    """Writes the picture of an answer with its labels, boxes and masks into `folder`, as PNG; returns its path.
+    """Writes an answer's picture with labels, boxes and masks to `folder` as PNG; returns its path.
 
     Raises:
       UserError: the file cannot be read as a picture, or the folder cannot be written.
@@ -43,7 +43,7 @@ def draw(answer: Mapping[str, Any], folder: str | os.PathLike) -> pathlib.Path:
 
 
 def outlines(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the objects with their masks as COCO's run lengths over the whole picture."""
+    """Returns the objects; masks become COCO run lengths over the whole picture."""
     from common.detection import masks
 
     with Image.open(answer["file"]) as picture:
@@ -63,7 +63,7 @@ def _drawn(picture: Image.Image, answer: Mapping[str, Any]) -> Image.Image:
         return _with_strip(picture, answer["classes"], font)
     names = sorted({found["name"] for found in answer["objects"]})
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
-    objects = list(reversed(answer["objects"]))  # The best is drawn last, over the others.
+    objects = list(reversed(answer["objects"]))  # The best object is drawn last, over the others.
     for found in objects:
         if "mask" in found:
             picture = _with_mask(picture, found, scale, colours[found["name"]])
@@ -88,7 +88,7 @@ def _drawn(picture: Image.Image, answer: Mapping[str, Any]) -> Image.Image:
 
 @dataclasses.dataclass(frozen=True)
 class _Tag:
-    """A label: its place (top, left, bottom, right) and where its text begins (x, y), in pixels."""
+    """A label: its rectangle (top, left, bottom, right) and the start of its text (x, y), in pixels."""
 
     text: str
     place: tuple[float, ...]
@@ -96,7 +96,7 @@ class _Tag:
 
 
 def _tag(pen: Any, found: Mapping[str, Any], box: Sequence[float], font: Any, size: tuple[int, int]) -> _Tag:
-    """Returns name and score above the box, or inside it where there is no room above."""
+    """Returns the tag with name and score: above the box, or inside it if there is no room above."""
     top, left, _, _ = box
     text = f"{found['name']} {found['score']:.2f}"
     x0, y0, x1, y1 = pen.textbbox((0, 0), text, font=font)
@@ -106,7 +106,7 @@ def _tag(pen: Any, found: Mapping[str, Any], box: Sequence[float], font: Any, si
 
 
 def _hides(place: Sequence[float], tags: Sequence[Sequence[float]], boxes: Sequence[Sequence[float]]) -> bool:
-    """Whether a label would lie on another label, or on more than MOST_HIDDEN of another object."""
+    """Whether a label would cover part of another label or more than MOST_HIDDEN of another object."""
     return any(_shared(place, tag) > 0 for tag in tags) or any(
         _shared(place, box) > MOST_HIDDEN * (box[2] - box[0]) * (box[3] - box[1]) for box in boxes
     )

@@ -1,4 +1,4 @@
-"""What TensorFlow computes with the exported steps: numbers that a replay has to reproduce."""
+"""Runs the exported steps in TensorFlow to get the numbers that a replay must reproduce."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from common.layers.precision import precision
 from common.train.step import State, make_eval_step, make_train_step
 
 STEPS = 3
-# More replicas than this are not computed here.
+# Maximum number of replicas computed here.
 MOST_REPLICAS = 8
 
 Batch = Mapping[str, Argument]
@@ -28,26 +28,26 @@ class Reference(Protocol):
     """TensorFlow's own run of the exported steps.
 
     Attributes:
-      computed_by: how, for people.
+      computed_by: description of the method, for people.
     """
 
     computed_by: str
 
     def reset(self) -> None:
-        """Sets all variables to the start of the exported run."""
+        """Resets all variables to their values at the start of the exported run."""
 
     def train(self, batch: Batch) -> float:
-        """Takes a step; returns its loss, the sum of the replicas' parts."""
+        """Takes a step; returns its loss, summed over the replicas."""
 
     def evaluate(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Returns the outputs of an evaluation: sums over the replicas, and arrays of all replicas joined on axis 0."""
+        """Returns an evaluation's outputs: sums over the replicas, and the replicas' arrays joined on axis 0."""
 
     def values(self) -> dict[str, np.ndarray]:
-        """Returns the state by name; of several replicas [N, ...] where each has its own."""
+        """Returns the state by name; [N, ...] if each of N replicas has its own value."""
 
 
 class Alone:
-    """One replica without others: the exported steps, compiled by TensorFlow's XLA or through its own kernels."""
+    """A single replica: runs the exported steps with TensorFlow's XLA or with TensorFlow's own kernels."""
 
     def __init__(self, steps: Steps, kind: str):
         """`kind`: "compiled" or "uncompiled"."""
@@ -72,13 +72,13 @@ class Alone:
 
 
 class OfSeveral:
-    """The replicas of the export on the backend `mirrored`, on the devices of this process."""
+    """The export's replicas, on the backend `mirrored` with this process's devices."""
 
     def __init__(self, steps: Steps, replicas: Mirrored):
-        """Builds the network anew.
+        """Builds the network again.
 
         Args:
-          steps: the exported ones, of as many replicas.
+          steps: the exported steps, with the same number of replicas.
           replicas: the backend.
         """
         self._steps, self._replicas = steps, replicas
@@ -116,7 +116,7 @@ class OfSeveral:
         return found
 
     def _batches(self, batch: Batch) -> Iterator[Any]:
-        """Yields the batches of all replicas once; a group of them shares one."""
+        """Yields each replica's batch once; the replicas of a group share one batch."""
         count, partitions = self._replicas.num_replicas, self._steps.task.config.partitions
         parts = {
             key: np.stack([argument.of_group(r // partitions) for r in range(count)])
@@ -126,7 +126,10 @@ class OfSeveral:
 
 
 def prepared(num_replicas: int, kind: str, say: Callable[[str], None]) -> Mirrored | None:
-    """Returns the backend of the reference of several replicas, before TensorFlow starts with too few devices."""
+    """Returns the backend for a reference with several replicas; call it before TensorFlow starts.
+
+    TensorFlow would otherwise start with too few devices.
+    """
     if kind == "none" or num_replicas == 1:
         return None
     if num_replicas > MOST_REPLICAS:
@@ -140,7 +143,7 @@ def prepared(num_replicas: int, kind: str, say: Callable[[str], None]) -> Mirror
 
 
 def of(steps: Steps, kind: str, replicas: Mirrored | None) -> Reference | None:
-    """Returns the reference of `kind`, or None; `replicas` is what `prepared` returned."""
+    """Returns the reference of `kind`, or None; `replicas` comes from `prepared`."""
     if kind == "none":
         return None
     if steps.replicas.num_replicas == 1:
@@ -153,7 +156,7 @@ def describe(
 ) -> dict[str, Any]:
     """Returns the numbers for the manifest.
 
-    Of training: the first losses, and digests of the state after the first step. Of an evaluation: digests of its
+    For training: the first losses, and digests of the state after the first step. For an evaluation: digests of its
     outputs.
     """
     found: dict[str, Any] = {"computed_by": reference.computed_by}
@@ -172,13 +175,13 @@ def describe(
 
 
 def _change(after: np.ndarray, about: Argument) -> dict[str, Any]:
-    """Returns digests of a variable after a step, and of its change."""
+    """Returns digests of a variable's value after a step and of its change."""
     after, key = after.astype(np.float64), rules.key_of(about.name)
     return {"after": rules.digest(after, key), "change": rules.digest(after - about.value, key)}
 
 
 def outputs_of(returned: Any) -> list[tuple[str, Any]]:
-    """Returns (name, tensor) of a step's outputs, in tf.nest's order: a loss, or (sums, arrays)."""
+    """Returns (name, tensor) for a step's outputs (a loss, or (sums, arrays)), in tf.nest's order."""
     if not isinstance(returned, (tuple, list)):
         return [("loss", returned)]
     return [

@@ -1,7 +1,7 @@
-"""Makes arrays from rules, so that an export describes the values a step starts from. Needs only numpy.
+"""Makes arrays from rules; an export uses rules to describe a step's initial values. Needs only numpy.
 
-The export and its replay make the same bits: random numbers come from the raw 64-bit words of numpy's Philox, whose
-stream numpy guarantees (NEP 19), and exact arithmetic on them, not from numpy's distributions, which may change.
+The export and its replay make the same bits. Random numbers come from exact arithmetic on the raw 64-bit words of
+numpy's Philox, whose stream numpy guarantees (NEP 19), not from numpy's distributions, which may change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 Rule = Mapping[str, Any]
-# Random words made at a time: 64 MB of temporaries.
+# Number of random words made at a time: 64 MB of temporaries.
 _CHUNK = 1 << 23
 
 
@@ -29,16 +29,16 @@ def make(
     """Returns the array that `rule` describes, for one replica.
 
     Args:
-      rule: {"rule": "constant", "value"}: every element; {"rule": "uniform", "low", "high", "key"}: low + (high - low)
-        * u in float64, u the upper 53 bits of a word; {"rule": "integers", "low", "high", "key"}: low + word modulo
-        (high - low), `high` left out; {"rule": "stored", "name"}: an array of `stored`; {"rule": "replica"}: the
-        replica's number. `key` is Philox's, the words fill the array in C order. With "shared": False the arrays of
-        groups differ: the group's number is added to the upper half of the key's last word, and of a stored array
-        group g takes element g modulo its length.
-      shape, dtype: of the array; values are rounded to it at the end.
+      rule: one of these. {"rule": "constant", "value"}: every element is the value. {"rule": "uniform", "low", "high",
+        "key"}: low + (high - low) * u in float64, where u is the upper 53 bits of a word. {"rule": "integers", "low",
+        "high", "key"}: low + word modulo (high - low), so `high` is excluded. {"rule": "stored", "name"}: an array
+        from `stored`. {"rule": "replica"}: the replica's number. `key` is Philox's key; the words fill the array in C
+        order. With "shared": False, groups have different arrays: the group's number is added to the upper half of the
+        key's last word, and group g takes element g modulo the length of a stored array.
+      shape, dtype: of the array; values are rounded to the dtype at the end.
       stored: the arrays that no rule makes.
       replica: the replica's number.
-      group: the number of the group of replicas that share its examples; without partitions the replica's number.
+      group: number of the replica's group, which shares its examples; without partitions, the replica's number.
 
     Raises:
       ValueError: the rule is unknown, or the stored array has another shape.
@@ -74,12 +74,12 @@ def _values(rule: Rule, words: np.ndarray) -> np.ndarray:
 
 
 def key_of(name: str) -> int:
-    """Returns the key of Philox for a name."""
+    """Returns the Philox key for a name."""
     return zlib.crc32(name.encode())
 
 
 def digest(array: np.ndarray, key: int) -> dict[str, float]:
-    """Returns two numbers that tell arrays apart: the norm, and the projection on a seeded vector in [-1, 1)."""
+    """Returns two numbers that distinguish arrays: the norm, and the projection on a seeded vector in [-1, 1)."""
     flat = np.asarray(array, np.float64).ravel()
     rule = {"rule": "uniform", "low": -1.0, "high": 1.0, "key": key}
     direction = make(rule, [flat.size], "float64", {})
@@ -87,7 +87,7 @@ def digest(array: np.ndarray, key: int) -> dict[str, float]:
 
 
 def distance(found: Mapping[str, float], expected: Mapping[str, float]) -> float:
-    """Returns how far one digest is from another, relative to the array's norm; nan if anything is not finite."""
+    """Returns the distance between two digests relative to the array's norm; nan if anything is not finite."""
     gaps = [abs(found[name] - expected[name]) for name in ("norm", "projection")]
     if not all(map(math.isfinite, gaps)):
         return math.nan

@@ -1,8 +1,8 @@
-"""Checks the graph of a SavedModel before TensorFlow loads it: what it would run, make and read.
+"""Checks a SavedModel's graph before TensorFlow loads it: its operations, object sizes and files.
 
-A graph can write files, call Python or the network, and parts of it run when it is loaded. So every operation that a
-function of the SavedModel can reach must be in ALLOWED: arithmetic on tensors, pictures and texts, control flow,
-variables and tables in memory. What TensorFlow adds for saving again is not reached, and not run.
+A graph can write files, call Python or use the network, and parts of it run on loading. So every operation that is
+reachable from a function of the SavedModel must be in ALLOWED: arithmetic on tensors, pictures and texts, control flow,
+variables and tables in memory. Operations that TensorFlow adds for saving again are not reachable and do not run.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from common.files import read_plain
 from common.layers import weight_files
 from common.layers.weight_files import MOST_GRAPH
 
-# Bytes of the constants of a graph: one number and a shape are enough to write a large one.
+# Maximum bytes of a graph's constants. The limit is needed because one number and a shape can define a huge constant.
 _MOST_CONSTANTS = 1 << 28
-# What TensorFlow would load in the place of saved_model.pb.
+# Files that TensorFlow would load in place of saved_model.pb.
 _OTHERS = ("saved_model.cpb", "saved_model.pbtxt")
-# What `timetotrain export` writes. Keras's objects, for one, would be rebuilt from a description of layers.
+# Kinds of objects that `timetotrain export` writes. Others are not allowed: TensorFlow would rebuild Keras objects, for
+# example, from a description of layers.
 _KINDS = (
     "user_object",
     "function",
@@ -68,10 +69,10 @@ ALLOWED = frozenset(_NAMES.split())
 
 
 def check(folder: pathlib.Path) -> None:
-    """Refuses a SavedModel that TensorFlow must not load.
+    """Rejects a SavedModel that TensorFlow must not load.
 
     Raises:
-      UserError: an operation is not allowed, or an object, a size or a file is not as `timetotrain export` writes it.
+      UserError: an operation is not allowed, or an object, size or file differs from what `timetotrain export` writes.
       OSError, ValueError, tf.errors.OpError, google.protobuf.message.DecodeError: a file is missing or damaged.
     """
     for name in _OTHERS:
@@ -100,7 +101,7 @@ def check(folder: pathlib.Path) -> None:
 
 
 def _reached(folder: pathlib.Path, functions: Mapping[str, Any], roots: Iterable[str]) -> Iterator[str]:
-    """Yields the functions that can be called from `roots`, each once; refuses those that call themselves."""
+    """Yields each function that is reachable from `roots` once; rejects recursive ones."""
     done: set[str] = set()
     for root in roots:
         open_: list[tuple[str, Iterator[str]]] = []
@@ -144,7 +145,7 @@ def _check_objects(folder: pathlib.Path, nodes: Iterable[Any]) -> None:
 
 
 def _size(tensor: Any) -> int:
-    """Returns the bytes that a constant fills; more than are written where it repeats one number."""
+    """Returns a constant's bytes in memory, which exceed its bytes in the file if it repeats one number."""
     sides = [side.size for side in tensor.tensor_shape.dim]
     if any(side < 0 for side in sides):
         return _MOST_CONSTANTS + 1

@@ -1,4 +1,4 @@
-"""Builds the steps to export: the loop's own training and evaluation step of one replica, and their state."""
+"""Builds the steps to export: one replica's training and evaluation steps from the loop, and their state."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from common.layers.precision import precision
 from common.optim import schedules
 from common.train.step import State, make_eval_step, make_train_step
 
-# Bytes. A batch's array is stored if it takes at most MAX_STORED compressed; a larger one is replaced by noise.
-# A tensor that a step closes over takes at most MAX_CONSTANT.
+# Bytes. A batch's array is stored if it compresses to at most MAX_STORED; a larger one is replaced by noise.
+# A tensor that a step closes over may have at most MAX_CONSTANT.
 MAX_STORED = 1 << 18
 MAX_CONSTANT = 1 << 24
-# Groups of replicas whose batches are stored; group g has that of group g modulo SHARES.
+# Number of replica groups whose batches are stored; group g uses the batch of group g modulo SHARES.
 SHARES = 8
 
 
 def to_export(config: RunConfig) -> RunConfig:
-    """Returns the configuration of the exported replica: one of the run's, or one alone under the backend single.
+    """Returns the exported replica's configuration: one of the run's replicas, or a single one for backend `single`.
 
     Raises:
-      UserError: sums within hosts, of which the configuration says nothing.
+      UserError: gradients are summed within hosts, but the configuration does not say how many replicas a host has.
     """
     if config.replicas == "single" or config.num_replicas == 1:
         return config.single_replica()
@@ -51,12 +51,12 @@ class Argument:
     """A variable of the state, or a component of a batch.
 
     Attributes:
-      name: unique within the export.
+      name: unique name within the export.
       role: "input", "weight", "statistic", "slot", "counter", "constant", "replica".
-      value: at the start of the exported run, on replica 0.
+      value: value at the start of the exported run, on replica 0.
       rule: how to make the value, see rules.py.
-      stored: the array in arrays.npz where the rule is "stored": `value`, or those of several groups of replicas.
-      per_replica: whether each replica has its own, which may differ after a step.
+      stored: the array in arrays.npz if the rule is "stored": `value`, or the values of several replica groups.
+      per_replica: whether each replica has its own value, which may differ after a step.
     """
 
     name: str
@@ -67,31 +67,31 @@ class Argument:
     per_replica: bool = False
 
     def of_group(self, group: int) -> np.ndarray:
-        """Returns the value in a group of replicas that share their examples."""
+        """Returns the value for a group of replicas that share examples."""
         stored = {self.name: self.stored}
         return rules.make(self.rule, self.value.shape, self.value.dtype.name, stored, group=group)
 
 
 class Steps:
-    """The steps of a task on one replica, with its exchanges with the others.
+    """A task's steps on one replica, with its exchanges with the other replicas.
 
     Attributes:
-      train, evaluate: (batch) -> what the step returns; compiled tf.functions.
+      train, evaluate: compiled tf.functions (batch) -> the step's outputs.
       replicas: the backend.
-      clock: of the whole run.
-      variables: name -> variable of the state, and the replica's number where there are several.
-      state: name -> Argument; the variables hold these values after `reset()`.
-      values: whether arguments have the values of a run's start, rather than zeros.
-      constants: name -> Argument: tensors that a step closes over, in the order in which `name_of` met them.
+      clock: clock of the whole run.
+      variables: {name: variable} of the state; with several replicas, includes the replica's number.
+      state: {name: Argument}; the variables hold these values after `reset()`.
+      values: whether arguments have a run's initial values instead of zeros.
+      constants: {name: Argument} of tensors that a step closes over, in the order in which `name_of` finds them.
     """
 
     def __init__(self, task: Any, config: RunConfig, values: bool = True):
         """Builds the network.
 
         Args:
-          task: the benchmark's, for the configuration `to_export(config)`.
-          config: the whole run's, whose clock gives the learning rates.
-          values: False makes no first values: every argument is zero.
+          task: the benchmark's task, for the configuration `to_export(config)`.
+          config: the whole run's configuration; its clock determines the learning rates.
+          values: False skips initial values: every argument is zero.
         """
         self.values = values
         policy = precision(task.config.precision)
@@ -101,7 +101,7 @@ class Steps:
         train_step = make_train_step(task, state, self.clock)
 
         def train(batch: Any) -> tf.Tensor:
-            """One turn of the loop (common/train/loop.py); the step's number is a variable."""
+            """One iteration of the loop (common/train/loop.py); the step's number is a variable."""
             loss = train_step(batch, state.step.read_value())
             with tf.control_dependencies([loss]):
                 state.step.assign_add(1)
@@ -119,7 +119,7 @@ class Steps:
             self.reset()
 
     def reset(self) -> None:
-        """Sets all variables to the start of the exported run."""
+        """Resets all variables to their values at the start of the exported run."""
         for name, variable in self.variables.items():
             variable.assign(self.state[name].value)
 
@@ -149,9 +149,9 @@ class Steps:
         return self._state.model
 
     def batches(self, training: bool) -> list[dict[str, Argument]]:
-        """Returns a batch of each shape: the task's synthetic one, with noise of the same range for large arrays.
+        """Returns the task's synthetic batch for each shape, with large arrays replaced by noise of the same range.
 
-        Where there are several groups of replicas, each has its own noise, or one of the synthetic batches of several
+        If there are several replica groups, each has its own noise, or one of several synthetic batches with different
         seeds.
         """
         task, config = self.task, self.task.config
@@ -178,7 +178,7 @@ class Steps:
         return _component(name, shares, config.seed)
 
     def _seeded(self, share: int) -> Any:
-        """Returns the task with another seed, for the examples of a group of replicas."""
+        """Returns the task with a different seed, for a replica group's examples."""
         config = self.task.config
         seed = (config.seed + share) % LARGEST_SEED
         return type(self.task)(dataclasses.replace(config, seed=seed), None) if share else self.task
@@ -215,7 +215,7 @@ class Steps:
         return Argument(name, role, made, rule, stored.get(name), own)
 
     def _start_step(self) -> int:
-        """Returns step 0, or one a tenth into the warmup where step 0 has learning rate 0 and would change nothing."""
+        """Returns step 0, or a step a tenth into the warmup if step 0 has learning rate 0 and would change nothing."""
         config = self.task.config
         rate = schedules.learning_rate(
             config.schedule,
@@ -229,23 +229,23 @@ class Steps:
 
 
 def compiled(function: Callable) -> Callable:
-    """Compiles with XLA, as `Replicas.compile` does."""
+    """Compiles with XLA, like `Replicas.compile`."""
     return tf.function(function, jit_compile=True, autograph=False)
 
 
 def _rule(name: str, value: np.ndarray, key: list[int]) -> rules.Rule:
-    """Returns a rule for an array like `value`, a variable as the network's initialisers left it."""
+    """Returns a rule for an array like `value`, a variable's initial value."""
     if value.size and (value == value.flat[0]).all():
         return {"rule": "constant", "value": value.flat[0].item()}
     if value.dtype.kind != "f":
         return {"rule": "stored", "name": name}
-    # Uniform, of the same mean and variance.
+    # Uniform numbers with the same mean and variance.
     mean, reach = float(value.mean(dtype=np.float64)), float(value.std(dtype=np.float64)) * 3**0.5
     return {"rule": "uniform", "low": mean - reach, "high": mean + reach, "key": key}
 
 
 def _zeros(name: str, role: str, like: np.ndarray, per_replica: bool) -> Argument:
-    """Returns an argument of that shape and dtype, of which only these are wanted."""
+    """Returns a zero argument with the shape and dtype of `like`, for callers that need no values."""
     return Argument(
         name, role, np.zeros(like.shape, like.dtype), {"rule": "constant", "value": 0}, None, per_replica
     )
@@ -258,7 +258,7 @@ def _synthetic(task: Any, training: bool, size: int, count: int) -> list[dict[st
 
 
 def _component(name: str, shares: Sequence[np.ndarray], seed: int) -> Argument:
-    """Returns a batch's component, `shares` being that of several groups: stored if small, else noise of the range."""
+    """Returns a batch's component from several groups' `shares`: stored if small, else noise of the same range."""
     key, value = [seed, rules.key_of(name)], shares[0]
     own = {"shared": False} if len(shares) > 1 else {}
     if len(zlib.compress(np.ascontiguousarray(value).tobytes(), 1)) <= MAX_STORED:
@@ -274,5 +274,5 @@ def _component(name: str, shares: Sequence[np.ndarray], seed: int) -> Argument:
 
 
 def batch_of(arguments: Mapping[str, Argument], group: int = 0) -> dict[str, tf.Tensor]:
-    """Returns the batch of a group of replicas as the steps take it."""
+    """Returns a replica group's batch in the form that the steps take."""
     return {key: tf.constant(argument.of_group(group)) for key, argument in arguments.items()}

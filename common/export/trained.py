@@ -1,4 +1,4 @@
-"""Rebuilds a trained network from its checkpoint alone, in fp32, ready to answer or to be exported."""
+"""Rebuilds a trained network from just its checkpoint, in fp32, for inference or export."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _FIX = "it was written by another version, or is damaged; get a sound copy"
 
 @dataclasses.dataclass(frozen=True)
 class Trust:
-    """What the reader of a model lets it do (docs/security.md).
+    """What the user allows a model to do (docs/security.md).
 
     Attributes:
-      plugins: it may name functions to import, MODULE:FUNCTION (docs/add-an-optimizer.md).
-      large: its sizes may lie far beyond those of the presets.
+      plugins: whether it may name functions to import, MODULE:FUNCTION (docs/add-an-optimizer.md).
+      large: whether its sizes may be far beyond the presets.
     """
 
     plugins: bool = False
     large: bool = False
 
 
-STRANGER = Trust()  # The least.
+STRANGER = Trust()  # The least trust.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Trained:
 
     Attributes:
       path: the checkpoint.
-      config: of the run that saved it, for one replica in fp32 (fp64 stays), without its training.
+      config: the saved run's configuration, adapted to one replica in fp32 (fp64 stays) without training.
       saved: the configuration of the run that saved it.
-      labels: names of its classes; () where the checkpoint has none.
+      labels: names of its classes; () if the checkpoint has none.
       assets: {name: content}, such as a vocabulary.
-      model, serving: the network, and what it offers.
-      step: training steps behind it.
+      model, serving: the network, and its inference interface.
+      step: number of training steps it has taken.
     """
 
     path: pathlib.Path
@@ -72,7 +72,7 @@ class Trained:
         return self.config.benchmark
 
     def about(self) -> dict[str, Any]:
-        """Returns what an export says of itself, ready for JSON."""
+        """Returns the description that an export contains, ready for JSON."""
         return {
             "benchmark": self.benchmark,
             "kind": self.serving.kind,
@@ -85,15 +85,15 @@ class Trained:
         }
 
     def weights(self) -> dict[str, tf.Variable]:
-        """Returns the variables of an inference by name: weights, and of batch norm the merged moments."""
+        """Returns the inference variables by name: weights, and batch norm's merged moments."""
         return warm_start.variables(self.model)
 
 
 def find(path: str | os.PathLike) -> pathlib.Path:
-    """Returns a checkpoint file: `path`, or of the folder `path` the best one that a run noted, else the newest.
+    """Returns a checkpoint file: `path` itself, or in a folder the best one that a run noted, else the newest.
 
     Raises:
-      UserError: there is none.
+      UserError: there is no checkpoint.
     """
     path = pathlib.Path(path)
     found = checkpoint_file.checkpoints(path) if path.is_dir() else [path]
@@ -107,18 +107,19 @@ def find(path: str | os.PathLike) -> pathlib.Path:
 def load(
     path: str | os.PathLike, benchmark: str = "", fold_batch_norm: bool = False, trust: Trust = STRANGER
 ) -> Trained:
-    """Rebuilds the network of a checkpoint, which may be a stranger's.
+    """Rebuilds the network of a checkpoint, which may be untrusted.
 
-    The optimizer and the schedule are neither built nor looked at.
+    It ignores the optimizer and the schedule.
 
     Args:
       path: a checkpoint file, or a folder (`find`).
-      benchmark: of a checkpoint of a version that did not store it; "" takes the configuration's.
-      fold_batch_norm: fold the moments into the convolutions before them (`fold`).
+      benchmark: for a checkpoint from a version that did not store it; "" takes the configuration's.
+      fold_batch_norm: whether to fold batch norm into the preceding convolutions (`fold`).
       trust: what the checkpoint may do.
 
     Raises:
-      UserError: the checkpoint is missing, damaged, of an unknown benchmark, or asks for what `trust` does not allow.
+      UserError: the checkpoint is missing, damaged, of an unknown benchmark, or needs something that `trust` does not
+        allow.
     """
     path = find(path)
     file = checkpoint_file.read(path, training=False)
@@ -141,10 +142,10 @@ def load(
 
 
 def check_benchmark(name: Any, where: str | os.PathLike) -> None:
-    """Refuses a benchmark that the model `where` names and this project does not have.
+    """Checks the benchmark that the model `where` names.
 
     Raises:
-      UserError: so.
+      UserError: this project has no such benchmark.
     """
     if name not in benchmarks.NAMES:
         raise UserError(
@@ -155,16 +156,16 @@ def check_benchmark(name: Any, where: str | os.PathLike) -> None:
 def described(
     benchmark: Any, values: Any, where: str | os.PathLike, trust: Trust = STRANGER
 ) -> tuple[RunConfig, RunConfig]:
-    """Returns (the configuration that a model describes, the same for answers alone: `alone`).
+    """Returns (the configuration that a model describes, the same adapted for inference by `alone`).
 
     Args:
-      benchmark: the name that the model gives.
+      benchmark: the name from the model.
       values: its configuration as plain values.
       where: the model, for errors.
       trust: what it may do.
 
     Raises:
-      UserError: the benchmark is unknown, a field is not sound, or it asks for what `trust` does not allow.
+      UserError: the benchmark is unknown, a field is invalid, or the model needs something that `trust` does not allow.
     """
     check_benchmark(benchmark, where)
     presets = benchmarks.module(benchmark, "presets")
@@ -188,24 +189,24 @@ def _check_plugins(functions: Mapping[str, str], trust: Trust) -> None:
 
 
 def _without_training(config: RunConfig) -> RunConfig:
-    """Returns the configuration with the fields that only training reads as a preset has them."""
+    """Resets the fields that only training reads to a preset's values."""
     usual = next(iter(benchmarks.module(config.benchmark, "presets").PRESETS.values()))
     names = ("optimizer", "schedule", "loss_scale", "loss_scale_growth_steps", "init")
     return dataclasses.replace(config, **{name: getattr(usual, name) for name in names})
 
 
 def alone(config: RunConfig) -> RunConfig:
-    """Returns a run's configuration for answers: one replica in full precision, uncompiled, without its training."""
+    """Adapts a run's configuration for inference: one replica in full precision, uncompiled, without training."""
     kept = "fp64" if config.precision == "fp64" else "fp32"
     single = _without_training(config).single_replica()
     return dataclasses.replace(single, precision=kept, compile="off", accumulation_steps=1)
 
 
 def codec(benchmark: str, config: RunConfig, assets: dict[str, bytes], where: str | os.PathLike) -> Codec:
-    """Returns the codec of a network for texts, from its assets; `where` names their source in errors.
+    """Returns a text network's codec from its assets; `where` names their source in errors.
 
     Raises:
-      UserError: there are no assets, or one has a name that is no plain file name.
+      UserError: there are no assets, or an asset's name is not a plain file name.
     """
     if not assets:
         raise UserError(f"{where}: holds no vocabulary; save the checkpoint again with this version")
@@ -221,10 +222,10 @@ def codec(benchmark: str, config: RunConfig, assets: dict[str, bytes], where: st
 def fold(model: tf_keras.Model) -> int:
     """Folds batch norm into the convolution before it: y = conv(x, k s) + (beta - mean s), s = gamma / sqrt(var + eps).
 
-    A batch norm behind anything but a convolution of its own stays.
+    A batch norm stays if its input is not a convolution that only it uses.
 
     Returns:
-      How many were folded.
+      The number of folded batch norms.
     """
     count = 0
     for norm in batch_norm.span_layers(model):
@@ -248,6 +249,6 @@ def _convolution_before(norm: batch_norm.SpanBatchNorm) -> Any:
     layer = nodes[0].inbound_layers if len(nodes) == 1 else None
     alone = layer is not None and not isinstance(layer, list) and len(layer.outbound_nodes) == 1
     kernel = getattr(layer, "kernel", None) if alone else None
-    # With another activation than none, the scale cannot pass it.
+    # The scale cannot pass through an activation.
     linear = alone and vars(layer).get("activation") in (None, tf_keras.activations.linear)
     return layer if kernel is not None and linear and len(layer.inbound_nodes) == 1 else None

@@ -1,4 +1,4 @@
-"""Answers for a video: the labels of its parts by time, and of the whole."""
+"""Answers for a video: labels for its parts over time, and for the whole video."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from common.data.videos import MOST_FRAMES, MOST_PIXELS, opened
 from common.errors import UserError
 
-PART = 4.0  # Seconds of a part that gets a label of its own.
-SHORT_SIDE = 256  # Pixels; a larger video is scaled down, as the converter of the training videos does.
+PART = 4.0  # Seconds per part; each part gets its own label.
+SHORT_SIDE = 256  # Pixels; larger videos are scaled down, as in the converter for training videos.
 
 
 def answer(network: Any, name: str, part: float = PART) -> dict[str, Any]:
-    """Returns "classes" of the whole video, and "times": [{from, to, name, score}] of parts of `part` seconds.
+    """Returns "classes" for the whole video, and "times": [{from, to, name, score}] for parts of `part` seconds.
 
     Raises:
-      UserError: the file is no video that can be decoded.
+      UserError: the file is not a video that can be decoded.
     """
     frames, times = read(name)
     whole = network(_array(frames))
@@ -40,14 +40,14 @@ def answer(network: Any, name: str, part: float = PART) -> dict[str, Any]:
 
 
 def parts(times: Sequence[float], part: float) -> list[tuple[int, int]]:
-    """Returns (first, last + 1) frame of consecutive parts of about `part` seconds; `times` has the end too."""
+    """Returns frames (first, last + 1) for parts of about `part` seconds each; `times` ends with the video's end."""
     count = max(1, round(times[-1] / part))
     ends = np.searchsorted(times[:-1], np.arange(count + 1) * times[-1] / count)
     return [(int(a), int(b)) for a, b in zip(ends, ends[1:]) if b > a]
 
 
 def read(name: str) -> tuple[list[bytes], list[float]]:
-    """Decodes a video: its frames as JPEG files, and the second at which each begins, the video's end last."""
+    """Decodes a video; returns its frames as JPEG files, and each frame's start in seconds plus the video's end."""
     try:
         import av
     except ImportError as error:

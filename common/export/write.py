@@ -1,6 +1,6 @@
 """Writes an export: NAME.mlir.bc for every program, arrays.npz with the arrays that no rule makes, manifest.json.
 
-The folder is written under another name and renamed when it is whole, so a folder of the final name is complete.
+It writes the folder under a temporary name and renames it at the end, so a folder with the final name is complete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from common.files import whole
 from common.train.describe import forward_macs
 
 FORMAT = 2
-# Work outside the exported steps: the host does it, or the loop around the steps.
+# Work outside the exported steps, done by the host or by the loop around the steps.
 _OUTSIDE = (
     "reading, decoding and augmenting examples, batching",
     "merging batch-norm moments before an evaluation (common/layers/batch_norm.py)",
@@ -45,24 +45,24 @@ def write(
     programs: str = "both",
     values: bool = True,
 ) -> dict[str, Any]:
-    """Exports `task`, of the configuration `steps.to_export(config)`, into `folder`.
+    """Exports `task`, with the configuration `steps.to_export(config)`, to `folder`.
 
     Args:
-      task: the benchmark's, without data.
-      config: the whole run's.
-      folder: new or empty; stays as it was where the export fails.
-      kind: which step computes the losses to compare with: "compiled", "uncompiled" (several times as fast on a CPU),
-        or "none"; of several replicas, either of the first two is the backend mirrored.
+      task: the benchmark's task, without data.
+      config: the whole run's configuration.
+      folder: new or empty; unchanged if the export fails.
+      kind: step that computes the reference losses: "compiled", "uncompiled" (several times as fast on a CPU), or
+        "none"; with several replicas, the first two both use the backend mirrored.
       say: prints a line of progress.
-      programs: "train", "eval" or "both", or the name of one of several shapes: "train-2".
-      values: False writes no first values and no losses, which take half of the time: a compiler needs none.
+      programs: "train", "eval" or "both"; or one program by name, such as "train-2", if there are several shapes.
+      values: False omits initial values and losses, which take half of the time; a compiler does not need them.
 
     Returns:
       The manifest.
 
     Raises:
       UserError: the folder cannot be written, the disk is full, XLA cannot compile a training step, or there is no
-        such step. An evaluation step that XLA cannot compile is left out and named in the manifest.
+        such step. If XLA cannot compile an evaluation step, the export omits it and names it in the manifest.
     """
     path = _place(folder)
     with contextlib.ExitStack() as stack:
@@ -87,7 +87,7 @@ def _write(
     chosen: str,
     values: bool,
 ) -> dict[str, Any]:
-    """As `write`, into `path`, an empty folder that errors call `folder`."""
+    """Like `write`, but writes to `path`, an empty folder; error messages call it `folder`."""
     began = time.time()
     backend = reference.prepared(task.config.num_replicas, kind, say)
     steps = Steps(task, config, values)
@@ -139,9 +139,9 @@ def _write(
 
 
 def _place(folder: str) -> pathlib.Path:
-    """Returns the path of the export: a new or empty folder."""
+    """Checks that the export folder is new or empty; returns its path."""
     with _writing(folder):
-        path = pathlib.Path(folder).resolve()  # The folder behind a link can be replaced, the link cannot.
+        path = pathlib.Path(folder).resolve()  # A link's target folder can be replaced; the link cannot.
         if path.is_dir() and any(path.iterdir()):
             raise UserError(f"--export={folder}: the folder is not empty; name a new one")
         if path.exists() and not path.is_dir():
@@ -153,7 +153,7 @@ def _place(folder: str) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _writing(folder: str) -> Iterator[None]:
-    """Turns the errors of writing into a UserError; surrounds only the writing, not the work between."""
+    """Converts write errors to a UserError; use it only around writing, not around the work in between."""
     try:
         yield
     except OSError as error:
@@ -195,7 +195,7 @@ def _about(task: Any, config: RunConfig, steps: Steps) -> dict[str, Any]:
 
 
 def _quality(task: Any) -> str:
-    """Describes how an evaluation's outputs become the benchmark's quality, by the docstring of `Task.quality`."""
+    """Describes, from the docstring of `Task.quality`, how an evaluation's outputs become the benchmark's quality."""
     kind = type(task)
     said = (kind.quality.__doc__ or kind.__doc__ or "").strip().partition("\n")[0]
     return f"{kind.__module__}.{kind.__name__}.quality: {said}"
@@ -204,7 +204,7 @@ def _quality(task: Any) -> str:
 def _forward_flops(steps: Steps) -> int | None:
     try:
         return 2 * forward_macs(steps.model)
-    except UserError:  # A network of unknown sizes.
+    except UserError:  # A network with unknown sizes.
         return None
 
 
@@ -223,12 +223,12 @@ def _describe(argument: Argument) -> dict[str, Any]:
 
 
 def _key(name: str) -> str:
-    """Returns the name of an array as a file name within the npz."""
+    """Converts an array's name to a file name within the npz."""
     return name.replace("/", ".")
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
-    """Returns an array that any numpy can read from a file: bfloat16 as float32."""
+    """Converts bfloat16 to float32, so that any numpy can read the array from a file."""
     return array.astype(np.float32) if array.dtype == tf.bfloat16.as_numpy_dtype else array
 
 
@@ -237,7 +237,7 @@ def _program(
 ) -> tuple[dict[str, Any], stablehlo.Lowered]:
     function = steps.train if training else steps.evaluate
     lowered = stablehlo.lower(function, batch_of(batch), "training step" if training else "evaluation step")
-    given = [batch[key] for key in sorted(batch)]  # As tf.nest flattens a dict.
+    given = [batch[key] for key in sorted(batch)]  # The order in which tf.nest flattens a dict.
     names = [*(a.name for a in given), *map(steps.name_of, lowered.captured)]
     number = steps.replicas.number.name.partition(":")[0]
     if number in names and f"%arg{names.index(number)}" not in set(
@@ -256,7 +256,7 @@ def _program(
         updates = names[lowered.aliases[i]] if i in lowered.aliases else None
         label = outputs[i] if i < len(outputs) else updates
         results.append({"name": label, "shape": shape, "dtype": dtype, "updates": updates})
-    # Of several replicas jax runs a program whose collectives have channels.
+    # With several replicas, jax runs a program whose collectives have channels.
     several = {"partitioned_file": f"{name}.partitioned.mlir.bc"} if steps.replicas.num_replicas > 1 else {}
     return {
         "name": name,

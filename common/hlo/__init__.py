@@ -1,1 +1,1 @@
-"""Reads compiled and lowered programs as text: XLA's HLO and StableHLO. Imports the standard library alone."""
+"""Parses the text of compiled and lowered programs: XLA's HLO and StableHLO. Imports only the standard library."""

@@ -1,4 +1,4 @@
-"""Reads a program in HLO's text form, before or after XLA optimises it: computations, instructions, loops, products."""
+"""Parses HLO text, before or after XLA's optimization: computations, instructions, loops, products."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Instruction:
     Attributes:
       name, opcode: as written.
       result: text of the result's shape.
-      rest: what follows the opcode's bracket: operands and attributes.
+      rest: text after the opcode's opening bracket: operands and attributes.
       root: whether it is the computation's result.
     """
 
@@ -36,33 +36,33 @@ class Instruction:
     root: bool = False
 
     def attribute(self, pattern: str) -> str:
-        """The first group of `pattern` in the line, '' where it does not match."""
+        """The first group of `pattern` in the line; '' if it does not match."""
         found = re.search(pattern, self.rest)
         return found[1] if found else ""
 
     @functools.cached_property
     def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
-        """(type, sides) of the result, or of each part of a tuple."""
+        """(type, dimensions) of the result, or of each part of a tuple."""
         return [(kind, sides(text)) for kind, text in _SHAPE.findall(self.result)]
 
     @property
     def dtype(self) -> str:
-        """The type of the result or of its first part, as HLO writes it."""
+        """The element type of the result or its first part, in HLO's notation."""
         return self.shapes[0][0] if self.shapes else "token"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sides of the result or of its first part."""
+        """The dimensions of the result or its first part."""
         return self.shapes[0][1] if self.shapes else ()
 
     @property
     def size(self) -> int:
-        """Elements of the result or of its first part."""
+        """Number of elements of the result or its first part."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the result; of a pair that a -start returns, those of its last part."""
+        """Bytes of the result; of the pair that a -start instruction returns, only the second part counts."""
         shapes = self.shapes
         if self.opcode.endswith("-start") and len(shapes) > 1:
             shapes = shapes[len(shapes) // 2 :]
@@ -70,13 +70,13 @@ class Instruction:
 
     @functools.cached_property
     def cycles(self) -> int | None:
-        """The TPU scheduler's estimate; None where it has none."""
+        """The TPU scheduler's estimate in cycles; None if there is none."""
         found = _CYCLES.search(self.rest)
         return int(found[1]) if found else None
 
     @functools.cached_property
     def _end(self) -> int:
-        """Where the bracket of the operands is closed in `rest`."""
+        """Index of the operands' closing bracket in `rest`."""
         depth = 1
         for place, letter in enumerate(self.rest):
             depth += (letter == "(") - (letter == ")")
@@ -91,27 +91,27 @@ class Instruction:
 
     @property
     def attributes(self) -> str:
-        """What follows the operands."""
+        """The text after the operands."""
         return self.rest[self._end + 1 :]
 
     @property
     def layer(self) -> str:
-        """The layer that TensorFlow names: forward and backward of one layer share it."""
+        """The layer's name from TensorFlow; a layer's forward and backward pass share it."""
         path = [p for p in self.attribute(r'op_name="([^"]*)"').split("/") if p != "gradient_tape"]
         return "/".join(path[:2]) if len(path) > 1 else "other"
 
     @property
     def base(self) -> str:
-        """The opcode without the "-start" or "-done" of an asynchronous operation."""
+        """The opcode without an asynchronous operation's "-start" or "-done"."""
         return self.opcode.removesuffix("-start").removesuffix("-done")
 
 
 class Program:
-    """A program.
+    """A parsed program.
 
     Attributes:
       computations: {name: its instructions}.
-      entry: the name of the computation that runs.
+      entry: the name of the entry computation.
     """
 
     def __init__(self, text: str):
@@ -132,16 +132,16 @@ class Program:
                     self.computations[current].append(Instruction(name, opcode, result, rest, bool(root)))
 
     def called(self, one: Instruction, by: str) -> str:
-        """The name of the computation that an instruction calls by an attribute: "body", "calls", "to_apply"; or ''."""
+        """The computation that an instruction calls through attribute `by` ("body", "calls", "to_apply"); or ''."""
         name = one.attribute(rf"\b{by}=%?([\w.\-]+)")
         return name if name in self.computations else ""
 
     def trips(self, loop: Instruction) -> int:
-        """How often a loop runs; 0 where it is not known.
+        """How often a loop runs; 0 if unknown.
 
-        The TPU compiler says it of no loop, nor does a program that is not optimised: then it is the bound of a
-        condition that does nothing but compare a counter with a constant. TensorFlow's counters start at 0 and grow by
-        one.
+        Unoptimized programs and programs from the TPU compiler do not state trip counts. For these, it is the bound in
+        the loop's condition, if that condition only compares a counter with a constant. TensorFlow's counters start at
+        0 and grow by one.
         """
         known = loop.attribute(r'"known_trip_count":\{"n":"(\d+)"\}')
         if known:
@@ -154,7 +154,7 @@ class Program:
 
 
 def alive(body: Sequence[Instruction]) -> Iterator[Instruction]:
-    """The instructions that the result depends on, in order: a gradient that nobody asks for is never computed."""
+    """Yields the instructions on which the result depends, in order; XLA never computes the others."""
     needed = {one.name for one in body if one.root}
     for one in reversed(body):
         if one.name in needed:
@@ -163,13 +163,13 @@ def alive(body: Sequence[Instruction]) -> Iterator[Instruction]:
 
 
 def product_of(one: Instruction, at: Mapping[str, Instruction]) -> dict[str, float]:
-    """FLOPs of a convolution or product, and m, n, k (and groups) of the products [m, k] x [k, n] that it is.
+    """Returns a convolution's or product's FLOPs, and m, n, k (and groups) of the equivalent products [m, k] x [k, n].
 
-    A multiply-add is two FLOPs; those with padding, or with a hole of a dilation, do not count.
+    A multiply-add is two FLOPs. Multiply-adds with padding or with a dilation's holes do not count.
 
     Args:
       one: a "convolution" or "dot".
-      at: the instructions of its computation by name.
+      at: {name: instruction} of its computation.
     """
     left, right = (at[name].shape for name in one.operands[:2])
     if one.opcode == "dot":

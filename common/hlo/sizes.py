@@ -1,4 +1,4 @@
-"""Bytes of elements, and multiply-adds of convolutions: what both forms of text count alike."""
+"""Counts bytes of elements and multiply-adds; shared by the HLO and StableHLO parsers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NO_DATA = ("token", "opaque")
 
 
 def element_bytes(kind: str) -> int:
-    """Bytes of an element of a type as HLO and MLIR write it: 2 of "bf16", 8 of "ui64", 1 of "pred" and "i1"."""
+    """Bytes per element of a type in HLO's or MLIR's notation: 2 for "bf16", 8 for "ui64", 1 for "pred" and "i1"."""
     if kind in _NO_DATA:
         return 0
     bits = _BITS.search(kind)
@@ -20,7 +20,7 @@ def element_bytes(kind: str) -> int:
 
 
 def sides(text: str, separator: str = ",") -> tuple[int, ...]:
-    """The sides of a shape: (8, 4) of "8,4"; a bound "<=8" counts as its size."""
+    """Parses a shape's dimensions: "8,4" gives (8, 4); a bound "<=8" counts as 8."""
     return tuple(int(side.strip().removeprefix("<=")) for side in text.split(separator) if side.strip())
 
 
@@ -29,8 +29,8 @@ class Window(NamedTuple):
 
     Attributes:
       inputs, taps, outputs: sizes of the input, the kernel and the result.
-      stride, low: of the window, and the padding before the input.
-      input_dilation, kernel_dilation: 1 without holes.
+      stride, low: stride of the window, and padding before the input.
+      input_dilation, kernel_dilation: 1 means no holes.
     """
 
     inputs: int
@@ -42,7 +42,7 @@ class Window(NamedTuple):
     kernel_dilation: int = 1
 
     def pairs(self) -> int:
-        """Pairs of an output and a tap that meet an element of the input: neither padding nor a hole of a dilation."""
+        """Number of (output, tap) pairs that read a real input element, not padding or a dilation's hole."""
         end = (self.inputs - 1) * self.input_dilation
         total = 0
         for tap in range(self.taps):
@@ -53,15 +53,16 @@ class Window(NamedTuple):
 
 
 def convolution_macs(windows: Iterable[Window], examples: int, channels: int, outputs: int) -> int:
-    """Multiply-adds of a convolution.
+    """Counts the multiply-adds of a convolution.
 
     Args:
       windows: one for each axis.
-      examples, outputs: of the result; `channels` of the kernel, which are those of one group.
+      examples, outputs: batch size and output channels of the result.
+      channels: input channels of the kernel, which are those of one group.
     """
     return examples * outputs * channels * math.prod(window.pairs() for window in windows)
 
 
 def product_macs(out: Sequence[int], contracted: Iterable[int]) -> int:
-    """Multiply-adds of a matrix product: every element of the result sums over the contracted sides."""
+    """Counts the multiply-adds of a matrix product: each result element sums over the contracted dimensions."""
     return math.prod(out) * math.prod(contracted)

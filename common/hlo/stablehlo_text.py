@@ -1,4 +1,4 @@
-"""Reads a program in StableHLO's text form, as TensorFlow prints it: functions, operations, types, exchanges."""
+"""Parses StableHLO text as TensorFlow prints it: functions, operations, types, exchanges."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from common.hlo.sizes import Window, convolution_macs, product_macs, sides
 
-# MLIR's name of an element's type -> NumPy's.
+# MLIR's name of an element type -> NumPy's name.
 DTYPES = {
     "f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64", "i32": "int32",
     "i16": "int16", "i8": "int8", "ui64": "uint64", "ui32": "uint32", "ui16": "uint16", "ui8": "uint8", "i1": "bool",
@@ -27,7 +27,7 @@ _GROUPS = re.compile(
     r"(?:replica_groups|source_target_pairs) = dense<.*?> : tensor<(\d+)x(\d+)xi64>", re.DOTALL
 )
 
-Type = tuple[tuple[int, ...], str]  # Sides, and MLIR's name of the element's type.
+Type = tuple[tuple[int, ...], str]  # Dimensions, and MLIR's name of the element type.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Operation:
     """One operation, or a call of a function.
 
     Attributes:
-      name: StableHLO's, e.g. "convolution"; '' of a call.
-      called: the function that a call calls, else ''.
-      line: its first line; where a region follows, the types are not there.
-      in_loop: it stands in a while loop of its function.
+      name: StableHLO's name, e.g. "convolution"; '' for a call.
+      called: for a call, the called function; else ''.
+      line: its first line; if a region follows, the line lacks the types.
+      in_loop: whether it is inside a while loop of its function.
     """
 
     name: str
@@ -48,16 +48,16 @@ class Operation:
 
     @property
     def types(self) -> list[Type]:
-        """The types of the operands and of the result; of an element-wise operation its one type."""
+        """The types of operands and result; an element-wise operation has one type."""
         return types(self.line.partition(" loc(")[0].rpartition(" : ")[2])
 
     @property
     def opens(self) -> bool:
-        """Whether a region follows, as the addition of an all_reduce."""
+        """Whether a region follows, such as the addition in an all_reduce."""
         return self.line.partition(" loc(")[0].endswith("({")
 
     def macs(self) -> int:
-        """Multiply-adds of a convolution or product; 0 of another operation."""
+        """Multiply-adds of a convolution or product; 0 for other operations."""
         if self.name == "convolution":
             return _convolution(self)
         return _product(self) if self.name in ("dot", "dot_general") else 0
@@ -65,7 +65,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """A collective; of a permutation `groups` is the number of pairs and `size` 2. A replica gives the operands."""
+    """A collective, with one replica's operands. For a permutation, `groups` is the number of pairs and `size` is 2."""
 
     operation: str
     groups: int
@@ -74,12 +74,12 @@ class Exchange:
 
 
 def functions(text: str) -> dict[str, list[Operation]]:
-    """{function: its operations and calls}; some are never called, TensorFlow leaves copies of loop bodies behind."""
+    """Returns {function: its operations and calls}. Some are never called: TensorFlow leaves copies of loop bodies."""
     return {name: list(_operations(body)) for name, body in _FUNCTION.findall(text)}
 
 
 def operations(text: str) -> Iterator[Operation]:
-    """Yields the operations of all functions; `in_loop` is not told."""
+    """Yields the operations of all functions; does not determine `in_loop`."""
     for line in text.splitlines():
         if found := _OPERATION.search(line):
             yield Operation(found[1], "", line)
@@ -101,12 +101,12 @@ def _operations(body: str) -> Iterator[Operation]:
 
 
 def types(text: str) -> list[Type]:
-    """The tensors' types in a piece of text, in order; sizes must be known."""
+    """Returns the tensor types in a piece of text, in order; sizes must be known."""
     return [(sides(found, "x"), kind) for found, kind in _TYPE.findall(text)]
 
 
 def exchanges(text: str) -> list[Exchange]:
-    """The collectives of all functions, in order."""
+    """Returns the collectives of all functions, in order."""
     found = []
     for operation, attributes, operands in _EXCHANGE.findall(text):
         groups, size = map(int, _GROUPS.search(attributes).groups())
@@ -115,31 +115,31 @@ def exchanges(text: str) -> list[Exchange]:
 
 
 def signature(text: str) -> tuple[list[Type], list[Type]]:
-    """The types of the arguments and of the results of `main`."""
+    """Returns the types of `main`'s arguments and results."""
     return tuple(types(part) for part in _MAIN.search(text).groups())
 
 
 def has_unknown_sizes(text: str) -> bool:
-    """Whether a tensor of the program has a size that is not known before it runs."""
+    """Whether the program has a tensor whose size is unknown before it runs."""
     return bool(re.search(r"tensor<[^>]*\?", text))
 
 
 def custom_calls(text: str) -> list[str]:
-    """The targets of custom calls, sorted."""
+    """Returns the targets of custom calls, sorted."""
     return sorted(set(re.findall(r"custom_call @([\w.]+)", text)))
 
 
 def aliases(text: str) -> dict[int, int]:
-    """{result: the argument whose buffer it takes} of the module's attribute mhlo.input_output_alias."""
+    """Returns {result: the argument whose buffer it reuses} from the module's attribute mhlo.input_output_alias."""
     pairs = re.findall(r"parameter_number = (\d+) : i64\}, output_index = array<i64(?:: (\d+))?>", text)
     return {int(result or 0): int(argument) for argument, result in pairs}
 
 
 def portable(text: str) -> str:
-    """Returns the module without what only TensorFlow's XLA reads, and without what depends on where it is made.
+    """Removes the parts that only TensorFlow's XLA reads or that depend on the exporting machine and process.
 
-    The former are attributes and copies of the dialect mhlo. The latter are paths of Python files, and the numbers that
-    TensorFlow gives to functions in their order. So a step has the same text wherever it is exported.
+    Only TensorFlow's XLA reads the attributes and copies of the dialect mhlo. Python file paths and the numbers that
+    TensorFlow gives to functions depend on the process. So a step's text is the same wherever it is exported.
     """
     text = re.sub(r"^module @\S+ attributes .*\{$", "module @step {", text, count=1, flags=re.MULTILINE)
     text = re.sub(r'loc\("[^"]*":\d+:\d+\)', "loc(unknown)", text)

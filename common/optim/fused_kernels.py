@@ -1,9 +1,9 @@
 """Updates a variable and its slots in place by TensorFlow's fused optimizer kernels.
 
-Each kernel equals its rule in `common/optim/optimizers.py` but for rounding, and reads and writes every element once;
-the rule's separate operations move several times as many bytes where no compiler fuses them. Only the backend with a
-single replica uses the kernels: with several, XLA fuses the rule, or the weights are cut into parts, which are no
-variables.
+Each kernel equals its rule in `common/optim/optimizers.py` except for rounding. It reads and writes every element once;
+without a compiler that fuses them, the rule's separate operations move several times as many bytes. Only the
+single-replica backend uses the kernels: with several replicas, XLA fuses the rule, or the weights are cut into parts,
+which are not variables.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from common.optim.optimizers import Whole
 
 def has_kernel(config: Optimizer, segments: Whole) -> bool:
     """Whether `apply` can compute `optimizers.rule(config)` for a variable with these segments."""
-    # LazyAdam skips rows of embeddings; for other variables it is Adam.
+    # LazyAdam skips rows of embeddings; for other variables it equals Adam.
     lazy = config.name == "lazy_adam" and segments.kind == "embedding"
-    # The kernel of `_gradient_descent` divides by 1 - rate * decay, which must not be small.
+    # `_gradient_descent` divides by 1 - rate * decay, which must not be small.
     decays_fast = config.base_learning_rate * config.weight_decay * segments.adapts > 0.1
     plain = config.name == "sgd" and not config.momentum
     return config.name in ("sgd", "adam", "lazy_adam") and not lazy and not (plain and decays_fast)
@@ -36,14 +36,14 @@ def apply(
     rate: tf.Tensor,
     step: tf.Tensor,
 ) -> tf.Operation:
-    """Updates a variable and its slots and returns the operation; arguments as for `optimizers.Rule.update`."""
+    """Updates a variable and its slots and returns the operation; see `optimizers.Rule.update` for the arguments."""
     gradient = optimizers.raw_gradient(config, weight, gradient, segments)
     if config.name == "sgd" and not config.momentum:
         return _gradient_descent(config.weight_decay * segments.adapts, weight, gradient, rate)
     gradient = optimizers.with_decay(config, weight, gradient, segments)
     dtype = rate.dtype
     if config.name != "sgd":
-        # The kernel rounds 1 - beta in the averages as in their corrections, so the first steps are exact.
+        # The kernel rounds 1 - beta alike in the averages and in their corrections, so the first steps are exact.
         count = tf.cast(step, tf.float64) + 1
         return tf.raw_ops.ResourceApplyAdam(
             var=weight.handle,
@@ -75,8 +75,8 @@ def _gradient_descent(
 ) -> tf.Operation:
     """Sets weight to weight - rate (gradient + decay weight), without a temporary of the weight's size.
 
-    With decay, a proximal step for the L2 norm gives (weight - a gradient) / (1 + a decay), which is the same for
-    a = rate / (1 - rate decay).
+    With decay, it uses a proximal step for the L2 norm: (weight - a gradient) / (1 + a decay). This gives the same
+    result if a = rate / (1 - rate decay).
     """
     if not decay:
         return tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=rate, delta=gradient)

@@ -1,9 +1,9 @@
 """Optimizers as (init, update) pairs over tensors: SGD, LARS, Adam, LazyAdam, Adagrad, RMSprop and Adadelta.
 
-A rule does not know whether it updates a whole variable or a shard of it: a `Segments` tells it the norms, which
-elements decay and which rows have a gradient. LARS's formulas are figures 5 (scaled momentum) and 6 (unscaled) of
-"Scale MLPerf-0.6 Models on Google TPU-v3 Pods"; Adam's are TensorFlow's (its epsilon is the paper's "epsilon hat");
-Adagrad, RMSprop and Adadelta are those of tf_keras, epsilon under the root.
+A rule does not know whether it updates a whole variable or a shard. A `Segments` object gives it the norms, the
+elements that decay and the rows that have a gradient. LARS's formulas are figures 5 (scaled momentum) and 6 (unscaled)
+of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods". Adam's are TensorFlow's (its epsilon is the paper's "epsilon hat").
+Adagrad, RMSprop and Adadelta follow tf_keras, with epsilon under the root.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Slots = dict[str, tf.Tensor]
 
 
 class Segments(Protocol):
-    """What a rule needs to know of the tensor that it updates.
+    """Tells a rule about the tensor that it updates.
 
     Attributes:
       adapts: whether weight decay and LARS's trust ratio apply; a boolean tensor of the weight's shape if the
-        weight holds several variables, or parts of them.
-      regularised: whether `l2_in_loss` applies; in the same form.
+        weight holds several variables or parts of them.
+      regularised: whether `l2_in_loss` applies; same form.
     """
 
     adapts: bool | tf.Tensor
     regularised: bool | tf.Tensor
 
     def norms(self, weight: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the L2 norms of each variable and of its gradient, in shapes that broadcast to the weight's."""
+        """Returns the L2 norms of each variable and its gradient, in shapes that broadcast to the weight's."""
 
     def touched(self, gradient: tf.Tensor) -> bool | tf.Tensor:
         """Returns which elements LazyAdam updates: True for all, or booleans that broadcast to the weight's shape."""
@@ -48,7 +48,7 @@ class Whole:
 
     Attributes:
       kind: "kernel", "bias", "norm" or "embedding", from the layer that owns the variable.
-      skip_kinds: kinds to which neither weight decay nor the trust ratio applies.
+      skip_kinds: kinds without weight decay and without the trust ratio.
     """
 
     kind: str
@@ -60,18 +60,17 @@ class Whole:
 
     @property
     def regularised(self) -> bool:
-        """True except for batch norm; biases count, as in the loss of G6 resnet_main.py."""
+        """True except for batch norm; biases are included, as in the loss of G6 resnet_main.py."""
         return self.kind != "norm"
 
     def norms(self, weight: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.norm(weight), tf.norm(gradient)
 
     def touched(self, gradient: tf.Tensor) -> bool | tf.Tensor:
-        """Returns the rows of an embedding that have a gradient, as a mask over the dense gradient; True otherwise.
+        """Returns a mask of an embedding's rows that have a gradient; True for other variables.
 
-        Gradients are not IndexedSlices: the sum over replicas makes them dense (a bucket is one tensor), and so does a
-        softmax that shares the table. A row that was looked up and whose gradient is exactly zero counts as not
-        looked up.
+        Gradients are dense, not IndexedSlices: the sum over replicas makes them dense (a bucket is one tensor), and so
+        does a softmax that shares the table. A row with a gradient of exactly zero counts as not looked up.
         """
         return rows_with_gradient(gradient) if self.kind == "embedding" else True
 
@@ -80,11 +79,11 @@ class Rule(NamedTuple):
     """An optimizer over tensors.
 
     Attributes:
-      slots: names of the tensors it keeps per weight.
+      slots: names of the tensors that it keeps per weight.
       init: (weight) -> its slots.
-      update: (weight, gradient, slots, learning_rate, step, segments) -> (weight, slots); tensors of one
-        floating dtype, the rate a scalar, `step` an integer scalar, 0 at the first update.
-      adapts_by_norms: whether `update` asks for norms: of weights that adapt, and of their `raw_gradient`.
+      update: (weight, gradient, slots, learning_rate, step, segments) -> (weight, slots). All tensors have one
+        floating dtype; the rate is a scalar; `step` is an integer scalar, 0 at the first update.
+      adapts_by_norms: whether `update` needs norms of the weights that adapt and of their `raw_gradient`.
     """
 
     slots: tuple[str, ...]
@@ -97,12 +96,12 @@ def rule(config: Optimizer) -> Rule:
     """Returns the rule that `config` names.
 
     Raises:
-      UserError: as check_optimizer, or a function of one's own is not found or makes no rule.
+      UserError: see check_optimizer; or a user function is not found or does not return a rule.
     """
     if config.is_own:
         return _own_rule(config)
     check_optimizer(config)
-    # Without momentum there is no slot, and a third less to read and write.
+    # Without momentum there is no slot, which saves a third of the reads and writes.
     slots, move = _FORMS[config.name] if config.momentum or not config.has_momentum else ((), _plain)
 
     def init(weight: tf.Tensor) -> Slots:
@@ -142,12 +141,12 @@ def _own_rule(config: Optimizer) -> Rule:
 
 
 def zeros(*names: str) -> Callable[[tf.Tensor], Slots]:
-    """Returns the `init` of a rule whose slots have the weight's shape and start at 0."""
+    """Returns an `init` function for slots that have the weight's shape and start at 0."""
     return lambda weight: {name: tf.zeros_like(weight) for name in names}
 
 
 def raw_gradient(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:
-    """Returns the gradient plus the gradient of the loss's L2 term; a rule's norms are of this sum."""
+    """Returns the gradient plus the L2 term's gradient; rules take norms of this sum."""
     return _add(gradient, config.l2_in_loss, weight, segments.regularised)
 
 
@@ -157,12 +156,12 @@ def with_decay(config: Optimizer, weight: tf.Tensor, raw: tf.Tensor, segments: S
 
 
 def rows_with_gradient(gradient: tf.Tensor) -> tf.Tensor:
-    """Returns booleans [rows, 1, ...]: whether any element of the row is not zero."""
+    """Returns booleans [rows, 1, ...]: whether the row has a nonzero element."""
     return tf.reduce_any(gradient != 0, axis=list(range(1, gradient.shape.rank)), keepdims=True)
 
 
 def clip_factor(squares: tf.Tensor, clip_norm: float) -> tf.Tensor:
-    """Returns min(1, clip_norm / norm), the factor of gradients whose sum of squares is `squares`."""
+    """Returns the clipping factor min(1, clip_norm / norm) for gradients whose sum of squares is `squares`."""
     return clip_norm / tf.maximum(tf.sqrt(squares), clip_norm)
 
 
@@ -170,13 +169,13 @@ def clipped(gradients: Sequence[tf.Tensor], clip_norm: float) -> list[tf.Tensor]
     """Returns the gradients, scaled down together if their global norm exceeds `clip_norm`; 0 clips nothing."""
     if not clip_norm:
         return list(gradients)
-    # l2_loss reads a gradient once; squaring and summing in two operations would write the squares to memory.
+    # l2_loss reads a gradient once; two operations, square and sum, would write the squares to memory.
     factor = clip_factor(2 * tf.add_n([tf.nn.l2_loss(g) for g in gradients]), clip_norm)
     return [factor * g for g in gradients]
 
 
 def with_bias_factor(gradients: Sequence[tf.Tensor], kinds: Sequence[str], factor: float) -> list[tf.Tensor]:
-    """Returns the gradients, those of biases times `factor`; called before any decay is added."""
+    """Multiplies the gradients of biases by `factor`; called before any decay is added."""
     if factor == 1:
         return list(gradients)
     return [factor * g if kind == "bias" else g for g, kind in zip(gradients, kinds, strict=True)]
@@ -191,9 +190,9 @@ def _add(gradient: tf.Tensor, coefficient: float, weight: tf.Tensor, where: bool
 
 
 def _lars_trust(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:
-    """Returns eta |w| / (|g| + weight_decay |w| + epsilon) of the raw gradient; 1 for what does not adapt.
+    """Returns eta |w| / (|g| + weight_decay |w| + epsilon) with the raw gradient; 1 for weights that do not adapt.
 
-    It is also 1 where a norm is zero, as in tf.contrib's LARSOptimizer: a weight of zero must be able to change.
+    It is also 1 if a norm is zero, as in tf.contrib's LARSOptimizer: a zero weight must be able to change.
     """
     one = tf.ones([], weight.dtype)
     if segments.adapts is False:
@@ -206,13 +205,13 @@ def _lars_trust(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segme
     return ratio if segments.adapts is True else tf.where(segments.adapts, ratio, one)
 
 
-# The formulas of the rules: (config, gradient, slots, rate, step) -> (decrease of the weight, slots).
+# Update formulas: (config, gradient, slots, rate, step) -> (decrease of the weight, slots).
 
 
 def _plain(
     config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
 ) -> tuple[tf.Tensor, Slots]:
-    """Gradient descent: `_momentum` with a momentum of 0, where its variants coincide."""
+    """Gradient descent: `_momentum` with momentum 0, for which its variants coincide."""
     del config, slots, step
     return rate * gradient, {}
 
@@ -240,7 +239,7 @@ def _adam(
 
 
 def _bias(beta: float, step: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """1 - beta^(step + 1), which in float32 would lose four of its seven digits at step 0; a TPU has no float64."""
+    """Returns 1 - beta^(step + 1) by expm1: TPUs lack float64, and in plain float32 step 0 loses 4 of 7 digits."""
     decay = math.log(beta) if beta else -math.inf
     return -tf.math.expm1((tf.cast(step, dtype) + 1) * decay)
 

@@ -1,6 +1,6 @@
 """Learning rates as functions of the step: curves and their combination with a warmup.
 
-A curve maps a float64 step to a float64 rate. Steps count from 0: a run's first update uses the rate at 0.
+A curve maps a float64 step to a float64 rate. Steps count from 0: a run's first update uses the rate at step 0.
 Sources: mlcommons/training_results_v0.7 resnet-research-TF-tpu-v3-8192/lars_util.py for the warmup and the
 polynomial decay; "Large-Batch Training for LSTM and Beyond", section 3.2, for its decay over the whole run.
 """
@@ -18,7 +18,7 @@ from common.config.validation import check_schedule
 from common.errors import UserError
 
 Curve = Callable[[tf.Tensor], tf.Tensor]
-_SHORTEST = 10  # Logarithm of the shortest table's length: TensorFlow writes short ones into the program.
+_SHORTEST = 10  # Base-2 logarithm of the minimum table length: TensorFlow embeds shorter ones in the program.
 
 
 def constant(rate: float) -> Curve:
@@ -27,7 +27,7 @@ def constant(rate: float) -> Curve:
 
 
 def polynomial(peak: float, end: float, power: float, start: float, steps: float) -> Curve:
-    """end + (peak - end) * (1 - t)^power; t goes from 0 at `start` to 1 `steps` later, and stays there."""
+    """end + (peak - end) * (1 - t)^power; t rises from 0 at `start` to 1 at `start + steps`, then stays 1."""
     return lambda step: end + (peak - end) * (1 - _progress(step, start, steps)) ** power
 
 
@@ -37,7 +37,7 @@ def cosine(peak: float, end: float, start: float, steps: float) -> Curve:
 
 
 def piecewise(peak: float, boundaries: Sequence[float], factor: float) -> Curve:
-    """`peak`, times `factor` for each of the boundaries (in steps) that the step has reached."""
+    """Multiplies `peak` by `factor` once for each boundary (in steps) that the step has reached."""
 
     def curve(step: tf.Tensor) -> tf.Tensor:
         reached = [tf.cast(step >= boundary, step.dtype) for boundary in boundaries]
@@ -47,15 +47,16 @@ def piecewise(peak: float, boundaries: Sequence[float], factor: float) -> Curve:
 
 
 def inverse_root(scale: float, width: int) -> Curve:
-    """scale * (width * step)^-1/2: section 5.3 of "Attention Is All You Need", after its warmup."""
+    """scale * (width * step)^-1/2: section 5.3 of "Attention Is All You Need", after the warmup."""
     return lambda step: scale * tf.math.rsqrt(width * tf.maximum(step, 1))
 
 
 def halvings(peak: float, factor: float, start: int, interval: int, most: int, at_start: bool) -> Curve:
-    """`peak`, times `factor` for each whole `interval` since `start`, at most `most` times.
+    """Multiplies `peak` by `factor` once for each whole `interval` since `start`, at most `most` times.
 
-    With `at_start` the first decay is at `start` itself, as the GNMT reference's (step - start) // interval + 1;
-    without it, an interval later, as Google's floor((step - start) / interval) (docs/sources.md, mlperf 0.6).
+    With `at_start`, the first decay is at `start`, as in the GNMT reference: (step - start) // interval + 1. Without
+    it, the first decay is an interval later, as in Google's code: floor((step - start) / interval) (docs/sources.md,
+    mlperf 0.6).
     """
 
     def curve(step: tf.Tensor) -> tf.Tensor:
@@ -75,7 +76,7 @@ def exponential_warmup(curve: Curve, peak: float, length: float) -> Curve:
 
 
 def warmup(curve: Curve, peak: float, length: float, initial: float = 0.0) -> Curve:
-    """Linear from `initial` at step 0 to `peak` at step `length`, both included; `curve` after it."""
+    """Rises linearly from `initial` at step 0 to `peak` at step `length`, both included; then follows `curve`."""
     if length <= 0:
         return curve
     return lambda step: tf.where(step <= length, initial + (peak - initial) * step / length, curve(step))
@@ -100,7 +101,7 @@ def learning_rate(
       A function of the step (an integer tensor of any shape) that gives the rate (float32, the same shape).
 
     Raises:
-      UserError: as check_schedule, or a function of one's own is not found or makes no curve.
+      UserError: see check_schedule; or a user function is not found or does not return a curve.
     """
     check_schedule(schedule, steps_per_epoch)
     start = schedule.decay_start(steps_per_epoch)
@@ -137,16 +138,16 @@ def learning_rate(
     curve = _warmed(schedule, curve, base_learning_rate, schedule.warmup_length(steps_per_epoch))
 
     def rate(step: tf.Tensor) -> tf.Tensor:
-        # float32 would lose the small differences 1 - t at the end of a long run.
+        # float64, because float32 would lose the small differences 1 - t at the end of a long run.
         return tf.cast(curve(tf.cast(step, tf.float64)), tf.float32)
 
     return rate
 
 
 def tabled(rate: Callable[[tf.Tensor], tf.Tensor], train_steps: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns `rate` of a step below `train_steps`, read from a table: a TPU emulates float64.
+    """Returns `rate` as a table lookup for steps below `train_steps`, because TPUs emulate float64.
 
-    The table's length is a power of two, so runs of similar lengths have the same program.
+    The table's length is a power of two, so that runs of similar lengths share one compiled program.
     """
     with tf.init_scope():
         size = 1 << max(_SHORTEST, math.ceil(math.log2(train_steps)))

@@ -1,1 +1,1 @@
-"""Shared parts of the translation benchmarks: encodings, parallel text (also a generated pair), beam search, BLEU."""
+"""Shared parts of the translation benchmarks: encodings, parallel text (also generated), beam search, BLEU."""

@@ -1,8 +1,8 @@
-"""Searches with a beam and static shapes, for any decoder that is a function of the last token and a state.
+"""Beam search with static shapes, for any decoder that is a function of the last token and a state.
 
-The search is tensor2tensor's: of the 2k best continuations of k living hypotheses, those that end compete by score for
-the k finished places, and the k most probable that do not end live on. The score is GNMT's ("Google's Neural Machine
-Translation System", equations 14 and 15): log P / ((5 + length) / 6)^alpha
+The search is tensor2tensor's. Each step takes the 2k best continuations of the k living hypotheses. Those that end
+compete by score for the k finished places; of the others, the k most probable live on. The score is GNMT's ("Google's
+Neural Machine Translation System", equations 14 and 15): log P / ((5 + length) / 6)^alpha
 + coverage_weight * sum over source tokens of log(min(attention received, 1)).
 """
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-_LEAST = 1e-30  # Smaller attention counts as this in the coverage penalty's logarithm.
+_LEAST = 1e-30  # Minimum attention in the coverage penalty's logarithm.
 
 
 class Step(NamedTuple):
@@ -23,7 +23,7 @@ class Step(NamedTuple):
     Attributes:
       logits: [b * k, vocabulary] in the precision of scores.
       state: the new state, with the structure, shapes and dtypes of the previous one.
-      attention: [b * k, source], the step's attention to each source token; needed for the coverage penalty only.
+      attention: [b * k, source], the step's attention to each source token; only the coverage penalty needs it.
     """
 
     logits: tf.Tensor
@@ -31,18 +31,18 @@ class Step(NamedTuple):
     attention: tf.Tensor | None = None
 
 
-# (tokens int32 [b * k], the step's number from 0 as int32 scalar, state) -> Step. Row i * k + j is hypothesis j of
-# sentence i. Every tensor in the state has b * k rows, which the search reorders; tensors that all hypotheses of a
+# (tokens int32 [b * k], step number from 0 as an int32 scalar, state) -> Step. Row i * k + j is hypothesis j of
+# sentence i. Every tensor in the state has b * k rows, which the search reorders. Tensors that all hypotheses of a
 # sentence share (the encoder's output) belong in the function's closure instead.
 Decoder = Callable[[tf.Tensor, tf.Tensor, Any], Step]
 
 
 class Hypotheses(NamedTuple):
-    """The k best of each sentence, best first.
+    """The k best hypotheses of each sentence, best first.
 
     Attributes:
       tokens: int32 [b, k, max_length], without the start token, with EOS, then zeros.
-      scores: [b, k]; -inf where fewer than k were found.
+      scores: [b, k]; -inf for missing hypotheses.
     """
 
     tokens: tf.Tensor
@@ -50,7 +50,7 @@ class Hypotheses(NamedTuple):
 
 
 def length_penalty(length: tf.Tensor | float, alpha: float, dtype: tf.DType) -> tf.Tensor:
-    """Returns ((5 + length) / 6)^alpha; the length counts EOS."""
+    """Returns ((5 + length) / 6)^alpha; the length includes EOS."""
     return ((5 + tf.cast(length, dtype)) / 6) ** alpha
 
 
@@ -70,17 +70,17 @@ def search(
 ) -> Hypotheses:
     """Returns the `beam_size` best sequences of each sentence that end in `eos`.
 
-    The loop ends after `max_length` steps, or when no living hypothesis can still displace a finished one. A sentence
-    without a finished hypothesis gets its living ones.
+    The loop ends after `max_length` steps, or when no living hypothesis can still displace a finished one. For a
+    sentence without a finished hypothesis, it returns the living ones.
 
     Args:
-      decoder: gives the next token's logits.
+      decoder: computes the next token's logits.
       state: the decoder's state before the first step, with sentences * beam_size rows.
-      sentences: b, static.
+      sentences: number of sentences b, static.
       beam_size: k.
-      max_length: steps, static.
+      max_length: maximum number of steps, static.
       eos: the token that ends a sequence.
-      start: the token before the first.
+      start: the start token, before the first output token.
       alpha: exponent of the length penalty; 0 is off.
       coverage_weight: factor of the coverage penalty; 0 is off.
       source_real: bool [b, source] for the coverage penalty, False at padding.
@@ -105,7 +105,7 @@ def search(
 
 
 class _Beams(NamedTuple):
-    """The loop's variables. b sentences, k hypotheses, n = max_length."""
+    """The loop's variables, for b sentences, k hypotheses, n = max_length."""
 
     index: tf.Tensor  # Steps done.
     tokens: tf.Tensor  # int32 [b, k, n] of the living hypotheses.
@@ -114,7 +114,7 @@ class _Beams(NamedTuple):
     state: Any  # The decoder's, [b * k, ...].
     coverage: tf.Tensor  # [b, k, source], the attention received; source = 0 without the penalty.
     finished: tf.Tensor  # int32 [b, k, n]
-    scores: tf.Tensor  # [b, k] of the finished; -inf where there is none yet.
+    scores: tf.Tensor  # [b, k], scores of the finished; -inf for none yet.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ class _Search:
             index=tf.constant(0),
             tokens=tf.zeros([b, k, n], tf.int32),
             last=tf.fill([b, k], start),
-            # All k start equal, so only the first may have descendants.
+            # All k hypotheses start equal, so only the first may have descendants.
             log_probs=tf.tile([[0.0] + [float("-inf")] * (k - 1)], [b, 1]),
             state=state,
             coverage=tf.zeros([b, k, source], self.dtype),
@@ -161,7 +161,7 @@ class _Search:
     def _goes_on(self, beams: _Beams) -> tf.Tensor:
         """Whether a living hypothesis of any sentence can still displace a finished one.
 
-        A hypothesis's score is at most its present log-probability under the largest length penalty.
+        A hypothesis's score is at most its current log-probability divided by the largest length penalty.
         """
         most = length_penalty(self.max_length, self.alpha, self.dtype)
         possible = beams.log_probs[:, 0] / most
@@ -176,7 +176,7 @@ class _Search:
         log_probs = tf.nn.log_softmax(tf.cast(step.logits, self.dtype))
         vocabulary = log_probs.shape[-1]
         grown = beams.log_probs[..., None] + tf.reshape(log_probs, [b, k, vocabulary])
-        # At most k of the 2k end, one for each parent, so that k are left to live on.
+        # At most k of the 2k end, one per parent, so at least k can live on.
         best, where = tf.math.top_k(tf.reshape(grown, [b, k * vocabulary]), 2 * k)
         parents, tokens = where // vocabulary, where % vocabulary
         ends = tokens == self.eos
@@ -206,7 +206,7 @@ class _Search:
     def _finish(
         self, beams: _Beams, sequences: tf.Tensor, log_probs: tf.Tensor, ends: tf.Tensor, coverage: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the k best of the finished hypotheses and of those that end now."""
+        """Returns the k best of the finished hypotheses and those that end now."""
         never = tf.constant(float("-inf"), self.dtype)
         now = tf.where(ends, self._score(log_probs, coverage, beams.index + 1), never)
         scores, chosen = tf.math.top_k(tf.concat([beams.scores, now], axis=1), self.beam_size)
@@ -215,7 +215,7 @@ class _Search:
     def _score(self, log_probs: tf.Tensor, coverage: tf.Tensor, length: tf.Tensor | int) -> tf.Tensor:
         score = log_probs / length_penalty(length, self.alpha, self.dtype)
         if self.coverage_weight:
-            # The clip keeps the logarithm of no attention at all finite.
+            # The clip keeps the logarithm finite if a token received no attention.
             logs = tf.math.log(tf.clip_by_value(coverage, _LEAST, 1))
             real = tf.cast(self.source_real, self.dtype)[:, None, :]
             score += self.coverage_weight * tf.reduce_sum(logs * real, axis=-1)

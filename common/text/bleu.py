@@ -1,8 +1,8 @@
 """Computes BLEU, from 0 to 100, as the benchmarks define it.
 
-The Transformer's is tensor2tensor's (`bleu_wrapper(case_sensitive=False)`), here in tf-models-official's copy:
-lower-cased, with mteval-v14's international tokens. GNMT's is sacreBLEU's `-lc --tokenize intl`. The two differ where
-an order of n-grams has no match.
+The Transformer uses tensor2tensor's BLEU (`bleu_wrapper(case_sensitive=False)`), here from tf-models-official's copy:
+lower-cased, with mteval-v14's international tokens. GNMT uses sacreBLEU with `-lc --tokenize intl`. The two differ if
+an n-gram order has no match.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def t2t(references: Sequence[str], hypotheses: Sequence[str], lowercase: bool = 
 def sacre(
     references: Sequence[str], hypotheses: Sequence[str], lowercase: bool = False, tokenize: str = "13a"
 ) -> float:
-    """Returns sacreBLEU, with one reference per sentence; GNMT's has lowercase=True, tokenize="intl".
+    """Returns sacreBLEU, with one reference per sentence; GNMT uses lowercase=True, tokenize="intl".
 
     Raises:
       ValueError: references and hypotheses differ in number, or there are none.

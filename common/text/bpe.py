@@ -1,8 +1,8 @@
-"""Encodes text in byte pairs as GNMT's data: Moses's tokens (sacremoses), joint merges (subword-nmt), one vocabulary.
+"""Encodes text in byte pairs as in GNMT's data: Moses tokens (sacremoses), joint merges (subword-nmt), one vocabulary.
 
-A vocabulary is a file of one token per line, of which the first three are <unk>, <s> and </s>, as made by the data
-script of tensorflow/nmt, on which the MLPerf reference's is built. A token that ends in "@@" is not the last one of its
-word. There is no token for padding; lengths tell it.
+A vocabulary file has one token per line; the first three are <unk>, <s> and </s>. The format comes from
+tensorflow/nmt's data script, the basis of the MLPerf reference's script. A token that ends in "@@" is not the last one
+of its word. There is no padding token; sequence lengths show the padding.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def _libraries() -> tuple[Any, Any, Any]:
 
 
 def check_installed() -> None:
-    """Imports the libraries; raises UserError where they are not installed."""
+    """Imports the libraries; raises UserError if they are not installed."""
     _libraries()
 
 
 class Moses:
-    """Turns text into Moses's tokens and back, by the rules of one language."""
+    """Converts text to Moses tokens and back, by the rules of one language."""
 
     def __init__(self, language: str):
         *_, sacremoses = _libraries()
@@ -58,12 +58,12 @@ class Moses:
 
 
 class Bpe:
-    """Turns text into byte-pair tokens and back, by merges and a vocabulary."""
+    """Converts text to byte-pair tokens and back, with merges and a vocabulary."""
 
     def __init__(self, codes: str | os.PathLike, vocabulary: str | os.PathLike):
         """
         Raises:
-          UserError: a file cannot be read, or has another form; the message names file and line.
+          UserError: a file cannot be read or has the wrong form; the message names file and line.
         """
         apply_bpe, *_ = _libraries()
         self.path = Path(vocabulary)
@@ -80,7 +80,7 @@ class Bpe:
         return self.encode_tokens(self._moses_for(language).tokens(text))
 
     def encode_tokens(self, tokens: Sequence[str]) -> list[int]:
-        """As `encode`, from the tokens that `Moses.tokens` returned."""
+        """Like `encode`, but takes the tokens from `Moses.tokens`."""
         return [self._numbers.get(part, UNK) for part in self._merges.segment_tokens(list(tokens))]
 
     def decode(self, numbers: Iterable[int], language: str) -> str:
@@ -100,7 +100,7 @@ class Bpe:
 
 
 def check_size(bpe: Bpe, expected: int) -> None:
-    """Raises UserError where the vocabulary's size is not the network's."""
+    """Raises UserError if the vocabulary's size differs from the network's."""
     if len(bpe) != expected:
         raise UserError(
             f"{bpe.path} has {len(bpe)} tokens, config.vocabulary_size is {expected}: "
@@ -109,11 +109,11 @@ def check_size(bpe: Bpe, expected: int) -> None:
 
 
 def learn(counts: Mapping[str, int], merges: int) -> list[str]:
-    """Learns merges; returns the lines of a file of them.
+    """Learns merges; returns the lines of a merges file.
 
     Args:
-      counts: how often each of Moses's tokens occurs, in both languages together.
-      merges: number of merges; there are fewer where no pair is left that occurs twice.
+      counts: {Moses token: number of occurrences} in both languages together.
+      merges: number of merges; learning stops early if no remaining pair occurs twice.
 
     Raises:
       UserError: there is too little text.
@@ -123,18 +123,18 @@ def learn(counts: Mapping[str, int], merges: int) -> list[str]:
         raise UserError("too little text for a byte-pair encoding; give --codes and --vocabulary instead")
     words = io.StringIO("".join(f"{word} {count}\n" for word, count in counts.items()))
     out = io.StringIO()
-    # subword_nmt's progress is shown only in a terminal.
+    # Show subword_nmt's progress only in a terminal.
     with contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO()):
         learn_bpe.learn_bpe(words, out, merges, is_dict=True)
     return out.getvalue().splitlines()
 
 
 def vocabulary_of(counts: Mapping[str, int], codes: Sequence[str]) -> list[str]:
-    """Returns the special tokens, then the tokens that the merges `codes` make of the words, most frequent first.
+    """Returns the special tokens, then the tokens that the merges make from the words, most frequent first.
 
     Args:
-      counts: how often each word occurs.
-      codes: lines of a file of merges.
+      counts: {word: number of occurrences}.
+      codes: lines of a merges file.
     """
     apply_bpe, *_ = _libraries()
     merges = apply_bpe.BPE(io.StringIO("\n".join(codes) + "\n"))
@@ -148,7 +148,7 @@ def vocabulary_of(counts: Mapping[str, int], codes: Sequence[str]) -> list[str]:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Reads a vocabulary; raises UserError where the file is none, naming file and line."""
+    """Reads a vocabulary; raises UserError, with file and line, if the file is not a vocabulary."""
     lines = _lines(path)
     if tuple(lines[: len(SPECIAL)]) != SPECIAL:
         raise UserError(f"{path}: its first lines must be {', '.join(SPECIAL)}; is it a vocabulary?")

@@ -1,4 +1,4 @@
-"""Shared parts of converters of parallel text: read pairs, convert them in several processes, deal records to files."""
+"""Shared parts of parallel-text converters: read pairs, convert them in several processes, deal records to files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from common.errors import UserError
 from common.files import whole
 from common.text import parallel
 
-CHUNK = 5000  # Pairs that a worker converts at once.
+CHUNK = 5000  # Number of pairs that a worker converts at once.
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Parallel text: files of sources and files of their translations, in the same order."""
+    """Parallel text: source files, and files of their translations in the same order."""
 
     sources: Sequence[Path]
     targets: Sequence[Path]
@@ -45,10 +45,10 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def texts(arguments: argparse.Namespace) -> tuple[Text, Text]:
-    """Returns the text to train on and the text to evaluate on.
+    """Returns the training text and the evaluation text.
 
     Raises:
-      UserError: the sides of a text have different numbers of files.
+      UserError: the two sides of a text have different numbers of files.
     """
     found = []
     for kind in ("train", "eval"):
@@ -61,7 +61,7 @@ def texts(arguments: argparse.Namespace) -> tuple[Text, Text]:
 
 @contextlib.contextmanager
 def pool(workers: int) -> Iterator[Callable[[Callable, Iterable], Iterator]]:
-    """Yields a `map` that runs in `workers` processes, keeps the order and reads only a little ahead."""
+    """Yields a `map` that runs in `workers` processes, keeps the order and reads only slightly ahead."""
     if workers < 2:
         yield map
         return
@@ -83,7 +83,7 @@ def pool(workers: int) -> Iterator[Callable[[Callable, Iterable], Iterator]]:
 
 
 def report(convert: Callable[[], Mapping[str, int]], advice: Callable[[Mapping[str, int]], str]) -> int:
-    """Ends a converter's command line: prints the counts that `convert()` returns, and `advice` on them.
+    """Runs a converter's command line: calls `convert()`, prints the counts that it returns, and `advice` on them.
 
     Returns:
       The exit status.
@@ -110,7 +110,9 @@ def progress(title: str) -> tqdm.tqdm:
 
 
 def deal(folder: Path, rows: Iterable[Mapping[str, Sequence[int]]], shards: int, unit: str) -> int:
-    """Deals rows of features to `shards` TFRecord files train-* in turns, named when all are written, and notes them.
+    """Deals rows of features in turns to `shards` TFRecord files train-*, and notes their counts.
+
+    The files get their final names when all are complete.
 
     Returns:
       The number of rows.

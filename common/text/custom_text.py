@@ -1,4 +1,4 @@
-"""Reads one's own parallel text for Transformer and GNMT: two files, or one of sentence, tab, translation."""
+"""Reads a user's parallel text for Transformer and GNMT: two files, or one file of sentence, tab, translation."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from common.errors import UserError
 from common.text import parallel
 from common.text.conversion import Text
 
-MOST_HELD = 3000  # Pairs that a split holds out at most, as WMT's newstest2014 has 3,003.
+MOST_HELD = 3000  # Maximum number of held-out pairs; WMT's newstest2014 has 3,003.
 SHARD_BYTES = 16 << 20  # Of text.
-_BAD_LISTED = 1000  # Lines about bad pairs in the description; the count has all.
+_BAD_LISTED = 1000  # Maximum number of lines about bad pairs in the description; the count includes all.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Pairs:
     """Parallel text that is ready to convert.
 
     Attributes:
-      train, held: files of one sentence a line.
-      sizes: number of pairs of each.
-      words: the most words, split at spaces, of a side of a training pair.
-      common: the words that all but a hundredth of these sides have at most.
-      bytes: of the training text.
-      broken: a line for each pair that is left out.
+      train, held: files with one sentence per line.
+      sizes: number of pairs in each.
+      words: maximum number of space-separated words in a side of a training pair.
+      common: 99th percentile of these numbers of words.
+      bytes: size of the training text.
+      broken: a line for each pair that was left out.
     """
 
     train: Text
@@ -47,12 +47,12 @@ class Pairs:
 
 @contextlib.contextmanager
 def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
-    """Yields the sound pairs in temporary files, split by seed unless `options.eval_sources` are given.
+    """Yields the sound pairs in temporary files, split by seed unless `options.eval_sources` is given.
 
-    Repeated pairs stay on one side of the split: a pair to evaluate on is none that was trained on.
+    Copies of a pair stay on one side of the split, so that no evaluation pair is also a training pair.
 
     Raises:
-      UserError: a file cannot be read, the sides do not fit, or too much is broken.
+      UserError: a file cannot be read, the sides do not match, or too many pairs are broken.
     """
     broken: list[str] = []
     pairs = list(_read(sources, broken))
@@ -76,7 +76,7 @@ def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
 
 
 def _read(paths: Sequence[Path], broken: list[str]) -> Iterator[parallel.Pair]:
-    """Yields the pairs of two files, or of one with tabs; appends a line about each bad one."""
+    """Yields the pairs from two files or one file with tabs; appends a line to `broken` for each bad pair."""
     if len(paths) > 2:
         raise UserError(f"{paths[2]}: one file too many; give two text files, or one with tabs")
     for path in paths:
@@ -101,7 +101,7 @@ def _tabbed(path: Path) -> Iterator[list[bytes]]:
 
 
 def _fault(sides: Sequence[bytes]) -> tuple[str, list[str]]:
-    """Returns (what is wrong, []) or ("", [source, target])."""
+    """Returns (fault, []) or ("", [source, target])."""
     if len(sides) < 2:
         return "no tab between a sentence and its translation", []
     try:
@@ -132,12 +132,12 @@ def _written(folder: Path, name: str, pairs: Sequence[parallel.Pair]) -> Text:
 
 
 def shards(pairs: Pairs) -> int:
-    """Returns how many files hold the training text."""
+    """Returns the number of files for the training text."""
     return min(max(pairs.bytes // SHARD_BYTES, 1), 100)
 
 
 def clear(out: Path) -> None:
-    """Removes what an interrupted conversion has named in `out`, where only the description was missing."""
+    """Removes complete files that an interrupted conversion left in `out`, when only the description is missing."""
     for path in out.glob("train-*-of-*"):
         path.unlink()
 
@@ -152,7 +152,7 @@ def facts(pairs: Pairs, counts: dict[str, int]) -> list[tuple[str, str]]:
 
 
 def listed(pairs: Pairs, counts: dict[str, int]) -> list[str]:
-    """Returns the lines about what is left out, for the description."""
+    """Returns the lines about left-out pairs, for the description."""
     lines = pairs.broken[:_BAD_LISTED]
     if len(pairs.broken) > _BAD_LISTED:
         lines.append(f"{len(pairs.broken) - _BAD_LISTED} more bad lines")

@@ -1,4 +1,4 @@
-"""Imports modules of tf-models-official only where they are needed, since they import TensorFlow."""
+"""Imports tf-models-official's modules only when needed, because they import TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def load(name: str) -> ModuleType:
       ImportError: tf-models-official is not installed.
     """
     with warnings.catch_warnings():
-        # Google's client libraries, which it imports, warn of future Python versions.
+        # It imports Google's client libraries, which warn about future Python versions.
         warnings.simplefilter("ignore", FutureWarning)
         return importlib.import_module(f"official.{name}")

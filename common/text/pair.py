@@ -1,16 +1,17 @@
 """Generates a language pair for the tiny presets of the translation benchmarks.
 
-Both languages are invented. A source sentence is one clause or two with "and", a clause "(time,) subject verb object
-(preposition noun phrase)", with articles and adjectives before the noun; plurals and the past are endings. The target
-language
+Both languages are invented. A source sentence is one clause, or two joined by "and". A clause is "(time,) subject verb
+object (preposition noun phrase)", with articles and adjectives before the noun; endings mark plurals and the past. The
+target language
 
 - puts the object first, then the noun phrase with a postposition, the subject, the time and, last, the verb;
 - puts adjectives and the article after their noun;
-- gives nouns an ending for case and number, and adjectives and articles one for gender, number and case of their noun;
-- gives verbs an ending for number and gender of the subject, and a prefix for the past.
+- gives nouns an ending for case and number, and adjectives and articles an ending for their noun's gender, number and
+  case;
+- gives verbs an ending for the subject's number and gender, and a prefix for the past.
 
-Names are made up as needed and stay unchanged; some in the evaluation occur in no training sentence. A word-for-word
-translation, even one with a perfect dictionary, has the wrong order and few right endings.
+Names are invented as needed and stay unchanged in translation; some evaluation names occur in no training sentence. A
+word-for-word translation, even with a perfect dictionary, has the wrong order and few correct endings.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from pathlib import Path
 
 import numpy as np
 
-VERSION = 1  # Version of the grammar: raise it when the same settings give other sentences.
+VERSION = 1  # Version of the grammar: raise it if the same settings produce different sentences.
 _SOURCE_SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve")
 _TARGET_SYLLABLES = ("ak", "em", "il", "on", "ur", "sha", "kre", "tlo", "bri", "zu", "wem", "yo")
 _NAME_SYLLABLES = ("Ka", "Lo", "Mi", "nu", "ra", "te", "vi", "xo", "zan", "dor", "bel", "gri")
 _CASES = ("subject", "object", "place")
 _NOUN_ENDINGS = {"subject": ("", "i"), "object": ("am", "ami"), "place": ("ex", "exi")}
-_GENDERS = ("o", "e", "u")  # Endings of words that agree with a noun; those of number and case follow.
+_GENDERS = ("o", "e", "u")  # Gender endings of words that agree with a noun; number and case follow.
 _VERB_ENDINGS = (("ot", "ost"), ("et", "est"), ("ut", "ust"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """The amount of text, and its difficulty.
+    """The amount and difficulty of the text.
 
     Attributes:
-      seed: of all random numbers.
-      train_pairs, eval_pairs: sentences; the second is no multiple of a batch, so that there is padding.
-      nouns, adjectives, verbs, times, prepositions: words of each kind.
-      names: part of the noun phrases that are names.
-      adjective, place, time: how often these occur.
-      second_clause: part of the sentences that join two clauses, in which only word order tells what belongs together.
+      seed: seed of all random numbers.
+      train_pairs, eval_pairs: number of sentences; the second is not a multiple of a batch, so that there is padding.
+      nouns, adjectives, verbs, times, prepositions: number of words of each kind.
+      names: fraction of noun phrases that are names.
+      adjective, place, time: probability of each of these.
+      second_clause: fraction of sentences with two clauses, in which only word order shows what belongs together.
     """
 
     seed: int = 30
@@ -60,7 +61,7 @@ class Pair:
 
 
 class Grammar:
-    """Draws sentences with their translations, and translates word for word."""
+    """Draws sentences with their translations, and with word-for-word translations."""
 
     def __init__(self, pair: Pair):
         self.pair = pair
@@ -97,7 +98,7 @@ class Grammar:
         return tuple(" ".join(words) + "." for words in first)  # type: ignore[return-value]
 
     def _clause(self, rng: np.random.Generator) -> list[list[str]]:
-        """Returns the words of the source, of the target and of the word-for-word translation."""
+        """Returns the words of the source, the target and the word-for-word translation."""
         pair = self.pair
         subject, object_ = self._phrase(rng, "subject"), self._phrase(rng, "object")
         verb, past = self.verbs[rng.integers(pair.verbs)], bool(rng.random() < 0.5)
@@ -152,7 +153,7 @@ class _Phrase:
 
 
 def _word(rng: np.random.Generator, syllables: Sequence[str], taken: set[str]) -> str:
-    """Makes a new word of two or three syllables."""
+    """Makes a new word with two or three syllables."""
     while True:
         word = "".join(rng.choice(syllables) for _ in range(rng.integers(2, 4)))
         if word not in taken:

@@ -1,6 +1,6 @@
-"""Reads parallel text: two files, line i of one being the translation of line i of the other.
+"""Reads parallel text: two files in which line i of one translates line i of the other.
 
-Only a line feed ends a line, since real corpora hold other separators inside sentences.
+Only a line feed ends a line, because real corpora contain other line separators inside sentences.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Pair = tuple[str, str]
 
 @dataclasses.dataclass
 class Dropped:
-    """Counts the pairs of training text that were left out, by reason."""
+    """Counts the training pairs that were left out, by reason."""
 
     empty: int = 0
     too_long: int = 0
@@ -43,7 +43,7 @@ def read_pairs(
     Args:
       source: file of source sentences.
       target: file of their translations.
-      dropped: counts the pairs that are left out because a side is empty or not UTF-8; where None, these are errors.
+      dropped: counts the pairs left out because a side is empty or not UTF-8; if None, such a pair is an error.
 
     Raises:
       UserError: the files have different numbers of lines, or a line is bad; the message names file and line.

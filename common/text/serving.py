@@ -1,4 +1,4 @@
-"""Runs a network of fixed sizes on any number of sentences, in the graph."""
+"""Runs a network with fixed input sizes on any number of sentences, in the graph."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Callable
 import tensorflow as tf
 
 TOKENS = tf.TensorSpec([None, None], tf.int32, "tokens")
-GROUP = 8  # Sentences that are searched together.
+GROUP = 8  # Number of sentences per search.
 
 
 def in_groups(
     network: Callable[[tf.Tensor], tf.Tensor], length: int, group: int = GROUP
 ) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    """Makes a function of tokens [b, m], any b and m up to `length`, -> {"tokens": [b, n]}.
+    """Returns a function from tokens [b, m], for any b and any m up to `length`, to {"tokens": [b, n]}.
 
     Args:
       network: int32 [group, length], padded with 0 -> int32 [group, n].
-      length: of the network's sentences; longer ones end in an error.
-      group: sentences of a call; one sentence alone is a call of its own.
+      length: length of the network's sentences; longer sentences raise an error.
+      group: sentences per call; a single sentence is a call of its own.
     """
 
     def some(tokens: tf.Tensor, size: int) -> tf.Tensor:
-        # The last sentence fills the last group: a search ends no later for it.
+        # Copies of the last sentence fill the last group, because they do not prolong the search.
         count = tf.shape(tokens)[0]
         places = tf.minimum(tf.range((count + size - 1) // size * size), count - 1)
         grouped = tf.reshape(tf.gather(tokens, places), [-1, size, length])

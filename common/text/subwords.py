@@ -1,7 +1,7 @@
 """Encodes text with tf-models-official's copy of tensor2tensor's subword tokenizer, and checks its vocabulary.
 
-A vocabulary is a file of one quoted subword per line; entry 0 is padding, entry 1 the end of a sentence. Every text can
-be encoded, since characters that the vocabulary lacks are written as code points.
+A vocabulary file has one quoted subword per line; entry 0 is padding, entry 1 is the end of a sentence. Any text can be
+encoded, because characters missing from the vocabulary are written as code points.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def _tokenizer() -> ModuleType:
 
 
 def check_installed() -> None:
-    """Imports the library; raises UserError where it is not installed."""
+    """Imports the library; raises UserError if it is not installed."""
     _tokenizer()
 
 
 class Subwords:
-    """Turns text into subword tokens and back, by a vocabulary file."""
+    """Converts text to subword tokens and back, with a vocabulary file."""
 
     def __init__(self, path: str | os.PathLike):
         """
         Raises:
-          UserError: the file cannot be read, or is no vocabulary; the message names file and line.
+          UserError: the file cannot be read or is not a vocabulary; the message names file and line.
         """
         tokenizer = _tokenizer()
         self.path = Path(path)
@@ -66,7 +66,7 @@ class Subwords:
 
 
 def check_size(subwords: Subwords, expected: int) -> None:
-    """Raises UserError where the vocabulary's size is not the network's."""
+    """Raises UserError if the vocabulary's size differs from the network's."""
     if len(subwords) != expected:
         raise UserError(
             f"{subwords.path} has {len(subwords)} subwords, config.vocabulary_size is {expected}: "
@@ -75,12 +75,12 @@ def check_size(subwords: Subwords, expected: int) -> None:
 
 
 def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int) -> Subwords:
-    """Makes a vocabulary of about `size` subwords from UTF-8 text files, and writes it to `path`, whole or not at all.
+    """Makes a vocabulary of about `size` subwords from UTF-8 text files, and writes it to `path` atomically.
 
     Raises:
       UserError: `path` exists already or cannot be written, or there is too little text.
     """
-    import tensorflow as tf  # Like the tokenizer, imported only where it is needed.
+    import tensorflow as tf  # Imported only when needed, like the tokenizer.
 
     path = Path(path)
     if path.exists():
@@ -103,9 +103,9 @@ def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int
 
 
 def _search(scratch: Path, texts: Sequence[str], size: int) -> str | None:
-    """Returns a vocabulary of `size` to a hundredth (T2T: 327 of 32,768), by bisecting the least count of a subword.
+    """Returns a vocabulary within 1 % of `size` (T2T: 327 of 32,768); bisects the minimum count of a subword.
 
-    tf-models-official's own search fails on small texts, in which no subword occurs as often as its first guess asks.
+    tf-models-official's own search fails on small texts, because no subword is as frequent as its first guess requires.
     """
     from absl import logging
 
@@ -121,7 +121,7 @@ def _search(scratch: Path, texts: Sequence[str], size: int) -> str | None:
                 made = tokenizer.Subtokenizer.init_from_files(
                     os.fspath(scratch), texts, size, 1, min_count=count, reserved_tokens=list(RESERVED)
                 )
-            except ValueError:  # Not even one character occurs so often.
+            except ValueError:  # Not even one character is that frequent.
                 high = count - 1
                 continue
             entries = len(made.subtoken_list)
@@ -136,7 +136,7 @@ def _search(scratch: Path, texts: Sequence[str], size: int) -> str | None:
 
 
 def _reserved(path: Path) -> list[str]:
-    """Checks the file; returns the first two entries as written: "<pad>", or "<pad>_" in MLPerf's file."""
+    """Checks the file; returns its first two entries as written; padding is "<pad>", or "<pad>_" in MLPerf's file."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Puts the translations of an evaluation in the order of the sentences."""
+"""Sorts an evaluation's translations into the order of the sentences."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ def in_order(arrays: Mapping[str, np.ndarray], expected: int) -> np.ndarray:
     """Returns the tokens of every evaluation sentence, [expected, n], in the order of the sentences.
 
     Args:
-      arrays: of an evaluation: "tokens" [N, n], "index" [N] of the sentence, "weight" [N], 0 for padding.
+      arrays: an evaluation's "tokens" [N, n], "index" [N] (sentence number) and "weight" [N] (0 for padding).
       expected: config.num_eval_examples.
 
     Raises:
-      ValueError: a sentence is missing or there twice.
+      ValueError: a sentence is missing or repeated.
     """
     real = arrays["weight"] > 0
     index, tokens = arrays["index"][real], arrays["tokens"][real]
