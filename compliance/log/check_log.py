@@ -78,7 +78,9 @@ def _check_safely(task: tuple[str, str | None, str | None]) -> LogResult:
         return check_log(path, ruleset, division)
     except UserError as error:
         reason = str(error)
-    except Exception as error:  # a bug here must not stop the check of a tree or let this log pass
+    except (
+        Exception
+    ) as error:  # a bug here must not leave the rest of a tree unchecked, nor count this log as passed
         reason = f"the checker failed: {type(error).__name__}: {error}"[:300]
     names = {"what": "this file", "fix": "make the file readable; report a failure of the checker with it"}
     unchecked = finding("not-checked", ERROR, path, "a checked file", reason, **names)

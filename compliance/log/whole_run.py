@@ -15,7 +15,6 @@ from compliance.log.predicates import compile_predicate, describe
 
 _INFINITY = float("inf")
 _MAX_EPOCHS = 10_000  # evaluated epochs kept for the schedule; no published run has a tenth as many
-)
 
 
 class Story:
