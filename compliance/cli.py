@@ -1,6 +1,6 @@
 """Runs the subcommands of `python -m compliance check | explain | rules | scores | report | compare | package`.
 
-Exit status of `check`: 0 for go and for not checked, 1 for no-go (with `--strict` also for advice), 2 for wrong usage.
+Exit status of `check`: 0 for go and not checked, 1 for no-go (`--strict`: also with advice), 2 for wrong usage.
 docs/check-in-ci.md has more.
 """
 

@@ -100,7 +100,7 @@ def points(benchmark: str, ruleset: str) -> tuple[Point, ...]:
 def pruned(benchmark: str, ruleset: str) -> tuple[Point, ...]:
     """Returns the points that a submission is compared with.
 
-    They start at the fastest point. A point above the line between its neighbours is left out.
+    They start at the fastest point. A point above the line between its neighbors is left out.
     """
     every = points(benchmark, ruleset)
     if not every:
