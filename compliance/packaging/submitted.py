@@ -100,7 +100,7 @@ def _folder(place: Path, logs: list[Path], ruleset: str | None) -> Folder:
 
 
 def refuse_unfit(folders: list[Folder], org: str, smoke: bool) -> None:
-    """Refuses smoke runs and logs of another organisation. Raises UserError."""
+    """Refuses smoke runs and logs of another organization. Raises UserError."""
     if smoke:
         return
     for folder in folders:

@@ -137,7 +137,7 @@ def time_unit(span_ms: float) -> tuple[str, float]:
 
 
 def timeline(run: Run) -> Timeline | None:
-    """Builds the lanes init, training, evaluation and gaps; None for a run without a start or an end."""
+    """Builds the lanes init, training, evaluation and gaps; None for a run without a valid start and end."""
     if run.minutes is None:
         return None
     start, stop = run.run_start, run.run_stop

@@ -28,7 +28,7 @@ class Row:
 
 
 def row(card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | None = None) -> Row:
-    """Builds a folder's row; `findings` are its findings from `by_folder`, `folder` is the judgement of `check`."""
+    """Builds a folder's row; `findings` are its findings from `by_folder`, `folder` is the judgment of `check`."""
     outcome = Outcome([], findings or [], [])
     return Row(
         None if findings is None else of_findings(findings, card.smoke),

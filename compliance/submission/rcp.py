@@ -41,7 +41,7 @@ class Point(NamedTuple):
 
 
 class Convergence(NamedTuple):
-    """The judgement of one folder of runs.
+    """The judgment of one folder of runs.
 
     `verdict` is PASS, FAIL, NO_REFERENCE or UNDECIDED; `reason` is a sentence. `mean` is the runs' olympic mean to
     converge; `reference` and `least` are the reference's mean and the least accepted mean at `batch`; each may be None.
@@ -100,7 +100,7 @@ def points(benchmark: str, ruleset: str) -> tuple[Point, ...]:
 def pruned(benchmark: str, ruleset: str) -> tuple[Point, ...]:
     """Returns the points that a submission is compared with.
 
-    They start at the fastest point. A point above the line between its neighbors is left out.
+    They start at the batch size of the fastest point. A point above the line between its neighbors is left out.
     """
     every = points(benchmark, ruleset)
     if not every:

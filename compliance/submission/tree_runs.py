@@ -189,7 +189,7 @@ def _about_convergence(path: Path, judged: rcp.Convergence, severity: str, bypas
 
 
 def duplicates(results: list[LogResult]) -> Iterator[Finding]:
-    """Reports logs that are copies of each other, in any directories."""
+    """Reports logs that are copies of each other, in the same or different directories."""
     by_size: dict[int, list[LogResult]] = defaultdict(list)
     for result in results:
         with suppress(OSError):  # a file that is missing or unreadable has its own finding

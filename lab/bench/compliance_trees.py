@@ -1,10 +1,10 @@
-"""Compares our judgement of published submitters' trees with the stock tools': package, convergence, runs, scores.
+"""Compares our judgment of published submitters' trees with the stock tools': package, convergence, runs, scores.
 
 `python -m lab.bench.compliance_trees FOLDER [--most-logs N] [--logs ours|stock] [--stock FILE] [-o FILE]`: FOLDER holds
 training_results_vX.Y/SUBMITTER/{results,systems} (or vX.Y/SUBMITTER), unpacked from mlcommons/training_results_vX.Y.
 The peers are mlperf_logging's package_checker, rcp_checker, repo_checker and result_summarizer. They run on a copy,
 because they write scaling.json. The peers always use the stock checker's verdicts on logs. With --logs stock our side
-uses them, too, so that only the judgement of trees differs. --stock reads these verdicts from the file that
+uses them, too, so that only the judgment of trees differs. --stock reads these verdicts from the file that
 lab.bench.compliance_published keeps. Writes counts and every difference, by class.
 """
 

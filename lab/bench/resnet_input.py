@@ -1,8 +1,8 @@
 """Decoded and augmented 224 px training images per second and core, against tf-models-official's pipeline.
 
 Both read the same TFRecords of real photographs in one process, in alternating rounds. The result is images per second
-of CPU time: what one core delivers. Other processes disturb it least. Ours is timed as it is, when the device does the
-normalization, and also with the normalization on the same core.
+of CPU time: what one core delivers, and the figure that other processes disturb least. Ours is timed as it is (the
+device normalizes), and also with the normalization on the same core.
 
     python -m lab.bench.resnet_input [--rounds N] [--output FILE]
 """

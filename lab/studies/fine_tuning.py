@@ -1,4 +1,4 @@
-"""Fine-tunes a ResNet-50 on few photographs of new classes, beside training on them from scratch.
+"""Fine-tunes a ResNet-50 on a few photographs of new classes, and compares it with training from scratch.
 
 First a network trains on the first PRETRAINED of Tiny ImageNet's 20 classes here. Then two runs with equal settings
 train on a few photographs of each other class: one starts from the trained weights (`--init`, with a new head), one

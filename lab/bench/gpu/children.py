@@ -27,7 +27,7 @@ class Row:
     Attributes:
       name: name of its row in the results, such as step/resnet; "" for work that has no row.
       job: job for child.py.
-      seconds: time limit of each of its two phases: until it waits to measure, and from then on.
+      seconds: time limit of each phase: until it waits to measure, and from the start of measuring.
       flags: XLA flags, added to those in the environment.
       environment: other environment variables of the process.
     """

@@ -49,7 +49,7 @@ def loop(job: dict, turn: Turn) -> dict[str, Any]:
     """Trains full-size ResNet-50 on generated JPEG records; returns the loop's images per second and startup time."""
     folder, batch = Path(job["scratch"]) / "loop", job["batch"]
     count = write_records(folder / "data", job["images"])
-    # This gives no result. Without --cache_cleared, which the rules require, there would be no log.
+    # This run is not a result. Without --cache_cleared, which the rules require, there would be no log.
     flags = ["--target=none", "--config.smoke_run=true", "--cache_cleared", *job["arguments"]]
     flags += [
         *(f"--data_dir={folder / 'data'}", f"--config.num_train_examples={count}"),
