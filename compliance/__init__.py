@@ -1,8 +1,8 @@
-"""Checks MLPerf Training logs and submission trees, explains the rules, reports and packages.
+"""Checks MLPerf Training logs and submission trees, explains the rules, writes reports, and builds packages.
 
-`python -m compliance` is the command line; `from compliance import check` is the library (compliance/api.py), and
-`compliance.log.engine` checks a log while it is written. Free of TensorFlow; only the standard library is imported
-until a command needs more.
+`python -m compliance` is the command line; `from compliance import check` is the library (compliance/api.py);
+`compliance.log.engine` checks a log while it is being written. Does not use TensorFlow: a command imports only the
+standard library until it needs more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Outcome", "Verdict", "check", "check_paths"]
 
 
 def __getattr__(name: str) -> object:
-    # Imported at the first use: `python -m compliance rules` needs no checker.
+    # Imported on first use: `python -m compliance rules` needs no checker.
     if name in __all__:
         from compliance import api
 

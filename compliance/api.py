@@ -1,7 +1,7 @@
 """Checks logs, results folders and whole submission trees: the library behind `python -m compliance check`.
 
-`check` returns an `Outcome`: the verdict, the files, the findings and the result of each log; `check_paths` the
-findings alone.
+`check` returns an `Outcome`: the verdict, the files, the findings, and the result of each log. `check_paths` returns
+only the findings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compliance.verdict import GO, NO_GO, Verdict, of_findings, together
 if TYPE_CHECKING:
     from compliance.submission.verdict import Submission
 
-# Rules that give advice in `check` and errors in `package`: a submission needs them, a published log may lack them.
+# `check` reports these rules as advice, `package` as errors: a submission needs them, a published log may lack them.
 PACKAGING_ERRORS = frozenset(
     {
         *(
@@ -46,10 +46,9 @@ PACKAGING_ERRORS = frozenset(
 
 
 class Outcome(NamedTuple):
-    """The checked files, the findings, the result of each log, the submitters' folders with their scores' runs, and one
-    verdict.
+    """The outcome of a check: files, findings, the result of each log, submitters' folders, and one verdict.
 
-    The errors of a run that the olympic mean drops are advice here; `logs` has them as they are.
+    If the olympic mean drops a run, `findings` lists the run's errors as advice; `logs` keeps them as errors.
     """
 
     files: list[str]
@@ -60,12 +59,12 @@ class Outcome(NamedTuple):
 
     @property
     def errors(self) -> list[Finding]:
-        """The findings that a submission would be refused for."""
+        """Findings that make a submission be refused."""
         return [finding for finding in self.findings if finding.severity == ERROR]
 
     @property
     def advice(self) -> list[Finding]:
-        """The findings that are worth knowing."""
+        """Findings that are worth knowing but refuse nothing."""
         return [finding for finding in self.findings if finding.severity != ERROR]
 
 
@@ -78,9 +77,9 @@ def check(
     """Checks logs, results folders and trees.
 
     Args:
-      paths: files (each is taken as a log) and directories.
-      ruleset: one of `rules.RULESETS`; None: what the tree and the logs say (log/rounds.py).
-      division: the division that every log must be in; None: the one that the log names.
+      paths: files (each is read as a log) and directories.
+      ruleset: one of `rules.RULESETS`; None: find it from the tree and the logs (log/rounds.py).
+      division: the division that every log must be in; None: the division that each log names.
       packaging: report PACKAGING_ERRORS as errors instead of advice.
 
     Raises:
@@ -112,7 +111,7 @@ def check(
 
 
 def _is_log(path: Path) -> bool:
-    """Whether a path is a log rather than a directory; raises UserError where it is neither."""
+    """True for a file, False for a directory. Raises UserError for anything else."""
     if path.is_dir():
         return False
     if path.is_file():
@@ -136,7 +135,7 @@ def _one_path(
         files, logs, about_tree = [str(path)], [log], []
     findings = []
     for log in logs:
-        # The olympic mean drops a failed run or two: their errors refuse nothing.
+        # The olympic mean drops one or two failed runs, so their errors do not refuse the submission.
         findings += _as_advice(log.findings) if log.path in dropped else log.findings
     findings += about_tree
     if packaging:
@@ -148,7 +147,7 @@ def _one_path(
 
 
 def _as_packager(finding: Finding) -> Finding:
-    """A finding as `package` sees it: what a submission needs is an error."""
+    """Returns a finding as `package` reports it: anything that a submission needs is an error."""
     if finding.severity == ADVICE and finding.rule in PACKAGING_ERRORS:
         return finding._replace(severity=ERROR)
     return finding
@@ -164,5 +163,5 @@ def check_paths(
     division: str | None = None,
     packaging: bool = False,
 ) -> list[Finding]:
-    """Returns the findings of `check`; equal ones are grouped, with every line in `lines`."""
+    """Returns the findings of `check`. Equal findings become one, with all line numbers in `lines`."""
     return check(paths, ruleset, division, packaging).findings

@@ -1,7 +1,7 @@
 """Runs the subcommands of `python -m compliance check | explain | rules | scores | report | compare | package`.
 
 Exit status of `check`: 0 for go and not checked, 1 for no-go (`--strict`: also with advice), 2 for wrong usage.
-More is in docs/check-in-ci.md.
+docs/check-in-ci.md has more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from common.errors import UserError
 
 _PROGRAM = "python -m compliance"
-# Subcommand -> (module of this package, what it is for). A module is imported only when its subcommand is called.
+# Subcommand -> (its module in this package, help text). The module is imported only when the subcommand runs.
 _COMMANDS = {
     "check": ("cli_check", "check logs, results folders and submission trees"),
     "explain": ("explain", "explain a rule: what it asks, why, and how to meet it"),
@@ -30,17 +30,17 @@ _COMMANDS = {
 
 
 def parser(*words: str) -> argparse.ArgumentParser:
-    """Returns the parser of the command line, or that of the one command that `words` name.
+    """Returns the parser of the whole command line, or of the one command that `words` names.
 
     Raises:
-      UserError: the command is not part of this installation.
+      UserError: this installation does not include the command.
     """
     whole, commands = _parsers(words[0] if words else None)
     return commands[words[0]] if words else whole
 
 
 def _parsers(command: str | None) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """Returns the parser, and those of its commands, of which only `command` has its arguments."""
+    """Returns the main parser and the subparsers. Only the subparser of `command` gets its arguments."""
     whole = argparse.ArgumentParser(prog=_PROGRAM, description=__doc__.split("\n")[2])
     subparsers = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module_name, purpose) in _COMMANDS.items():
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     command = next((word for word in arguments if not word.startswith("-")), None)
-    # A terminal that cannot show a character shows its escape.
+    # Print an escape for a character that the terminal cannot show.
     sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options = _parsers(command)[0].parse_args(arguments)
@@ -70,14 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{_PROGRAM} {command}: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # The reader (head, less) went away; keep Python from complaining about it at exit.
+        # The reader (head, less) closed the pipe; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
         place = error.filename or "standard output"
         fix = "make it writable or free some space"
         print(f"{_PROGRAM} {command}: {place}: {error.strerror or error}; {fix}", file=sys.stderr)
-        with contextlib.suppress(OSError):  # Python shall not try again at exit.
+        with contextlib.suppress(OSError):  # Keep Python from trying again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ from compliance.log import rules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `check`."""
+    """Adds the options of `check`."""
     parser.add_argument(
         "paths", nargs="+", metavar="PATH", help="a log, a results folder or a submission tree"
     )
@@ -25,15 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Checks the paths, prints or writes the outcome; returns 1 for a no-go, else 0."""
+    """Checks the paths and prints or writes the outcome. Returns 1 for a no-go, else 0."""
     outcome = check(options.paths, options.ruleset, options.division)
     text = FORMATS[options.format](outcome)
     if options.output:
-        from compliance.report.output import write  # imports what a check without --output does not need
+        from compliance.report.output import write  # a check without --output does not need these imports
 
         write(options.output, text + "\n")
     else:
-        # A terminal that cannot show a character shows its escape.
+        # Print an escape for a character that the terminal cannot show.
         sys.stdout.reconfigure(errors="backslashreplace")
         print(text)
     return 1 if options.strict and outcome.findings else outcome.verdict.exit_status

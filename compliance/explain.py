@@ -14,7 +14,7 @@ from compliance.log.predicates import describe
 from compliance.log.whole_run import planned
 
 _ASPECTS = ("occurs", "value", "metadata", "order", "target")
-# MLPerf's benchmarks whose logs this project writes, as round 0.7 wants them.
+# The MLPerf benchmarks whose logs this project writes, as round 0.7 requires them.
 _TRAINED_HERE = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
 
 
@@ -34,7 +34,7 @@ def _target(spec: dict) -> str:
 
 
 def _formulas(spec: dict) -> list[tuple[str, str]]:
-    """(value or metadata, words) of each formula of a key."""
+    """Returns (value or metadata, words) for each formula of a key."""
     found = [(formula, "") for formula in spec.get("formula", ())]
     found += [(formula, " at the first one") for formula in spec.get("first_formula", ())]
     return [
@@ -69,7 +69,7 @@ def _order(spec: dict) -> list[str]:
 
 
 def describe_key(spec: dict) -> dict[str, str]:
-    """The rules of one key in words, by aspect."""
+    """Describes the rules of one key in words: {aspect: description}."""
     words = {}
     if "occurs" in spec:
         occurs = spec["occurs"]
@@ -93,12 +93,12 @@ def describe_key(spec: dict) -> dict[str, str]:
 
 
 def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `explain`."""
+    """Adds the options of `explain`."""
     parser.add_argument("rule", metavar="RULE", help="a rule id from a finding, or a key; `all` lists them")
 
 
 def _span(rounds: list[str]) -> str:
-    """ "3.0.0-4.1.0" for rounds that follow one another, else their names."""
+    """ "3.0.0-4.1.0" for consecutive rounds, else their names."""
     first = rules.RULESETS.index(rounds[0])
     if len(rounds) > 1 and rounds == list(rules.RULESETS[first : first + len(rounds)]):
         return f"{rounds[0]}-{rounds[-1]}"
@@ -109,7 +109,7 @@ def explain(rule: str) -> str:
     """Describes in words what a rule requires.
 
     Raises:
-      UserError: there is no such rule; the nearest names are given.
+      UserError: the rule is unknown; the message suggests the nearest names.
     """
     about = texts()
     key, _, aspect = rule.partition(".")
@@ -119,7 +119,7 @@ def explain(rule: str) -> str:
     files = _files_with(key) if not aspect or aspect in _ASPECTS else []
     if files and (not aspect or any(aspect in describe_key(spec) for _, _, spec in files)):
         lines.append(f"{key}: {about['keys'].get(key, 'a hyperparameter that the rules name')}.")
-        rows: dict[tuple[str, str], list[str]] = {}  # what is said in a file -> the rounds that say it
+        rows: dict[tuple[str, str], list[str]] = {}  # a rule file's description -> the rounds that share it
         for ruleset, name, spec in files:
             words = describe_key(spec)
             said = [f"{part} {text}" for part, text in words.items() if not aspect or part == aspect]
@@ -136,7 +136,7 @@ def explain(rule: str) -> str:
 
 
 def known_rules() -> list[str]:
-    """Every id that `explain` takes: keys, their aspects, and the rules without a key."""
+    """Returns every id that `explain` takes: keys, their aspects, and the rules that have no key."""
     ids = dict.fromkeys(texts()["rules"])
     for ruleset in rules.RULESETS:
         for name in sorted(rules.names(ruleset)):
@@ -157,7 +157,7 @@ def run_explain(options: argparse.Namespace) -> int:
 
 
 def add_rules_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `rules`."""
+    """Adds the options of `rules`."""
     parser.add_argument(
         "benchmark",
         metavar="BENCHMARK",
@@ -173,7 +173,7 @@ def add_rules_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def overview(ruleset: str | None = None) -> str:
-    """The rounds and their benchmarks, of one round when it is named."""
+    """Lists the rounds and their benchmarks; with `ruleset`, only that round."""
     lines = []
     for one in (ruleset,) if ruleset else rules.RULESETS:
         own = rules.load(one, "common").get("own_benchmarks", ())
@@ -194,10 +194,10 @@ def _default_ruleset(benchmark: str) -> str:
 
 
 def table(ruleset: str, division: str, benchmark: str) -> str:
-    """The keys that a log must have, with their allowed values.
+    """Lists the keys that a log must have, with their allowed values.
 
     Raises:
-      UserError: the benchmark or division is unknown to the ruleset.
+      UserError: the ruleset does not know the benchmark or division.
     """
     if benchmark in rules.HPC_BENCHMARKS:
         raise UserError(f"{benchmark} is a benchmark of MLPerf HPC, which is not covered")

@@ -1,4 +1,4 @@
-"""Defines findings, the results of a check, and groups equal ones."""
+"""Defines `Finding`, one result of a check, and groups equal findings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ADVICE = "advice"
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong (`error`) or worth knowing (`advice`), at one or (grouped) several places.
+    """One thing that is wrong (`error`) or worth knowing (`advice`), at one place or, when grouped, at several.
 
-    `line` counts from 1, 0 means the whole file; `lines` has every line of a group of more than one.
+    `line` counts from 1; 0 means the whole file. A group of several findings has every line number in `lines`.
     """
 
     rule: str
@@ -50,16 +50,16 @@ def finding(
     wording: str = "",
     **names: object,
 ) -> Finding:
-    """Builds a finding from the sentence in texts.json for `wording` (default: the rule), filled with `names`."""
+    """Builds a finding from the sentence that texts.json has for `wording` (default: `rule`), filled with `names`."""
     words = texts()["wording"][wording or rule]
     message, fix = words["message"].format(**names), words["fix"].format(**names)
     return Finding(rule, severity, str(path), line, text, message, expected, found, fix)
 
 
 class Groups:
-    """Collects findings; those that differ only in line, text and found value become one with all lines.
+    """Collects findings. Findings that differ only in line, text and found value become one with all lines.
 
-    Memory: 8 bytes for a repeated occurrence, so that a log of a million bad lines can be reported in full.
+    A repeated occurrence takes 8 bytes, so a log with a million bad lines can be reported in full.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Groups:
         self._lines: dict[tuple, array] = {}
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Adds findings of any file, in the order of the check."""
+        """Adds findings of any files, in the order in which the check produces them."""
         for finding in findings:
             kind = (finding.path, finding.rule, finding.severity, finding.message, finding.expected)
             if kind not in self._first:
@@ -78,7 +78,7 @@ class Groups:
                 self._lines[kind] = array("Q", (self._first[kind].line, finding.line))
 
     def findings(self) -> list[Finding]:
-        """Returns one finding for each group, in the order of first occurrences."""
+        """Returns one finding per group, in the order of first occurrence."""
         return [
             finding._replace(lines=self._lines[kind]) if kind in self._lines else finding
             for kind, finding in self._first.items()

@@ -10,19 +10,19 @@ from compliance.findings import ADVICE, ERROR, Finding
 from compliance.log.check_log import ASKED_FOR, LogResult
 from compliance.sarif import as_sarif, clean
 
-_SHOWN_RULESETS = 8  # lines that name a ruleset
+_SHOWN_RULESETS = 8  # how many lines the text output spends on rulesets
 _SHOWN_LINES = 12
 _WIDTH = 160
 
 
 def counts(findings: Sequence[Finding]) -> tuple[int, int]:
-    """(errors, pieces of advice); a group counts once."""
+    """Returns (errors, pieces of advice); a group counts once."""
     errors = sum(finding.severity == ERROR for finding in findings)
     return errors, len(findings) - errors
 
 
 def places(finding: Finding) -> str:
-    """The lines of a finding: "line 7", "lines 3, 9, 12 (3 in all)", "whole file"."""
+    """Returns the lines of a finding as text: "line 7", "lines 3, 9, 12 (3 in all)", "whole file"."""
     lines = finding.lines
     if len(lines) > 1:
         shown = ", ".join(map(str, lines[:_SHOWN_LINES]))
@@ -31,7 +31,7 @@ def places(finding: Finding) -> str:
 
 
 def verdict_line(outcome: Outcome) -> str:
-    """The outcome in one line: the verdict, what was counted, and the reasons."""
+    """Returns the outcome in one line: verdict, counts, reasons."""
     errors, advice = (
         _plural(count, noun) for count, noun in zip(counts(outcome.findings), ("error", "piece"))
     )
@@ -45,7 +45,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 def as_text(outcome: Outcome) -> str:
-    """For people: by file, errors first; the verdict is the last line."""
+    """Formats the outcome for people: grouped by file, errors first, the verdict on the last line."""
     blocks: list[str] = []
     for path, group in _by_path(outcome.findings):
         blocks.append(clean(path))
@@ -61,7 +61,7 @@ def as_text(outcome: Outcome) -> str:
 
 
 def _rulesets(outcome: Outcome) -> list[str]:
-    """A line for each ruleset that was taken, and why; none where it was asked for."""
+    """Returns a line for each ruleset that the check chose, with the reason; none if the user chose the ruleset."""
     taken: dict[tuple[str, str], int] = {}
     for log in outcome.logs:
         if log.ruleset_reason and log.ruleset_reason != ASKED_FOR:
@@ -83,7 +83,7 @@ def _by_path(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
 
 
 def as_json(outcome: Outcome) -> str:
-    """For programs: verdict, counts, files, logs, and findings, each with all its line numbers."""
+    """Formats the outcome for programs: verdict, counts, files, logs, and findings with all their line numbers."""
     import json
 
     errors, advice = counts(outcome.findings)
@@ -103,7 +103,7 @@ def as_json(outcome: Outcome) -> str:
 
 
 def _log(log: LogResult) -> dict[str, object]:
-    """What a log says of itself; a value of a wrong type or of many digits is null."""
+    """Returns what a log declares; a value of a wrong type or with too many digits becomes null."""
     named = {name: getattr(log, name) for name in ("benchmark", "division", "platform")}
     return {
         "path": log.path,
@@ -127,7 +127,7 @@ dt{opacity:.7}dd{margin:0}"""
 
 
 def as_html(outcome: Outcome) -> str:
-    """One self-contained page."""
+    """Formats the outcome as one self-contained page."""
     from html import escape
 
     def tag(text: str) -> str:
@@ -151,7 +151,7 @@ def as_html(outcome: Outcome) -> str:
 
 
 def as_junit(outcome: Outcome) -> str:
-    """JUnit XML: one test case for each file, a failure for each error, advice as its output."""
+    """Formats the outcome as JUnit XML: a test case per file, a failure per error; advice is the case's output."""
     from xml.sax.saxutils import escape, quoteattr
 
     groups = dict(_by_path(outcome.findings))

@@ -1,10 +1,10 @@
-"""Suggests the name or value that a misspelt or misscaled one probably stands for."""
+"""Suggests the intended name or value for a misspelled name or a wrongly scaled value."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-# Names found in published logs or in the frameworks -> the names in the rules.
+# Names that published logs or frameworks use -> the names in the rules.
 _ALIASES = {
     "mask": "maskrcnn",
     "mask_rcnn": "maskrcnn",
@@ -23,7 +23,7 @@ _ALIASES = {
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
-    """The known name that `word` probably stands for, or None."""
+    """Returns the known name that `word` probably means, or None."""
     if not isinstance(word, str):
         return None
     known = list(known)
@@ -39,9 +39,9 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
 
 
 def rescaled(value: object, holds) -> float | None:
-    """The fraction that a percentage stands for (75.9 -> 0.759), when that fraction passes `holds`.
+    """Returns the fraction for a percentage (75.9 -> 0.759) if the fraction passes `holds`, else None.
 
-    A target that next to nothing passes is that of a loss, which may be above 1.
+    If 1e-9 passes `holds`, the target is an upper bound on a loss. A loss may be above 1, so the result is None.
     """
     if isinstance(value, (int, float)) and 1 < value <= 100 and not holds(1e-9):
         fraction = float(repr(value / 100)[:12])

@@ -1,4 +1,4 @@
-"""Writes the outcome of a check as SARIF 2.1.0, which code scanning and editors show beside the lines.
+"""Writes the outcome of a check as SARIF 2.1.0, which code scanning and editors show next to the lines.
 
 The form: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0, sections 3.13 to 3.30.
 """
@@ -12,11 +12,11 @@ from compliance.findings import ERROR, Finding, texts
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {ERROR: "error"}  # advice is a "note"
-_MAX_PLACES = 100  # of one finding; a log may have a million bad lines
+_MAX_PLACES = 100  # per finding; a log may have a million bad lines
 
 
 def as_sarif(outcome: Outcome) -> str:
-    """One SARIF run: the rules that found something, and a result for each finding."""
+    """Returns one SARIF run: the rules that found something, and a result for each finding."""
     import json
 
     ids = list(dict.fromkeys(finding.rule for finding in outcome.findings))
@@ -72,7 +72,7 @@ def _location(path: str, line: int) -> dict:
 
 
 def _artifact(path: str) -> dict:
-    """A path relative to where the check ran, which is the root of the sources in CI; else a file: URI."""
+    """Returns a path relative to the working directory, which is the source root in CI; for others a file: URI."""
     from pathlib import Path
     from urllib.parse import quote
 
@@ -85,5 +85,5 @@ def _artifact(path: str) -> dict:
 
 
 def clean(text: str) -> str:
-    """Replaces control characters, which could drive a terminal or break XML, by spaces."""
+    """Replaces control characters with spaces: they could drive a terminal or break XML."""
     return "".join(char if char.isprintable() else " " for char in text)

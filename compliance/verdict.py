@@ -1,4 +1,4 @@
-"""Defines the verdict of a check, go or no-go, and joins those of several paths."""
+"""Defines the verdict of a check, go or no-go, and merges the verdicts of several paths."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _MOST_REASONS = 5
 
 
 class Verdict(NamedTuple):
-    """The answer to "would this be accepted": `answer` is GO, NO_GO or NOT_CHECKED, `reasons` are short sentences.
+    """The answer to "would this be accepted?": `answer` is GO, NO_GO or NOT_CHECKED; `reasons` are short sentences.
 
-    NOT_CHECKED means that nothing is wrong, and that there is no result to accept: smoke runs, a folder without logs in
+    NOT_CHECKED means that nothing is wrong, but there is no result to accept: smoke runs, or a folder without logs in
     the layout of a submission.
     """
 
@@ -23,19 +23,19 @@ class Verdict(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The verdict in one line."""
+        """Returns the verdict in one line."""
         shown = "; ".join(self.reasons[:_MOST_REASONS])
         more = len(self.reasons) - _MOST_REASONS
         return self.answer + (f": {shown}" if shown else "") + (f"; and {more} more" if more > 0 else "")
 
     @property
     def exit_status(self) -> int:
-        """1 for a NO_GO, else 0."""
+        """Returns 1 for a NO_GO, else 0."""
         return int(self.answer == NO_GO)
 
 
 def of_findings(findings: Sequence[Finding], practice: bool) -> Verdict:
-    """The verdict of logs that are no submission; `practice`: whether one is of a smoke run."""
+    """Returns the verdict of logs that are not a submission; `practice`: whether a log is from a smoke run."""
     broken = dict.fromkeys(finding.rule for finding in findings if finding.severity == ERROR)
     if broken:
         return Verdict(NO_GO, tuple(broken))
@@ -45,7 +45,7 @@ def of_findings(findings: Sequence[Finding], practice: bool) -> Verdict:
 
 
 def together(verdicts: Sequence[Verdict], names: Sequence[str]) -> Verdict:
-    """The verdict of several paths or submissions: NO_GO where one is, else NOT_CHECKED where one is."""
+    """Returns the verdict of several paths: NO_GO if any is NO_GO, else NOT_CHECKED if any is, else GO."""
     if len(verdicts) == 1:
         return verdicts[0]
     for word in (NO_GO, NOT_CHECKED):

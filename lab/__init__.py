@@ -1,1 +1,1 @@
-"""The lab: measurements beside named peers (lab/bench) and studies on real data (lab/studies)."""
+"""The lab: benchmarks against named peers (lab/bench) and studies on real data (lab/studies)."""

@@ -1,4 +1,4 @@
-"""Checks single logs, and many of them in as many processes as there are cores."""
+"""Checks one log, or many logs in one process per core."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compliance.log.engine import StreamChecker
 from compliance.log.logs import read_log
 from compliance.log.rounds import Choice, find
 
-# Below this a pool of processes costs more than it saves.
+# For fewer bytes than this, starting a process pool costs more than it saves.
 _POOL_BYTES = 8 << 20
 
 
@@ -21,7 +21,7 @@ ASKED_FOR = "asked for"
 
 
 class LogResult(NamedTuple):
-    """One checked log: its findings and what the checks of its directory compare."""
+    """The result of checking one log: its findings, and the values that the checks of its directory compare."""
 
     path: str
     ruleset: str
@@ -37,12 +37,12 @@ class LogResult(NamedTuple):
 
     @property
     def passes(self) -> bool:
-        """Whether the log itself has no error."""
+        """Whether the log has no error of its own."""
         return not any(finding.severity == ERROR for finding in self.findings)
 
 
 def check_log(path: str, ruleset: str | None = None, division: str | None = None) -> LogResult:
-    """Checks one log against its ruleset (`rounds.find` when None).
+    """Checks one log against `ruleset` (None: `rounds.find` chooses).
 
     Raises:
       UserError: the file cannot be read.
@@ -90,13 +90,13 @@ def _check_safely(task: tuple[str, str | None, str | None]) -> LogResult:
 def check_logs(
     paths: Sequence[str], ruleset: str | None = None, division: str | None = None
 ) -> list[LogResult]:
-    """Checks many logs, in as many processes as there are cores when that pays."""
+    """Checks many logs, in one process per core when that pays off."""
     tasks = [(path, ruleset, division) for path in paths]
     workers = min(len(tasks), os.cpu_count() or 1)
     if workers > 1 and sum(_size(path) for path in paths) > _POOL_BYTES:
         from concurrent.futures import ProcessPoolExecutor
 
-        # The largest first, so that no long log is left for the end; the results keep the order of `paths`.
+        # The largest first, so that no long log runs alone at the end; the results keep the order of `paths`.
         order = sorted(range(len(tasks)), key=lambda index: -_size(paths[index]))
         with ProcessPoolExecutor(workers) as pool:
             done = pool.map(_check_safely, (tasks[index] for index in order), chunksize=1 + len(tasks) // 64)

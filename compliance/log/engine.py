@@ -1,10 +1,12 @@
 """Checks a log record by record, so that a file, a pipe and a run in progress give the same findings.
 
-The semantics are those of mlperf_logging's compliance checker for every ruleset (each
-deliberate difference is in docs/compliance-differences.md): each key's rule sees its records in order; a
-benchmark's rules see the whole log, also what came before the line that named the benchmark; only the first
-record of a `submission_*` key is checked and selects; identical repeats of a key that must occur once are
-remarks, different ones errors.
+For every ruleset the semantics match mlperf_logging's compliance checker (docs/compliance-differences.md lists each
+deliberate difference):
+
+- Each key's rule sees its records in order.
+- A benchmark's rules see the whole log, including the lines before the one that names the benchmark.
+- Only the first record of a `submission_*` key is checked, and only it selects rules.
+- If a key that must occur once repeats, an identical repeat is a remark and a different one an error.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from compliance.log.reports import Reports
 from compliance.log.rule_state import Kept
 from compliance.log.whole_run import Story, Target
 
-_NONE: list[Finding] = []  # shared by the many records without a finding; never changed
-# Records held until the log names its benchmark. Real headers have under a hundred lines.
+_NONE: list[Finding] = []  # shared by all records without findings; never changed
+# How many records are held until the log names its benchmark. Real headers have under a hundred lines.
 _MAX_HELD = 50_000
 _MAX_UNKNOWN_KEYS = 200
 
@@ -30,10 +32,10 @@ class StreamChecker:
 
     Args:
       ruleset: one of `rules.RULESETS`.
-      benchmark, division: what the log must declare; None: accept what it declares.
-      path: named in the findings.
+      benchmark, division: what the log must declare; None: accept any.
+      path: the name for findings.
 
-    `feed` returns the findings about a record: at once when the benchmark and division are known, otherwise
+    `feed` returns the findings about a record. If the benchmark and division are not known yet, these findings come
     with the record that names them. `finish` returns the findings that need the whole log.
     """
 
@@ -59,11 +61,11 @@ class StreamChecker:
         self._unknown: set[str] = set()
         self._foreign = 0
         self._unread = 0
-        self._held: list[Record] | None = []  # None once the benchmark's rules are in force
+        self._held: list[Record] | None = []  # None once the benchmark's rules apply
         self._late: dict[str, list[Record]] = {}  # records of keys whose rules depend on another key's value
         self._late_keys: dict[str, str] = {}
         self._target_key = "eval_accuracy"
-        self._joins: dict | None = None  # how metrics with a record each are joined
+        self._joins: dict | None = None  # how to join metrics that come in separate records
         self._best: Record | None = None
         self._disorder: Finding | None = None
         self._disordered = array("Q")
@@ -76,12 +78,12 @@ class StreamChecker:
     # ------------------------------------------------------------------------------------------ feeding
 
     def feed(self, record: Record | BadLine) -> list[Finding]:
-        """Returns the findings about this record, and about held ones that it releases."""
+        """Returns the findings about this record and about any held records that it releases."""
         if record.__class__ is BadLine:
             return self._bad_line(record)
         self.records += 1
         if record.time_ms < self._latest:
-            # Two in three real logs have such lines, some nearly nothing else: one finding, made at the end.
+            # Two in three real logs have such lines, some almost nothing else: `finish` makes one finding of them.
             self._disordered.append(record.line)
             if self._disorder is None:
                 self._disorder = self._reports.disordered(record, self._latest - record.time_ms)
@@ -100,7 +102,7 @@ class StreamChecker:
         return [self._reports.bad_line(bad)]
 
     def _select(self, record: Record) -> list[Finding]:
-        """Loads the benchmark's rules once the log has named what selects them, and replays the held records."""
+        """Loads the benchmark's rules once the log has named benchmark and division; replays the held records."""
         key = record.key
         if key in self._asked and key not in self._chosen:
             self._chosen[key] = record.value
@@ -119,7 +121,7 @@ class StreamChecker:
         return found
 
     def _begin(self) -> list[Finding]:
-        """Loads the rules of the requested benchmark, or of the one that the log names or most likely means."""
+        """Loads the rules of the requested benchmark, else of the one that the log names or most likely means."""
         division = self._resolve("submission_division", rules.DIVISIONS)
         benchmark = self._resolve("submission_benchmark", rules.benchmarks(self.ruleset, division))
         if f"{division}/common" in rules.names(self.ruleset):
@@ -217,7 +219,7 @@ class StreamChecker:
 
     @property
     def declared(self) -> dict[str, object]:
-        """The first value of each logged key, the benchmark and division among them."""
+        """Returns the first value of each logged key, including benchmark and division."""
         return self._values
 
     def _contradicts(self, record: Record) -> list[Finding]:
@@ -246,7 +248,7 @@ class StreamChecker:
         return [remark] if remark else _NONE
 
     def _bring_in(self, rule: rules.KeyRule, record: Record) -> list[Finding]:
-        """Adds the rules that this key's value selects and applies them to the records before it."""
+        """Adds the rules that this key's value selects and applies them to the earlier records."""
         choice = nearest(record.value, rule.allowed)
         if choice is None:
             return _NONE
@@ -260,7 +262,7 @@ class StreamChecker:
     # -------------------------------------------------------------------------------------- the end
 
     def finish(self) -> list[Finding]:
-        """The findings about the whole log."""
+        """Returns the findings about the whole log."""
         if not self.records:
             return [self._reports.empty(self._foreign, self._unread)]
         found = self._replay() if self._held is not None else []

@@ -1,8 +1,8 @@
-"""Compiles the formulas of the rule files: conditions that join a value with what the log said before.
+"""Compiles the formulas of the rule files: conditions that relate a value to what the log said earlier.
 
 A formula is nested lists in prefix form, e.g. `["at_most", ["value"], ["times", ["remembered", "lr"], 2]]`;
-strings and numbers stand for themselves. There is no evaluation of text: a word that is not in `_WORDS` is an
-error in the rule file.
+strings and numbers stand for themselves. Text is never evaluated as code: a word outside `_WORDS` is an error in the
+rule file.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Callable
 from common.errors import UserError
 from compliance.log.predicates import is_whole
 
-# (value, metadata, what the log said before) -> number, text or truth
+# (value, metadata, remembered values) -> number, text or boolean
 Formula = Callable[[object, dict, dict], object]
 
-# What a comparison of wrong types, a name that was not logged, or a number out of range raises.
+# Raised by a comparison of wrong types, by a name that was not logged, and by a number out of range.
 FAILURES = (TypeError, ValueError, ArithmeticError, LookupError, RecursionError)
 
 
@@ -56,8 +56,9 @@ _JOINS = {"and": " and ", "or": " or "}
 
 
 def compile_formula(formula: object) -> Formula:
-    """A function of a record's value, its metadata and the remembered values; it raises one of `FAILURES` where
-    they do not fit.
+    """Returns a function of a record's value, its metadata and the remembered values.
+
+    The function raises one of `FAILURES` if the formula cannot be computed.
 
     Raises:
       UserError: the formula has a word outside the vocabulary.
@@ -87,7 +88,7 @@ def compile_formula(formula: object) -> Formula:
 
 
 def compile_condition(formula: object) -> Callable[[object, dict, dict], bool]:
-    """As `compile_formula`, for a condition: false where it cannot be computed, so it never raises."""
+    """Like `compile_formula`, for a condition. It never raises: a condition that cannot be computed is false."""
     test = compile_formula(formula)
 
     def holds(value: object, metadata: dict, state: dict) -> bool:
@@ -105,7 +106,7 @@ def uses_metadata(formula: object) -> bool:
 
 
 def describe_formula(formula: object) -> str:
-    """The formula as a phrase for people: "value <= lr x 2"."""
+    """Returns the formula as a phrase for people: "value <= lr x 2"."""
     if not isinstance(formula, list):
         return str(formula)
     word, *rest = formula

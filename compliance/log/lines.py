@@ -9,15 +9,15 @@ from common.errors import UserError
 
 TOKEN = b":::MLL"
 CHUNK_BYTES = 1 << 20
-# A real record is under 100 kB (the longest published one has 5 kB); longer lines are skipped.
+# Real records are under 100 kB (the longest published one has 5 kB). Longer lines are skipped.
 MAX_LINE_BYTES = 16 << 20
 
 
 def token_lines(path: str | PathLike) -> Iterator[tuple[int, bytes | int]]:
-    """Yields (line number, line) for each line that holds the token; (number, size) where a line is too long to hold.
+    """Yields (line number, line) for each line that holds the token; (number, size) for a line too long to hold.
 
-    Lines end at LF or CRLF; a lone CR ends a record's line too, as Python's text mode has it, but is not
-    counted (progress bars write it), unless the file begins with CRs and no LF: then it is a CR-only file.
+    Lines end at LF or CRLF. A lone CR also ends a record's line, as in Python's text mode, but does not count as a
+    line, because progress bars write it. Exception: a file that begins with CRs and no LF is a CR-only file.
     """
     for number, line in _lines_around_tokens(path):
         if line.__class__ is bytes and b"\r" in line:
@@ -60,7 +60,7 @@ def _lines_around_tokens(path: str | PathLike) -> Iterator[tuple[int, bytes | in
 
 
 def _skip_line(file, tail: bytes) -> bool:
-    """Reads past the end of the line; True when the token is in what was skipped (`tail` came before)."""
+    """Reads past the end of the line. Returns True if the skipped part, after `tail`, holds the token."""
     has_token = False
     while chunk := file.read(CHUNK_BYTES):
         end = chunk.find(b"\n")
@@ -73,7 +73,7 @@ def _skip_line(file, tail: bytes) -> bool:
 
 
 def _scan(data: bytes, number: int) -> Iterator[tuple[int, bytes]]:
-    """The lines of whole-line `data` that hold the token; `number` is the number of its first line."""
+    """Yields the lines of `data` (whole lines) that hold the token; `number` is the number of the first line."""
     counted, place = 0, data.find(TOKEN)
     while place >= 0:
         start = data.rfind(b"\n", counted, place) + 1 or counted

@@ -1,10 +1,9 @@
 """Reads MLPerf logs into records and bad lines, in linear time and bounded memory.
 
-Two forms exist. Round v0.6 writes `:::MLL <seconds> <key>: {"value": ..., "metadata": {...}}`; later rounds
-write `:::MLLOG {"namespace", "time_ms", "event_type", "key", "value", "metadata": {...}}`. Either may follow
-any prefix (`3: `, `[rank 0] `, a byte-order mark) and stand among lines of other output. Nothing in a log is
-trusted: bytes that are not UTF-8, deep JSON, huge numbers, megabyte lines and missing fields come back as a
-`BadLine`, never as an exception.
+There are two formats. Round v0.6 writes `:::MLL <seconds> <key>: {"value": ..., "metadata": {...}}`; later rounds
+write `:::MLLOG {"namespace", "time_ms", "event_type", "key", "value", "metadata": {...}}`. Either may follow any prefix
+(`3: `, `[rank 0] `, a byte-order mark), between lines of other output. The reader trusts nothing in a log: bytes that
+are not UTF-8, deep JSON, huge numbers, megabyte lines and missing fields become a `BadLine`, never an exception.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from compliance.log.lines import MAX_LINE_BYTES, TOKEN, token_lines
 SECONDS_FORM = b":::MLL "
 MLLOG_FORM = b":::MLLOG "
 MAX_TEXT = 400
-# At most so many records of one line are read; a line with several is an error in any case.
+# How many records of one line are read; a line with more than one is an error anyway.
 _MAX_A_LINE = 1000
 
 _SECONDS_LINE = re.compile(r"([\d.]+) ([A-Za-z0-9_]+) ?:\s+(.+)", re.DOTALL)
@@ -28,7 +27,7 @@ _FIELDS = ("time_ms", "key", "value", "metadata")
 
 
 class Record(NamedTuple):
-    """One log record; times are milliseconds in both forms, `line` counts from 1 as an editor does."""
+    """One log record. Times are milliseconds in both formats; `line` counts from 1, as in an editor."""
 
     key: str
     value: object
@@ -41,9 +40,9 @@ class Record(NamedTuple):
 
 
 class BadLine(NamedTuple):
-    """A line that carries the token and is not (entirely) a record: the parts of a finding about it.
+    """A line that has the token but is not, or not entirely, a record. Its fields are the parts of a finding.
 
-    `wording` and `names` choose and fill the sentence in rules/texts.json; `key` is the key of the record, if any.
+    `wording` selects the sentence in rules/texts.json, `names` fill it; `key` is the record's key, if it has one.
     """
 
     line: int
@@ -58,7 +57,7 @@ class BadLine(NamedTuple):
 
 
 def guess_ruleset(path: str | PathLike) -> str:
-    """The ruleset that the log's first record is written for: "0.6.0" for `:::MLL `, else "0.7.0".
+    """Returns the ruleset for the log's first record: "0.6.0" for `:::MLL `, else "0.7.0".
 
     Raises:
       UserError: the file cannot be read.
@@ -67,9 +66,9 @@ def guess_ruleset(path: str | PathLike) -> str:
 
 
 def form_of(path: str | PathLike) -> str:
-    """The form of the log's first record: "seconds" for `:::MLL `, else "mllog"; "" where no line has the token.
+    """Returns the format of the log's first record: "seconds" for `:::MLL `, else "mllog"; "" if no line has the token.
 
-    A line that is too long to hold has no form.
+    A line that is too long to hold has no format.
 
     Raises:
       UserError: the file cannot be read.
@@ -88,11 +87,11 @@ def form_of(path: str | PathLike) -> str:
 
 
 def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Record | BadLine]:
-    """The records and bad lines of a log, in the order of the file.
+    """Yields the records and bad lines of a log, in file order.
 
     Args:
       path: the log.
-      ruleset: "0.6.0" reads the seconds form, every other one `:::MLLOG`; None: guessed.
+      ruleset: "0.6.0" reads the seconds format, every other one `:::MLLOG`; None: guess.
 
     Raises:
       UserError: the file cannot be read.
@@ -122,7 +121,7 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
 
 
 def parse_line(text: str, number: int) -> Record | BadLine:
-    """Parses one line of a log that is being written, in the form that its token names."""
+    """Parses one line of a log that is being written, in the format that its token names."""
     line = text.encode("utf-8", "surrogatepass").strip()
     place = line.find(TOKEN)
     if line.startswith(MLLOG_FORM, place):
@@ -138,8 +137,8 @@ def _several(number: int, line: bytes, token: bytes) -> BadLine:
 
 
 def _wrong_form(number: int, line: bytes, token: bytes, other: bytes) -> BadLine:
-    """Reports a record in the other round's form, which this ruleset does not read."""
-    # The stock 0.6.0 parser fails on every line with the token, the others do not see `:::MLL` lines.
+    """Reports a record in the other round's format, which this ruleset does not read."""
+    # The stock 0.6.0 parser fails on every line with the token; the other parsers do not see `:::MLL` lines.
     severity = "error" if token == SECONDS_FORM else "advice"
     expected = token.decode().strip()
     if line.find(other) >= 0:
@@ -154,7 +153,7 @@ _scan_once = JSONDecoder().scan_once
 _PARSE_ERRORS = (ValueError, StopIteration, RecursionError)
 
 
-# The characters that str.strip removes from Latin-1 text (the stock parser's encoding), except those outside ASCII.
+# What str.strip removes from Latin-1 text (the stock parser's encoding), without the non-ASCII characters.
 _SPACE = " \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f"
 _START = len(MLLOG_FORM)
 _COLONS = TOKEN.count(b":")
@@ -168,7 +167,7 @@ def _decode(line: bytes) -> str:
 
 
 def _scan(text: str) -> tuple[object, int]:
-    """(JSON value, its end) of a line that begins with the token; JSON allows space before the value."""
+    """Returns (JSON value, its end) for text that begins after the token; JSON allows space before the value."""
     start = _START
     while text.startswith((" ", "\t"), start):
         start += 1
@@ -196,14 +195,14 @@ def _parse_mllog(line: bytes, number: int) -> tuple[Record | BadLine, ...]:
         entries += len(value)
     namespace, event_type = fields.get("namespace", ""), fields.get("event_type", "")
     record = Record(key, value, metadata, time_ms, namespace, event_type, number, text[:MAX_TEXT])
-    # Every entry has a colon, so as many colons as entries means that no key was written twice.
+    # Every entry has a colon: with as many colons as entries, no key occurs twice.
     if text.count(":") != entries and (twice := _written_twice(text)):
         return record, _twice(text, number, twice)
     return (record,)
 
 
 def _odd_fields(fields: dict, text: str, number: int) -> tuple[Record | BadLine, ...]:
-    """The slow path of `_parse_mllog`: a time that is no plain integer, or metadata that is no object."""
+    """The slow path of `_parse_mllog`: the time is not a plain integer, or the metadata is not an object."""
     notes: list[BadLine] = []
     time_ms, metadata = fields["time_ms"], fields["metadata"]
     try:
@@ -243,7 +242,7 @@ def _parse_seconds(line: bytes, number: int) -> tuple[Record | BadLine, ...]:
     if end != len(body):
         return (_trailing(body, number, end),)
     if fields.__class__ is not dict or "value" not in fields:
-        # The stock checker skips such a line; it matters when the rules know the key.
+        # The stock checker skips such a line; that matters if the rules know the key.
         found = ", ".join(list(fields)[:12]) if isinstance(fields, dict) else type(fields).__name__
         expected = 'an object with "value" and "metadata"'
         return (_bad_field(text, number, expected, found or "{}", "line-field.missing", "value", key),)
@@ -261,7 +260,7 @@ def _parse_seconds(line: bytes, number: int) -> tuple[Record | BadLine, ...]:
 
 
 def _written_twice(text: str) -> str:
-    """The first key that one object of the record holds twice with different values, or ''."""
+    """Returns the first key that an object of the record holds twice with different values, or ''."""
     found: list[str] = []
 
     def pairs(items: list[tuple[str, object]]) -> dict:
@@ -284,7 +283,7 @@ def _twice(text: str, number: int, key: str) -> BadLine:
 
 
 def _explain(text: str, number: int, error: Exception) -> BadLine:
-    """What is wrong with a payload that does not parse or lacks a field."""
+    """Explains what is wrong with a payload that does not parse or lacks a field."""
     if not isinstance(error, (KeyError, TypeError)):
         return _not_json(text, number, _reason(error))
     try:
@@ -337,7 +336,7 @@ def _bad_field(
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """A value as JSON-like text of at most `limit` characters; deep or huge values do not raise."""
+    """Formats a value as JSON-like text of at most `limit` characters; deep or huge values do not raise."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):

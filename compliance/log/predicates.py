@@ -1,9 +1,8 @@
 """Compiles the closed vocabulary of the rule files: each word becomes a Python function and a phrase.
 
-A predicate is a JSON object whose entries must all hold, e.g. `{"at_least": 0.759, "less": 1}`. Comparisons
-are Python's, as in the stock checker (`True` counts as 1, a string is not greater than 0, NaN fails);
-a comparison that raises does not hold. There is no eval and no exec: a word that is not in `_WORDS` is an error in
-the rule file.
+A predicate is a JSON object; all its entries must hold, e.g. `{"at_least": 0.759, "less": 1}`. Comparisons are
+Python's, as in the stock checker (`True` counts as 1, a string is not greater than 0, NaN fails); a comparison that
+raises does not hold. There is no eval and no exec: a word outside `_WORDS` is an error in the rule file.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from common.errors import UserError
 
 Test = Callable[[object], object]
 
-# Two values are the same multiple within this, as in mlperf_logging's compliance checker (is_integer).
+# Tolerance for "is a multiple of", as in mlperf_logging's compliance checker (is_integer).
 _WHOLE = 1e-5
 
 
 def is_whole(value: float) -> bool:
-    """Whether a number is whole, to within the tolerance of the stock checker."""
+    """Whether a number is whole, within the stock checker's tolerance."""
     return abs(round(value) - value) < _WHOLE
 
 
@@ -83,7 +82,7 @@ _KINDS = {
 
 
 def compile_predicate(spec: dict) -> Test:
-    """A function of a value that is true where every entry of `spec` holds; it never raises.
+    """Returns a test of a value: true if every entry of `spec` holds. The test never raises.
 
     Raises:
       UserError: `spec` has a word outside the vocabulary.
@@ -103,7 +102,7 @@ def compile_predicate(spec: dict) -> Test:
 
 
 def describe(spec: dict) -> str:
-    """The predicate as a phrase for people: ">= 0.759 and < 1", "one of sgd, lars"."""
+    """Returns the predicate as a phrase for people: ">= 0.759 and < 1", "one of sgd, lars"."""
     return " and ".join(_phrase(word, argument) for word, argument in spec.items()) or "any value"
 
 

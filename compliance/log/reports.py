@@ -1,4 +1,4 @@
-"""Makes the findings about one log: what was expected, what was found, and which sentence of texts.json says so."""
+"""Builds the findings about one log: what was expected, what was found, and which sentence of texts.json says it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from compliance.log.whole_run import Target
 
 
 class Reports:
-    """Makes findings that name one log.
+    """Builds findings about one log.
 
     Args:
       ruleset: one of `rules.RULESETS`.
-      path: named in the findings.
+      path: the log's name in the findings.
     """
 
     def __init__(self, ruleset: str, path: str):
@@ -25,17 +25,17 @@ class Reports:
     def make(
         self, rule: str, severity: str, record: Record | None, expected: str, found: str, **names: object
     ) -> Finding:
-        """A finding about a record, or about the whole log (None)."""
+        """A finding about a record, or about the whole log if `record` is None."""
         line, text = (record.line, record.text) if record is not None else (0, "")
         return finding(rule, severity, self._path, expected, found, line=line, text=text, **names)
 
     # ------------------------------------------------------------------------------------------ one line
 
     def bad_line(self, bad: BadLine) -> Finding:
-        """A line with the token that is not, or not entirely, a record."""
+        """A line that has the token but is not, or not entirely, a record."""
         severity = bad.severity
         if bad.rule == "line-field" and self._ruleset == "0.6.0" and bad.key and not self._knows(bad.key):
-            severity = ADVICE  # no rule asks for this key, so nothing was lost
+            severity = ADVICE  # no rule needs this key, so nothing is lost
         names = {"line": bad.line, "text": bad.text, "wording": bad.wording, **bad.names}
         return finding(bad.rule, severity, self._path, bad.expected, bad.found, **names)
 
@@ -43,12 +43,12 @@ class Reports:
         return any(key in rules.compiled(self._ruleset, name) for name in rules.names(self._ruleset))
 
     def disordered(self, record: Record, milliseconds: float) -> Finding:
-        """A record with an earlier time than one before it."""
+        """A record whose time is earlier than that of a previous record."""
         wanted = "times that do not decrease"
         return self.make("line.order", ADVICE, record, wanted, f"{milliseconds:.0f} ms earlier")
 
     def repeated(self, record: Record, first: object) -> Finding:
-        """A second record of a key that must occur once; `first` is the first record's value."""
+        """A second record of a key that must occur once; `first` is the value of the first record."""
         if first is record.value or first == record.value:
             severity, wording, found = ADVICE, "occurs.again", "a repeat"
         else:
@@ -71,7 +71,7 @@ class Reports:
         return self.make(f"{rule.key}.{aspect}", ERROR, record, expected, found, key=rule.key, **names)
 
     def contradicted(self, record: Record, asked: str) -> Finding:
-        """A record that names another benchmark or division than the one that was asked for."""
+        """A record that names a different benchmark or division than the requested one."""
         found = shown(record.value)
         return self.make(f"{record.key}.asked", ERROR, record, asked, found, wording="asked")
 
@@ -90,7 +90,7 @@ class Reports:
         return self.make("eval_accuracy.target", ERROR, record, wanted, shown(record.value), **names)
 
     def odd_accuracy(self, record: Record, target: Target) -> Finding | None:
-        """A remark about an accuracy that misses the target: it is no number, or a percentage."""
+        """A remark about an accuracy that misses the target because it is not a number or is a percentage."""
         if record.value != record.value:
             return self.make("eval_accuracy.nan", ADVICE, record, "a number", "NaN")
         fraction = rescaled(record.value, target.holds)
@@ -111,25 +111,25 @@ class Reports:
     # ------------------------------------------------------------------------------------- the whole log
 
     def few(self, key: str, rule: rules.KeyRule, count: int, unknown: Collection[str]) -> Finding:
-        """A key that occurs less often than its rule asks."""
+        """A key that occurs less often than its rule requires."""
         if count or rule.times > 1:
             names = {"wording": "occurs.few", "key": key, "times": rule.times}
             return self.make(f"{key}.occurs", ERROR, None, f"at least {rule.times}", str(count), **names)
         return self.absent(key, "exactly one" if rule.once else "at least one", unknown)
 
     def absent(self, key: str, wanted: str, unknown: Collection[str]) -> Finding:
-        """A key that never occurs; `unknown` are the keys without rules that the log has."""
+        """A key that never occurs; `unknown` are the log's keys that have no rules."""
         near = nearest(key, unknown) if unknown else None
         names = {"wording": "occurs.misspelt" if near else "occurs.missing", "key": key, "near": near}
         return self.make(f"{key.split(' ')[0]}.occurs", ERROR, None, wanted, "none", **names)
 
     def unmatched(self, key: str, other: str, value: object, wanted: int, count: int) -> Finding:
-        """A key that another key's value asks for, or forbids."""
+        """A key that the value of another key requires or forbids."""
         names = {"wording": "occurs.with", "key": key, "other": other, "value": value}
         return self.make(f"{key}.occurs", ERROR, None, str(wanted), str(count), **names)
 
     def uncollected(self, key: str, kept: list, wanted: list[str]) -> Finding:
-        """Records that together should have each entry of `wanted` once, and have `kept`."""
+        """Records that together must have each entry of `wanted` once, but have `kept`."""
         missing = [name for name in wanted if name not in kept]
         other = [name for name in kept if name not in wanted] or "an entry twice"
         some = f"; missing {', '.join(missing[:3])}" if missing else ""
@@ -138,13 +138,13 @@ class Reports:
         return self.make(f"{key}.metadata", ERROR, None, expected, found, key=key, wording="metadata")
 
     def unselected(self) -> Finding:
-        """The log names no benchmark, or no division, that has rules."""
+        """The log names no benchmark or no division that has rules."""
         wanted = "submission_benchmark and submission_division"
         names = {"what": "the rules of the benchmark", "fix": f"log {wanted} in the header"}
         return self.make("not-checked", ERROR, None, wanted, "no value that selects rules", **names)
 
     def empty(self, foreign: int, unread: int) -> Finding:
-        """A log without a record; `foreign` lines are of another round's form, `unread` ones are broken."""
+        """A log without a record. `foreign` counts lines in another round's format, `unread` counts broken lines."""
         token = ":::MLL" if self._ruleset == "0.6.0" else ":::MLLOG"
         if foreign:
             other = "0.7.0" if self._ruleset == "0.6.0" else "0.6.0"
@@ -159,7 +159,7 @@ class Reports:
 
 
 def _meant(rule: rules.KeyRule, value: object) -> dict[str, object]:
-    """The wording for a value that the key's predicate does not admit."""
+    """Returns the wording for a value that the key's predicate rejects."""
     if rule.allowed and (near := nearest(value, map(str, rule.allowed))):
         return {"wording": "value.near", "near": near}
     if rule.key != "submission_benchmark":

@@ -1,8 +1,8 @@
-"""Finds the ruleset of a log: from the folders it lies in, the benchmark it names, and the keys it has.
+"""Finds the ruleset of a log from its folders, the benchmark it names, and its keys.
 
-A folder such as `training_results_v5.0` decides. Else the round is one that has the log's benchmark; of several,
-the one of whose required keys the fewest are missing, and of equal ones the newest. All logs of a submission have
-one round: the newest that each of them fits.
+A folder such as `training_results_v5.0` decides. Otherwise the candidates are the rounds that have the log's benchmark:
+the round with the fewest missing required keys wins, and on a tie the newest. All logs of a submission share one round:
+the newest that fits each of them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from compliance.log.logs import Record, form_of, read_log
 _FOLDER = re.compile(
     r"(?:training(?:_results)?|mlperf)[-_]?v?(\d+)\.(\d+)(?:\.\d)?(?![\d.])|^v(\d+)\.(\d+)$", re.IGNORECASE
 )
-# A log names its benchmark and hyperparameters before it trains; real headers have a few hundred records.
+# A log names its benchmark and hyperparameters before training starts; real headers have a few hundred records.
 _MAX_RECORDS = 20_000
-# What only this project's logs say (timetotrain/run/mllog.py); its presets follow the rules of v0.7.
+# Keys that only this project's logs have (timetotrain/run/mllog.py); its presets follow the rules of v0.7.
 _OWN_KEYS, _OWN_RULESET = frozenset(("config_digest", "smoke_run")), "0.7.0"
-_NOTHING = "0.7.0"  # what an unreadable or empty log is checked with, for its line findings
+_NOTHING = "0.7.0"  # ruleset for the line findings of an unreadable or empty log
 
 
 class Choice(NamedTuple):
-    """A ruleset, why it was taken, whether it is sure enough to judge by, and all rulesets that fit as well."""
+    """A ruleset, the reason for it, whether it is certain enough to judge by, and all other rulesets that also fit."""
 
     ruleset: str
     reason: str
@@ -41,7 +41,7 @@ class Choice(NamedTuple):
 
 
 def find(path: str | PathLike) -> Choice:
-    """The ruleset that a log is checked with.
+    """Finds the ruleset to check a log with.
 
     Raises:
       UserError: the file cannot be read.
@@ -58,7 +58,7 @@ def find(path: str | PathLike) -> Choice:
 
 
 def of_folder(folder: str | PathLike) -> Choice | None:
-    """The ruleset that a folder names (`training_results_v5.0`), or the innermost one above it; None without."""
+    """Returns the ruleset in the name of a folder (`training_results_v5.0`) or of its nearest parent; None without."""
     for part in reversed(os_path.abspath(folder).split(os_path.sep)):
         if match := _FOLDER.search(part):
             ruleset = ".".join(number for number in match.groups() if number) + ".0"
@@ -68,7 +68,7 @@ def of_folder(folder: str | PathLike) -> Choice | None:
 
 
 def _of_content(path: str | PathLike) -> Choice:
-    """The ruleset by the benchmark and the keys of the header."""
+    """Finds the ruleset from the benchmark and the keys in the log's header."""
     keys: dict[str, object] = {}
     for number, record in enumerate(read_log(path, _NOTHING)):
         if record.__class__ is Record and isinstance(record.key, str):
@@ -83,7 +83,7 @@ def _of_content(path: str | PathLike) -> Choice:
 
 
 def of_keys(keys: dict[str, object]) -> Choice:
-    """The ruleset of a log with these keys and first values."""
+    """Finds the ruleset of a log from its keys and their first values."""
     benchmark, division = keys.get("submission_benchmark"), keys.get("submission_division")
     known = list(dict.fromkeys(name for ruleset in rules.RULESETS[1:] for name in rules.benchmarks(ruleset)))
     name = benchmark if benchmark in known else nearest(benchmark, known)
@@ -116,7 +116,7 @@ def of_keys(keys: dict[str, object]) -> Choice:
 
 
 def of_submission(choices: Iterable[Choice]) -> Choice | None:
-    """The one round of a submission whose logs have these choices; None where none of them is known."""
+    """Returns the round that a submission's logs share, given their choices; None if none has a fitting round."""
     known = [choice for choice in choices if choice.fits]
     if len({choice.ruleset for choice in known}) < 2:
         return known[0] if known else None
@@ -131,7 +131,7 @@ def of_submission(choices: Iterable[Choice]) -> Choice | None:
 
 @cache
 def required(ruleset: str, division: str, benchmark: str) -> frozenset[str]:
-    """The keys that a log of a benchmark must have, without those that depend on another key's value."""
+    """Returns the keys that a benchmark's log must have, except those that depend on another key's value."""
     files = ["common", f"{division}/common", rules.benchmark_section(ruleset, division, benchmark)]
     specs: dict[str, dict] = {}
     for name in files:

@@ -1,4 +1,4 @@
-"""Keeps what later rules need of a log's earlier records: a small state, collected entries, joined metrics."""
+"""Keeps what later rules need from earlier records: a small state, collected entries, joined metrics."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from compliance.log.formulas import FAILURES, Formula
 from compliance.log.logs import Record
 from compliance.log.rules import KeyRule
 
-# Entries kept of a table that a log fills. Real logs have under a hundred.
+# How many entries of a table are kept. Real logs have under a hundred.
 _MAX_KEPT = 50_000
 
 
 class Kept:
-    """What the records of one log leave behind; bounded, however long the log is.
+    """What later rules need from the earlier records of one log. Its size is bounded, however long the log is.
 
-    `state` is what rules read: the small state of v0.6, and what formulas call `["remembered", name]`.
+    `state` is what rules read: the small state of v0.6, and the values that formulas read as `["remembered", name]`.
     """
 
     def __init__(self, state: dict):
         self.state = dict(state)
-        self._collected: dict[str, list] = {}  # of each key that collects: the metadata entries so far
-        self._totals: dict[object, Record] = {}  # the records that `aggregates` of a rule file makes
+        self._collected: dict[str, list] = {}  # for each key that collects: its metadata entries so far
+        self._totals: dict[object, Record] = {}  # the joined records (`aggregates` in a rule file)
 
     def set(self, sets: tuple, record: Record) -> None:
-        """Changes the state as a key's `sets` says."""
+        """Updates the state as the key's `sets` prescribes."""
         for name, value in sets:
             if isinstance(value, dict):
                 if value["metadata"] not in record.metadata:
-                    return  # as in the stock checker, whose statement fails here and leaves the rest undone
+                    return  # as in the stock checker: its statement fails here and skips the rest
                 value = record.metadata[value["metadata"]]
             self.state[name] = value
 
     def remember(self, rule: KeyRule, record: Record) -> str:
-        """Keeps what a key's rule remembers; the name of what the record does not give, or ''."""
+        """Keeps the values that a key's rule remembers. Returns the name of a value that the record lacks, or ''."""
         if rule.collects is not None:
             entries = self._collected.setdefault(rule.key, [])
-            if len(entries) <= len(rule.collects["all_of"]):  # one more than allowed is enough to know
+            if len(entries) <= len(rule.collects["all_of"]):  # one more than allowed proves an excess
                 entries.append(record.metadata.get(rule.collects["metadata"]))
         if rule.saves_time is not None:
             self._save_time(*rule.saves_time, record)
@@ -48,14 +48,17 @@ class Kept:
         return ""
 
     def _save_time(self, name: str, by: Formula, record: Record) -> None:
-        """Keeps the record's time, in seconds, under what `by` gives; the record's own check says if that fails."""
+        """Keeps the record's time, in seconds, under the name that `by` computes.
+
+        If `by` fails, nothing is kept: the record's own check reports it.
+        """
         times = self.state.setdefault(name, {})
         with contextlib.suppress(*FAILURES):
             if len(times) < _MAX_KEPT:
                 times[by(record.value, record.metadata, self.state)] = record.time_ms / 1000
 
     def join(self, how: dict, record: Record) -> bool:
-        """Joins the metrics of one evaluation, each in a record of its own; false when it is not named."""
+        """Joins the metrics of one evaluation, which come in separate records. False if the evaluation has no name."""
         if how["metadata"] not in record.metadata:
             return True
         metric, by = record.metadata[how["metadata"]], record.metadata.get(how["by"])
@@ -71,11 +74,11 @@ class Kept:
         return True
 
     def joined(self) -> list[Record]:
-        """A record of each evaluation whose metrics were joined."""
+        """Returns one record for each evaluation whose metrics were joined."""
         return list(self._totals.values())
 
     def incomplete(self, keys: dict[str, KeyRule]) -> list[tuple[str, list, list[str]]]:
-        """(key, entries, wanted entries) of the keys that did not collect each wanted entry once."""
+        """Returns (key, entries, wanted entries) for keys that did not collect each wanted entry exactly once."""
         found = []
         for key, entries in self._collected.items():
             wanted = keys[key].collects["all_of"]

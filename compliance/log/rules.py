@@ -1,12 +1,13 @@
 """Loads and compiles the rules of a round, `rules/<ruleset>.json`.
 
 The file has a section for every log ("common") and one for each benchmark ("closed/resnet"). A section is data in a
-closed vocabulary (docs/compliance.md lists it): for each key how often it must occur, what its value and metadata must
-be (predicates.py), which keys must come before or after it, and, for round v0.6, a small state that orders epochs,
-evaluations and blocks. Once a log has named its benchmark and division, the section "<division>/<benchmark>" is added
-to "common" ("any/<benchmark>" where the round's divisions have the same rules), after "<division>/common" where there
-is one. A section may build on the section of the same name of another round (`extends`): its keys replace that round's,
-`without` takes keys away.
+closed vocabulary, which docs/compliance.md lists. For each key it says how often the key must occur, what its value and
+metadata must be (predicates.py), and which keys must come before or after it. For round v0.6 it also has a small state
+that orders epochs, evaluations and blocks.
+
+Once a log has named its benchmark and division, three sections apply: "common", then "<division>/common" if it exists,
+then "<division>/<benchmark>" ("any/<benchmark>" if the rules are the same in both divisions). A section may extend the
+section of the same name in another round (`extends`): its keys replace that round's keys, and `without` removes keys.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RULESETS = (
     *("4.0.0", "4.1.0", "5.0.0", "5.1.0", "6.0.0", "6.1.0"),
 )
 DIVISIONS = ("closed", "open")
-# Benchmarks of MLPerf HPC (mlperf_logging/benchmark_meta.py), whose rules are not here.
+# Benchmarks of MLPerf HPC (mlperf_logging/benchmark_meta.py). This project has no rules for them.
 HPC_BENCHMARKS = ("cosmoflow", "deepcam", "oc20", "openfold")
 
 _DIRECTORY = Path(__file__).parents[1] / "rules"
@@ -41,10 +42,10 @@ _UNSET = object()
 
 @cache
 def load(ruleset: str, name: str) -> dict:
-    """One section of a round's rules, e.g. `load("0.7.0", "closed/resnet")`.
+    """Returns one section of a round's rules, e.g. `load("0.7.0", "closed/resnet")`.
 
     Raises:
-      UserError: there is no such section.
+      UserError: the section does not exist.
     """
     if name not in names(ruleset):
         raise UserError(
@@ -61,7 +62,7 @@ def load(ruleset: str, name: str) -> dict:
 
 @cache
 def _sections(ruleset: str) -> dict[str, dict]:
-    """{name: section} of a round's file; {} of a round without one."""
+    """Returns {name: section} of a round's file; {} for a round without a file."""
     if ruleset not in RULESETS:
         return {}
     return json.loads((_DIRECTORY / f"{ruleset}.json").read_text(encoding="utf-8"))
@@ -69,13 +70,13 @@ def _sections(ruleset: str) -> dict[str, dict]:
 
 @cache
 def names(ruleset: str) -> frozenset[str]:
-    """The names of a ruleset's sections, e.g. {"common", "closed/resnet", ...}."""
+    """Returns the names of a ruleset's sections, e.g. {"common", "closed/resnet", ...}."""
     return frozenset(_sections(ruleset))
 
 
 @cache
 def benchmarks(ruleset: str, division: str | None = None) -> list[str]:
-    """The benchmarks that a ruleset allows in `submission_benchmark`; of both divisions when None."""
+    """Returns the benchmarks that `submission_benchmark` may name; for both divisions if `division` is None."""
     found: dict[str, None] = {}
     for one in DIVISIONS if division is None else (division,):
         name = f"{one}/common" if f"{one}/common" in names(ruleset) else "common"
@@ -85,7 +86,7 @@ def benchmarks(ruleset: str, division: str | None = None) -> list[str]:
 
 @cache
 def rulesets_with(benchmark: str) -> tuple[str, ...]:
-    """The rulesets that allow a benchmark, oldest first."""
+    """Returns the rulesets that allow a benchmark, oldest first."""
     return tuple(ruleset for ruleset in RULESETS if benchmark in benchmarks(ruleset))
 
 
@@ -95,17 +96,17 @@ def has_divisions(ruleset: str) -> bool:
 
 
 def benchmark_section(ruleset: str, division: str | None, benchmark: str) -> str:
-    """The name of a benchmark's section; `load` raises when there is none."""
+    """Returns the name of a benchmark's section; `load` raises if the section does not exist."""
     return f"{division if has_divisions(ruleset) else 'any'}/{benchmark}"
 
 
 def has_rules(ruleset: str, benchmark: str, division: str = "closed") -> bool:
-    """Whether a round has a section for a benchmark; rounds name some that they have none for."""
+    """Whether a round has a section for a benchmark; some rounds name benchmarks that they have no section for."""
     return benchmark_section(ruleset, division, benchmark) in names(ruleset)
 
 
 def metric(ruleset: str, benchmark: str) -> dict:
-    """A benchmark's section, for fields equal in all divisions (runs, samples, target); {} if it is unknown."""
+    """Returns a benchmark's section, for the fields that all divisions share (runs, samples, target); {} if unknown."""
     name = benchmark_section(ruleset, "closed", benchmark)
     return load(ruleset, name) if name in names(ruleset) else {}
 
@@ -113,10 +114,10 @@ def metric(ruleset: str, benchmark: str) -> dict:
 class KeyRule:
     """The compiled rules of one key.
 
-    `checks` holds (aspect, test, expected, say): `test(record, seen, state, first_times)` is true when the
-    record may stand, `say` is the sentence for a record that may not, '' for the usual one. `seen` counts
-    the keys before this record, `state` is the small state of v0.6, `first_times` maps keys to the earliest
-    time at which they were logged.
+    `checks` holds (aspect, test, expected, say). `test(record, seen, state, first_times)` is true if the record obeys
+    the rule; `say` selects the sentence for a record that does not, '' means the usual sentence. `seen` counts the keys
+    before this record, `state` is the small state of v0.6, and `first_times` maps each key to the earliest time that
+    was logged for it.
     """
 
     def __init__(self, key: str, spec: dict):
@@ -131,7 +132,7 @@ class KeyRule:
         self.collects = spec.get("collects")
         saves = spec.get("saves_time")
         self.saves_time = (saves["in"], compile_formula(saves["by"])) if saves else None
-        self.keeps = bool(self.remembers or self.collects or self.saves_time)  # anything for later rules
+        self.keeps = bool(self.remembers or self.collects or self.saves_time)  # something for later rules
         self.sets = tuple(spec.get("sets", {}).items())
         self.target = spec.get("target")
         self.selects = spec.get("selects")
@@ -206,7 +207,7 @@ def _at_first(test):
 
 
 def _within_minutes(key: str, minutes: float | dict) -> tuple[str, Callable[..., bool], str, str]:
-    """The check that a record comes in time; `minutes` is a number or `{"remembered": name}`."""
+    """Returns the check that a record comes within `minutes`, a number or `{"remembered": name}`."""
     name = minutes["remembered"] if isinstance(minutes, dict) else None
 
     def holds(record, seen, state, times) -> bool:
@@ -219,11 +220,12 @@ def _within_minutes(key: str, minutes: float | dict) -> tuple[str, Callable[...,
 
 
 def compile_condition(condition: dict) -> Callable[..., bool]:
-    """A test of the v0.6 state: `{"state", "is"}`, `{"metadata", <comparison>: {"state", "plus"}}` or
-    `{"any": [[...]]}`.
+    """Returns a test of the v0.6 state.
+
+    The condition is `{"state", "is"}`, `{"metadata", <comparison>: {"state", "plus"}}` or `{"any": [[...]]}`.
 
     Raises:
-      UserError: the condition is none of these.
+      UserError: the condition has none of these forms.
     """
     if "any" in condition:
         groups = [[compile_condition(part) for part in group] for group in condition["any"]]
@@ -248,5 +250,5 @@ def compile_condition(condition: dict) -> Callable[..., bool]:
 
 @cache
 def compiled(ruleset: str, name: str) -> dict[str, KeyRule]:
-    """The compiled rules of one section, by key."""
+    """Returns the compiled rules of one section, by key."""
     return {key: KeyRule(key, spec) for key, spec in load(ruleset, name)["keys"].items()}

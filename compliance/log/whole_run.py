@@ -1,8 +1,8 @@
-"""Checks a run as a whole: faults that lie between several lines, which no rule about a single key can find.
+"""Checks a run as a whole: faults that involve several lines, which no rule about a single key can find.
 
-Errors: `run_stop` before `run_start`, `init_stop` before `init_start`, a status that contradicts the
-target, a target met only by work after `run_stop`. Advice: the evaluation schedule, sample counts against
-the known data sets, smoke runs.
+Errors: `run_stop` before `run_start`, `init_stop` before `init_start`, a status that contradicts the target, a target
+that only work after `run_stop` meets. Advice: the evaluation schedule, sample counts against the known data sets, smoke
+runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_EPOCHS = 10_000  # evaluated epochs kept for the schedule; no published run
 
 
 class Story:
-    """Follows one log; `tell(record)` for each record of `KEYS`, `end()` once.
+    """Follows one log: call `tell(record)` for each record of `KEYS`, then `end()` once.
 
     Args:
       make: builds a finding: (rule, severity, record or None, expected, found, **wording and names).
@@ -28,19 +28,19 @@ class Story:
         self._make = make
         self.times: dict[
             str, float
-        ] = {}  # the earliest time of init_start; the first of init_stop and run_start
+        ] = {}  # the earliest time of init_start, the first time of init_stop and run_start
         self.stop: Record | None = None
         self.smoke = False
         self.samples: dict[str, Record] = {}
         self.seed: object = None
-        self.best: Record | None = None  # the record that met the target with the earliest work
-        self.judged = True  # False when an accuracy was in a form that cannot be compared
+        self.best: Record | None = None  # the record that met the target with the least work
+        self.judged = True  # False if an accuracy had a form that cannot be compared
         self.epochs: list[float] = []
         self._met_work = _INFINITY
         self._pending: dict[
             object, float
-        ] = {}  # evaluations without an accuracy so far: their place -> time of eval_start
-        self._told: set[tuple[str, float]] = set()  # what evaluations reported so far
+        ] = {}  # evaluations that have no accuracy yet: place -> time of eval_start
+        self._told: set[tuple[str, float]] = set()  # the evaluations that have reported so far
         self._scored = self._reach = -_INFINITY
         self._work_start = _INFINITY
         self.handlers = {
@@ -59,14 +59,14 @@ class Story:
         }
 
     def _earliest(self, record: Record) -> None:
-        if record.time_ms == record.time_ms:  # NaN is no time; the stock checker passes it over, too
+        if record.time_ms == record.time_ms:  # NaN is not a time; the stock checker ignores it, too
             self.times[record.key] = min(record.time_ms, self.times.get(record.key, record.time_ms))
 
     def _first(self, record: Record) -> None:
         self.times.setdefault(record.key, record.time_ms)
 
     def _stop(self, record: Record) -> None:
-        # The first, as in the stock summarizer: what comes after it is not in the score.
+        # The first one counts, as in the stock summarizer: the score ignores what comes after it.
         self.stop = record if self.stop is None else self.stop
 
     def _seed(self, record: Record) -> None:
@@ -90,7 +90,7 @@ class Story:
         )
 
     def _work(self, record: Record) -> None:
-        """Notes the last epoch that this training reaches; epochs count from 0 or 1, so the bound is the larger."""
+        """Notes the last epoch that this training reaches. Epochs count from 0 or 1, so it takes the larger bound."""
         if self.stop is None:
             self._work_start = record.time_ms
             start = _number(record.metadata.get("first_epoch_num", record.metadata.get("epoch_num")))
@@ -103,10 +103,10 @@ class Story:
             self._pending.setdefault(_place(record), record.time_ms)
 
     def accuracy(self, record: Record, met: bool) -> None:
-        """Takes an evaluation's result, which may be logged long after its work; `met`: it reached the target."""
+        """Takes an evaluation's result, which the log may report long after the work; `met`: it reached the target."""
         epoch, place = _number(record.metadata.get("epoch_num")), _place(record)
         started = self._pending.pop(place, _INFINITY)
-        # A second report of the same work after run_stop is an evaluation made after it, wherever it was announced.
+        # A second report of the same work after run_stop counts as work after run_stop, wherever it was announced.
         again = self.stop is not None and place in self._told
         work = record.time_ms if again else min(record.time_ms, started)
         if place is not None and len(self._told) < _MAX_EPOCHS:
@@ -121,13 +121,13 @@ class Story:
             self._met_work, self.best = work, record
 
     def minutes(self) -> float | None:
-        """run_stop - run_start in minutes; None when either is missing."""
+        """Returns run_stop - run_start in minutes; None if either is missing."""
         if self.stop is None or "run_start" not in self.times:
             return None
         return (self.stop.time_ms - self.times["run_start"]) / 60_000
 
     def end(self, info: dict, goal: dict | None) -> Iterator[Finding]:
-        """Yields the findings about the whole run; `info` is the benchmark's section, `goal` its target (or None)."""
+        """Yields the findings about the whole run. `info`: the benchmark's section; `goal`: its target or None."""
         yield from self._order()
         if goal is not None:
             yield from self._status(info)
@@ -190,16 +190,16 @@ class Story:
 
 
 def planned(schedule: dict) -> str:
-    """The epochs of a schedule that lists them, in words."""
+    """Describes in words the epochs of a schedule that lists them."""
     named = [" to ".join(map(str, one)) if isinstance(one, list) else str(one) for one in schedule["epochs"]]
     every = schedule.get("then_every")
     return ", ".join(named) + (f", then every {every}" if every else "")
 
 
 def _off_plan(schedule: dict, epochs: list[float]) -> tuple[list, str]:
-    """The epochs that a log evaluates beside the schedule's or leaves out, and what the schedule expects.
+    """Returns the epochs that deviate from the schedule (extra or missing), and what the schedule expects.
 
-    An entry is an epoch, or [first, last] where logs number the same place differently.
+    A schedule entry is an epoch, or [first, last] if logs number the same place differently.
     """
     spans = [one if isinstance(one, list) else [one, one] for one in schedule["epochs"]]
     end, every = spans[-1][1], schedule.get("then_every")
@@ -213,12 +213,12 @@ def _off_plan(schedule: dict, epochs: list[float]) -> tuple[list, str]:
 
 
 def _number(value: object) -> float | None:
-    """An epoch number; None for what cannot be one (NaN, text, numbers too large for a float)."""
+    """Returns an epoch number; None if it is not one (NaN, text, a number too large for a float)."""
     return value if isinstance(value, (int, float)) and -1e12 < value < 1e12 else None
 
 
 def _place(record: Record) -> tuple[str, float] | None:
-    """How far the training was that an evaluation is of, in the unit of the log; None when it does not say."""
+    """Returns an evaluation's training progress, in the log's unit; None if the record does not give it."""
     for unit in ("epoch_num", "samples_count", "step_num"):
         if (number := _number(record.metadata.get(unit))) is not None:
             return unit, number
@@ -229,9 +229,9 @@ class Target:
     """Judges accuracies against a benchmark's target.
 
     Args:
-      spec: the `target` or `goal` of a benchmark's section; `{"by": key, "less": bound, "then": ..., "else": ...}`
-      chooses by another key. lenient: also read numbers in strings and [BBOX, SEGM] lists (round v0.6, where no rule
-      fixes the form).
+      spec: the `target` or `goal` of a benchmark's section; in `{"by": key, "less": bound, "then": ..., "else": ...}`
+        the value of another key chooses the target.
+      lenient: also read numbers in strings and [BBOX, SEGM] lists (round v0.6, where no rule fixes the form).
     """
 
     def __init__(self, spec: dict, lenient: bool = False):
@@ -248,7 +248,7 @@ class Target:
             )
 
     def judge(self, value: object, chooser: object = None) -> bool | None:
-        """Whether the value meets the target; None when it cannot be compared."""
+        """Returns whether the value meets the target; None if it cannot be compared."""
         holds = self.holds
         if self.by is not None:
             try:
@@ -264,7 +264,7 @@ class Target:
         return holds(value) if all(isinstance(part, (int, float)) for part in parts) else None
 
     def nearer(self, value: object, other: object) -> bool:
-        """Whether a value is nearer the target than another; of a loss, which next to nothing meets, the lower is."""
+        """Whether `value` is nearer the target than `other`: for a loss (1e-9 meets the target), the lower value is."""
         try:
             return value < other if self.holds(1e-9) else value > other
         except TypeError:

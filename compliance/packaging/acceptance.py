@@ -1,4 +1,4 @@
-"""Decides whether a finished tree may leave: what `check` finds in it, and which runs may fail."""
+"""Decides whether `package` accepts a finished tree: what `check` finds in it, and which runs may fail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from compliance.api import PACKAGING_ERRORS, check
 from compliance.findings import ERROR, Finding
 
-# Advice about logs of any submitter that still refuses a package: such runs are no results, or not what they seem.
+# Advice that refuses a package even for other submitters' logs: such runs are not results, or not what they seem.
 _NEVER = frozenset({"smoke_run", "resumed_from_step", "tree.duplicate", "tree.seed", "tree.run-count"})
 
 
@@ -18,9 +18,9 @@ def accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> bool
 
     Args:
       tree: the submitter's folder.
-      ruleset: the round; None: what the tree and the logs say.
-      own_runs: runs of this repository, which have to be without any finding; of other logs advice is only told.
-      smoke: a practice tree, which is accepted whatever the findings.
+      ruleset: the round; None: find it from the tree and the logs.
+      own_runs: True for runs of this repository, which must have no finding. For other logs advice is only printed.
+      smoke: True for a practice tree, which is accepted whatever the findings.
     """
     outcome = check([tree], ruleset, packaging=own_runs)
     folders = [folder for submission in outcome.submissions for folder in submission.folders]
@@ -43,7 +43,7 @@ def accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> bool
 
 
 def _allowed(finding: Finding, dropped: set[str]) -> bool:
-    """Whether a finding only says that a run failed which may (`ResultFolder.dropped`)."""
+    """Whether a finding only reports the failure of a run that may fail (`ResultFolder.dropped`)."""
     if finding.path in dropped:
         return finding.rule not in PACKAGING_ERRORS and finding.rule != "not-checked"
     return finding.rule == "tree.score" and finding.path in {os.path.dirname(path) for path in dropped}

@@ -5,7 +5,7 @@
 <org>/benchmarks/<benchmark>/implementations/<implementation>/      the code of the commit that ran
 <org>/benchmarks/<benchmark>/<system>/   README.md, three scripts, <system>_<implementation>.json
 
-Runs of this repository bring all of it in their run.json. For logs of any other framework, --description and --code
+Runs of this repository have all of this in their run.json. For logs of another framework, --description and --code
 give the machine and the code (submitted.py).
 """
 
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 0 when the tree is written (or listed), 1 when findings refuse it and nothing is written."""
+    """Returns 0 if the tree was written (or listed), 1 if findings refuse it and nothing was written."""
     for name in ("org", "system", "implementation"):
         if not SAFE_NAME.fullmatch(getattr(args, name)):
             raise UserError(
@@ -123,7 +123,7 @@ def _any_submitter(args: argparse.Namespace) -> list[Entry]:
 def plan(
     benchmarks: list[Benchmark], org: str, system: str, implementation: str, source: Path, smoke: bool
 ) -> list[Entry]:
-    """Lists every file of the tree, in order. Raises UserError when the runs' records are incomplete or differ."""
+    """Lists every file of the tree, in order. Raises UserError if the runs' records are incomplete or differ."""
     top = f"{SMOKE}-{org}" if smoke else org
     entries = [Entry(f"{top}/systems/{system}.json", _system_json(benchmarks, org, system))]
     for benchmark in benchmarks:
@@ -148,7 +148,7 @@ def plan(
 
 
 def _checkout() -> Path:
-    """The checkout that this module is part of."""
+    """Returns the checkout that this module belongs to."""
     if INSTALLED:
         raise UserError(
             "--source: not given, and an installed package has no commits; name the checkout that ran"
@@ -174,14 +174,14 @@ def _refuse_smoke(benchmarks: list[Benchmark], args: argparse.Namespace) -> None
 
 
 def _keep_apart(output: Path, results: Path) -> None:
-    """Refuses an output folder inside the folder of inputs, or around it."""
+    """Refuses an output folder that lies inside the input folder or contains it."""
     target, inputs = output.resolve(), results.resolve()
     if target == inputs or inputs in target.parents or target in inputs.parents:
         raise UserError(f"-o {output}: lies in RESULTS or around it, which is only read; name another folder")
 
 
 def _commit(benchmark: Benchmark, source: Path, smoke: bool) -> str:
-    """The commit whose code ran; with `smoke`, the checkout's own where the run's commit is not available."""
+    """Returns the commit that ran; with `smoke`, the checkout's own commit if the run's commit is not available."""
     git = benchmark.common("git")
     commit, dirty = (git.get("commit"), git.get("dirty")) if isinstance(git, dict) else (None, True)
     where = benchmark.results[0].path.parent / "run.json"
@@ -197,7 +197,7 @@ def _commit(benchmark: Benchmark, source: Path, smoke: bool) -> str:
 
 
 def _system_json(benchmarks: list[Benchmark], org: str, system: str) -> bytes:
-    """The 33 fields of the machine that ran, with the fields filled in that only the submission knows."""
+    """Returns the machine's 33 fields, including those that only the submission knows."""
     from systems.schema import NAMES
 
     described = [benchmark.common("system_description") for benchmark in benchmarks]
@@ -232,7 +232,7 @@ def _implementation_json(benchmark: Benchmark) -> bytes:
 
 
 def _script(benchmark: Benchmark, script: str, implementation: str) -> bytes:
-    """A script that calls the benchmark's own script for the submitted system."""
+    """Returns a script that calls the benchmark's own script for the submitted system."""
     preset = str(benchmark.common("system"))
     if not SAFE_NAME.fullmatch(preset):
         where = benchmark.results[0].path.parent / "run.json"

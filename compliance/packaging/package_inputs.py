@@ -1,4 +1,4 @@
-"""Reads the inputs of a package: results with their run.json, and the code of the commit that ran."""
+"""Reads the inputs of a package: results with their run.json, and the code of the commit that produced them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IMPLEMENTATION = (
     *("starting_weights_filename", "weight_transformations", "weight_data_types"),
     *("input_data_types", "retraining"),
 )
-# The folders of a checkout that a run needs besides the folder of its benchmark.
+# The folders of a checkout that a run needs in addition to its benchmark's folder.
 _CODE = ("common", "compliance", "systems", "timetotrain", "tools/requirements")
 _CODE_FILES = frozenset(("LICENSE", "Makefile", "README.md", "pyproject.toml", "setup.py"))
 _MAX_JSON_BYTES = 64 << 20
@@ -40,13 +40,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The runs of one benchmark on the system; everything that describes them all is equal in all."""
+    """The runs of one benchmark on the system. Whatever describes all the runs must be equal in each."""
 
     name: str
     results: tuple[Result, ...]
 
     def common(self, field: str) -> object:
-        """The value of `field` in every run's record. Raises UserError when the records differ."""
+        """Returns the value of `field` in the runs' records. Raises UserError if the records differ."""
         values = [result.record.get(field) for result in self.results]
         if any(value != values[0] for value in values):
             where = self.results[0].path.parent / "run.json"
@@ -59,9 +59,9 @@ class Benchmark:
 
 
 def read_results(folder: Path, system: str) -> list[Benchmark]:
-    """Reads the benchmarks under `folder`/`system` (or under `folder` when it has that name), in order.
+    """Reads the benchmarks in `folder`/`system` (or in `folder` itself if it is named `system`), in order.
 
-    Raises UserError for links, logs without a record, logs changed since their run, and records without a log.
+    Raises UserError for links, logs without a record, logs that changed since their run, and records without a log.
     """
     folder = Path(folder)
     root = folder if folder.name == system and not (folder / system).is_dir() else folder / system
@@ -141,7 +141,7 @@ def _read_result(path: Path, record: dict) -> Result:
 
 
 def open_file(path: Path):
-    """A regular file opened for reading; a link or anything special is refused."""
+    """Opens a regular file for reading; refuses a link or anything special."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -154,7 +154,7 @@ def open_file(path: Path):
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """The content of a regular file of at most `limit` bytes."""
+    """Returns the content of a regular file of at most `limit` bytes."""
     with open_file(path) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -166,9 +166,9 @@ def read_file(path: Path, limit: int) -> bytes:
 
 
 def code_files(source: Path, commit: str, benchmark: str) -> dict[str, tuple[int, bytes]]:
-    """Reads from a commit the files that a run of the benchmark needs: {path: (mode, content)}.
+    """Reads the files that a run of the benchmark needs from a commit: {path: (mode, content)}.
 
-    Raises UserError when the commit is not there or holds a link or a submodule among them.
+    Raises UserError if the commit does not exist, or if a link or a submodule is among the files.
     """
     listing = _git(source, "ls-tree", "-r", "-z", "--full-tree", commit)
     wanted: list[tuple[str, int, str]] = []
@@ -200,7 +200,7 @@ def code_files(source: Path, commit: str, benchmark: str) -> dict[str, tuple[int
 
 
 def head(source: Path) -> str:
-    """The commit that is checked out."""
+    """Returns the commit that is checked out."""
     return _git(source, "rev-parse", "--verify", "HEAD^{commit}").decode().strip()
 
 

@@ -1,4 +1,4 @@
-"""Writes a package: all files, a tar with the same bytes each time, and the SHA-256 of everything."""
+"""Writes a package: all files, a reproducible tar, and a manifest with the SHA-256 of every file."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _TIME = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of the package: its path in the tree, mode, and content (bytes, or the log to copy).
+    """A file of the package: its path in the tree, its mode, and its content (bytes, or the log to copy).
 
-    `sha256`: the expected digest of the content, where it is known.
+    `sha256`: the expected digest of the content, if known.
     """
 
     path: str
@@ -42,13 +42,13 @@ class Entry:
 def write_package(
     target: Path, top: str, entries: list[Entry], force: bool, accept: Callable[[Path], bool]
 ) -> Path | None:
-    """Writes `target`/`top`/..., `target`/`top`.tar and the manifest, all of it or nothing.
+    """Writes `target`/`top`/..., `target`/`top`.tar and the manifest: either all of it or nothing.
 
-    Everything is written into a folder beside the target, shown to `accept`, and only then renamed. With
-    `force` an earlier package of that name is replaced (nothing but a package ever is).
+    Writes everything into a folder beside the target, calls `accept` with that folder, and renames it only then. With
+    `force` it replaces an earlier package of that name; it never replaces anything else.
 
-    Returns: the target, or None when `accept` said no.
-    Raises UserError when the target is in the way or cannot be written.
+    Returns: the target, or None if `accept` refused.
+    Raises UserError if the target is in the way or cannot be written.
     """
     target = Path(os.path.abspath(target))
     _may_write(target, force)
@@ -124,7 +124,7 @@ def _write_tree(root: Path, entries: list[Entry]) -> dict[str, str]:
 
 
 def _write_tar(path: Path, root: Path, entries: list[Entry]) -> str:
-    """Entries in order of their paths; no names, numbers or times of this machine."""
+    """Writes the entries in path order, without user names, ids or times of this machine; returns the digest."""
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
         for entry in sorted(entries, key=lambda entry: entry.path):
             info = tarfile.TarInfo(entry.path)

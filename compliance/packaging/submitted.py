@@ -1,7 +1,7 @@
 """Reads any submitter's logs, system description and code, and lists the files of their tree.
 
-Nothing of this repository is needed: a folder of logs for each benchmark, the description as JSON, and the code as it
-stands on the disk. The layout: mlcommons/policies, submission_rules.adoc, "Directory Structure".
+Needs nothing from this repository: only a folder of logs per benchmark, the description as JSON, and the code as files
+on disk. The layout: mlcommons/policies, submission_rules.adoc, "Directory Structure".
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _MAX_CODE_FILES = 100_000
 
 @dataclass(frozen=True)
 class Folder:
-    """The logs of one benchmark, in the order of their runs."""
+    """The logs of one benchmark, in run order."""
 
     benchmark: str
     runs: tuple[Run, ...]
 
 
 def read_folders(results: Path, system: str, ruleset: str | None) -> list[Folder]:
-    """Reads `results`/`system`/BENCHMARK/, `results`/BENCHMARK/, or one benchmark's logs in `results` itself.
+    """Reads `results`/`system`/BENCHMARK/, `results`/BENCHMARK/, or one benchmark's logs directly in `results`.
 
-    Raises UserError for links, for folders without logs, and for logs of several benchmarks in one folder.
+    Raises UserError for links, for folders without logs, and for one folder with logs of several benchmarks.
     """
     root = results / system if (results / system).is_dir() else results
     if root.is_symlink():
@@ -70,7 +70,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _logs(folder: Path) -> list[Path]:
-    """The logs of a folder by number: result_*.txt, or where there are none, every file that holds a record."""
+    """Returns a folder's logs in numeric order: result_*.txt, or without any, every file that holds a record."""
     files = [path for path in _entries(folder) if path.is_symlink() or not path.is_dir()]
     named = [path for path in files if re.fullmatch(r"result_.*\.txt", path.name)]
     found = named or [path for path in files if not path.is_symlink() and path.is_file() and _has_token(path)]
@@ -86,7 +86,7 @@ def _has_token(path: Path) -> bool:
 
 def _folder(place: Path, logs: list[Path], ruleset: str | None) -> Folder:
     for path in logs:
-        open_file(path).close()  # refuses a link or a pipe before anything waits for it
+        open_file(path).close()  # refuses a link or a pipe before a later read could block on it
     runs = tuple(read_run(path, ruleset) for path in logs)
     names = {run.benchmark for run in runs}
     if len(names) > 1:
@@ -100,7 +100,7 @@ def _folder(place: Path, logs: list[Path], ruleset: str | None) -> Folder:
 
 
 def refuse_unfit(folders: list[Folder], org: str, smoke: bool) -> None:
-    """Refuses smoke runs and logs of another organisation. Raises UserError."""
+    """Refuses smoke runs and logs of another organization. Raises UserError."""
     if smoke:
         return
     for folder in folders:
@@ -117,14 +117,14 @@ def refuse_unfit(folders: list[Folder], org: str, smoke: bool) -> None:
 
 
 def _plain(name: str) -> str:
-    """A name without what a folder's name may not hold: "Quanta Cloud" is Quanta_Cloud."""
+    """Returns a name in a comparable form, without punctuation or case: "Quanta Cloud" equals Quanta_Cloud."""
     return re.sub(r"[\W_]", "", name).casefold()
 
 
 def description(path: Path, org: str, run: Run) -> bytes:
-    """The system description for the tree: as given, with the fields that only the submission knows where it has none.
+    """Returns the system description for the tree: as given, plus missing fields that only the submission knows.
 
-    Raises UserError when it is no JSON object.
+    Raises UserError if it is not a JSON object.
     """
     try:
         content = json.loads(read_file(path, _MAX_JSON_BYTES).decode("utf-8-sig"))
@@ -140,7 +140,7 @@ def description(path: Path, org: str, run: Run) -> bytes:
 
 
 def code_of(options: list[str], benchmark: str) -> Path | None:
-    """The folder of a benchmark's code: that of BENCHMARK=DIR, else DIR/BENCHMARK where it exists, else DIR."""
+    """Returns the folder of a benchmark's code: DIR of BENCHMARK=DIR, else DIR/BENCHMARK if it exists, else DIR."""
     named = dict(option.split("=", 1) for option in options if "=" in option)
     if benchmark in named:
         return Path(named[benchmark])
@@ -152,9 +152,9 @@ def code_of(options: list[str], benchmark: str) -> Path | None:
 
 
 def code_entries(source: Path, place: str) -> list[Entry]:
-    """The files of a code folder below `place`; hidden ones stay out, as a submission may not hold them.
+    """Lists the files of a code folder as entries below `place`; skips hidden ones, which a submission may not hold.
 
-    Raises UserError for links, special files, names with spaces, and files that a repository does not take.
+    Raises UserError for links, special files, names with spaces, and files that the results repository refuses.
     """
     if source.is_symlink() or not source.is_dir():
         raise UserError(f"{source}: no folder of code; name it with --code")
@@ -216,7 +216,7 @@ def plan(
 
 
 def _of_system(files: list[Entry], inner: str, own: str, implementation: str) -> list[Entry]:
-    """README.md and the scripts of the code, where the rules look for them; a script calls the one of the code."""
+    """Puts README.md and the scripts where the rules expect them. Each script calls the script in the code."""
     present = {entry.path.removeprefix(f"{inner}/"): entry for entry in files}
     entries = []
     if "README.md" in present:

@@ -1,1 +1,1 @@
-"""Pages and tables about results: `report` and `compare`."""
+"""Writes pages and tables about results: `report` and `compare`."""

@@ -1,4 +1,4 @@
-"""Computes the geometry of the report's drawings in percent of the plot, so that one SVG fits every width."""
+"""Computes the geometry of the report's charts in percent of the plot, so that one SVG fits every width."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from dataclasses import dataclass
 from compliance.submission.runs import Run, Span
 
 Interval = tuple[float, float]
-_HUGE = 1e100  # only broken logs hold larger values, and sums of a few of them overflow
-_FINEST = 0.15  # percent: marks closer than this are drawn as one
+_HUGE = 1e100  # only broken logs hold larger values, and a sum of a few of them overflows
+_FINEST = 0.15  # percent: marks closer together than this become one
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A linear axis from `low` to `high` with round ticks: (percent, label)."""
+    """A linear axis from `low` to `high`; `ticks` holds (percent, label) at round values."""
 
     low: float
     high: float
     ticks: tuple[tuple[float, str], ...] = ()
 
     def __call__(self, value: float) -> float:
-        """Percent of the axis, clipped to it."""
+        """Returns the value's position in percent of the axis, clipped to the axis."""
         return round(min(max(100 * (value - self.low) / (self.high - self.low), 0.0), 100.0), 3)
 
 
 def axis(values: Iterable[float], count: int = 5, widen: bool = False) -> Axis:
-    """An axis over the values with about `count` ticks; `widen` moves the ends out to ticks."""
+    """Returns an axis over the values with about `count` ticks; `widen` moves the ends out to ticks."""
     finite = [value for value in values if abs(value) < _HUGE]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     if not high > low:
         low, high = low - 0.5, low + 0.5
-    if not high > low:  # so large that adding 0.5 changes nothing
+    if not high > low:  # the values are so large that adding 0.5 changes nothing
         low, high = 0.0, 1.0
     step = _round_step((high - low) / count)
     first, last = math.floor(low / step), math.ceil(high / step)
@@ -57,7 +57,7 @@ def _round_step(raw: float) -> float:
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Merges overlapping intervals: the same points as disjoint intervals in order."""
+    """Merges overlapping intervals into disjoint ones, in order."""
     merged: list[Interval] = []
     for start, stop in sorted(i for i in intervals if i[1] > i[0]):
         if merged and start <= merged[-1][1]:
@@ -68,7 +68,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def without(whole: Sequence[Interval], holes: Sequence[Interval]) -> list[Interval]:
-    """Returns the parts of `whole` outside every hole, in linear time; both arguments are disjoint and in order."""
+    """Returns the parts of `whole` outside every hole, in linear time. Both arguments must be disjoint and sorted."""
     left, first = [], 0
     for start, stop in whole:
         while first < len(holes) and holes[first][1] <= start:
@@ -93,7 +93,7 @@ def _length(intervals: Iterable[Interval]) -> float:
 
 @dataclass(frozen=True)
 class Lane:
-    """One row of the timeline: rectangles (left %, width %) and their time in all, in ms."""
+    """One row of the timeline: rectangles (left %, width %) and their total time in ms."""
 
     name: str
     about: str
@@ -105,7 +105,7 @@ class Lane:
 class Curve:
     """One metric of one run: points (x %, y % from the top); `path` is the SVG line through them.
 
-    `first` and `last` are the values at its ends; `count` says how many evaluations the log has.
+    `first` and `last` are the values at the ends; `count` is the number of evaluations in the log.
     """
 
     points: list[tuple[float, float]]
@@ -120,7 +120,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One run on a time axis whose zero is run_start."""
+    """One run on a time axis that starts at run_start."""
 
     x: Axis
     unit: str
@@ -130,14 +130,14 @@ class Timeline:
 
 
 def time_unit(span_ms: float) -> tuple[str, float]:
-    """(name, milliseconds) of the largest unit that suits a span."""
+    """Returns (name, milliseconds) of the largest unit that suits a span."""
     if span_ms < 180_000:
         return "seconds", 1000.0
     return ("minutes", 60_000.0) if span_ms < 400 * 60_000 else ("hours", 3_600_000.0)
 
 
 def timeline(run: Run) -> Timeline | None:
-    """Builds the lanes init, training, evaluation and gaps; None for a run without a start and an end."""
+    """Builds the lanes init, training, evaluation and gaps; None for a run without a valid start and end."""
     if run.minutes is None:
         return None
     start, stop = run.run_start, run.run_stop
@@ -159,7 +159,7 @@ def timeline(run: Run) -> Timeline | None:
             without(whole, union([*evals, *blocks])),
         ),
     )
-    # The milliseconds between two log lines are counted, not drawn.
+    # The milliseconds between two log lines count but are not drawn.
     shortest = dict.fromkeys(("gap", "train"), (stop - first) / 1000)
     lanes = [
         Lane(name, about, _bars(found, start, size, x, shortest.get(name, 0.0)), _length(found))
@@ -193,7 +193,7 @@ def _bars(
 
 
 def metrics(runs: Iterable[Run]) -> list[str]:
-    """The metrics that the runs evaluate, in the order of the target and then of the logs."""
+    """Returns the metrics that the runs evaluate: the target's first, then in the order of the logs."""
     names: dict[str, None] = {}
     for run in runs:
         names |= dict.fromkeys(run.target)
@@ -203,13 +203,13 @@ def metrics(runs: Iterable[Run]) -> list[str]:
 
 
 def quality_axis(runs: Sequence[Run], metric: str) -> Axis:
-    """A common axis for a metric of several runs, with room for the target line."""
+    """Returns a common axis for one metric of several runs, with room for the target line."""
     values = [e.values[metric] for run in runs for e in run.evaluations if metric in e.values]
     return axis([*values, *(run.target[metric] for run in runs if metric in run.target)], 4, widen=True)
 
 
 def curve(run: Run, metric: str, x: Axis, y: Axis, size: float) -> Curve:
-    """The metric over time since run_start; `size` is the unit of `x` in ms."""
+    """Returns the metric over the time since run_start; `size` is the unit of `x` in ms."""
     found = [e for e in run.evaluations if metric in e.values and run.run_start is not None]
     points = [(x((e.time_ms - run.run_start) / size), round(100 - y(e.values[metric]), 3)) for e in found]
     thinned = points[:: max(1, len(points) // 400)]

@@ -1,4 +1,4 @@
-"""Implements `python -m compliance compare A B`: shows two runs, two folders of runs or two systems side by side."""
+"""Implements `python -m compliance compare A B`: compares two runs, two folders of runs or two systems."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints or writes the comparison; returns 0, whether or not the two differ."""
+    """Prints or writes the comparison; always returns 0, even if the two differ."""
     comparison = compare(args.a, args.b)
     if args.format == "html":
         text = render("compare.html", comparison=comparison)
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Row:
-    """One compared value of both sides, as text; `note` gives the ratio or difference of numbers."""
+    """One compared value of both sides, as text; `note` is the ratio or difference of numbers."""
 
     name: str
     a: str
@@ -77,7 +77,7 @@ class Comparison:
 
 
 def compare(a: str, b: str) -> Comparison:
-    """Compares two results or two systems. Raises UserError when the kinds differ or a side does not exist."""
+    """Compares two results or two systems. Raises UserError if their kinds differ or one does not exist."""
     sides = [_read(side) for side in (a, b)]
     if isinstance(sides[0], ScoreCard) != isinstance(sides[1], ScoreCard):
         raise UserError(f"{a} and {b}: one is a system, the other is runs; compare two of one kind")
@@ -159,7 +159,7 @@ def _logged(logged: object) -> str:
 
 
 def _lanes(card: ScoreCard) -> dict[str, float]:
-    """Mean minutes of a run in each lane of its timeline."""
+    """Returns the mean minutes per run in each lane of the timeline."""
     timelines = [line for run in card.runs if (line := charts.timeline(run))]
     if not timelines:
         return {}
@@ -185,12 +185,12 @@ def _times(name: str, a: float | None, b: float | None) -> Row:
 
 
 def _ratio(a: float | None, b: float | None) -> str:
-    """The ratio b / a, or "" where it has no meaning."""
+    """Returns the ratio b / a, or "" if it has no meaning."""
     if not a or not b or a == b or a < 0 or b < 0:
         return ""
     try:
         return f"x {b / a:.4g}"
-    except OverflowError:  # An integer of hundreds of digits.
+    except OverflowError:  # An integer has hundreds of digits.
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Sorts the outcome of a check by folder of runs, and builds the rows of the report's index."""
+"""Groups the findings of a check by folder of runs, and builds the rows of the report's index."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from compliance.verdict import Verdict, of_findings
 
 @dataclass(frozen=True)
 class Row:
-    """One folder of runs in the index. `failed` runs do not count for a score, `dropped` ones leave it."""
+    """One folder of runs in the index: `failed` runs count for no score, the score leaves out the `dropped` ones."""
 
-    verdict: Verdict | None  # None where `check` did not run
+    verdict: Verdict | None  # None if `check` did not run
     errors: int
     advice: int
     runs: int
     needed: int
     failed: int
     dropped: int
-    convergence: Convergence | None  # None where there is no such test
+    convergence: Convergence | None  # None if the test does not apply
 
 
 def row(card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | None = None) -> Row:
-    """The index's row of a folder; `findings` as `by_folder` gives them, `folder` what `check` says of its runs."""
+    """Builds a folder's row; `findings` are its findings from `by_folder`, `folder` is the judgment of `check`."""
     outcome = Outcome([], findings or [], [])
     return Row(
         None if findings is None else of_findings(findings, card.smoke),
@@ -43,16 +43,16 @@ def row(card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | 
 
 
 def judged(outcome: Outcome) -> dict[Path, ResultFolder]:
-    """What `check` says of each folder of a submission, by its resolved path."""
+    """Returns what `check` found for each folder of a submission: {resolved path: result}."""
     folders = (folder for submission in outcome.submissions for folder in submission.folders)
     return {Path(folder.path).resolve(): folder for folder in folders}
 
 
 def by_folder(outcome: Outcome, folders: list[Path]) -> tuple[list[list[Finding]], list[Finding]]:
-    """(the findings of each folder, those about the tree as a whole).
+    """Returns (the findings of each folder, the findings about the tree as a whole).
 
-    A finding belongs to a folder when it is about a file in it, the description of its system, or the code of
-    its benchmark on that system; one about the description belongs to every folder of the system.
+    A finding belongs to a folder if it is about a file in the folder, the description of its system, or the code of its
+    benchmark on that system. A finding about a description belongs to every folder of the system.
     """
     places = [folder.resolve() for folder in folders]
     found: list[list[Finding]] = [[] for _ in folders]

@@ -14,12 +14,12 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def write(name: str | Path, text: str) -> None:
-    """Writes a document whole, or leaves the file as it was (`common.files.whole`).
+    """Writes a whole document, or leaves the old file unchanged (`common.files.whole`).
 
     Raises:
-      UserError: it cannot be written.
+      UserError: the file cannot be written.
     """
-    # Text of a log may hold half of a surrogate pair, which has no UTF-8 form.
+    # A log's text may hold half of a surrogate pair, which has no UTF-8 form.
     data = text.encode("utf-8", errors="backslashreplace")
     try:
         with files.whole(name) as path:
@@ -32,7 +32,7 @@ def write(name: str | Path, text: str) -> None:
 
 @cache
 def _environment():
-    # Imported here: the text outputs need no template engine and start faster without it.
+    # Imported here: text output needs no template engine and starts faster without it.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -48,31 +48,31 @@ def _environment():
 
 
 def _source(name: str):
-    """The text of a script among the templates, as it is."""
+    """Returns the text of a script in the templates folder, unchanged."""
     from markupsafe import Markup
 
     return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))
 
 
 def _digest(name: str) -> str:
-    """What a page's security policy calls the script, so that no other one runs."""
+    """Returns the script's digest for the page's security policy, which then allows no other script."""
     return "sha256-" + b64encode(sha256(str(_source(name)).encode()).digest()).decode()
 
 
 def render(template: str, **values: object) -> str:
-    """The template filled; everything that comes from a log or a file is escaped."""
+    """Fills the template; escapes everything that comes from a log or a file."""
     return _environment().get_template(template).render(**values)
 
 
 def minutes(time: float | None) -> str:
-    """Minutes with the digits that matter: 1145.8, 28.71, 0.4717."""
+    """Formats minutes with the digits that matter: 1145.8, 28.71, 0.4717."""
     if time is None:
         return "–"
     return f"{time:,.{1 if time >= 1000 else 2 if time >= 10 else 3 if time >= 1 else 4}f}"
 
 
 def duration(milliseconds: float) -> str:
-    """1 h 2 min, 3 min 4 s, 5.6 s."""
+    """Formats a duration: 1 h 2 min, 3 min 4 s, 5.6 s."""
     seconds = milliseconds / 1000
     if seconds >= 3600:
         return f"{int(seconds // 3600)}\u00a0h {int(seconds % 3600 // 60)}\u00a0min"
@@ -82,7 +82,7 @@ def duration(milliseconds: float) -> str:
 
 
 def value(number: object) -> str:
-    """A number with up to five significant digits, anything else as text, cut to a line."""
+    """Formats a number with up to five significant digits, anything else as text, cut to one line."""
     if isinstance(number, float):
         return f"{number:.5g}" if abs(number) < 1e5 else f"{number:,.0f}"
     if isinstance(number, int) and not isinstance(number, bool) and abs(number) < 10**15:

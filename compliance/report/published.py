@@ -1,4 +1,4 @@
-"""Reads the published scores of all rounds, and finds those that a result may be held against."""
+"""Reads the published scores of all rounds, and finds those to compare a result with."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from compliance.submission.runs import number
 from compliance.submission.scores import ScoreCard
 
-# Google and NVIDIA in v0.6 and v0.7; every submitter from v1.0 on (sources: data/README.md).
+# Google and NVIDIA in v0.6 and v0.7; every submitter from v1.0 (sources: data/README.md).
 _TABLES = ("published_scores.csv", "published_scores_later.csv")
 _DATA = Path(__file__).parents[1] / "data"
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One row of the tables; `epochs` (or samples) to converge as the logs count, None where they do not say."""
+    """One row of the tables. `epochs`: epochs (or samples) to converge as the logs count them; None if unknown."""
 
     round: str
     org: str
@@ -30,7 +30,7 @@ class Published:
 
 @cache
 def published() -> tuple[Published, ...]:
-    """The closed-division scores of rounds v0.6 to v5.1."""
+    """Returns the closed-division scores of rounds v0.6 to v5.1."""
     found: list[Published] = []
     for name in _TABLES:
         with (_DATA / name).open(encoding="utf-8", newline="") as file:
@@ -46,10 +46,10 @@ def published() -> tuple[Published, ...]:
 
 
 def beside(card: ScoreCard) -> tuple[int | None, list[Published]]:
-    """(accelerator count, published scores of the benchmark at that count, fastest first).
+    """Returns (accelerator count, published scores of the benchmark at that count, fastest first).
 
-    The card's own row is left out. Without a count in the system's description, the published row of the
-    same name gives it; when nobody published the benchmark at that count, the nearest count is taken.
+    Leaves out the card's own row. If the system's description has no count, the published row of the same name gives
+    it. If nobody published the benchmark at that count, it takes the nearest count.
     """
     rows = [row for row in published() if row.benchmark == card.benchmark]
     own = [row for row in rows if row.system == card.system and row.org.lower() == card.org.lower()]

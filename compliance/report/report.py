@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the page and prints its path; returns 0 whatever the findings, since `check` is the command that fails."""
+    """Writes the page and prints its path. Returns 0 whatever the findings: `check` is the command that fails."""
     outcome = check([args.path], args.ruleset)
     rulesets = {Path(log.path).parent: log.ruleset for log in outcome.logs}
     folders = result_folders(args.path)
@@ -53,9 +53,9 @@ def _count(number: int, noun: str) -> str:
 
 
 def page(cards: list[ScoreCard], outcome: Outcome | None = None) -> str:
-    """The HTML of the report: no network; styles, drawings and the one script (it sorts and filters) inline.
+    """Returns the HTML of the report. It needs no network: styles, charts and the one script (sort, filter) are inline.
 
-    `outcome`: what `check` says of the whole path; None where it did not run.
+    `outcome`: the result of `check` for the whole path; None if it did not run.
     """
     found, rest = [None] * len(cards), []
     if outcome is not None:
@@ -101,7 +101,7 @@ def _folder(
 
 
 def _findings(findings: Sequence[Finding]) -> list[dict]:
-    """Equal findings of several logs as one, errors first."""
+    """Merges equal findings of several logs; errors first."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for finding in findings:
         kind = (finding.severity, finding.rule, finding.message, finding.expected, finding.fix)
@@ -122,7 +122,7 @@ def _findings(findings: Sequence[Finding]) -> list[dict]:
 
 
 def fate(card: ScoreCard, index: int) -> str:
-    """The part of a run in the score: counted, fastest, slowest, failed; "" without a score."""
+    """Returns a run's role in the score: counted, fastest, slowest, failed; "" without a score."""
     if not card.counts[index]:
         return "failed"
     if card.score is None:
@@ -165,7 +165,7 @@ def _plot(metric: str, y: charts.Axis, run: Run, curves: list[charts.Curve]) -> 
     return {"metric": _metric(run, metric), "y": y, "target": target, "target_y": height, "curves": curves}
 
 
-# The metric logged as eval_accuracy, for the benchmarks whose rules name one.
+# The metric that eval_accuracy logs, for benchmarks whose rules name one.
 _METRICS = {
     "resnet": "Top-1 accuracy", "ssd": "mAP", "retinanet": "mAP", "transformer": "BLEU", "gnmt": "BLEU", "dlrm": "AUC",
     "dlrm_dcnv2": "AUC", "bert": "Masked-LM accuracy", "rnnt": "Word error rate", "unet3d": "Mean Dice",
@@ -179,7 +179,7 @@ def _metric(run: Run, metric: str) -> str:
 
 
 def _overlay(card: ScoreCard, metric: str) -> dict:
-    """All runs in one plot, over time since run_start; the dropped ones are drawn last, on top."""
+    """Plots all runs together over the time since run_start; draws the dropped runs last, on top."""
     timed = [(index, run) for index, run in enumerate(card.runs) if run.minutes is not None]
     ends = [(run.run_stop - run.run_start) for _, run in timed]
     unit, size = charts.time_unit(max(ends, default=0.0))
@@ -207,7 +207,7 @@ def _comparable(card: ScoreCard) -> bool:
 
 
 def _place(card: ScoreCard, rows: list[Published]) -> int | None:
-    """Rank among the published scores at the same count, 1 the fastest."""
+    """Returns the rank among the published scores at the same count; 1 is the fastest."""
     same = rows and rows[0].accelerators == (beside(card)[0])
     return 1 + sum(row.minutes < card.score for row in rows) if same and _comparable(card) else None
 
@@ -217,11 +217,11 @@ def _rounds(rows: list[Published]) -> str:
     return " to ".join(dict.fromkeys((names[0], names[-1]))) if names else ""
 
 
-_AROUND = 12  # published scores shown on each side of the result's own
+_AROUND = 12  # how many published scores to show on each side of the card's own
 
 
 def _around(table: list[dict]) -> list[dict]:
-    """The fastest score and those near the card's own (without one: the fastest), each with its place."""
+    """Returns the fastest score and those near the card's own (if it has none: the fastest), each with its rank."""
     placed = [{**row, "place": place} for place, row in enumerate(table, 1)]
     own = next((place for place, row in enumerate(placed) if row["own"]), 0)
     first = max(own - _AROUND, 0)
@@ -230,7 +230,7 @@ def _around(table: list[dict]) -> list[dict]:
 
 
 def _places(card: ScoreCard, rows: list[Published]) -> list[dict]:
-    """The published scores, fastest first, with the card's own among them where it may be compared."""
+    """Returns the published scores, fastest first, with the card's own among them if it is comparable."""
     table = [
         {"own": False, "round": row.round, "org": row.org, "system": row.system, "minutes": row.minutes}
         for row in rows

@@ -16,7 +16,7 @@ from compliance.submission.tree import judge_tree
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `scores`."""
+    """Adds the options of `scores`."""
     parser.add_argument("tree", metavar="TREE", help="a submitter's folder, or a folder of several")
     parser.add_argument("--ruleset", choices=rules.RULESETS, help="default: what the tree and the logs say")
     parser.add_argument(
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the scores, writes the files; returns 0 where every folder of runs has a score, else 1."""
+    """Prints the scores and writes the files. Returns 0 if every folder of runs has a score, else 1."""
     tree = Path(options.tree)
     if not tree.is_dir():
         raise UserError(f"{tree}: no such folder; name a submitter's folder with results/ and systems/")
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _csv(found: list[System], ruleset: str, detailed: bool) -> str:
-    """The table with the stock summarizer's columns; an empty cell is no score."""
+    """Returns the table with the stock summarizer's columns; an empty cell means no score."""
     text = io.StringIO()
     writer = csv.DictWriter(text, summary.columns(ruleset, detailed), lineterminator="\n")
     writer.writeheader()
@@ -62,7 +62,7 @@ def _csv(found: list[System], ruleset: str, detailed: bool) -> str:
 
 
 def _text(found: list[System], ruleset: str) -> str:
-    """A line for each score: system, accelerators, benchmark, minutes, and how it came about."""
+    """Returns a line for each score: system, accelerators, benchmark, minutes, and how the score was computed."""
     lines = [
         ("division", "system", "accelerators", "benchmark", "minutes", "runs", "dropped", "scaling", "RCP")
     ]
@@ -83,7 +83,7 @@ def _text(found: list[System], ruleset: str) -> str:
 
 
 def _xlsx(found: list[System], ruleset: str) -> bytes:
-    """A sheet for each division; under each availability its systems, numbered through."""
+    """Returns a workbook with a sheet per division; each sheet numbers its systems, grouped by availability."""
     try:
         from openpyxl import Workbook
         from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
@@ -116,10 +116,10 @@ def _xlsx(found: list[System], ruleset: str) -> bytes:
 
 
 def _cell(value: object, illegal) -> object:
-    """A value that a workbook can hold.
+    """Converts a value to one that a workbook can hold.
 
-    Text that begins with = is no formula there, half of a surrogate pair is escaped, other code points that XML lacks
-    are left out.
+    Text that begins with = does not become a formula. Half of a surrogate pair is escaped; other code points that XML
+    lacks are dropped.
     """
     if value is None or isinstance(value, (int, float)):
         return value

@@ -1,18 +1,18 @@
-"""Holds a bounded part of a log's evaluations and intervals, however many it has, in one pass."""
+"""Keeps a bounded sample of a log's evaluations and intervals, in one pass, however many there are."""
 
 from __future__ import annotations
 
 from typing import Generic, NamedTuple, TypeVar
 
-# More than any drawing shows, and than any published log has; below it nothing is thinned.
+# More than any drawing shows or any published log has; below this nothing is thinned.
 MOST = 10_000
-_MAX_OPEN = 10_000  # intervals whose stop was not yet seen
+_MAX_OPEN = 10_000  # intervals whose stop has not come yet
 
 T = TypeVar("T")
 
 
 class Thinned(Generic[T]):
-    """Every n-th of the items added, evenly, with the first and the last; n is 1 up to `most` items, then doubles."""
+    """Keeps every n-th item, plus the first and the last. n starts at 1 and doubles when `most` items are exceeded."""
 
     def __init__(self, most: int = MOST) -> None:
         self.count = 0
@@ -28,19 +28,19 @@ class Thinned(Generic[T]):
             if len(self._items) > self._most:
                 del self._items[1::2]
                 self._every *= 2
-                self._last = [item] if self.count % self._every else []  # It may be among those.
+                self._last = [item] if self.count % self._every else []  # The deletion may have removed it.
         else:
             self._last = [item]
         self.count += 1
 
     @property
     def items(self) -> list[T]:
-        """The items that were kept, in order."""
+        """Returns the kept items, in order."""
         return self._items + self._last
 
 
 class Span(NamedTuple):
-    """A piece of the run, in milliseconds since the epoch; `stop` is None when its end was never logged."""
+    """An interval of the run, in milliseconds since the epoch; `stop` is None if its end was never logged."""
 
     start: float
     stop: float | None
@@ -48,10 +48,10 @@ class Span(NamedTuple):
 
 
 class Spans:
-    """Intervals from their starts and stops; a start belongs to the next stop of the same epoch.
+    """Builds intervals from starts and stops; a start matches the next stop of the same epoch.
 
-    Asynchronous evaluation logs them out of order. Above `most` intervals the neighbours with the shortest gap between
-    them become one, so that the time that the intervals cover grows by the shortest gaps only.
+    Asynchronous evaluation logs starts and stops out of order. Above `most` intervals, it merges the neighbors with the
+    shortest gaps between them, so that the total time that the intervals cover grows as little as possible.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -61,12 +61,12 @@ class Spans:
         self._closed: list[Span] = []
 
     def start(self, epoch: float | None, time_ms: float) -> None:
-        """An interval begins; a second start of an open epoch changes nothing."""
+        """Begins an interval; ignores a second start of an epoch that is already open."""
         if len(self._open) < _MAX_OPEN:
             self._open.setdefault(epoch, time_ms)
 
     def stop(self, epoch: float | None, time_ms: float) -> None:
-        """An interval ends; a stop without a start is ignored."""
+        """Ends an interval; ignores a stop without a start."""
         if epoch not in self._open:
             return
         self._closed.append(Span(self._open.pop(epoch), time_ms, epoch))
@@ -75,14 +75,14 @@ class Spans:
             self._merge()
 
     def spans(self) -> tuple[Span, ...]:
-        """The intervals by their starts, those without a stop among them."""
+        """Returns the intervals by start time, including those without a stop."""
         if len(self._closed) > self._most:
             self._merge()
         left = [Span(start, None, epoch) for epoch, start in self._open.items()]
         return tuple(sorted([*self._closed, *left], key=lambda span: span.start))
 
     def _merge(self) -> None:
-        """Leaves `most` intervals."""
+        """Merges intervals until `most` are left."""
         spans = sorted(self._closed, key=lambda span: span.start)
         gaps = sorted(range(1, len(spans)), key=lambda at: spans[at].start - spans[at - 1].stop)
         joined = set(gaps[: len(spans) - self._most])

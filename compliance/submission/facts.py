@@ -1,6 +1,7 @@
-"""Reads from a log what the checks of a whole folder compare: convergence, batch size, seeds, hyperparameters.
+"""Reads the facts that checks of a whole folder compare: convergence, batch size, seeds, hyperparameters.
 
-One pass. Before `run_start` every record is read, afterwards only lines that hold one of a few keys.
+It makes one pass over the log. Before `run_start` it reads every record, afterwards only lines that hold one of a few
+keys.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from compliance.log.lines import TOKEN, token_lines
 from compliance.log.logs import BadLine, Record, parse_line, shown
 from compliance.submission.runs import number
 
-# rcp_checker.py, read_submission_file: these log samples_count at an evaluation, the others epoch_num.
+# rcp_checker.py, read_submission_file: these benchmarks log samples_count at an evaluation, the others epoch_num.
 _SAMPLES = frozenset(
     ("llama2_70b_lora", "flux1", "llama31_405b", "llama31_8b", "gpt_oss_20b", "deepseekv3_671b")
     + ("qwen35_397b_grpo", "dlrmv4")
 )
-# rcp_checker.py, read_submission_file: stable diffusion converges at the first evaluation within both.
+# rcp_checker.py, read_submission_file: stable diffusion converges at the first evaluation that meets both bounds.
 _FID_AT_MOST, _CLIP_AT_LEAST = 90.0, 0.15
 _EVALUATION = ("eval_accuracy", "eval_error")
 _LATER = (b"eval_accuracy", b"eval_error", b"run_stop", b"seed", b"global_batch_size", b"train_samples")
@@ -33,10 +34,10 @@ _MAX_SCORED = 10_000  # evaluations of stable diffusion; no published run has a 
 
 @dataclass
 class Facts:
-    """What one log says. `to_converge` is None where the run did not converge, or does not say when.
+    """The facts of one log. `to_converge` is None if the run did not converge or the log does not say when.
 
-    `seeds` holds (file, line, seed) of each seed, `bad_seeds` those that are no whole number or name no place.
-    `settings` maps hyperparameters to their values as text. `problem` is why the log could not be read, or "".
+    `seeds` holds (file, line, seed) of each seed; `bad_seeds` holds seeds that are not whole numbers or name no place.
+    `settings` maps hyperparameters to their values as text. `problem` says why the log could not be read, or is "".
     """
 
     path: str
@@ -51,12 +52,12 @@ class Facts:
 
 
 def read_facts(path: str, ruleset: str, bert_samples: bool = False) -> Facts:
-    """Reads one log; what cannot be read is in `problem`, never raised.
+    """Reads one log. Never raises: `problem` says why the log could not be read.
 
     Args:
       path: the log.
       ruleset: the round.
-      bert_samples: take bert's samples to converge from `train_samples` (the flag rcp-bert-train-samples).
+      bert_samples: read bert's samples to converge from `train_samples` (the flag rcp-bert-train-samples).
     """
     facts = Facts(path)
     reader = _Reader(facts, ruleset, bert_samples)
@@ -77,11 +78,11 @@ def read_facts(path: str, ruleset: str, bert_samples: bool = False) -> Facts:
 
 
 class _Reader:
-    """Fills the facts of one log from its records, in their order."""
+    """Fills the facts of one log from its records, in log order."""
 
     def __init__(self, facts: Facts, ruleset: str, bert_samples: bool) -> None:
         self.facts, self.bert_samples = facts, bert_samples
-        self.step = "step_num" if ruleset == "3.1.0" else "samples_count"  # of stable diffusion
+        self.step = "step_num" if ruleset == "3.1.0" else "samples_count"  # for stable diffusion
         self.last: float | None = None
         self.scores: dict[float, dict[str, float]] = {}
 

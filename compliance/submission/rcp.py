@@ -1,9 +1,9 @@
-"""Reference convergence points: whether a submission converges no faster than the reference could.
+"""Reference convergence points: does a submission converge no faster than the reference could?
 
-The reference was run several times at some batch sizes (data/rcp.json, from mlperf_logging/rcp_checker).
-A submission's olympic mean of epochs (or samples) to converge is held against the point of its batch size, or
-against the line between the two points around it. The rules: mlcommons/training_policies, training_rules.adoc,
-"Reference Convergence Points"; the computation is that of mlperf_logging/rcp_checker/rcp_checker.py 4.1.68.
+The reference was run several times at some batch sizes (data/rcp.json, from mlperf_logging/rcp_checker). The check
+compares a submission's olympic mean of epochs (or samples) to converge with the point of its batch size, or with the
+line between the two nearest points. The rules: mlcommons/training_policies, training_rules.adoc, "Reference Convergence
+Points"; the computation follows mlperf_logging/rcp_checker/rcp_checker.py 4.1.68.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PASS, FAIL, NO_REFERENCE, UNDECIDED = "pass", "fail", "no reference", "not check
 
 _DATA = Path(__file__).parents[1] / "data" / "rcp.json"
 _ALPHA = 0.05  # rcp_checker.py, RCP_Checker.alpha
-_TOLERANCE = 0.0001  # rcp_checker.py, RCP_Checker.tolerance: where its bisection ends
-# rcp_checker.py, _eval_submission_record; training_rules.adoc, "v5.0 Specific Rules": one evaluation earlier counts.
+_TOLERANCE = 0.0001  # rcp_checker.py, RCP_Checker.tolerance: stops its bisection
+# rcp_checker.py, _eval_submission_record; training_rules.adoc, "v5.0 Specific Rules": count one evaluation earlier.
 _EARLIER = {"llama31_405b": 46_080}
 _EARLIER_FROM = (5, 0)
 _FIRST_ROUND = (1, 0)
@@ -32,7 +32,7 @@ _WITHOUT = frozenset({"minigo"})  # package_checker.py: minigo has no convergenc
 
 
 class Point(NamedTuple):
-    """The reference at a batch size: mean and deviation to converge, and the least mean that is accepted."""
+    """The reference at one batch size: mean and standard deviation to converge, and the least accepted mean."""
 
     batch: float
     mean: float
@@ -41,12 +41,12 @@ class Point(NamedTuple):
 
 
 class Convergence(NamedTuple):
-    """The judgement of one folder of runs.
+    """The judgment of one folder of runs.
 
-    `verdict` is PASS, FAIL, NO_REFERENCE or UNDECIDED, `reason` a sentence. `mean` is the runs' olympic mean to
-    converge, `reference` and `least` the reference's mean and the least accepted one at `batch`; None where there
-    is none. `scaling` is the factor of the score: the reference's mean over the runs', at least 1. `kind` says what
-    the runs were compared with: "point", "between" (two points), "smallest" (the smallest batch's), or "".
+    `verdict` is PASS, FAIL, NO_REFERENCE or UNDECIDED; `reason` is a sentence. `mean` is the runs' olympic mean to
+    converge; `reference` and `least` are the reference's mean and the least accepted mean at `batch`; each may be None.
+    `scaling` is the factor of the score: the reference's mean over the runs' mean, at least 1. `kind` says what the
+    runs were compared with: "point", "between" (two points), "smallest" (the point of the smallest batch), or "".
     """
 
     verdict: str
@@ -60,34 +60,34 @@ class Convergence(NamedTuple):
 
     @property
     def margin(self) -> float | None:
-        """By what part the mean lies above the least accepted one; negative where the test fails."""
+        """Returns (mean - least) / least: how far the mean is above the least accepted one; negative if it fails."""
         return None if self.mean is None or not self.least else self.mean / self.least - 1
 
 
 def applies(ruleset: str, benchmark: str, division: object) -> bool:
-    """Whether a folder of this round, benchmark and division is held to convergence points."""
+    """Whether the rules compare a folder of this round, benchmark and division with convergence points."""
     return rounds.number(ruleset) >= _FIRST_ROUND and division == "closed" and benchmark not in _WITHOUT
 
 
 @cache
 def reference() -> dict[str, dict]:
-    """{benchmark: {"source", "rounds"}} of data/rcp.json."""
+    """Returns {benchmark: {"source", "rounds"}} from data/rcp.json."""
     return json.loads(_DATA.read_text(encoding="utf-8"))
 
 
 @cache
 def table(benchmark: str, ruleset: str) -> tuple[tuple[float, tuple[float, ...]], ...]:
-    """(batch size, epochs or samples to converge of each run) of the reference, by batch size; () without a table."""
+    """Returns the reference's (batch size, each run's epochs or samples to converge), by batch size; () if none."""
     found = reference().get(benchmark, {}).get("rounds", {})
     rows = found.get(ruleset, ())
-    while isinstance(rows, str):  # the same as another round's
+    while isinstance(rows, str):  # refers to another round with the same table
         rows = found[rows]
     return tuple((row["batch"], tuple(row["to_converge"])) for row in rows)
 
 
 @cache
 def points(benchmark: str, ruleset: str) -> tuple[Point, ...]:
-    """The reference's points by batch size, before pruning."""
+    """Returns the reference's points by batch size, before pruning."""
     drop, runs = rounds.may_fail(benchmark), rounds.required_runs(benchmark, ruleset)
     found = []
     for batch, values in table(benchmark, ruleset):
@@ -98,8 +98,10 @@ def points(benchmark: str, ruleset: str) -> tuple[Point, ...]:
 
 @cache
 def pruned(benchmark: str, ruleset: str) -> tuple[Point, ...]:
-    """The points that a submission is compared with: from the fastest one on, without those above the line between
-    their neighbours."""
+    """Returns the points that a submission is compared with.
+
+    They start at the batch size of the fastest point. A point above the line between its neighbors is left out.
+    """
     every = points(benchmark, ruleset)
     if not every:
         return ()
@@ -119,8 +121,8 @@ def judge(benchmark: str, ruleset: str, batch: object, to_converge: Sequence[flo
 
     Args:
       benchmark: as the logs name it.
-      ruleset: the round, from "1.0.0" on.
-      batch: `global_batch_size` of all runs; None where they have none.
+      ruleset: the round, "1.0.0" or later.
+      batch: `global_batch_size` of all runs; None if they have none.
       to_converge: epochs (or samples) of each run; None for a run that did not converge.
     """
     drop = rounds.may_fail(benchmark)
@@ -150,12 +152,12 @@ def judge(benchmark: str, ruleset: str, batch: object, to_converge: Sequence[flo
 
 
 def olympic_mean(values: Sequence[float], drop: int) -> float:
-    """The mean without the `drop` lowest and the `drop` highest values; there are more than twice as many."""
+    """Returns the mean without the `drop` lowest and the `drop` highest values; needs more than 2 * `drop` values."""
     return fmean(sorted(values)[drop : len(values) - drop])
 
 
 def _find(benchmark: str, ruleset: str, batch: float) -> tuple[Point | None, str]:
-    """(the point to compare with, kind); a batch above every point has none, below every point the smallest."""
+    """Returns (point to compare with, kind). A batch above all points has none, one below all gets the smallest."""
     kept = pruned(benchmark, ruleset)
     for point in kept:
         if point.batch == batch:
@@ -177,7 +179,7 @@ def _no_reference(benchmark: str, ruleset: str, batch: float) -> str:
 
 
 def _between(batch: float, low: Point, high: Point, runs: int) -> Point:
-    """The point on the line between two others; its reference counts as twice the runs of a score."""
+    """Returns the point on the line between two others, as if its reference had twice as many runs as a score needs."""
     part = (batch - low.batch) / (high.batch - low.batch)
     mean = low.mean + (high.mean - low.mean) * part
     stdev = low.stdev + (high.stdev - low.stdev) * part
@@ -185,9 +187,9 @@ def _between(batch: float, low: Point, high: Point, runs: int) -> Point:
 
 
 def _least(mean: float, stdev: float, reference_runs: int, runs: int) -> float:
-    """The least mean of `runs - 2` runs that a one-sided t-test at 0.05 does not tell from the reference's.
+    """Returns the least mean of `runs - 2` runs that a one-sided t-test at 0.05 cannot tell from the reference's mean.
 
-    Both sides have the deviation `stdev`. The bound is searched as rcp_checker.py does, to its tolerance, so that
+    Both sides have the standard deviation `stdev`. The search copies rcp_checker.py's, including its tolerance, so that
     verdicts agree to the last digit.
     """
     if stdev == 0:

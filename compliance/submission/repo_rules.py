@@ -1,4 +1,4 @@
-"""Checks what a repository of results refuses: names, sizes, broken links (mlperf_logging/repo_checker, from 2.0.0)."""
+"""Finds what a results repository refuses: names, sizes, broken links (mlperf_logging/repo_checker, since 2.0.0)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ FIRST_ROUND = (2, 0)
 # repo_checker.py, _check_file_sizes.
 _MAX_BYTES = 50 << 20
 _OWN = frozenset({".git"})  # the repository itself, in a checkout
-# What git, its hosts and pre-commit read at the top of a checkout (docs/check-in-ci.md); no part of a submission.
+# Files that git, its hosts and pre-commit read at the top of a checkout (docs/check-in-ci.md); not submitted.
 _OF_CHECKOUT = frozenset(
     (".github", ".gitlab-ci.yml", ".gitignore", ".gitattributes", ".gitmodules", ".pre-commit-config.yaml")
 )
 
 
 def repository(org: Path) -> Iterator[Finding]:
-    """Reports files and directories below a submitter's folder that the repository of results refuses.
+    """Reports files and directories in a submitter's folder that the results repository refuses.
 
-    Where the folder is the top of a checkout, the files that make it one are advice: they stay behind.
+    If the folder is the top of a checkout, the files that make it a checkout are only advice: they are not submitted.
     """
     checkout = os.path.exists(org / ".git")
     for directory, names, files in os.walk(org):

@@ -1,4 +1,4 @@
-"""Reads one result log as a run: start and stop, blocks and evaluations, and the quality it reached."""
+"""Reads one result log as a run: start and stop, blocks and evaluations, and the final quality."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _OTHER_NAMES = {"mask": "maskrcnn"}
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One eval_accuracy; `values` has the key "" for a plain number, the metrics' names for several.
+    """One eval_accuracy. `values` maps metric names to values; a plain number has the name "".
 
-    `met`: whether it meets the target of the benchmark's rules; None where the rules fix no target.
+    `met`: whether it meets the target in the benchmark's rules; None if the rules fix no target.
     """
 
     epoch: float | None
@@ -31,7 +31,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of one log. Times are in milliseconds since the epoch, None where not logged."""
+    """The contents of one log. Times are in milliseconds since the epoch, or None if not logged."""
 
     path: Path
     ruleset: str
@@ -45,8 +45,8 @@ class Run:
     status: str
     blocks: tuple[Span, ...]
     evals: tuple[Span, ...]
-    evaluations: tuple[Evaluation, ...]  # of more than `thinned.MOST`, every n-th; the last one always
-    evaluated: int  # how many there were
+    evaluations: tuple[Evaluation, ...]  # above `downsampling.MOST`: every n-th and the last
+    evaluated: int  # number of evaluations in the log
     best: Evaluation | None  # the last one that met the target
     unit: str  # of `Evaluation.epoch`: "epochs", "samples" or "steps", as the log counts
     bad_lines: int
@@ -59,28 +59,29 @@ class Run:
 
     @property
     def minutes(self) -> float | None:
-        """run_stop - run_start; None when either is missing or they are reversed."""
+        """Returns run_stop - run_start; None if either is missing or they are reversed."""
         if self.run_start is None or self.run_stop is None or self.run_stop < self.run_start:
             return None
         return (self.run_stop - self.run_start) / 60_000
 
     @property
     def quality(self) -> dict[str, float]:
-        """The last evaluation that met the target, or else the last one; {} without any."""
+        """Returns the values of the last evaluation that met the target, else of the last evaluation; {} if none."""
         if self.best is not None:
             return self.best.values
         return self.evaluations[-1].values if self.evaluations else {}
 
     @property
     def epochs(self) -> float | None:
-        """Epochs (or samples, see `unit`) at the last evaluation, as logged (submitters count from 0 or from 1)."""
+        """Returns epochs (or samples, see `unit`) at the last evaluation, as logged: submitters count from 0 or 1."""
         return self.evaluations[-1].epoch if self.evaluations else None
 
     @property
     def complies(self) -> bool:
-        """Whether the run counts for the score: it has a time from its start, says success and met its target.
+        """Whether the run counts for the score: it has a time to train (a resumed run has none), its status is
+        "success", and it met its target.
 
-        Where the rules check no target (v0.6) or another one holds (a smoke run), the status decides.
+        If the rules check no target (v0.6), or a different target applies (a smoke run), the status decides.
         """
         if self.minutes is None or self.status != "success" or self.header.get("resumed_from_step"):
             return False
@@ -106,11 +107,11 @@ _MAX_SETTINGS = 200
 
 
 def read_run(path: str | Path, ruleset: str | None = None) -> Run:
-    """Reads one log, of round v0.6 or later.
+    """Reads one log of round v0.6 or later.
 
-    A log of any length takes a bounded memory: of very many evaluations and intervals a part is kept (thinned.py).
+    Memory is bounded for a log of any length: of many evaluations and intervals only a part is kept (downsampling.py).
 
-    Raises UserError when the file cannot be read; odd lines are counted, never raised.
+    Raises UserError if the file cannot be read. Odd lines are counted, never raised.
     """
     path = Path(path)
     ruleset = ruleset or find(path).ruleset
@@ -148,7 +149,7 @@ def read_run(path: str | Path, ruleset: str | None = None) -> Run:
         status = _end(rule["run_ends"], results, marks)
     spec = rule.get("goal") or rule.get("keys", {}).get("eval_accuracy", {}).get("target")
     judge = _Judge(ruleset, spec, header.get("global_batch_size"))
-    if evaluations.count > len(evaluations.items):  # judged one by one, because only a part was kept
+    if evaluations.count > len(evaluations.items):  # only a part was kept, so they were judged one by one
         records = read_log(path, ruleset)
     else:
         records = evaluations.items
@@ -178,10 +179,11 @@ def read_run(path: str | Path, ruleset: str | None = None) -> Run:
 
 
 def _end(how: dict, results: dict[str, Record], marks: dict[str, float]) -> str:
-    """The status of a run whose end another record names, as seconds after `run_start`; sets `run_stop` in `marks`.
+    """Returns the status of a run whose end another record names, and sets `run_stop` in `marks`.
 
-    Minigo of v0.6 ends when the model that met the target is saved; it is evaluated afterwards, and 0 seconds say
-    that none met it (mlperf_logging 4.1.68 compliance_checker/training_0.6.0/minigo.yaml, `eval_result`).
+    The record gives the end as seconds after `run_start`. Minigo of v0.6 ends when it saves the model that met the
+    target, and evaluates it afterwards; 0 seconds mean that no model met the target (mlperf_logging 4.1.68
+    compliance_checker/training_0.6.0/minigo.yaml, `eval_result`).
     """
     marks.pop("run_stop", None)
     record = results.get(how["key"])
@@ -198,7 +200,7 @@ def _benchmark(header: dict[str, object], ruleset: str) -> str:
 
 
 class _Judge:
-    """Judges evaluations in the order of the log; keeps a part of them, and the last one that met the target."""
+    """Judges evaluations in log order; keeps a part of them, and the last one that met the target."""
 
     def __init__(self, ruleset: str, spec: dict | None, batch: object) -> None:
         self.kept: Thinned[Evaluation] = Thinned()
@@ -208,10 +210,10 @@ class _Judge:
         self._target = Target(spec, lenient=ruleset == "0.6.0") if spec else None
 
     def add(self, record: Record) -> None:
-        """Takes the next `eval_accuracy`; one whose time or value is no number is left out."""
+        """Takes the next `eval_accuracy`; ignores one whose time or value is not a number."""
         values = _quality(record.value, self._ruleset)
         metric = record.metadata.get("metric")
-        if isinstance(metric, str) and list(values) == [""]:  # stable_diffusion logs FID and CLIP apart
+        if isinstance(metric, str) and list(values) == [""]:  # stable_diffusion logs FID and CLIP separately
             values = {metric[:40]: values[""]}
         if not values or number(record.time_ms) is None:
             return
@@ -224,10 +226,10 @@ class _Judge:
 
 
 def _bounds(spec: dict | None, batch: object) -> dict[str, float]:
-    """The target per metric as a number to draw: the upper bound where lower is better (`at_most`)."""
+    """Returns the target per metric as a number to draw: an upper bound if lower is better (`at_most`)."""
     if not spec:
         return {}
-    if "by" in spec:  # chosen by the batch size
+    if "by" in spec:  # the batch size chooses
         below = isinstance(batch, (int, float)) and batch < spec["less"]
         return _bounds(spec["then"] if below else spec["else"], batch)
     if "fields" in spec:
@@ -238,7 +240,7 @@ def _bounds(spec: dict | None, batch: object) -> dict[str, float]:
     return {} if bound is None else {"": float(bound)}
 
 
-# How far a run is, in metadata. Language models count samples; where a log has both, the epochs are a share of one.
+# Training progress in the metadata. Language models count samples; if they log epochs too, it is a fraction of one.
 _PROGRESS = ("epoch_num", "first_epoch_num", "samples_count", "step_num")
 _UNITS = {"samples_count": "samples", "epoch_num": "epochs", "step_num": "steps"}
 
@@ -248,7 +250,7 @@ def _epoch(record: Record) -> float | None:
 
 
 def _converged_at(record: Record) -> tuple[float | None, str]:
-    """(progress, its unit) of an evaluation."""
+    """Returns (progress, unit) of an evaluation."""
     for name, unit in _UNITS.items():
         if name in record.metadata:
             return number(record.metadata[name]), unit
@@ -256,7 +258,7 @@ def _converged_at(record: Record) -> tuple[float | None, str]:
 
 
 def _quality(value: object, ruleset: str) -> dict[str, float]:
-    """Metric -> value; "" is the name of a plain number. Published v0.6 logs also hold text and pairs."""
+    """Returns {metric: value}; a plain number has the name "". Published v0.6 logs also hold text and pairs."""
     if ruleset == "0.6.0":
         if isinstance(value, list) and len(value) == 2:
             value = dict(zip(("BBOX", "SEGM"), value))
@@ -272,7 +274,7 @@ def _quality(value: object, ruleset: str) -> dict[str, float]:
 
 
 def number(value: object) -> float | None:
-    """A finite float, or None for anything else (booleans, text, NaN, integers beyond a float)."""
+    """Returns a finite float, or None for anything else (booleans, text, NaN, integers beyond a float)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

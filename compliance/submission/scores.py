@@ -19,17 +19,18 @@ from compliance.submission.runs import Run, number, read_run
 from compliance.submission.tree_files import kind_of, read_small
 from compliance.submission.tree_system import count
 
-_MAX_JSON_BYTES = 64 << 20  # run.json of a thousand runs
-_MAX_RUNS = 1000  # in one folder; more is not a result folder
+_MAX_JSON_BYTES = 64 << 20  # fits the run.json of a thousand runs
+_MAX_RUNS = 1000  # a folder with more is not a result folder
 
 
 @dataclass(frozen=True)
 class ScoreCard:
     """One folder of runs.
 
-    `left_out` are the indices of the runs that the olympic mean drops: the fastest ones, then the slowest ones or
-    those that count for no score; `fastest` and `slowest` are the first and the last of them. `score` is in minutes,
-    times `scaling`; None where there is none, and `why` says so. `counts` says of each run whether it counts.
+    `left_out` holds the indices of the runs that the olympic mean drops: first the fastest runs, then the slowest runs
+    or runs that count for no score. `fastest` and `slowest` are its first and last entries. `score` is in minutes and
+    includes the factor `scaling`; it is None if there is no score, and `why` gives the reason. `counts` says for each
+    run whether it counts.
     """
 
     path: Path
@@ -49,7 +50,7 @@ class ScoreCard:
 
     @property
     def minutes(self) -> list[float | None]:
-        """Minutes of every run, in the order of the files."""
+        """Returns the minutes of every run, in file order."""
         return [run.minutes for run in self.runs]
 
     @property
@@ -66,18 +67,18 @@ class ScoreCard:
 
     @property
     def counted(self) -> list[Run]:
-        """The runs that count for a score, before the olympic mean drops some."""
+        """Returns the runs that count for a score, before the olympic mean drops some."""
         return [run for run, counts in zip(self.runs, self.counts) if counts]
 
     @property
     def spread(self) -> float | None:
-        """(slowest - fastest) / mean of the runs that comply; None with fewer than two."""
+        """Returns (slowest - fastest) / mean over the runs that comply; None with fewer than two."""
         times = [run.minutes for run in self.counted if run.minutes is not None]
         return (max(times) - min(times)) / fmean(times) if len(times) > 1 and fmean(times) > 0 else None
 
     @property
     def epochs(self) -> float | None:
-        """Mean epoch of the last evaluation over the runs that comply, as logged."""
+        """Returns the mean epoch of the last evaluation over the runs that comply, as logged."""
         epochs = [run.epochs for run in self.counted if run.epochs is not None]
         return fmean(epochs) if epochs else None
 
@@ -92,19 +93,19 @@ def score_directory(
     results: Sequence[LogResult] | None = None,
     scaling: float | None = None,
 ) -> ScoreCard:
-    """The score card of one folder of `result_*.txt` logs (or of one log).
+    """Computes the score card of one folder of `result_*.txt` logs (or of one log).
 
-    Olympic scoring: the fastest and the slowest run are dropped (of unet3d four each), the score is the mean of the
-    rest, in minutes. A run that does not comply, or whose log breaks a rule, counts as a dropped slowest; with more
-    of them than are dropped there is no score. (Round v0.6 has no such rule for logs: its published ones break many.)
+    Olympic scoring drops the fastest and the slowest run (for unet3d four each); the score is the mean of the rest, in
+    minutes. A run that does not comply, or whose log breaks a rule, is dropped as a slowest run. If there are more such
+    runs than may be dropped, there is no score. (Round v0.6 has no such rule for logs: its published ones break many.)
 
     Args:
       path: the folder, or one log.
-      ruleset: the round; None: what each log says.
-      results: what the check of the logs said; None: they are checked here.
-      scaling: the factor of the score; None: the one in the folder's scaling.json, or 1.
+      ruleset: the round; None: find it from each log.
+      results: the results of checking the logs; None: check them here.
+      scaling: the factor of the score; None: the factor in the folder's scaling.json, or 1.
 
-    Raises UserError when there is no such folder or it holds no result log.
+    Raises UserError if the folder does not exist or holds no result log.
     """
     path = Path(path)
     files = result_files(path)
@@ -141,13 +142,13 @@ def _counts(run: Run, result: LogResult | None) -> bool:
 
 
 def _scaling(folder: Path) -> float:
-    """The factor in scaling.json, which the review committee writes (training_rules.adoc, "Score scaling")."""
+    """Returns the factor in scaling.json, which the review committee writes (training_rules.adoc, "Score scaling")."""
     factor = number(_json(folder / "scaling.json").get("scaling_factor"))
     return factor if factor is not None and factor > 0 else 1.0
 
 
 def result_files(path: Path) -> list[Path]:
-    """The result logs of a folder in the order of their numbers, or the one log that `path` is."""
+    """Returns a folder's result logs in numeric order, or `path` itself if it is one log."""
     if path.is_file():
         return [path]
     try:
@@ -168,7 +169,7 @@ def result_files(path: Path) -> list[Path]:
 
 
 def result_folders(path: str | Path) -> list[Path]:
-    """Every folder at or below `path` that holds result logs, sorted; links to folders are not followed."""
+    """Returns every folder at or below `path` that holds result logs, sorted; does not follow links to folders."""
     path = Path(path)
     if path.is_file():
         return [path]
@@ -185,7 +186,7 @@ def result_folders(path: str | Path) -> list[Path]:
 def _olympic(
     runs: tuple[Run, ...], counts: tuple[bool, ...], benchmark: str, mixed: bool
 ) -> tuple[tuple[int, ...], float | None, str]:
-    """(indices of the dropped runs, score, the reason where there is no score)."""
+    """Returns (indices of the dropped runs, score or None, why there is no score)."""
     if mixed:
         return (), None, "the logs are of different benchmarks"
     needed, drop = required_runs(benchmark, runs[0].ruleset), may_fail(benchmark)
@@ -208,13 +209,13 @@ def _olympic(
     slow = len(ranked) - (drop - len(failed))
     left_out = (*ranked[:drop], *ranked[slow:], *failed)
     kept = [runs[index].minutes for index in ranked[drop:slow]]
-    # Added one by one, as the published scores were: two of them lie half way between fourth decimals, and
+    # Added one by one, as the published scores were: two of them lie halfway between fourth decimals, and
     # fmean, or sum from Python 3.12 on, rounds them the other way.
     return left_out, reduce(add, kept) / len(kept), ""
 
 
 def _accelerators(folder: Path) -> int | None:
-    """The count in <org>/systems/<system>.json of a submission tree, or in the run.json beside the logs."""
+    """Returns the count in <org>/systems/<system>.json of a submission tree, or in the run.json beside the logs."""
     folder = folder.resolve()
     described = (
         _json(folder.parents[2] / "systems" / f"{folder.parent.name}.json") if len(folder.parents) > 2 else {}
@@ -227,13 +228,13 @@ def _accelerators(folder: Path) -> int | None:
 
 
 def _records(folder: Path) -> dict:
-    """The records of run.json by log, where this project ran."""
+    """Returns the records of run.json by log; only runs of this project have one."""
     runs = _json(folder / "run.json").get("runs")
     return runs if isinstance(runs, dict) else {}
 
 
 def _with_own_target(run: Run, record: object) -> Run:
-    """Gives a smoke run, or a run of a benchmark without rules, the target in its run.json."""
+    """Gives a smoke run, or a run of a benchmark without rules, the target from its run.json."""
     target = number(record.get("quality_target")) if isinstance(record, dict) else None
     if target is None or set(run.target) - {""} or not (run.smoke or not run.target):
         return run

@@ -1,4 +1,4 @@
-"""Student's t distribution for whole degrees of freedom, without a dependency."""
+"""Student's t distribution for whole degrees of freedom, without dependencies."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import cache
 
 
 def cdf(t: float, df: int) -> float:
-    """P(T <= t) of Student's t with `df` >= 1 degrees of freedom.
+    """Returns P(T <= t) for Student's t with `df` >= 1 degrees of freedom.
 
-    The finite sums of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 (odd) and 26.7.4 (even).
+    Uses the finite sums of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 (odd) and 26.7.4 (even).
     """
     theta = math.atan(t / math.sqrt(df))
     cos2 = math.cos(theta) ** 2
@@ -30,7 +30,7 @@ def cdf(t: float, df: int) -> float:
 
 @cache
 def quantile(p: float, df: int) -> float:
-    """The t with `cdf(t, df) == p`, for 0.5 <= p < 1, to the precision of a float; by bisection."""
+    """Returns the t with `cdf(t, df) == p`, for 0.5 <= p < 1, by bisection to float precision."""
     low, high = 0.0, 1.0
     while cdf(high, df) < p:
         high *= 2

@@ -1,7 +1,7 @@
-"""Summarizes whole submissions as rows of the results table, in the columns of mlperf_logging/result_summarizer.
+"""Summarizes submissions as rows of the results table, with the columns of mlperf_logging/result_summarizer.
 
-One row is one system. Not covered: weak scaling (only HPC has it) and power; a system that has power measurements is
-named in `notes_on`.
+Each row is one system. Not covered: weak scaling (only HPC has it) and power; `notes_on` names systems that have power
+measurements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BEFORE = (
 _AFTER = ("details_url", "code_url")
 # _get_strong_scaling_metric_schema. "Energy" stays empty.
 _METRICS = ("time_to_train", "Energy", "GBS", "samples_to_converge", "RCP", "rcp_scaling_factor")
-# result_summarizer/config.yaml: the words of `status`, in lower case, as the published table names them.
+# result_summarizer/config.yaml: the words of `status`, in lower case -> their names in the published table.
 _ON_PREMISE, _CLOUD, _PREVIEW = "Available on-premise", "Available cloud", "Preview"
 _RDI = "Research, Development, or Internal (RDI)"
 AVAILABILITIES = (_ON_PREMISE, _CLOUD, _PREVIEW, _RDI)
@@ -39,7 +39,7 @@ _URL = "https://github.com/mlcommons/training_results_v{round}/blob/{branch}/{su
 
 @dataclass(frozen=True)
 class Result:
-    """The score of one folder of runs, and what the table says of it."""
+    """The score of one folder of runs, and its cells in the table."""
 
     folder: ResultFolder
     card: ScoreCard
@@ -47,7 +47,7 @@ class Result:
 
     @property
     def rcp(self) -> str:
-        """The word of the table for the test of convergence; "" where there is none."""
+        """Returns the table's word for the result of the convergence test; "" if there is no test."""
         judged = self.folder.convergence
         if judged is None:
             return ""
@@ -59,7 +59,7 @@ class Result:
 
 @dataclass(frozen=True)
 class System:
-    """One row: a system's description and the results of its folders, by benchmark."""
+    """One row: a system's description and its results, by benchmark."""
 
     submission: Submission
     name: str
@@ -69,13 +69,13 @@ class System:
 
     @property
     def accelerators(self) -> int | None:
-        """Accelerators of all nodes; None where the description does not say."""
+        """Returns the accelerators of all nodes; None if the description does not give them."""
         nodes, each = (count(self.description, name) for name in ("number_of_nodes", "accelerators_per_node"))
         return None if nodes is None or each is None else nodes * each
 
 
 def systems(outcome: TreeOutcome) -> list[System]:
-    """The systems of a checked tree in the order of the table: division, system, accelerator, framework, number."""
+    """Returns a checked tree's systems, sorted by division, system, accelerator, framework and number."""
     logs: dict[str, LogResult] = {result.path: result for result in outcome.logs}
     found = [row for one in outcome.submissions for row in _of(one, logs)]
 
@@ -107,7 +107,7 @@ def _of(submission: Submission, logs: dict[str, LogResult]) -> Iterator[System]:
 
 
 def _result(folder: ResultFolder, logs: dict[str, LogResult]) -> Result:
-    """The factor is the review committee's (scaling.json); without one that of the test of convergence."""
+    """Scores a folder. The factor is the review committee's (scaling.json), else that of the convergence test."""
     judged = folder.convergence
     given = (folder.path / "scaling.json").is_file()
     scaling = judged.scaling if judged is not None and judged.verdict == rcp.PASS and not given else None
@@ -116,14 +116,14 @@ def _result(folder: ResultFolder, logs: dict[str, LogResult]) -> Result:
 
 
 def columns(ruleset: str, detailed: bool = False) -> list[str]:
-    """The names of the table's columns in a round."""
+    """Returns the names of a round's table columns."""
     names = rounds.benchmarks(ruleset)
     middle = [f"{name}:{metric}" for name in names for metric in _METRICS] if detailed else list(names)
     return [*_BEFORE, *middle, *_AFTER]
 
 
 def row(system: System, detailed: bool = False) -> dict[str, object]:
-    """One system's row by column; what is not known is None."""
+    """Returns one system's row by column; an unknown value is None."""
     said, ruleset = system.description, system.submission.ruleset
     sockets, nodes = count(said, "host_processors_per_node"), count(said, "number_of_nodes")
     values: dict[str, object] = {
@@ -149,7 +149,7 @@ def row(system: System, detailed: bool = False) -> dict[str, object]:
 
 
 def availability(system: System) -> str:
-    """The heading of the published table under which a system stands; its own word where there is none."""
+    """Returns a system's availability heading in the published table; an unknown word stays as it is."""
     said = str(system.description.get("status", ""))
     return _AVAILABILITY.get(said.lower(), said)
 
@@ -166,7 +166,7 @@ def _metrics(name: str, result: Result | None) -> dict[str, object]:
 
 
 def _pretty(said: dict) -> object:
-    """As _pretty_system_name: "tpu-v3" with its cores."""
+    """Follows _pretty_system_name: "tpu-v3" with its cores."""
     name, chips = said.get("system_name"), count(said, "accelerators_per_node")
     return f"TPUv3.{chips * 2}" if name == "tpu-v3" and chips is not None else name
 
@@ -177,7 +177,7 @@ def _accelerator(said: dict) -> object:
 
 
 def _framework(said: object) -> object:
-    """As _pretty_framework: without TensorFlow's commit."""
+    """Follows _pretty_framework: drops TensorFlow's commit."""
     if isinstance(said, str) and "TensorFlow" in said:
         return re.sub(r" commit hash = .*", "", said)
     return said
@@ -192,11 +192,11 @@ def _private_id(system: System) -> str:
 
 
 def _url(system: System, branch: str, rest: str) -> str:
-    """As _ruleset_url_prefix: "5.0.0" is v5.0, "5.1.0" is v5.1."""
+    """Follows _ruleset_url_prefix: "5.0.0" is v5.0, "5.1.0" is v5.1."""
     short, submitter = system.submission.ruleset[:3], system.description.get("submitter", "")
     return _URL.format(round=short, branch=branch, submitter=submitter, rest=rest)
 
 
 def notes_on(rows: list[System]) -> list[str]:
-    """What is missing in the table, a line each."""
+    """Returns what the table lacks, one line each."""
     return [remark for one in rows for remark in one.remarks]

@@ -1,12 +1,12 @@
-"""Checks submission trees: whether logs, their paths, system descriptions and the other files agree.
+"""Checks submission trees: do logs, paths, system descriptions and the other files agree?
 
-The layout is that of the rules (mlcommons/policies, submission_rules, 2020):
+The layout follows the rules (mlcommons/policies, submission_rules, 2020):
 `<org>/results/<system>/<benchmark>/result_<i>.txt`, `<org>/systems/<system>.json`, and below
-`<org>/benchmarks/<benchmark>/` a directory of the system, beside `implementations/` or inside it (both were
-published), with the scripts, the README and `<system>_<implementation>.json`.
+`<org>/benchmarks/<benchmark>/` a directory for the system, with the scripts, the README and
+`<system>_<implementation>.json`. This directory may be beside `implementations/` or inside it (both were published).
 
-A tree that holds a submitter's whole folder is a submission, and what refuses it is an error. Of a part of one
-(`results/`, a system, a benchmark) the same is advice.
+A tree that contains a submitter's whole folder is a submission: anything that would get it refused is an error. For a
+part of such a folder (`results/`, a system, a benchmark) the same finding is advice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from compliance.submission import repo_rules, rounds, tree_files, tree_runs, tre
 from compliance.submission.verdict import ResultFolder, Submission, TreeOutcome
 from compliance.verdict import GO, NOT_CHECKED, Verdict, together
 
-# Judges the logs of a tree: (paths, ruleset, division) -> a result for each.
+# Judges the logs of a tree: (paths, ruleset, division) -> a result for each log.
 LogChecker = Callable[[Sequence[str], "str | None", "str | None"], list[LogResult]]
 
 
@@ -39,8 +39,8 @@ def judge_tree(
 
     Args:
       root: a submitter's folder, a folder of several, or a part of one.
-      ruleset: the round; None: what the folder's name says (training_results_v5.0), else what each log says.
-      division: the division that every log must be in; None: the one that the log names.
+      ruleset: the round; None: the round in the folder's name (training_results_v5.0), else the one each log suggests.
+      division: the division that every log must be in; None: the division that each log names.
       log_checker: judges the logs; None: `check_logs`.
     """
     logs, findings = tree_files.find_logs(root)
@@ -77,7 +77,7 @@ def judge_tree(
 def _judge_logs(
     root: Path, logs: Sequence[str], ruleset: str | None, division: str | None, checker: LogChecker
 ) -> list[LogResult]:
-    """Results of the logs in their order; without a ruleset those of a submitter are judged by one round."""
+    """Returns the logs' results, in order; without a ruleset it judges all logs of a submitter by one round."""
     if ruleset is not None:
         return checker(logs, ruleset, division)
     groups: dict[Path | None, list[str]] = defaultdict(list)
@@ -93,7 +93,7 @@ def _judge_logs(
 
 
 def _round_of(paths: Sequence[str]) -> Choice | None:
-    """The round of a submitter's logs, by the first log of each folder that tells."""
+    """Returns the round of a submitter's logs; in each folder the first log that reveals a round decides."""
     told: dict[str, Choice] = {}
     for path in paths:
         folder = os.path.dirname(path)
@@ -106,7 +106,7 @@ def _round_of(paths: Sequence[str]) -> Choice | None:
 
 
 class _Org:
-    """One submitter's folder, while it is checked."""
+    """One submitter's folder during its check."""
 
     def __init__(
         self, root: Path, org: Path, groups: dict[Path, list[LogResult]], ruleset: str | None
@@ -122,7 +122,7 @@ class _Org:
         self.folders: list[ResultFolder] = []
 
     def check(self) -> list[Finding]:
-        """The findings about the submitter's folder; fills `folders` and `described`."""
+        """Returns the findings about the submitter's folder; fills `folders` and `described`."""
         findings: list[Finding] = []
         pairs: list[str] = []
         read: dict[Path, dict | None] = {}
@@ -152,7 +152,7 @@ class _Org:
         return findings
 
     def _other_descriptions(self, read: dict[Path, dict | None]) -> list[Finding]:
-        """Checks the descriptions that no result uses: the stock package checker reads them, too."""
+        """Checks descriptions that no result uses: the stock package checker reads them, too."""
         findings: list[Finding] = []
         if not self.strict:
             return findings
@@ -168,7 +168,7 @@ class _Org:
         return findings
 
     def submission(self, findings: list[Finding]) -> Submission:
-        """The submission with the verdict that its findings give."""
+        """Returns the submission with the verdict that follows from its findings."""
         unread = [
             f"{Path(result.path).name} was not checked"
             for group in self.groups.values()

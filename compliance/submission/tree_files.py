@@ -18,11 +18,13 @@ _SCRIPTS = ("README.md", "setup.sh", "init_datasets.sh", "run_and_time.sh")
 
 
 def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
-    """Finds the logs below `root`: result_*.txt and, outside the layout of a submission, every text file that holds
-    a record; where there are none of these, any file that holds one.
+    """Finds the logs below `root`.
 
-    In a benchmark's directory of results a log of another name is advice: no tool looks at it. So is one in a
-    directory below; code under `benchmarks/` beside `results/` may hold samples.
+    Logs are result_*.txt files and, outside the layout of a submission, every text file that holds a record. If there
+    are none of these, any file that holds a record is a log.
+
+    A log with another name in a benchmark's results directory is advice, because no tool reads it; so is a log in a
+    deeper directory. Code under `benchmarks/` beside `results/` may hold sample logs, which do not count.
     """
     results, others, rest, findings = [], [], [], []
 
@@ -32,9 +34,9 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
     for directory, names, files in os.walk(root, onerror=unreadable):
         names[:] = sorted(name for name in names if not name.startswith(".") and name != "__pycache__")
         code, deep = _is_code(directory), _too_deep(directory)
-        for name in () if code else names:  # linked code hides no logs
+        for name in () if code else names:  # links in code hide no logs
             path = os.path.join(directory, name)
-            if os.path.islink(path):  # os.walk does not follow it
+            if os.path.islink(path):  # os.walk does not follow links
                 fix = "put the directory itself here, or check what it points to"
                 findings.append(unchecked(path, "this directory", "a symbolic link", fix))
         if deep and any(_RESULT.fullmatch(name) for name in files):
@@ -79,7 +81,7 @@ def _deeper(directory: str) -> Finding:
 
 
 def _is_code(directory: str) -> bool:
-    """Whether a directory lies in `benchmarks/` beside a `results/`."""
+    """Whether a directory lies in a `benchmarks/` that is beside a `results/`."""
     parts = Path(os.path.abspath(directory)).parts
     return any(
         part == "benchmarks" and os.path.isdir(os.path.join(*parts[:index], "results"))
@@ -89,7 +91,7 @@ def _is_code(directory: str) -> bool:
 
 
 def _too_deep(directory: str | Path) -> bool:
-    """Whether a directory lies below `results/<system>/<benchmark>/` of a submitter that has `systems/`, too."""
+    """Whether a directory lies below `results/<system>/<benchmark>/` of a submitter that also has `systems/`."""
     parts = Path(os.path.abspath(directory)).parts
     for index, part in enumerate(parts):
         if part == "results" and index and len(parts) - index > 3:
@@ -103,29 +105,29 @@ def unreadable_directory(directory: str | Path, error: OSError) -> Finding:
 
 
 def reason_of(error: OSError) -> str:
-    """The system's words for an error."""
+    """Returns the system's message for an error."""
     return error.strerror or type(error).__name__
 
 
 def unchecked(path: str | Path, what: str, found: str, fix: str, severity: str = ERROR) -> Finding:
-    """Builds the finding about a file or directory that is present but not checked."""
+    """Builds the finding about a file or directory that exists but was not checked."""
     return finding("not-checked", severity, path, "a plain, readable file", found, what=what, fix=fix)
 
 
 def read_small(path: str | Path, most: int) -> bytes:
-    """Reads a plain file of at most `most` bytes: no link, pipe or device, whatever it is replaced by meanwhile.
+    """Reads a regular file of at most `most` bytes; safe if it is replaced meanwhile by a link, pipe or device.
 
     Raises:
-      FileNotFoundError: there is nothing of this name.
-      OSError: it cannot be read.
-      ValueError: it is no plain file, or longer.
+      FileNotFoundError: the path does not exist.
+      OSError: the file cannot be read.
+      ValueError: it is not a regular file, or is longer.
     """
     kind = kind_of(path)
     if kind != "file" and not os.path.lexists(path):
         raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
     if kind != "file":
         raise ValueError(f"{kind}, not a plain file")
-    # Not blocking: a pipe that takes the file's place opens at once.
+    # Do not block: a pipe that has replaced the file then opens at once.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("a special file, not a plain file")
@@ -136,7 +138,7 @@ def read_small(path: str | Path, most: int) -> bytes:
 
 
 def kind_of(path: str | Path) -> str:
-    """Says what a path is, without following links: "file", or words for what is refused."""
+    """Returns a path's kind without following links: "file", or a description of what is refused."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
@@ -151,11 +153,11 @@ def _has_token(path: str) -> bool:
         with open(path, "rb") as file:
             return TOKEN in file.read(1 << 20)
     except OSError:
-        return True  # the check of the log reports that it is unreadable
+        return True  # the log's own check reports that it is unreadable
 
 
 def place_of(directory: Path) -> tuple[Path, str, str | None] | None:
-    """(org, system, benchmark) of a directory below a `results/`; benchmark is None where that level is missing."""
+    """Returns (org, system, benchmark) of a directory below `results/`; benchmark is None if that level is missing."""
     parts = directory.parts
     if "results" not in parts:
         return None
@@ -173,7 +175,7 @@ def is_below(path: str, folder: Path) -> bool:
 
 
 def missing_code(org: Path, pairs: list[str]) -> Iterator[Finding]:
-    """Reports files missing that the rules require beside the results: scripts, README, implementation description.
+    """Reports missing files that the rules require with the results: scripts, README, implementation description.
 
     Args:
       org: the submitter's folder.
@@ -192,7 +194,7 @@ def missing_code(org: Path, pairs: list[str]) -> Iterator[Finding]:
             places = [top / system, inside / system, *(inside / name / system for name in _names(inside))]
             present = {name for place in places for name in _names(place)}
             shared = _names(top)
-        except OSError as error:  # files in an unreadable directory are not reported as missing
+        except OSError as error:  # do not report files in an unreadable directory as missing
             yield unreadable_directory(error.filename, error)
             continue
         missing = [
@@ -206,7 +208,7 @@ def missing_code(org: Path, pairs: list[str]) -> Iterator[Finding]:
 
 
 def _names(directory: Path) -> set[str]:
-    """The names in a directory, none where it does not exist. Raises OSError when it cannot be read."""
+    """Returns the names in a directory, none if it does not exist. Raises OSError if it cannot be read."""
     try:
         return set(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,6 +1,6 @@
-"""The flags that a submitter sets in `package_checker_params`: of the submitter's folder, a system or a benchmark.
+"""Reads the flags in `package_checker_params` files of a submitter's folder, a system or a benchmark.
 
-training_rules.adoc, "RCP Rules and Guidelines". A flag stands on a line of its own, with - or _ between words.
+training_rules.adoc, "RCP Rules and Guidelines". Each flag has a line of its own, with - or _ between words.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ RCP_BYPASS, SEED_BYPASS, BERT_SAMPLES = "rcp-bypass", "seed-checker-bypass", "rc
 
 
 def flags(org: Path, folder: Path) -> frozenset[str]:
-    """The flags that hold for a folder of runs: its own, its system's and its submitter's."""
+    """Returns the flags that apply to a folder of runs: its own, its system's and its submitter's."""
     found: set[str] = set()
     for place in (org, folder.parent, folder):
         try:

@@ -20,8 +20,8 @@ from compliance.submission.facts import Facts, read_facts
 from compliance.submission.tree_files import reason_of, unchecked
 from compliance.submission.verdict import ResultFolder, droppable
 
-# package_checker.py runs the seed checker on closed submissions from 1.0 on, the rules ask for seeds from 4.1 on
-# (training_rules.adoc, "Random numbers"); most published submissions in between log none for a benchmark.
+# package_checker.py runs the seed checker on closed submissions since 1.0; the rules require seeds since 4.1
+# (training_rules.adoc, "Random numbers"). Most published submissions in between log no seeds for some benchmark.
 _SEEDS_FROM, _SEEDS_NEEDED_FROM = (1, 0), (4, 1)
 
 
@@ -35,17 +35,17 @@ def one_folder(
     ruleset: str,
     strict: bool,
 ) -> tuple[ResultFolder | None, list[Finding]]:
-    """Checks the logs of one directory together; (the folder, findings).
+    """Checks the logs of one directory together. Returns (the folder, findings).
 
     Args:
       org: the submitter's folder.
       path: the directory, as findings show it.
-      system: as the directory above is named.
-      benchmark: the one that the directory's name gives; None where the level of benchmarks is missing.
+      system: the name of the parent directory.
+      benchmark: the benchmark in the directory's name; None if the level of benchmarks is missing.
       group: the results of its logs; at least one.
-      description: the system's; None where there is none that can be used.
+      description: the system's description; None if there is no usable one.
       ruleset: the round.
-      strict: whether what refuses a submission is an error (else advice).
+      strict: True if a finding that refuses a submission is an error, False if it is advice.
     """
     if benchmark is None:
         wanted = "results/<system>/<benchmark>/result_<i>.txt"
@@ -88,13 +88,13 @@ def one_folder(
 
 
 def _fails(result: LogResult) -> bool:
-    """Whether a run counts for no score: its log has an error, or (in our own rules) it missed its target."""
+    """Whether a run counts for no score: its log has an error, or (under our own rules) it missed its target."""
     own = result.ruleset in ("0.6.0", "0.7.0")
     return not result.passes or (own and not result.met)
 
 
 def _own(ruleset: str) -> list[str]:
-    """The benchmarks that have rules in this project."""
+    """Returns the benchmarks for which this project has rules."""
     try:
         return rules.benchmarks(ruleset)
     except UserError:
@@ -102,7 +102,7 @@ def _own(ruleset: str) -> list[str]:
 
 
 def _division(description: dict | None, group: list[LogResult]) -> str:
-    """The division of the system's description; of the logs where that is no division."""
+    """Returns the division in the system's description; if that is not a division, the logs' division."""
     said = description.get("division") if description else None
     if said in rules.DIVISIONS:
         return said
@@ -111,7 +111,7 @@ def _division(description: dict | None, group: list[LogResult]) -> str:
 
 
 def _names(path: Path, benchmark: str, group: list[LogResult], ruleset: str) -> Iterator[Finding]:
-    """Checks that the logs of a directory agree with its name and with each other."""
+    """Checks that a directory's logs agree with its name and with each other."""
     known = list(dict.fromkeys([*_own(ruleset), *rounds.benchmarks(ruleset)]))
     if known and benchmark not in known:
         near = nearest(benchmark, known)
@@ -138,7 +138,7 @@ def _settings(path: Path, facts: list[Facts]) -> Iterator[Finding]:
 
 
 def _seeds(path: Path, facts: list[Facts], severity: str) -> Iterator[Finding]:
-    """Every run logs a seed, all are whole numbers, and no two runs log the same one at the same place.
+    """Checks that every run logs a seed, that seeds are whole numbers, and that runs do not share a seed at one place.
 
     training_rules.adoc, "Random numbers"; mlperf_logging/package_checker/seed_checker.py.
     """
@@ -189,10 +189,10 @@ def _about_convergence(path: Path, judged: rcp.Convergence, severity: str, bypas
 
 
 def duplicates(results: list[LogResult]) -> Iterator[Finding]:
-    """Reports logs that are copies of each other, in any directories."""
+    """Reports logs that are copies of each other, in the same or different directories."""
     by_size: dict[int, list[LogResult]] = defaultdict(list)
     for result in results:
-        with suppress(OSError):  # a file that is gone or unreadable has a finding of its own
+        with suppress(OSError):  # a file that is missing or unreadable has its own finding
             by_size[os.path.getsize(result.path)].append(result)
     by_content: dict[str, list[str]] = defaultdict(list)
     for group in by_size.values():
@@ -202,7 +202,7 @@ def duplicates(results: list[LogResult]) -> Iterator[Finding]:
             except OSError as error:
                 if not any(
                     one.rule == "not-checked" for one in result.findings
-                ):  # else it is reported already
+                ):  # otherwise already reported
                     yield unchecked(result.path, "this file", reason_of(error), "make it readable")
     for first, *copies in by_content.values():
         for copy in copies:
@@ -212,7 +212,7 @@ def duplicates(results: list[LogResult]) -> Iterator[Finding]:
 
 
 def same_seed(path: Path, group: list[LogResult]) -> Iterator[Finding]:
-    """Reports runs of one directory that began from the same seed."""
+    """Reports runs in one directory that started from the same seed."""
     by_seed: dict[str, list[str]] = defaultdict(list)
     for result in group:
         if result.seed is not None:

@@ -1,4 +1,4 @@
-"""Checks a tree's system description, and whether directory, logs and description name the same system."""
+"""Checks a tree's system description, and that directory, logs and description name the same system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compliance.submission.tree_files import read_small
 
 _MAX_JSON_BYTES = 1 << 20
 _FIELDS_FROM, _STATUS_FROM = (1, 0), (4, 1)
-# The fields that system_desc_checker.py joins into a line of a table.
+# The fields that system_desc_checker.py joins into a table row.
 _IN_TABLE = frozenset(
     ("submitter", "system_name", "host_processor_model_name", "host_processor_core_count")
     + ("accelerator_model_name", "accelerators_per_node", "framework")
@@ -26,11 +26,11 @@ _IN_TABLE = frozenset(
 def read_description(
     path: Path, asked_by: Path, ruleset: str, strict: bool = False
 ) -> tuple[dict | None, list[Finding]]:
-    """Reads a system's JSON: (description, findings); the description is None where it cannot be used.
+    """Reads a system's JSON. Returns (description, findings); the description is None if it cannot be used.
 
     Args:
       path: the JSON file.
-      asked_by: the directory of results that needs it, which the finding about a missing file names.
+      asked_by: the results directory that needs it; the finding about a missing file names it.
       ruleset: the round whose vocabulary the fields must use.
       strict: whether a missing description is an error (else advice).
     """
@@ -46,11 +46,11 @@ def read_description(
 
 
 def load(path: Path) -> dict:
-    """The JSON object of a system's description.
+    """Returns the JSON object of a system's description.
 
     Raises:
-      FileNotFoundError: there is none.
-      OSError, ValueError: it is no plain file (a link, a pipe, a device), too large, or no JSON object.
+      FileNotFoundError: the file does not exist.
+      OSError, ValueError: it is not a regular file (a link, a pipe, a device), too large, or not a JSON object.
     """
     text = read_small(path, _MAX_JSON_BYTES).decode("utf-8-sig")
     try:
@@ -63,7 +63,7 @@ def load(path: Path) -> dict:
 
 
 def count(description: object, field: str) -> int | None:
-    """A field that holds a whole number, as a number or in digits; None where it does not."""
+    """Returns a field that holds a whole number, as a number or in digits, else None."""
     value = description.get(field) if isinstance(description, dict) else None
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return None
@@ -73,26 +73,26 @@ def count(description: object, field: str) -> int | None:
 
 
 def _fields(path: Path, content: dict, ruleset: str) -> Iterator[Finding]:
-    """Errors where the round's tools refuse a field, advice where it only is not as the rules describe it."""
-    from systems import schema  # has the fields and vocabularies; needed only when there is a description
+    """Yields errors for fields that the round's tools refuse, advice for fields that only differ from the rules."""
+    from systems import schema  # has the fields and vocabularies; needed only if there is a description
 
     wanted = "the 33 fields of the rules"
     for problem in schema.errors(content, ruleset or "0.7.0"):
         name = problem.partition(":")[0]
         severity = ERROR if _refused(name, content, ruleset) else ADVICE
         if severity == ADVICE and name in content and not isinstance(content[name], str):
-            continue  # a number or a list, which every round takes in the fields that no table shows
+            continue  # a number or a list: every round accepts one in fields that no table shows
         yield finding("system.field", severity, path, wanted, path.name, problem=problem)
     for problem in schema.placeholders(content):
         yield finding("system.field", ADVICE, path, "a value, or nothing", path.name, problem=problem)
 
 
 def _refused(name: str, content: dict, ruleset: str) -> bool:
-    """Whether the round's tools refuse a submission for this field.
+    """Whether the round's tools refuse a submission because of this field.
 
-    mlperf_logging/system_desc_checker/system_desc_checker.py: all fields from 1.0.0 on, seven of them strings, the
-    words of `status` from 4.1.0 on (its condition says 4.0.0, where the published descriptions have the older words).
-    Before that only the division is read (package_checker.py).
+    mlperf_logging/system_desc_checker/system_desc_checker.py requires all fields since 1.0.0 (seven of them strings),
+    and the words of `status` since 4.1.0. Its condition says 4.0.0, but the descriptions published there have the older
+    words. Before 1.0.0 only the division is read (package_checker.py).
     """
     at = rounds.number(ruleset)
     if name not in content:
@@ -112,11 +112,11 @@ def _counts(path: Path, content: dict) -> Iterator[Finding]:
 def disagreements(
     path: Path, system: str, description: dict | None, source: Path, group: list[LogResult]
 ) -> Iterator[Finding]:
-    """Reports where directory, logs and system description name different systems or divisions."""
+    """Reports that directory, logs and system description name different systems or divisions."""
     if description is not None:
         division = description.get("division")
         logged = sorted({result.division for result in group if isinstance(result.division, str)})
-        # A word that is no division, "close" or "Closed", is a wrong word (system.field), not another division.
+        # A word that is not a division ("close", "Closed") is a system.field finding, not another division.
         if division in DIVISIONS and logged and logged != [division]:
             # Logs that obey the closed rules may be submitted as open: rounds 2.1 to 3.1 published such entries.
             severity = ADVICE if (division, logged) == ("open", ["closed"]) else ERROR
@@ -140,12 +140,14 @@ _NODES = re.compile(r"^\s*\d+\s*x\s*(?=\w)", re.IGNORECASE)
 
 
 def compare(name: str, other: str) -> str:
-    """Compares two names of systems: "same" (one begins like the other, or is in it), "other" (the same words with
-    other numbers), or "unclear". A leading count of nodes ("1xDGX-1") is ignored.
+    """Compares two system names: returns "same", "other" or "unclear".
+
+    "same": one name begins like the other or contains it. "other": the same words with different numbers. A leading
+    count of nodes ("1xDGX-1") is ignored.
     """
     if bool(_NODES.match(name)) != bool(_NODES.match(other)):
         name, other = _NODES.sub("", name), _NODES.sub("", other)
-    # "NVIDIA DGX-1" without its maker is in "dgx1_mxnet".
+    # "NVIDIA DGX-1" without the manufacturer is in "dgx1_mxnet".
     if any(_holds(a, b) or _holds(a, b.partition(" ")[2]) for a, b in ((name, other), (other, name))):
         return "same"
     ours, theirs = _parts(name), _parts(other)
@@ -158,7 +160,7 @@ def compare(name: str, other: str) -> str:
 
 
 def _holds(name: str, part: str) -> bool:
-    """Whether `part` is in `name`, ignoring case and punctuation; a cut number or a very short part does not count."""
+    """Whether `name` contains `part`, ignoring case and punctuation; cut numbers and very short parts do not count."""
     whole, inner = (re.sub(r"[^a-z\d]", "", text.lower()[:200]) for text in (name, part))
     return len(inner) > 3 and bool(re.search(rf"(?<!\d){inner}(?!\d)", whole))
 

@@ -1,4 +1,4 @@
-"""The typed result of a check of a tree: its submissions, their folders of runs, and one verdict with reasons."""
+"""Defines the result of checking a tree: its submissions, their folders of runs, and one verdict with reasons."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from compliance.verdict import GO, NO_GO, NOT_CHECKED, Verdict
 
 
 def droppable(failed: int, runs: int, may_fail: int) -> bool:
-    """Whether so many failed ones of `runs` are legally dropped: no more than may fail, and not all of them."""
+    """Whether `failed` of `runs` runs may legally be dropped: no more than may fail, and not all of them."""
     return failed <= may_fail and failed < runs
 
 
 @dataclass(frozen=True)
 class ResultFolder:
-    """`results/<system>/<benchmark>/`: `runs` are its logs, `needed` as many as the round takes.
+    """`results/<system>/<benchmark>/`: `runs` are its logs, `needed` is the number of runs that the round requires.
 
-    `failed` are the paths of the logs that count for no score, of which the olympic mean drops `may_fail`;
-    `convergence` is None where the round, the division or the benchmark has no such test.
+    `failed` holds the paths of logs that count for no score; the olympic mean drops up to `may_fail` of them.
+    `convergence` is None if the round, the division or the benchmark has no such test.
     """
 
     path: Path
@@ -39,7 +39,7 @@ class ResultFolder:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """The failed runs that are legally dropped; () where there are too many of them, or no other run."""
+        """Returns the failed runs that are legally dropped; () if there are too many, or no other run."""
         return self.failed if droppable(len(self.failed), len(self.runs), self.may_fail) else ()
 
 
@@ -54,7 +54,7 @@ class Submission:
 
 
 class TreeOutcome(NamedTuple):
-    """What a check of a tree found. `findings` are those about the tree; each log has its own."""
+    """The outcome of checking a tree. `findings` are about the tree; each log has its own findings."""
 
     files: list[str]
     logs: list[LogResult]
@@ -64,20 +64,20 @@ class TreeOutcome(NamedTuple):
 
     @property
     def dropped(self) -> frozenset[str]:
-        """Logs that fail and are legally dropped: their errors do not make the tree a NO_GO."""
+        """Returns the failed logs that are legally dropped: their errors do not make the tree a NO_GO."""
         return frozenset(
             path for one in self.submissions for folder in one.folders for path in folder.dropped
         )
 
 
 def judge(findings: list[Finding], reasons: list[str], looked_at: bool, practice: bool) -> Verdict:
-    """The verdict of one submission from its findings.
+    """Returns the verdict of one submission.
 
     Args:
-      findings: about the submission, without those of its logs.
-      reasons: what is wrong with its logs; () where all pass or are dropped.
+      findings: the findings about the submission, without those about its logs.
+      reasons: what is wrong with its logs; () if all pass or are dropped.
       looked_at: whether there was a folder of runs to judge.
-      practice: whether a log is a smoke run.
+      practice: whether a log is from a smoke run.
     """
     errors = [finding for finding in findings if finding.severity == ERROR]
     every = list(dict.fromkeys([*reasons, *(_short(finding) for finding in errors)]))

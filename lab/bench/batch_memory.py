@@ -1,8 +1,8 @@
-"""Measures how much memory an example of a training batch takes, from which `--system=here` chooses a batch that fits.
+"""Measures the memory per example of a training batch; `--system=here` uses it to choose a batch that fits.
 
-Two dry runs of a preset, with a small and a large batch, differ in their peak resident memory by the difference of
-the batches times the bytes of an example. Writes nothing; prints a row for each benchmark. The figures stand, rounded
-up, in each BENCHMARK/presets.py as `HERE`.
+Runs two dry runs of a preset, with a small and a large batch. The difference of their peak resident memory, divided by
+the difference of the batches, is the memory of an example. Writes no file; prints a row for each benchmark.
+Each BENCHMARK/presets.py has the figures, rounded up, as `HERE`.
 
     python -m lab.bench.batch_memory [BENCHMARK ...]
 """
@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-# The preset for one's own data, and two batches.
+# The preset for a user's own data, and two batches.
 CASES = {
     "resnet": ("cpu-photos", 64, 512),
     "ssd": ("cpu-nuclei", 8, 32),

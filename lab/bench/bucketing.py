@@ -1,17 +1,18 @@
-"""Padding, and waiting for the longest, of a translation benchmark's batches over four replicas.
+"""Padding and waiting time of a translation benchmark's batches over four replicas.
 
-Lengths are those of the longer side of every pair, in tokens of WMT's 33,708 subwords: of Multi30k's training captions,
-and of newstest2014, as it is and eight times over: 3,003 pairs are few for many buckets, a training set has plenty of
-each length. Two epochs are planned, nothing is trained. A step costs a replica its padded tokens, and takes as long as
-that of the replica with the most; `imbalance` is how much longer than if all had the mean.
+Lengths are tokens of WMT's 33,708 subwords on the longer side of each pair. The sets are Multi30k's training captions,
+and newstest2014, once and eight times over: its 3,003 pairs are few for many buckets, whereas a training set has plenty
+of each length. The script plans two epochs and trains nothing. A step costs a replica its padded tokens, and it takes
+as long as the replica with the most. `imbalance` is how much longer that is than if every replica had the mean.
 
-- ours: common/data/bucketing.py, one bucket a step on all replicas, each of which takes its part of the plan;
-  limits of equal width are GNMT's, those of least padding are what a set of one's own gets
-- tf_data: tf.data's bucket_by_sequence_length in every replica over its part of the examples, padded to the buckets'
-  limits, which are ours; tf_data_longest: padded to the longest of a batch, its default: a shape for every length
+- ours: common/data/bucketing.py. All replicas share one bucket per step, and each takes its part of the plan. Limits of
+  equal width are GNMT's; a user's own data gets the limits with the least padding.
+- tf_data: tf.data's bucket_by_sequence_length in every replica over its part of the examples, padded to the limits of
+  our buckets. tf_data_longest: padded to the longest of a batch (the default), so that every length is a new shape.
 - tf_data_global: one tf.data pipeline, on one host, for the batches of all replicas. tf.data's last batches of an epoch
-  are smaller, which costs less here and is another shape to compile; ours are of one size, padded and of mixed lengths
-- unbucketed: all padded to the longest of all, one shape; unbucketed_longest: each replica to its own longest
+  are smaller: that costs less here, but each is another shape to compile. Ours all have one size: the last ones mix
+  lengths and are padded.
+- unbucketed: all padded to the longest example, one shape. unbucketed_longest: each replica pads to its own longest.
 
     python -m lab.bench.bucketing [--sets multi30k newstest2014 newstest2014_x8] [--buckets 5 10 20] [--batch N]
 """
@@ -36,9 +37,9 @@ from lab.bench.harness.results import head, write
 from lab.studies.data import unpack
 
 REPLICAS, EPOCHS = 4, 2
-BAR = 3.0  # Padding share of the unbucketed batches over ours, at least.
+BAR = 3.0  # Minimum ratio of the unbucketed batches' padding share to ours.
 REPEATED = 8
-# What a replica does in a step: indices of examples, rows (those of padding, too), tokens of a row.
+# A replica's work in a step: indices of examples, rows (including padding rows), tokens per row.
 Part = tuple[np.ndarray, int, int]
 Steps = list[list[Part]]
 
@@ -69,7 +70,7 @@ def unbucketed_longest(lengths: np.ndarray, limits: Sequence[int], batch: int, e
 
 
 def _shuffled(lengths: np.ndarray, batch: int, epoch: int) -> Iterator[list[np.ndarray]]:
-    """The examples of every replica in every step."""
+    """Yields the examples of every replica for each step."""
     order = np.random.default_rng([0, epoch]).permutation(len(lengths))
     for first in range(0, len(order), batch):
         yield np.array_split(order[first : first + batch], REPLICAS)
@@ -82,7 +83,7 @@ def tf_data(
         list(_pipeline(lengths, limits, batch // REPLICAS, epoch, to_limit, Shard(i, REPLICAS)))
         for i in range(REPLICAS)
     ]
-    # A replica that has no batch left does nothing while the others finish.
+    # A replica that has run out of batches idles while the others finish.
     nothing = (np.zeros(0, np.int64), 0, 0)
     return [
         [s[step] if step < len(s) else nothing for s in streams] for step in range(max(map(len, streams)))
@@ -103,7 +104,7 @@ def tf_data_global(lengths: np.ndarray, limits: Sequence[int], batch: int, epoch
 def _pipeline(
     lengths: np.ndarray, limits: Sequence[int], batch: int, epoch: int, to_limit: bool, shard: Shard
 ) -> Iterator[Part]:
-    """The batches of tf.data over a shard of the shuffled examples; the last ones of the buckets are smaller."""
+    """Yields tf.data's batches over a shard of the shuffled examples; the last batch of each bucket is smaller."""
     data = tf.data.Dataset.from_tensor_slices((np.arange(len(lengths)), lengths))
     data = data.shuffle(len(lengths), seed=epoch).shard(shard.count, shard.index)
     data = data.map(lambda i, n: (i, tf.ones([n], tf.int8)))
@@ -123,7 +124,7 @@ PLANS: dict[str, Callable[[np.ndarray, Sequence[int], int, int], Steps]] = {
 
 
 def judge(lengths: np.ndarray, epochs: Sequence[Steps]) -> dict[str, Any]:
-    """What the plans of some epochs cost."""
+    """Returns the costs of the plans of some epochs."""
     steps = [step for epoch in epochs for step in epoch]
     work = np.array([[rows * length for _, rows, length in step] for step in steps])
     shapes = {(rows, length) for step in steps for _, rows, length in step if rows}
@@ -134,7 +135,7 @@ def judge(lengths: np.ndarray, epochs: Sequence[Steps]) -> dict[str, Any]:
         "steps_per_epoch": len(steps) / len(epochs),
         "padding_share": 1 - real / int(work.sum()),
         "imbalance": work.max(1).sum() / work.mean(1).sum() - 1,
-        # Of a step's slowest replica, all replicas: what training costs, padding and waiting.
+        # The step's slowest replica times all replicas: the total cost of training, padding and waiting.
         "cost_per_real_token": int(work.max(1).sum()) * work.shape[1] / real,
         "steps_of_unequal_lengths": float(np.mean([len(set(s)) > 1 for s in sizes])),
         "shapes": len(shapes),
@@ -143,7 +144,7 @@ def judge(lengths: np.ndarray, epochs: Sequence[Steps]) -> dict[str, Any]:
 
 
 def measure(lengths: np.ndarray, limits: list[int], batch: int) -> dict[str, Any]:
-    """All plans for buckets of these limits."""
+    """Returns the results of all plans for buckets with these limits."""
     rows = {
         name: judge(lengths, [plan(lengths, limits, batch, epoch) for epoch in range(EPOCHS)])
         for name, plan in PLANS.items()
@@ -161,7 +162,7 @@ def measure(lengths: np.ndarray, limits: list[int], batch: int) -> dict[str, Any
 
 
 def kinds(lengths: np.ndarray, count: int) -> dict[str, list[int]]:
-    """The limits of so many buckets: as the published ones, and as those of a set of one's own."""
+    """Returns the limits of `count` buckets in both ways: equal width (as published) and least padding (own data)."""
     return {
         "of equal width": equal_width(int(lengths.max()), count),
         "of least padding": least_padding(lengths, count),
@@ -169,7 +170,7 @@ def kinds(lengths: np.ndarray, count: int) -> dict[str, list[int]]:
 
 
 def lengths_of(name: str) -> np.ndarray:
-    """Tokens of the longer side of every pair, the end of a sentence counted."""
+    """Returns the tokens on the longer side of each pair, including the end of sentence."""
     text = unpack("text")
     words = Subwords(text / "wmt14_ende" / "vocab.translate_ende_wmt32k.32768.subwords")
 

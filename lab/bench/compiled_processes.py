@@ -1,13 +1,13 @@
-"""A training step of two processes, compiled between the exchanges by XLA, over the same step uncompiled.
+"""A training step of two processes, compiled by XLA between the exchanges, against the same step uncompiled.
 
-Also the same in segments (common/train/segments.py), over one program of forward and backward pass, and how much of the
-exchanges' time a program runs beside them.
+Also compares the step in segments (common/train/segments.py) with a single program for the forward and backward pass,
+and measures for how much of the exchanges' time a program runs at the same time.
 
     python -m lab.bench.compiled_processes [--benchmarks mnist resnet transformer] [--backends horovod multiworker]
     [--rounds N] [--steps N] [--quick] [--output FILE] [--add]
 
-The presets are cpu-tiny, batch norm local to a replica. On a CPU a ratio above 1 is expected: `compile=auto` is off
-there (docs/sources.md, tf 3). On GPUs it was never measured.
+The presets are cpu-tiny with batch norm local to each replica. On a CPU a ratio above 1 is expected: `compile=auto` is
+off there (docs/sources.md, tf 3). It was never measured on GPUs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROCESSES = 2
 
 
 def measured(backend: str, benchmark: str, rounds: int, steps: int) -> dict:
-    """Seconds of a step both ways, and compiled over uncompiled."""
+    """Returns the seconds of a step both ways, and the ratio compiled / uncompiled."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "result.json"
         launch = ["-m", "common.launch", f"--replicas={backend}", f"--processes={PROCESSES}", "--"]

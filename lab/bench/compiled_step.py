@@ -3,11 +3,12 @@
     python -m lab.bench.compiled_step [--cases resnet transformer ssd] [--target tpu-v3] [--jax-python PYTHON]
         [--keep DIR] [--add] [--quick]
 
-Both are StableHLO and go through systems/compile; no device is needed, nothing runs. The batch is what a core of the
-2,048-core preset has. A step stands alone: no exchange, batch norm of its own images, the whole update. The peers are
-flax's ResNet-50 with optax's SGD and with its LARS, and a Transformer of flax's attention with Adam. Each is compared
-with ours under the same optimizer, with random numbers of the same kind. For SSD no JAX network was found that is kept:
-ours stands alone. The compiler counts no cycles for calls of the device's generator.
+Both steps are StableHLO and go through systems/compile. This needs no device, and nothing runs. The batch is that of
+one core in the 2,048-core preset. The step is for one replica: no exchange, batch norm over its own images, the whole
+update. The peers are flax's ResNet-50 with optax's SGD and with its LARS, and a Transformer of flax's attention with
+Adam. Each peer is compared with ours under the same optimizer, with the same kind of random numbers. For SSD we found
+no maintained JAX network, so ours has no peer. The compiler counts no cycles for calls of the device's random
+generator.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class Case(NamedTuple):
     """A network.
 
     Attributes:
-      title: with its batch.
-      batch: examples of a core.
-      flags: of the export.
-      variants: {name: more flags}, the rows of ours.
-      peers: {name: (the variant it is compared with, contender, keywords)}.
+      title: name and batch.
+      batch: examples per core.
+      flags: flags of the export.
+      variants: {name: additional flags}, our rows.
+      peers: {name: (our variant to compare with, contender, keywords)}.
     """
 
     title: str
@@ -77,10 +78,10 @@ CASES = {
 
 
 def figures(report: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a compiler's report.
+    """Extracts the figures to keep from a compiler's report.
 
     Raises:
-      SystemExit: it did not compile.
+      SystemExit: the program did not compile.
     """
     if "error" in report:
         sys.exit(f"compiled_step: {report['error']}")
@@ -99,7 +100,7 @@ def figures(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def compiled(folder: Path, kind: str, keep: Path | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """The figures and the versions of the training step exported into `folder`."""
+    """Returns the figures and the versions for the training step exported into `folder`."""
     manifest = json.loads((folder / "manifest.json").read_text())
     (program,) = [p for p in manifest["programs"] if p["name"].startswith("train")]
     report = run.compiled(folder, manifest, program, target(kind, 1), _say, results=folder, keep=keep)
@@ -107,7 +108,7 @@ def compiled(folder: Path, kind: str, keep: Path | None) -> tuple[dict[str, Any]
 
 
 def measured(name: str, case: Case, kind: str, python: str, keep: Path | None) -> dict[str, Any]:
-    """Rows of ours and of the peers, and of each peer its estimate over ours."""
+    """Returns our rows, the peers' rows, and the ratio of each peer's estimate to ours."""
     found: dict[str, Any] = {"title": case.title, "ours": {}, "peers": {}}
     sizes = tuple(f"--config.{field}={case.batch}" for field in ("global_batch_size", "eval_batch_size"))
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,9 +1,9 @@
-"""How fast `compliance check` is, beside the stock checker on the same machine in the same run.
+"""Speed of `compliance check` against the stock checker, on the same machine in the same run.
 
-`python -m lab.bench.compliance [--logs DIR] [--logs-v5 DIR] [-o FILE]`: the v0.7 subset of the published logs (unpacked
-in DIR), 1,000 logs of v5.0, one log from the shell including start-up, and a generated log of 200 MB of MLLOG
-lines, with the memory each side needed. Median of `--rounds` rounds, ours and theirs alternating; writes a JSON
-file with the machine and versions.
+`python -m lab.bench.compliance [--logs DIR] [--logs-v5 DIR] [-o FILE]` checks the v0.7 subset of the published logs
+(unpacked in DIR), 1,000 logs of v5.0, one log from the shell including start-up, and a generated log with 200 MB of
+MLLOG lines. It takes the median of `--rounds` rounds, alternating ours and theirs, and measures each side's memory.
+It writes a JSON file with the machine and versions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lab.bench.harness import ROOT, arguments
 from lab.bench.harness.results import RESULTS, head, write
 from lab.bench.harness.rounds import alternate
 
-# The stock command-line checks one file a process; in one process is how package_checker uses it.
+# The stock command line checks one file per process; package_checker uses it in one process for all.
 _STOCK_TREE = """
 import logging, sys
 from mlperf_logging.compliance_checker import mlp_compliance
@@ -42,8 +42,8 @@ _LOGS_V5 = 1000
 
 
 def _measure(command: list[str], text: str = "") -> tuple[float, float, float]:
-    """(seconds, processor seconds, peak resident MB of the largest process) of a command."""
-    # wait4 reports the peak of the child and of its waited-for descendants.
+    """Runs a command: (seconds, processor seconds, peak resident MB of the largest process)."""
+    # wait4 reports the peak of the child and of the descendants that it waited for.
     with tempfile.TemporaryFile() as source:
         source.write(text.encode())
         source.seek(0)
@@ -58,8 +58,7 @@ def _measure(command: list[str], text: str = "") -> tuple[float, float, float]:
 
 
 def generate(path: Path, size: int) -> int:
-    """Writes a proper resnet log of `size` bytes, most of it evaluations and throughput lines; returns its
-    lines."""
+    """Writes a valid resnet log of `size` bytes, mostly evaluation and throughput lines; returns the line count."""
     clock, count = 1_600_000_000_000, 0
 
     def line(key: str, value: object, **metadata: object) -> str:

@@ -1,10 +1,10 @@
-"""Whether `compliance check` gives the stock checker's verdict on every published log.
+"""Compares the verdict of `compliance check` with the stock checker's on every published log.
 
 `python -m lab.bench.compliance_published FOLDER [--every N] [--stock FILE] [-o FILE]`: FOLDER holds checkouts of the
-public repositories mlcommons/training_results_v0.6 ... v5.1, each below a folder of that name. Both checkers judge
-each `result_*.txt` below `ORG/results/` with the ruleset of its round; the file counts the verdicts by round
-and the differences by class, with one log of each class. The stock checker takes most of the time: with --stock its
-verdicts are kept in a file, so that an interrupted run goes on and a second one judges anew on our side alone.
+public repositories mlcommons/training_results_v0.6 ... v5.1, each in a folder of that name. Both checkers judge each
+`result_*.txt` below `ORG/results/` with the ruleset of its round. The file has the counts of verdicts by round and of
+differences by class, with one example log per class. The stock checker takes most of the time; --stock keeps its
+verdicts in a file, so that an interrupted run can resume, and a second run repeats only our side.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROUND = re.compile(r"training_results_v(\d+\.\d+)$")
 
 
 class Pair(NamedTuple):
-    """Both verdicts on one log; `theirs` is pass, fail or crash, `why` names what decided where they differ."""
+    """Both verdicts on one log: `theirs` is pass, fail or crash; `why` says what caused a difference."""
 
     path: str
     round: str
@@ -38,7 +38,7 @@ class Pair(NamedTuple):
 
 
 def logs(folder: Path) -> Iterator[tuple[str, str]]:
-    """(log, round) of every published log below `folder`."""
+    """Yields (log, round) of every published log below `folder`."""
     for repository in sorted(folder.glob("training_results_v*")):
         if match := _ROUND.search(repository.name):
             for path in sorted(repository.glob("*/results/**/result_*.txt")):
@@ -47,7 +47,7 @@ def logs(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def judge(task: tuple[str, str, Stock | None]) -> tuple[Pair, Stock]:
-    """Both checkers' verdicts on a log, and the stock checker's in full; it is asked where none is given."""
+    """Returns both verdicts on a log, and the stock checker's in full; runs the stock checker if none is given."""
     from compliance.log.check_log import check_log
     from lab.bench.harness import stock_checker
 
@@ -72,7 +72,7 @@ def _start() -> None:
 
 
 def summary(pairs: list[Pair], folder: Path) -> dict:
-    """Counts by round, and the differences by class."""
+    """Returns the counts by round and the differences by class."""
     rounds: dict[str, Counter] = defaultdict(Counter)
     classes: dict[str, dict] = {}
     for pair in pairs:

@@ -1,10 +1,10 @@
-"""Compares the judgement of published submitters' trees with the stock tools': package, convergence, runs, scores.
+"""Compares our judgment of published submitters' trees with the stock tools': package, convergence, runs, scores.
 
 `python -m lab.bench.compliance_trees FOLDER [--most-logs N] [--logs ours|stock] [--stock FILE] [-o FILE]`: FOLDER holds
 training_results_vX.Y/SUBMITTER/{results,systems} (or vX.Y/SUBMITTER), unpacked from mlcommons/training_results_vX.Y.
-The peers are mlperf_logging's package_checker, rcp_checker, repo_checker and result_summarizer; they run on a copy,
-because they write scaling.json. The verdict on each log is the stock checker's on their side, and with --logs stock
-on ours, too: then trees alone are compared. --stock takes the stock checker's verdicts on logs from the file that
+The peers are mlperf_logging's package_checker, rcp_checker, repo_checker and result_summarizer. They run on a copy,
+because they write scaling.json. The peers always use the stock checker's verdicts on logs. With --logs stock our side
+uses them, too, so that only the judgment of trees differs. --stock reads these verdicts from the file that
 lab.bench.compliance_published keeps. Writes counts and every difference, by class.
 """
 
@@ -36,7 +36,7 @@ from compliance.submission.tree import judge_tree
 from lab.bench.harness.results import RESULTS, head
 from lab.bench.harness.stock_verdicts import Kept, Stock
 
-# What package_checker.py and repo_checker.py log as an error -> the kind of it.
+# What package_checker.py and repo_checker.py log as an error -> the kind of error.
 _STOCK_KINDS = {
     "Incorrect number of files": "runs",
     "files do not comply": "logs",
@@ -62,11 +62,11 @@ _OUR_KINDS = {
 
 
 class _Logs:
-    """The stock checker's verdicts on the logs of one tree, each judged once.
+    """The stock checker's verdicts on the logs of one tree; judges each log once.
 
     Args:
       folder: the copy of the tree that is judged.
-      original: where it was copied from; the kept verdicts name the logs there.
+      original: the source of the copy; the kept verdicts name its logs.
       kept: the verdicts in a file.
     """
 
@@ -75,10 +75,10 @@ class _Logs:
         self._known: dict[tuple[str, str], Stock] = {}
 
     def verdict(self, path: str, ruleset: str) -> Stock:
-        """The verdict on one log of the copy."""
+        """Returns the verdict on one log of the copy."""
         if (path, ruleset) not in self._known:
             original = str(self._original / os.path.relpath(path, self._folder))
-            # Minigo of v0.6 was kept as judged by rules of its own, which the package checker does not use.
+            # The kept verdicts on v0.6 minigo use rules of its own, which the package checker does not use.
             known = self._kept.get(original) if ruleset != "0.6.0" else None
             if known is None:
                 verdict, messages = _judge_log(path, ruleset)
@@ -89,7 +89,7 @@ class _Logs:
 
 @functools.cache
 def _fast_checker():
-    """The stock checker in this process; from here on its other tools ask `_LOGS` for each log's verdict."""
+    """Loads the stock checker into this process; from then on its other tools ask `_LOGS` for each log's verdict."""
     from mlperf_logging.compliance_checker import mlp_compliance
     from mlperf_logging.rcp_checker import rcp_checker
 
@@ -108,11 +108,11 @@ def _fast_checker():
     return stock_checker.verdict
 
 
-_LOGS: list[_Logs] = []  # of the tree that is compared
+_LOGS: list[_Logs] = []  # of the tree being compared
 
 
 class _StockError(Exception):
-    """Stands for the exception, of the type that it names, with which the stock checker ended on a log."""
+    """Replaces the exception with which the stock checker ended on a log; its type has the same name."""
 
 
 def _judge_log(path: str, ruleset: str) -> tuple[str, list[str]]:
@@ -124,7 +124,7 @@ def _name_of(error: Exception) -> str:
 
 
 def with_stock_verdicts(paths: Sequence[str], ruleset: str | None, division: str | None) -> list[LogResult]:
-    """Results of logs with the stock checker's verdict."""
+    """Returns log results that have the stock checker's verdicts."""
     results = []
     for path in paths:
         run, passes = read_run(path, ruleset), _LOGS[-1].verdict(str(path), ruleset).verdict == "pass"
@@ -136,7 +136,7 @@ def with_stock_verdicts(paths: Sequence[str], ruleset: str | None, division: str
 
 
 class _Kinds(logging.Handler):
-    """Collects the kinds of errors that the stock tools log."""
+    """Collects the kinds of the errors that the stock tools log."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -160,7 +160,7 @@ def _listening() -> Iterator[_Kinds]:
 
 
 def stock_package(org: Path, ruleset: str, flags: frozenset[str]) -> list[str]:
-    """The kinds of errors that stop a tree in the stock tools; ["crash: TYPE"] where one ends with a traceback."""
+    """Returns the kinds of errors for which the stock tools stop a tree; ["crash: TYPE"] if a tool raises."""
     from mlperf_logging.package_checker import package_checker
     from mlperf_logging.repo_checker import repo_checker
 
@@ -178,7 +178,7 @@ def stock_package(org: Path, ruleset: str, flags: frozenset[str]) -> list[str]:
 
 
 def stock_convergence(folder: Path, ruleset: str, flags: frozenset[str]) -> str:
-    """PASS, FAIL or NO_REFERENCE of rcp_checker, or "crash: TYPE"; writes scaling.json as it does."""
+    """Returns rcp_checker's PASS, FAIL or NO_REFERENCE, or "crash: TYPE"; writes scaling.json as it does."""
     from mlperf_logging.rcp_checker import rcp_checker
 
     with _listening():
@@ -193,7 +193,7 @@ def stock_convergence(folder: Path, ruleset: str, flags: frozenset[str]) -> str:
 
 
 def stock_score(folder: Path, ruleset: str) -> float | None | str:
-    """The summarizer's score of a folder, or "crash: TYPE"."""
+    """Returns the summarizer's score of a folder, or "crash: TYPE"."""
     from mlperf_logging.result_summarizer import result_summarizer
 
     with _listening():
@@ -206,16 +206,16 @@ def stock_score(folder: Path, ruleset: str) -> float | None | str:
 
 
 def _copy(source: str, target: str) -> None:
-    """Links code, which nothing writes, and copies the rest."""
+    """Links code, which no tool changes, and copies the rest."""
     if "/benchmarks/" in source:
-        with contextlib.suppress(OSError):  # another file system
+        with contextlib.suppress(OSError):  # a different file system
             os.link(source, target)
             return
     shutil.copy2(source, target)
 
 
 def compare(org: Path, ruleset: str, logs: str, kept: Kept) -> dict:
-    """One submitter's tree on both sides: verdicts, and the differences."""
+    """Judges one submitter's tree on both sides; returns the verdicts and the differences."""
     with tempfile.TemporaryDirectory() as aside:
         copy = Path(aside) / org.name
         shutil.copytree(org, copy, symlinks=True, copy_function=_copy)
@@ -232,7 +232,7 @@ def compare(org: Path, ruleset: str, logs: str, kept: Kept) -> dict:
         for result in folders:
             flags = tree_params.flags(copy, result.folder.path)
             _compare_folder(result, ruleset, flags, counts, differences)
-        # Last: it rewrites scaling.json.
+        # Last, because it rewrites scaling.json.
         theirs = stock_package(copy, ruleset, tree_params.flags(copy, copy / "results" / "-" / "-"))
     return {
         "round": ruleset,
@@ -272,7 +272,7 @@ def _compare_folder(
 
 
 def trees(folder: Path, most_logs: int) -> list[tuple[Path, str]]:
-    """(submitter's folder, round) of every submitter with at most so many logs, those with few first."""
+    """Returns (submitter's folder, round) of every submitter with at most `most_logs` logs, fewest logs first."""
     found = []
     for place in sorted(path for path in folder.iterdir() if path.is_dir()):
         match = re.fullmatch(r"(?:training_results_)?v(\d\.\d)", place.name)
@@ -284,7 +284,7 @@ def trees(folder: Path, most_logs: int) -> list[tuple[Path, str]]:
 
 
 def main() -> None:
-    """Compares the trees and writes the file after each, so that an interrupted run goes on."""
+    """Compares the trees and writes the file after each, so that an interrupted run can resume."""
     _fast_checker()
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, nargs="?", help="the folder with training_results_v0.6 ... v5.1")

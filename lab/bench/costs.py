@@ -2,9 +2,9 @@
 
     python -m lab.bench.costs [NETWORK...] [--write]
 
-Traces each network (nothing is compiled or run), reads its HLO with programs/hlo.py, and compares the result with
-systems/predict/costs.json: kernels in which every size is a line in the replica's batch, found from two batches.
---write puts it there instead.
+It traces each network (nothing is compiled or run), reads the HLO with programs/hlo.py, and compares the result with
+systems/predict/costs.json. Two batches show how each kernel's sizes grow linearly with the replica's batch.
+--write updates the file instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lab.bench.harness import ROOT
 from lab.bench.programs import hlo
 
 PATH = ROOT / "systems/predict/costs.json"
-# Network -> benchmark, preset, fields changed, the two batches.
+# Network -> benchmark, preset, changed fields, the two batches.
 NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[int, int]]] = {
     "resnet50": ("resnet", "tpu-v3-2048", {}, (16, 32)),
     "alexnet_bn": ("resnet", "cpu-cluster-1024-alexnet", {}, (16, 32)),
@@ -42,7 +42,7 @@ FIELDS = ("kind", "count", "groups", "m", "n", "k", "bytes", "wide")
 
 
 def cost(network: str) -> dict[str, Any]:
-    """The JSON of a network: what it is, how large, and its kernels, with bf16 between layers."""
+    """Returns a network's JSON: name, sizes, and its kernels, with bf16 between layers."""
     benchmark, preset, changes, batches = NETWORKS[network]
     module = importlib.import_module(f"{benchmark}.task")
     config = importlib.import_module(f"{benchmark}.presets").PRESETS[preset]
@@ -93,7 +93,7 @@ def _loss(task: Any, model: tf_keras.Model, batch: Any) -> tf.Tensor:
 
 
 def _sizes(model: tf_keras.Model) -> dict[str, Any]:
-    """Parameters, tensors, and channels of batch norm, whose statistics groups of replicas share."""
+    """Counts parameters, tensors, and batch-norm channels, whose statistics groups of replicas share."""
     norms = [layer for layer in model.submodules if hasattr(layer, "moving_mean")]
     return {
         "parameters": sum(math.prod(v.shape) for v in model.trainable_variables),
@@ -104,7 +104,7 @@ def _sizes(model: tf_keras.Model) -> dict[str, Any]:
 
 
 def lines(small: list[hlo.Kernel], large: list[hlo.Kernel], b1: int, b2: int) -> list[list[Any]]:
-    """Kernels of two batches as [kind, count, [a, b] of each size]: a + b * batch. Equal ones are counted.
+    """Returns rows [kind, count, [a, b] per size] where size = a + b * batch; `count` equal kernels share a row.
 
     Raises:
       ValueError: the two programs differ in more than their sizes.
@@ -128,7 +128,7 @@ def _round(value: float) -> float | int:
 
 
 def differences(network: str, tolerance: float = 0.0) -> list[str]:
-    """How the committed costs of a network differ from what the code says today."""
+    """Lists where a network's committed costs differ from the current code's."""
     old = _committed().get(network, {})
     new = json.loads(json.dumps(cost(network)))
     return [f"{network}: {key}" for key in new if old.get(key) != new[key]]
@@ -158,7 +158,7 @@ def _committed() -> dict[str, dict[str, Any]]:
 
 
 def _dump(networks: dict[str, dict[str, Any]]) -> str:
-    """JSON with a kernel on each line."""
+    """Formats JSON with one kernel per line."""
     parts = [f'"{name}": {_object(networks[name])}' for name in sorted(networks)]
     return "{\n" + ",\n".join(parts) + "\n}\n"
 

@@ -1,13 +1,13 @@
-"""The detectors' own operations beside tf-models-official's, and Mask R-CNN's training step beside its.
+"""The detectors' own operations against tf-models-official's, and Mask R-CNN's training step against its.
 
-Operations of one kind take the same inputs and, where that is said, give the same results (checked before timing);
-their rounds alternate. What counts is the median over rounds of (their seconds / our seconds) in the same round.
+Operations of one kind take the same inputs. Where the results must be equal, the script checks this before timing.
+Rounds alternate. The result is the median over rounds of (their seconds / our seconds) in the same round.
 
     python -m lab.bench.detection [--rounds N] [--only NAME...] [--compile] [--size H W] [--output FILE]
 
-"step" is the training step of one image of `--size` (as large as published by default), each contender in a process of
-its own: see contenders/tensorflow_maskrcnn.py for what differs. `--compile` puts every operation behind XLA, ours and
-theirs, as on a GPU; one that XLA has no kernel for is reported as such. Without it they run as on a CPU, as the step
+"step" is the training step of one image of `--size` (by default as large as published). Each contender has its own
+process; contenders/tensorflow_maskrcnn.py says what differs. `--compile` compiles every operation with XLA, ours and
+theirs, as on a GPU, and reports an operation for which XLA has no kernel. Without it they run as on a CPU. The step
 always does.
 """
 
@@ -28,13 +28,13 @@ from lab.bench.harness import arguments
 from lab.bench.harness.results import head, write
 from lab.bench.harness.rounds import alternate, command, compare, rows_of
 
-# Their seconds over ours, at least; ROIAlign has no bar of its own, it is part of Mask R-CNN's step.
+# Minimum ratio of their seconds to ours. ROIAlign has no bar of its own: it is part of Mask R-CNN's step.
 BARS = {"topk": 1.2, "nms_proposals": 1.2, "nms_classes": 1.2, "step": 1.0}
-SECONDS = 1.0  # of each contender in a round, at least one call
+SECONDS = 1.0  # per contender and round; at least one call
 
-# Contenders of an operation: {name: function without arguments}; "ours" is the first.
+# An operation's contenders: {name: function without arguments}; "ours" comes first.
 Contenders = dict[str, Callable[[], Any]]
-# Compares the results of those that compiled.
+# Compares the results of the contenders that compiled.
 Check = Callable[[dict[str, Any]], None]
 
 
@@ -45,18 +45,18 @@ def check_equal(found: dict[str, Any]) -> None:
 
 
 def topk_case() -> tuple[Contenders, Check]:
-    """SSD's hard negatives: of each of 32 images' 8,732 losses the k largest, k of each image its own."""
+    """SSD's hard negatives: from each of 32 images, the k largest of 8,732 losses; each image has its own k."""
     rng = np.random.default_rng(0)
     values = tf.constant(rng.gamma(1.0, 2.0, [32, 8732]).astype(np.float32))
     k = tf.constant(rng.integers(3, 900, [32]).astype(np.int32))
 
     def by_sorting() -> tf.Tensor:
-        """As tf-models-official selects hard examples: TensorFlow's top_k, which needs one k for all."""
+        """As tf-models-official selects hard examples: TensorFlow's top_k, which needs one k for all images."""
         best = tf.math.top_k(values, values.shape[1]).values
         return values >= tf.gather(best, k - 1, batch_dims=1)[:, None]
 
     def by_rank() -> tf.Tensor:
-        """As the reference does: the order of the order."""
+        """As the reference does: argsort of the argsort."""
         order = tf.argsort(values, direction="DESCENDING")
         return tf.argsort(order) < k[:, None]
 
@@ -65,7 +65,7 @@ def topk_case() -> tuple[Contenders, Check]:
 
 
 def sample_case() -> tuple[Contenders, Check]:
-    """The region proposal network's 256 of 279,279 anchors."""
+    """The region proposal network's sample of 256 of 279,279 anchors."""
     rng = np.random.default_rng(1)
     kind = tf.constant(rng.choice(3, [279279], p=[0.001, 0.95, 0.049]))
     positive, negative = kind == 0, kind == 1
@@ -87,7 +87,7 @@ def sample_case() -> tuple[Contenders, Check]:
 
 
 def nms_case(rows: int, boxes: int, overlap: float, kept: int, clusters: int) -> tuple[Contenders, Check]:
-    """`rows` lists of `boxes` boxes around `clusters` objects, of which at most `kept` are asked for."""
+    """Suppression in `rows` lists of `boxes` boxes around `clusters` objects; keeps at most `kept` boxes per list."""
     rng = np.random.default_rng(2)
     centre = rng.uniform(0.1, 0.9, [rows, clusters, 2])[:, rng.integers(0, clusters, boxes)]
     centre += rng.normal(0, 0.02, centre.shape)
@@ -105,7 +105,7 @@ def nms_case(rows: int, boxes: int, overlap: float, kept: int, clusters: int) ->
         return official_nms.sorted_non_max_suppression_padded(scores, corners, kept, overlap)[1]
 
     def one_by_one() -> tf.Tensor:
-        """TensorFlow's CPU kernel, once per row."""
+        """TensorFlow's CPU kernel, called once per row."""
 
         def row(args: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
             place, count = tf.image.non_max_suppression_padded(
@@ -120,7 +120,7 @@ def nms_case(rows: int, boxes: int, overlap: float, kept: int, clusters: int) ->
 
 
 def roi_case(regions: int, size: int, samples: int) -> tuple[Contenders, Check]:
-    """`regions` regions of an image of 832x1344 from a pyramid of 256 channels, forward and backward."""
+    """`regions` regions of an 832x1344 image from a pyramid of 256 channels, forward and backward."""
     rng = np.random.default_rng(3)
     features = {
         level: tf.constant(rng.normal(size=[1, 832 >> level, 1344 >> level, 256]).astype(np.float32))
@@ -164,7 +164,7 @@ CASES: dict[str, Callable[[], tuple[Contenders, Check]]] = {
     "sample": sample_case,
     # Five levels of two images before suppression, as in training.
     "nms_proposals": lambda: nms_case(10, 2000, 0.7, 1000, 150),
-    # 80 classes of four images, SSD's evaluation.
+    # 80 classes of four images, as in SSD's evaluation.
     "nms_classes": lambda: nms_case(320, 200, 0.5, 200, 30),
     "roi_align_boxes": lambda: roi_case(512, 7, 2),
     "roi_align_masks": lambda: roi_case(128, 14, 2),
@@ -173,7 +173,7 @@ CASES: dict[str, Callable[[], tuple[Contenders, Check]]] = {
 
 
 def measure(name: str, rounds: int, jit: bool) -> dict[str, Any]:
-    """An operation's contenders, checked and timed."""
+    """Checks and times an operation's contenders."""
     contenders, check = CASES[name]()
     compiled, missing = {}, {}
     for contender, function in contenders.items():
@@ -194,7 +194,7 @@ def measure(name: str, rounds: int, jit: bool) -> dict[str, Any]:
 
 
 def measure_step(size: Sequence[int], rounds: int) -> dict[str, Any]:
-    """Mask R-CNN's training step of one image in fp32."""
+    """Times Mask R-CNN's training step for one image in fp32."""
     settings = ["fp32", "1", *map(str, size)]
     called = {name: command("tensorflow_maskrcnn", name, *settings) for name in ("ours", "official")}
     rows = compare(called, 1, rounds)
@@ -202,10 +202,10 @@ def measure_step(size: Sequence[int], rounds: int) -> dict[str, Any]:
 
 
 def _seconds(run: Callable[[], Any]) -> float:
-    """Of a call: of several where one is short."""
+    """Returns the seconds per call, over several calls if one is short."""
     began, calls = time.perf_counter(), 0
     while calls == 0 or time.perf_counter() - began < SECONDS:
-        # To the host, so that it is done.
+        # Copying to the host waits for the result.
         _ = [x.numpy() for x in tf.nest.flatten(run())][:0]
         calls += 1
     return (time.perf_counter() - began) / calls

@@ -1,11 +1,12 @@
-"""Injects every fault into runs of two local processes, under horovod and multiworker, and measures what follows.
+"""Injects every fault into runs of two local processes, under horovod and multiworker, and measures the outcome.
 
-A run trains handwritten digits; once its first block has ended, the fault is injected. Measured: seconds from the
-fault to the last exit of any process, the launcher's message, the status in rank 0's log, processes left over.
+A run trains on handwritten digits. The script injects the fault after the run's first block. It measures the seconds
+from the fault to the last process's exit, and records the launcher's message, the status in rank 0's log, and leftover
+processes.
 
     python -m lab.bench.faults [--repeats 3] [--backends horovod multiworker] [--faults ...] [--output FILE]
 
-The full disk is a tmpfs of 1 MB where this may be mounted (root), else a limit on the size of rank 0's files.
+The full disk is a tmpfs of 1 MB if the user may mount one (root), else a limit on the size of rank 0's files.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from lab.bench.harness import ROOT, arguments
 from lab.bench.harness.results import head, write
 
 START_SECONDS, END_SECONDS = 180, 120
-SLOW_SECONDS = 30  # A slow run is watched so long, then stopped.
-LIMITS = {"frozen": 45.0}  # Seconds from fault to last exit; of all others OTHERS.
+SLOW_SECONDS = 30  # How long a slow run is watched before it is stopped.
+LIMITS = {"frozen": 45.0}  # Seconds from fault to last exit; OTHERS holds for all other faults.
 OTHERS = 20.0
 
 
@@ -65,7 +66,7 @@ def _fill(run: Run) -> None:
         resource.prlimit(run.pids[0], resource.RLIMIT_FSIZE, (size, size))
 
 
-# What is injected, and what the message has to say of it.
+# Fault -> (how to inject it, what the message must say about it).
 FAULTS: dict[str, tuple[Callable[[Run], None], str]] = {
     "worker killed": (_kill(1), r"rank 1 was killed by SIGKILL"),
     "rank 0 killed": (_kill(0), r"rank 0 was killed by SIGKILL"),
@@ -82,7 +83,7 @@ FAULTS: dict[str, tuple[Callable[[Run], None], str]] = {
 
 @contextlib.contextmanager
 def started(backend: str, data: Path, small_disk: bool) -> Iterator[Run]:
-    """A run that trains for ever; its processes carry a mark in their environment."""
+    """Starts a run that trains forever; its processes carry a mark in their environment."""
     with tempfile.TemporaryDirectory() as name:
         folder, mark = Path(name), f"{time.time_ns()}"
         if small_disk:
@@ -96,7 +97,7 @@ def started(backend: str, data: Path, small_disk: bool) -> Iterator[Run]:
             f"--data_dir={data}",
         ]
         command += [f"--result_dir={name}", f"--replicas={backend}", "--config.num_replicas=2"]
-        # A small network and a target out of reach, so that the run ends by its fault.
+        # A small network and an unreachable target, so that only the fault ends the run.
         command += ["--config.model=mlp", "--config.quality_target=2", "--config.train_epochs=100000"]
         environment = {**os.environ, "FAULT_MARK": mark, "TF_NUM_INTRAOP_THREADS": "1"}
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -116,7 +117,7 @@ def started(backend: str, data: Path, small_disk: bool) -> Iterator[Run]:
 
 
 def marked(mark: str) -> dict[int, dict[str, str]]:
-    """Environments of living processes that carry the mark."""
+    """Returns the environments of living processes that carry the mark."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -127,7 +128,7 @@ def marked(mark: str) -> dict[int, dict[str, str]]:
 
 
 def wait_until_it_trains(run: Run) -> None:
-    """Returns once a block has ended, with the processes' ids known."""
+    """Waits until a block has ended and the processes' ids are known."""
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until and run.launcher.poll() is None:
         logs = list(run.folder.rglob("result_0.txt.partial"))
@@ -144,7 +145,7 @@ def wait_until_it_trains(run: Run) -> None:
 
 
 def inject(backend: str, fault: str, data: Path) -> dict[str, Any]:
-    """One run with one fault: what was measured."""
+    """Runs once with one fault; returns the measurements."""
     act, expected = FAULTS[fault]
     with started(backend, data, small_disk="disk" in fault) as run:
         wait_until_it_trains(run)
@@ -166,7 +167,7 @@ def inject(backend: str, fault: str, data: Path) -> dict[str, Any]:
         left = len(marked(run.mark))
         kind = "warning: " if slow else "error: "
         messages = [line for line in text.splitlines() if line.startswith(kind)]
-        # Rank 0's last words are its own: the launcher's line comes after them.
+        # The launcher's line comes after rank 0's own last words.
         message = re.sub(r"; \S*result_0", "; result_0", messages[-1]) if messages else ""
         limit = LIMITS["frozen"] if "frozen" in fault else OTHERS
         return {
@@ -190,7 +191,7 @@ def alive(pid: int) -> bool:
 
 
 def log_status(folder: Path) -> str:
-    """Status of run_stop in the one finished log, or what is there instead."""
+    """Returns the status of run_stop in the one finished log, or a description of what is there instead."""
     logs = sorted(path.name for path in folder.rglob("result_0.txt*"))
     if logs != ["result_0.txt"]:
         return f"files {', '.join(logs) or 'none'}"
@@ -206,7 +207,7 @@ def main() -> None:
     options = parser.parse_args()
     about = {**head("horovod"), "processes": 2}
     found: dict[str, dict[str, list]] = {}
-    if options.output.exists():  # Faults that are not asked for keep their results.
+    if options.output.exists():  # Faults that are not requested keep their results.
         found = json.loads(options.output.read_text())["runs"]
     with tempfile.TemporaryDirectory() as data:
         subprocess.run([sys.executable, "-m", "mnist.tiny", data], cwd=ROOT, check=True, capture_output=True)
@@ -221,7 +222,7 @@ def main() -> None:
 
 
 def table(found: dict[str, dict[str, list]]) -> str:
-    """Rows of docs/reliability.md."""
+    """Returns the rows of the table in docs/reliability.md."""
     lines = ["| fault | backend | seconds | message | log |", "|---|---|---|---|---|"]
     for fault in FAULTS:
         for backend, faults in found.items():

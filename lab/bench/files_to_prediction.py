@@ -1,10 +1,10 @@
-"""From real files to a prediction on one of them, in four commands: time and quality of each kind of data.
+"""From real files to a prediction on one of them, in four commands: time and quality for each kind of data.
 
     python -m lab.bench.files_to_prediction [--kinds photographs clips] [--whole] [--keep=DIR]
 
-The data are those that docs/data.md names. Runs are those of `--system=here`, which the data choose, with fewer epochs
-unless --whole is given: each takes minutes. A kind that is measured again replaces its row in the result file. Ends
-with 1 where a quality is below what such a run reaches.
+docs/data.md names the data. Runs use `--system=here`, which chooses settings from the data. Without --whole they have
+fewer epochs, so that each takes minutes. Measuring a kind again replaces its row in the result file. Exits with 1 if a
+quality is lower than such a run reaches.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Case:
     """One kind of data.
 
     Attributes:
-      benchmark: what is trained.
-      files: makes or finds the files in a folder: ([what `timetotrain data` gets], a file to predict on).
-      answer: the key of a prediction.
-      name: of the data set; "" for generated files.
-      epochs: of a run of minutes.
-      least: quality, in the log's unit, that such a run reaches: above what guessing does.
+      benchmark: benchmark to train.
+      files: makes or finds the files in a folder: ([arguments of `timetotrain data`], a file to predict on).
+      answer: key of a prediction.
+      name: name of the data set; "" for generated files.
+      epochs: epochs of a run of minutes.
+      least: quality, in the log's unit, that such a run reaches; better than guessing.
     """
 
     benchmark: str
@@ -56,7 +56,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """What four commands gave: predictions, the run's end, each command's seconds, load averages before the run."""
+    """Results of four commands: predictions, end of the run, seconds per command, load averages before the run."""
 
     answers: list[dict[str, Any]]
     ending: outcome.Ending
@@ -95,10 +95,10 @@ REAL = {
 
 
 def timetotrain(*words: str | Path) -> float:
-    """Runs a command; returns its seconds.
+    """Runs a command and returns its seconds.
 
     Raises:
-      UserError: it failed; has the end of what it printed.
+      UserError: the command failed; the message has the end of its output.
     """
     line = [sys.executable, "-m", "timetotrain", *map(str, words)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable}
@@ -112,9 +112,9 @@ def timetotrain(*words: str | Path) -> float:
 
 
 def four_commands(case: Case, folder: Path, flags: Sequence[str] = ()) -> Answered:
-    """Goes from files to a prediction in `folder`; `flags` are the run's.
+    """Goes from files to a prediction in `folder`; `flags` are flags of the run.
 
-    A command that has ended well in `folder` before is not given again; its seconds are kept.
+    If a command already succeeded in `folder`, it does not run again, and its seconds are kept.
 
     Raises:
       UserError: a command failed, or the run's log has no end.
@@ -145,7 +145,7 @@ def four_commands(case: Case, folder: Path, flags: Sequence[str] = ()) -> Answer
 
 
 def best(case: Case, ending: outcome.Ending) -> outcome.Quality:
-    """Returns the best evaluation of a run, which `timetotrain export` takes."""
+    """Returns a run's best evaluation; `timetotrain export` uses the same one."""
     return max(ending.evaluations, key=_measure(case).score)
 
 
@@ -154,7 +154,7 @@ def _measure(case: Case) -> Any:
 
 
 def shortened(case: Case) -> list[str]:
-    """Returns the flags of a run of minutes."""
+    """Returns the flags for a run that takes minutes."""
     values = {
         "train_epochs": case.epochs,
         "epochs_per_block": max(1, case.epochs // 2),
@@ -164,10 +164,10 @@ def shortened(case: Case) -> list[str]:
 
 
 def measure(kind: str, folder: Path, whole: bool = False) -> dict[str, Any]:
-    """Returns the row of a kind of data; `folder` holds records, checkpoints, results and model afterwards.
+    """Returns the row of a kind of data; fills `folder` with records, checkpoints, results and model.
 
     Raises:
-      UserError: the data are absent, or a command failed.
+      UserError: the data are missing, or a command failed.
     """
     case = REAL[kind]
     found = four_commands(case, folder, [] if whole else shortened(case))
@@ -194,7 +194,7 @@ def measure(kind: str, folder: Path, whole: bool = False) -> dict[str, Any]:
 
 
 def reached(row: dict[str, Any]) -> bool:
-    """Whether the quality of a row, each of it, is as good as such a run must be."""
+    """Whether every quality in a row is as good as such a run must be."""
     quality = row["quality"]
     return min(quality.values() if isinstance(quality, dict) else [quality]) >= row["least"]
 

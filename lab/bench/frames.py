@@ -1,7 +1,7 @@
-"""How fast training frames are read and decoded, and videos converted, beside bare loops over the same files.
+"""Speed of reading and decoding training frames, and of converting videos, against bare loops over the same files.
 
-On one core, of generated videos as large as Kinetics' (340 x 256): see contenders/video_frames.py. `feeding` says how
-many cores keep up with the paper's speed of inference on one P100.
+Runs on one core, on generated videos as large as Kinetics' (340 x 256); see contenders/video_frames.py. `feeding` is
+the number of cores that keep up with the paper's inference speed on one P100.
 
     python -m lab.bench.frames [--rounds N] [--quick] [--output FILE]
 """
@@ -20,8 +20,8 @@ from lab.bench.harness.rounds import command, compare
 from tsm_kinetics.config import FRAMES
 from tsm_kinetics.efficiency import PAPER
 
-BAR = 0.8  # Our frames per second over those of the first bare loop, at least.
-# Ours, the loop that the bar is about, another one.
+BAR = 0.8  # Minimum ratio of our frames per second to those of the first bare loop.
+# Ours, the bare loop for the bar, another bare loop.
 DECODERS = (
     ("train_input", "libjpeg_turbo", "libjpeg_turbo_scaled"),
     ("convert", "ffmpeg_jpeg", "ffmpeg"),
@@ -31,7 +31,7 @@ STEPS = {"train_input": 40, "convert": 8}
 
 
 def decoding(videos: frames.Videos, steps: Mapping[str, int], rounds: int) -> dict[str, dict[str, Any]]:
-    """Frames per second and core of ours and of the bare loops."""
+    """Measures frames per second and core of ours and of the bare loops."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         frames.draw(Path(folder), videos)
@@ -57,7 +57,7 @@ def decoding(videos: frames.Videos, steps: Mapping[str, int], rounds: int) -> di
 
 
 def feeding(frames_per_second: float) -> dict[str, dict[str, float]]:
-    """Cores whose input keeps up with the paper's speed of inference on one P100, by network."""
+    """Returns, by network, the cores whose input keeps up with the paper's inference speed on one P100."""
     return {
         model: {
             "clips_per_second": PAPER[model]["clips_per_second"],

@@ -1,11 +1,11 @@
-"""What the full-size steps launch and move on one H100, by XLA's compiler for it: kernels, bytes, copies, loops.
+"""What the full-size steps launch and move on one H100, according to XLA's compiler: kernels, bytes, copies, loops.
 
     python -m lab.bench.gpu_programs [--cases gnmt maskrcnn ...] [--label now] [--checkout DIR] [--add] [--keep DIR]
 
-No device is needed, nothing runs. The steps are those of docs/replay.md, in bf16; beside ResNet-50 and the Transformer
-stand flax's under the same optimizer. --checkout compiles the steps of another checkout, an earlier commit's, under its
-own --label: the table in docs/compile.md compares the labels. Without a device XLA chooses no kernels of cuBLAS and
-cuDNN by timing them, so a card's own program differs in the products' kernels.
+This needs no device, and nothing runs. The steps are those of docs/replay.md, in bf16. For ResNet-50 and the
+Transformer it also compiles flax's step with the same optimizer. --checkout compiles the steps of another checkout (an
+earlier commit) under its own --label; the table in docs/compile.md compares the labels. Without a device XLA cannot
+choose cuBLAS and cuDNN kernels by timing them, so a real card's program has different kernels for the products.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Case(NamedTuple):
     """A network's step.
 
     Attributes:
-      title: with its batch.
+      title: name and batch.
       system: the preset.
-      batch: examples.
-      flags: of the export.
+      batch: number of examples.
+      flags: flags of the export.
       peers: {name: (contender of lab/bench/contenders, keywords)}.
     """
 
@@ -82,7 +82,7 @@ CASES = {
 
 
 def export(name: str, case: Case, folder: Path, checkout: Path) -> None:
-    """Writes the training step, made by the checkout's code.
+    """Exports the training step with the checkout's code.
 
     Raises:
       SystemExit: the export fails.
@@ -94,7 +94,7 @@ def export(name: str, case: Case, folder: Path, checkout: Path) -> None:
 
 
 def counted(folder: Path, kind: str, keep: Path) -> dict[str, Any]:
-    """Compiles the exported step, the first of several shapes, for one device; returns what it launches and moves.
+    """Compiles the exported step (the first of several shapes) for one device; returns what it launches and moves.
 
     Raises:
       SystemExit: it does not compile.
@@ -103,7 +103,7 @@ def counted(folder: Path, kind: str, keep: Path) -> dict[str, Any]:
     program = next(p for p in manifest["programs"] if p["name"].startswith("train"))
     place, digest = keep / "report.json", run.digest_of(folder / program["file"])
     report = json.loads(place.read_text()) if place.exists() else {}
-    if report.get("digest") != digest or report.get("target") != kind:  # Else it was compiled before.
+    if report.get("digest") != digest or report.get("target") != kind:  # Otherwise it is already compiled.
         report = run.compiled(folder, manifest, program, target(kind, 1), _say, results=folder, keep=keep)
         if "error" in report:
             sys.exit(f"gpu_programs: {report['error']}")

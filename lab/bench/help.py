@@ -1,7 +1,7 @@
-"""Measures how long commands take that shall answer at once: --help, --version and lists, each in a process of its own.
+"""Measures how long commands take that should answer at once (--help, --version, lists), each in its own process.
 
-python -m lab.bench.help [--runs=N] prints the median and the greatest wall time, and the median time of the CPU, in
-seconds; the goal is one of wall time, which a busy machine lengthens.
+python -m lab.bench.help [--runs=N] prints the median and maximum wall time and the median CPU time, in seconds. The
+goal applies to the wall time, which increases on a busy machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMMANDS = (
 
 
 def seconds(command: list[str]) -> tuple[float, float]:
-    """Returns the wall time and the CPU's time of `python -m COMMAND`."""
+    """Returns the wall time and CPU time of `python -m COMMAND`."""
     start, before = time.perf_counter(), os.times()
     subprocess.run([sys.executable, "-m", *command], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     after = os.times()

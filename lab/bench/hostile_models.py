@@ -1,10 +1,11 @@
-"""Mutates checkpoints and exports, gives each to `predict` or `export`, and watches what the verb does.
+"""Mutates checkpoints and exports, passes each to `predict` or `export`, and watches what the verb does.
 
     python -m lab.bench.hostile_models [--cases 2000] [--seed 0] [--output FILE]
 
-Watched, for every case: files made or changed outside of the output, modules imported, a traceback or more than a line
-of error, a signal, the peak of resident memory. Cases run in forked processes, some after one another in each, so that
-TensorFlow is imported once. Each process has a limit of address space, so that a bomb ends it and not the machine.
+Each case is watched for files made or changed outside of the output, imported modules, a traceback or more than one
+line of error, a signal, and the peak of resident memory. Cases run in forked processes, several in each, so that
+TensorFlow is imported only once. Each process has limited address space, so that a memory bomb ends the process and not
+the machine.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from typing import Any
 from lab.bench.harness import ROOT, arguments, hostile, sound_models
 from lab.bench.harness.results import head, write
 
-SECONDS = 300  # A case that takes longer hangs; on a busy machine a network takes a minute to build.
-CHUNK = 20  # Cases of a process.
-MOST_BYTES = 1 << 30  # Of resident memory.
+SECONDS = 300  # A longer case counts as hanging; on a busy machine it takes a minute to build a network.
+CHUNK = 20  # Cases per process.
+MOST_BYTES = 1 << 30  # Limit of resident memory.
 SPACE = 12 << 30  # Address space of a process; TensorFlow maps a few gigabytes.
 _FINE = (str(ROOT), sys.prefix, sys.base_prefix)
 
 
 def run(number: int, seed: int, sound: tuple[Path, Path], place: Path) -> dict[str, Any]:
-    """Makes and tries one case in this process; returns what was seen.
+    """Makes and tries one case in this process; returns the observations.
 
     Args:
-      number: of the case: even ones are checkpoints, odd ones exports.
-      seed: of the mutations.
-      sound: a checkpoint and an export.
+      number: number of the case: even ones are checkpoints, odd ones exports.
+      seed: seed of the mutations.
+      sound: a valid checkpoint and its export.
       place: an empty folder.
     """
     rng = random.Random(f"{seed} {number}")
@@ -56,7 +57,7 @@ def run(number: int, seed: int, sound: tuple[Path, Path], place: Path) -> dict[s
 
 
 def attempt(verb: str, model: Path, place: Path, flags: Sequence[str] = ()) -> dict[str, Any]:
-    """Gives a model to `predict` or `export` in the folder `place`; returns what was seen."""
+    """Passes a model to `predict` or `export` in the folder `place`; returns the observations."""
     from timetotrain import cli
 
     here = place / "here"
@@ -93,7 +94,7 @@ def attempt(verb: str, model: Path, place: Path, flags: Sequence[str] = ()) -> d
 
 
 class _Text(io.TextIOWrapper):
-    """A stream of text over another, with the `reconfigure` that a verb calls."""
+    """A text stream over another stream, with the `reconfigure` that a verb calls."""
 
     def __init__(self, out: io.StringIO):
         super().__init__(io.BytesIO())
@@ -116,7 +117,7 @@ def _in(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _peak() -> Iterator[list[int]]:
-    """Yields a list of the peak of resident memory in bytes within it."""
+    """Yields a list that gets the peak of resident memory in the block, in bytes."""
     found = [0]
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
@@ -126,7 +127,7 @@ def _peak() -> Iterator[list[int]]:
 
 
 def _files(place: Path) -> set[tuple]:
-    """Names, sizes and times of what lies in the folder, and of what lies beside it."""
+    """Returns names, sizes and times of the files in the folder and of those beside it."""
     found = {(path.relative_to(place), *_state(path)) for path in place.rglob("*")}
     beside = [path for folder in (place.parent, Path("/tmp")) for path in folder.glob("*escaped*")]
     return found | {(path, *_state(path)) for path in beside}
@@ -140,7 +141,7 @@ def _state(path: Path) -> tuple[int, int]:
 
 
 def _foreign(names: set[str]) -> set[str]:
-    """Those of modules that are of no package of this environment, nor written by TensorFlow."""
+    """Returns the modules that neither belong to a package of this environment nor were written by TensorFlow."""
     found = set()
     for name in (name for name in names if not name.startswith("__autograph_generated_file")):
         file = getattr(sys.modules.get(name), "__file__", None)
@@ -150,11 +151,11 @@ def _foreign(names: set[str]) -> set[str]:
 
 
 def _work(numbers: Sequence[int], seed: int, sound: tuple[Path, Path], folder: Path, results: Any) -> None:
-    """In a forked process: runs cases one after the other, and sends what was seen."""
+    """Runs in a forked process: runs cases one after the other and sends the observations."""
     resource.setrlimit(resource.RLIMIT_AS, (SPACE, SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)  # TensorFlow's own lines, in C++.
+    os.dup2(null, 2)  # For TensorFlow's own lines, from C++.
     for number in numbers:
         results.send(("begins", number))
         with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -165,7 +166,7 @@ def _work(numbers: Sequence[int], seed: int, sound: tuple[Path, Path], folder: P
 def tried(
     numbers: Sequence[int], seed: int, sound: tuple[Path, Path], folder: Path
 ) -> Iterator[dict[str, Any]]:
-    """Yields what was seen of each case; one that ends or hangs its process is followed by a new process."""
+    """Yields the observations of each case; if a case ends or hangs its process, a new process continues."""
     context = multiprocessing.get_context("fork")
     waiting = list(numbers)
     while waiting:
@@ -206,7 +207,7 @@ def _kind(number: int) -> str:
 
 
 def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Counts what was seen."""
+    """Counts the observations."""
     alive = [case for case in found if "died" not in case]
     kinds = collections.Counter(case["kind"] for case in found)
     return {
@@ -242,7 +243,7 @@ def main() -> None:
     about, began = head(), time.time()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        # In a process of its own, so that no thread of TensorFlow runs in the one that is forked.
+        # In its own process, so that no TensorFlow thread runs in the process that is forked.
         maker = multiprocessing.get_context("spawn").Process(target=sound_models.make, args=(folder,))
         maker.start()
         maker.join()

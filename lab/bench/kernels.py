@@ -1,13 +1,13 @@
-"""Where the time of a training step goes, by oneDNN's kernels, and how near those are to what the processor can do.
+"""Shows where the time of a training step goes, by oneDNN kernel, and how close kernels come to the processor's peak.
 
-Ours and its TensorFlow peers call the same library for convolutions and products. They run on one core, where kernels
-run one after another, so that their times add up. oneDNN itself says how long each took and of which size it was
-(ONEDNN_VERBOSE=profile_exec). `of_peak` is the speed within convolutions and products over that of one large product in
-the same precision.
+Ours and its TensorFlow peers call the same library for convolutions and matrix products. All run on one core, where
+kernels run one after another, so that their times add up. oneDNN itself reports the time and size of each kernel
+(ONEDNN_VERBOSE=profile_exec). `of_peak` is the speed in convolutions and products, relative to one large product in the
+same precision.
 
     python -m lab.bench.kernels [--cases resnet-fp32 ...] [--rounds N] [--quick] [--output FILE]
 
-With --cases the file's other cases stay, if the same machine and versions measured them.
+With --cases the file keeps its other cases if they come from the same machine and versions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lab.bench.harness.rounds import OURS, Contender, alternate, command, ratio
 from lab.bench.harness.steps import manifest
 
 PROFILE = {"ONEDNN_VERBOSE": "profile_exec"}
-# oneDNN's names of primitives, by what they are here; what is in none of them is "other kernels".
+# oneDNN's primitives, grouped under our names; all others are "other kernels".
 KINDS = {
     "convolution": "convolutions",
     "gemm_api": "products",
@@ -55,9 +55,10 @@ _SIZE = re.compile(r"(mb|g|ic|oc|od|oh|ow|kd|kh|kw)(\d+)")
 
 
 def flops(kind: str, problem: str) -> float:
-    """Multiplications and additions of a primitive, from oneDNN's text of its problem; 0 if it is no arithmetic.
+    """Returns a primitive's multiplications and additions, from oneDNN's text of the problem; 0 if it has none.
 
-    Forward, and both gradients, have the same. Padding counts. Batches of a product may have 1 on one side.
+    The forward pass and both gradients have the same number. Padding counts. A batch size in a product may be 1 on one
+    side.
     """
     if KINDS.get(kind) not in ARITHMETIC:
         return 0.0
@@ -75,7 +76,7 @@ def flops(kind: str, problem: str) -> float:
 
 
 def kernels(lines: Iterable[str]) -> dict[str, dict[str, float]]:
-    """{kind: its seconds, calls and flops}, of what oneDNN prints with ONEDNN_VERBOSE=profile_exec."""
+    """Returns {kind: seconds, calls and flops} from the lines that oneDNN prints with ONEDNN_VERBOSE=profile_exec."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: {"seconds": 0.0, "calls": 0, "flops": 0.0})
     for line in lines:
         if line.startswith(_EXEC):
@@ -88,7 +89,7 @@ def kernels(lines: Iterable[str]) -> dict[str, dict[str, float]]:
 
 
 def commands(case: str, quick: bool) -> dict[str, list[str]]:
-    """The contenders of a case, on one core: those of the script that compares its steps."""
+    """Returns the commands of a case's contenders, on one core; they are those of the script for its steps."""
     network, precision = case.split("-")
     if network == "resnet":
         names, module, told = (OURS, "tfm_orbit", "keras_fit"), "tensorflow_resnet", [precision]
@@ -110,7 +111,7 @@ def commands(case: str, quick: bool) -> dict[str, list[str]]:
 
 
 def peak(precision: str, rounds: int, size: int) -> float:
-    """Flops a second of one core in a large product, the median over rounds."""
+    """Returns one core's flops per second in a large product, the median over rounds."""
     shape = f"{size}x{size}x{size}"
     contender = Contender("peak", command("tensorflow_products", precision, shape, one_core=True))
     contender.seconds(1)
@@ -120,7 +121,7 @@ def peak(precision: str, rounds: int, size: int) -> float:
 
 
 def profiled(contender: Contender, steps: int) -> dict[str, Any]:
-    """Seconds of one step, and its kernels."""
+    """Returns the seconds of one step, and its kernels."""
     seconds = contender.seconds(steps) / steps
     found = kernels(contender.printed)
     return {
@@ -130,7 +131,7 @@ def profiled(contender: Contender, steps: int) -> dict[str, Any]:
 
 
 def summary(rounds: list[dict[str, Any]], ours: list[dict[str, Any]], peak_flops: float) -> dict[str, Any]:
-    """A contender's row: the round of its median time, in shares; its seconds over ours, within rounds."""
+    """Returns a contender's row: shares from the round with the median time; its seconds over ours, within rounds."""
     times = [row["seconds"] for row in rounds]
     chosen = sorted(rounds, key=lambda row: row["seconds"])[len(rounds) // 2]
     within = [chosen["kernels"][kind] for kind in ARITHMETIC if kind in chosen["kernels"]]
@@ -153,7 +154,7 @@ def summary(rounds: list[dict[str, Any]], ours: list[dict[str, Any]], peak_flops
 
 
 def measure(case: str, peak_flops: float, rounds: int, quick: bool) -> dict[str, Any]:
-    """Every contender's row of a case."""
+    """Returns a case's rows, one per contender."""
     steps = 100 if case.startswith("perceptron") and not quick else 1
     open_ = {name: Contender(name, each, PROFILE) for name, each in commands(case, quick).items()}
     for contender in open_.values():
@@ -169,10 +170,10 @@ def measure(case: str, peak_flops: float, rounds: int, quick: bool) -> dict[str,
 
 
 def kept(output: Path, machine: Mapping[str, Any]) -> dict[str, Any]:
-    """The cases of a result file, to which a run on the same machine and versions adds; none if there is no file.
+    """Returns the cases in a result file, to which a run on the same machine and versions adds; none without a file.
 
     Raises:
-      SystemExit: the file is damaged, or of another machine or other versions.
+      SystemExit: the file is damaged, or is from another machine or other versions.
     """
     if not output.exists():
         return {}

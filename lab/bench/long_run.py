@@ -1,6 +1,6 @@
-"""What a run holds after many blocks: memory, handles and threads of its process, read every so many blocks.
+"""Watches a process over many blocks: its memory, handles and threads, read at regular intervals.
 
-A block is one training step and an evaluation of a tiny preset, so that what a block leaves behind shows most.
+A block is one training step and an evaluation of a tiny preset, so that anything a block leaks stands out.
 
     python -m lab.bench.long_run [--benchmarks mnist resnet] [--blocks N] [--quick]
 """
@@ -22,7 +22,7 @@ BLOCKS = 1000
 
 
 class Held(NamedTuple):
-    """What this process holds: resident memory, open files, threads of the system and of Python."""
+    """What this process holds: resident memory, open files, system threads and Python threads."""
 
     kilobytes: int
     handles: int
@@ -31,7 +31,7 @@ class Held(NamedTuple):
 
 
 def held() -> Held:
-    """Reads /proc/self, after a collection of garbage."""
+    """Reads /proc/self after a garbage collection."""
     gc.collect()
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return Held(
@@ -43,7 +43,7 @@ def held() -> Held:
 
 
 def measure(benchmark: str, blocks: int, every: int) -> list[dict[str, Any]]:
-    """Runs `blocks` blocks of the tiny preset; returns what is held after each `every` of them."""
+    """Runs `blocks` blocks of the tiny preset; returns what the process holds after every `every` of them."""
     from common.config import benchmarks
     from common.distributed import replicas
     from common.train import events

@@ -1,10 +1,10 @@
-"""LSTMs at GNMT's sizes: does hoisting the input projection pay, and GNMT's training step beside Keras and PyTorch.
+"""LSTMs at GNMT's sizes: does hoisting the input projection pay, and GNMT's training step against Keras and PyTorch.
 
-A layer of 1,024 units over inputs of 1,024 and 2,048, forward and backward, at small batches and the shortest and
-longest bucket: ours hoisted, ours plain (common/layers/lstm.py), Keras's LSTM as it comes and with its loop written
-out, PyTorch's. Then the whole training step of GNMT, "full" in the benchmark's network with few sentences, "multi30k"
-in the preset cpu-multi30k. fp32, all cores. Rounds alternate; what counts is the median over rounds of (their seconds
-/ our seconds) in the same round.
+A layer has 1,024 units over inputs of 1,024 and 2,048. It runs forward and backward, at small batches and the shortest
+and longest bucket. The forms are ours hoisted, ours plain (common/layers/lstm.py), Keras's LSTM with and without
+unrolling, and PyTorch's. Then the script measures GNMT's whole training step: "full" is the benchmark's network with
+few sentences, "multi30k" the preset cpu-multi30k. fp32, all cores. Rounds alternate. The result is the median over
+rounds of (their seconds / our seconds) in the same round.
 
     python -m lab.bench.lstm [--parts layer gnmt] [--inputs 1024 2048] [--batches 1 8 32 128] [--lengths 10 48]
         [--cases full multi30k] [--rounds N] [--torch-python PYTHON] [--quick]
@@ -37,19 +37,19 @@ from lab.bench.harness.steps import (
 MODULE, TORCH_MODULE = "tensorflow_lstm", "torch_translation"
 LAYERS = ("ours", "plain", "keras", "keras_unrolled")
 NETWORKS = ("ours", "plain", "keras_fit", "keras_tuned")
-PLAIN = "plain"  # Ours without hoisting: no peer.
-PAYS = 1.05  # The plain form's seconds over the hoisted one's from which hoisting pays; less is noise.
-# A round's steps, so that short ones are several.
+PLAIN = "plain"  # Ours without hoisting; not a peer.
+PAYS = 1.05  # Hoisting pays if the plain form takes this many times as long; less is noise.
+# Steps per round; short steps get more of them.
 ROUND_TOKENS, MOST_STEPS = 4000, 20
 CASES = {
     "full": Case("v100-8", 8, 30, 1, in_pairs=True),
     "multi30k": Case("cpu-multi30k", 128, 16, 2),
-    "tiny": Case("cpu-tiny", 2, 4, 1),  # --quick: that everything runs.
+    "tiny": Case("cpu-tiny", 2, 4, 1),  # --quick: checks that everything runs.
 }
 
 
 def config_of(case: Case) -> Config:
-    """The preset's network on one replica, with one bucket."""
+    """Returns the preset's network on one replica, with one bucket."""
     preset = PRESETS[case.preset]
     return on_one_replica(
         preset,
@@ -65,7 +65,7 @@ Part = Iterator[tuple[str, dict[str, Any]]]  # Name and rows of a case.
 
 
 def layers(options: argparse.Namespace, python: str | None) -> Part:
-    """Every shape of one layer."""
+    """Measures one layer in every shape."""
     for inputs in options.inputs:
         for length in options.lengths:
             for batch in options.batches:
@@ -78,7 +78,7 @@ def layers(options: argparse.Namespace, python: str | None) -> Part:
 
 
 def networks(options: argparse.Namespace, python: str | None) -> Part:
-    """GNMT's training step."""
+    """Measures GNMT's training step."""
     for name in options.cases:
         case = CASES[name]
         told = manifest(config_of(case))
@@ -87,12 +87,12 @@ def networks(options: argparse.Namespace, python: str | None) -> Part:
 
 
 def _with_plain(found: dict[str, Any]) -> dict[str, Any]:
-    """A case with what the plain form takes over the hoisted one."""
+    """Adds to a case the ratio of the plain form's time to the hoisted one's."""
     return {**found, "plain_over_hoisted": found["contenders"][PLAIN]["ratio_to_ours"]}
 
 
 def hoisting(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Where it pays, where it makes no difference, where it costs."""
+    """Lists where hoisting pays, makes no difference, and costs."""
     found: dict[str, list[str]] = {"pays": [], "even": [], "costs": []}
     for name, case in cases.items():
         ratio = case["plain_over_hoisted"]

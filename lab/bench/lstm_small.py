@@ -1,8 +1,8 @@
 """Training throughput of LEGW's two LSTMs: the row reader of MNIST and the language model of the Penn Treebank.
 
-At their base batches, 128 images and 20 streams of 20 words, in fp32: our fused loop, Keras `fit` and PyTorch, medians
-of alternating rounds. On MNIST ours multiplies the transform's matrix and the LSTM's first, which the others could do
-by hand: `ours_unfolded` is without it.
+Compares our fused loop, Keras `fit` and PyTorch at the base batches (128 images; 20 streams of 20 words) in fp32, with
+medians of alternating rounds. On MNIST ours premultiplies the transform's matrix and the LSTM's first one; users of the
+others could do so by hand. `ours_unfolded` does not premultiply.
 
     python -m lab.bench.lstm_small [--networks mnist ptb] [--rounds N] [--torch-python PYTHON] [--quick]
 """
@@ -16,14 +16,14 @@ from lab.bench.harness.interpreters import left_out, peers
 from lab.bench.harness.results import head, write
 from lab.bench.harness.rounds import command, compare
 
-# What a step trains on, and steps of a round.
+# Training examples per step, and steps per round.
 EXAMPLES = {"mnist": (128, "images"), "ptb": (20 * 20, "words")}
 STEPS = {"mnist": 200, "ptb": 100}
-BARS = {"keras_fit": 1.1, "torch": 1.0}  # Their seconds over ours, at least.
+BARS = {"keras_fit": 1.1, "torch": 1.0}  # Minimum ratios of their seconds to ours.
 
 
 def meets_bars(rows: dict[str, dict], missing: list[str]) -> bool | None:
-    """Whether every peer takes as many times our seconds as its bar says; None where a peer was left out."""
+    """Whether every peer's ratio to our seconds reaches its bar; None if a peer was left out."""
     return None if missing else all(rows[name]["ratio_to_ours"] >= bar for name, bar in BARS.items())
 
 

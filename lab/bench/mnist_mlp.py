@@ -1,7 +1,7 @@
 """MagmaDNN's figure 3 and Table 1: seconds per epoch of its perceptron over the number of hidden layers.
 
-Layers of 528 units, sigmoid, batch 100, 600 steps an epoch, from data in memory: our fused loop, Keras `fit`, PyTorch
-and JAX, medians of alternating rounds, and the slope per layer.
+Layers have 528 units and sigmoid; batch 100, 600 steps per epoch, data in memory. Compares our fused loop, Keras `fit`,
+PyTorch and JAX, with medians of alternating rounds and the slope per layer.
 
     python -m lab.bench.mnist_mlp [--layers 1 2 ...] [--rounds N] [--quick]
         [--torch-python PYTHON] [--jax-python PYTHON]
@@ -16,21 +16,21 @@ from lab.bench.harness.interpreters import left_out, peers
 from lab.bench.harness.results import head, write
 from lab.bench.harness.rounds import command, compare
 
-STEPS = 600  # Of an epoch.
-# Ours over the fastest, at 1 to 4 layers, the paper's range.
+STEPS = 600  # Per epoch.
+# Maximum ratio of ours to the fastest peer, at 1 to 4 layers (the paper's range).
 BAR, BAR_LAYERS = 1.05, 4
-PEERS = ("torch", "jax")  # Besides Keras, which is always there.
+PEERS = ("torch", "jax")  # Peers besides Keras, which is always there.
 
 
 def slope(seconds: dict[int, float]) -> float:
-    """Least squares: seconds per epoch that a layer adds."""
+    """Returns the seconds per epoch that a layer adds, by least squares."""
     mean_x, mean_y = sum(seconds) / len(seconds), sum(seconds.values()) / len(seconds)
     spread = sum((x - mean_x) ** 2 for x in seconds)
     return sum((x - mean_x) * (y - mean_y) for x, y in seconds.items()) / spread if spread else 0.0
 
 
 def verdict(layers: int, rows: dict[str, dict], missing: list[str]) -> dict[str, Any]:
-    """The fastest peer's seconds over ours, and whether ours meets the bar; None where that was not measured."""
+    """Returns the fastest peer's seconds over ours, and whether ours meets the bar; None if not measured."""
     if missing:
         return {"fastest_peer_over_ours": None, "meets_bar": None}
     fastest = min(row["ratio_to_ours"] for name, row in rows.items() if name != "ours")
@@ -41,7 +41,7 @@ def verdict(layers: int, rows: dict[str, dict], missing: list[str]) -> dict[str,
 
 
 def commands(layers: int, interpreters: dict[str, str]) -> dict[str, list[str]]:
-    """Of every contender; a peer's where an interpreter has it."""
+    """Returns the commands of all contenders; a peer needs an interpreter."""
     modules = {"torch": ["torch_small", "mlp"], "jax": ["jax_perceptron"]}
     ours = {name: command("tensorflow_small", name, "mlp", str(layers)) for name in ("ours", "keras_fit")}
     others = {

@@ -1,13 +1,18 @@
-"""What the loop of --replicas=pjrt adds to a compiled step, and whether its input is read meanwhile.
+"""Measures what the loop of --replicas=pjrt adds to a compiled step, and whether input is read while steps run.
 
     python -m lab.bench.pjrt_overhead [--milliseconds N] [--rounds N] [--steps N] [--quick] [--output FILE]
 
-In alternating rounds, seconds of a step: of the compiled program alone, called again and again on one batch that stays
-on the device; of the loop; of the loop with `--in_call` steps in a call (config.steps_per_execution), whose peer too is
-the program of one step, called once a step: a negative figure is what those calls cost; of the loop where every batch
-takes `--slow` of a step to make. The network is mnist's of dense layers on this machine's CPU, as wide as a step of
-`--milliseconds` asks for. It runs twice: with a program on all cores, where whatever Python does takes from it, and
-with a program on one, as beside a GPU or a TPU.
+Measures seconds per step in alternating rounds:
+
+- the compiled program alone, called repeatedly on one batch that stays on the device
+- the loop
+- the loop with `--in_call` steps per call (config.steps_per_execution). Its peer is also the program of one step,
+  called once per step; a negative figure is the cost of those calls.
+- the loop when making each batch takes the fraction `--slow` of a step
+
+The network is mnist's dense one on this machine's CPU; `--milliseconds` per step determines its width. It runs twice:
+with a program on all cores, where everything that Python does slows the program down, and with a program on one core,
+as beside a GPU or a TPU.
 """
 
 from __future__ import annotations
@@ -28,10 +33,10 @@ from lab.bench.harness.results import head, write
 from lab.bench.harness.rounds import alternate, ratio
 
 BATCH = 64
-BAR = 1.02  # Seconds of the loop over those of the program, at most (at 10 ms a step).
-# The name of a part and whether its program has all cores.
+BAR = 1.02  # Maximum ratio of the loop's seconds to the program's (at 10 ms per step).
+# The name of a part, and whether its program may use all cores.
 PARTS = {"all cores": True, "one core": False}
-_FIRST_UNITS = 384  # Width of the network whose time decides the width that is measured.
+_FIRST_UNITS = 384  # Width of the trial network; its time decides the width of the measured one.
 
 
 class Alone:
@@ -42,7 +47,7 @@ class Alone:
         self._batch = next(iter(loop._synthetic(True)))
 
     def seconds(self, steps: int) -> tuple[float, float]:
-        """Seconds of a step, by the clock and of the process's processors."""
+        """Returns the seconds per step: wall time and processor time."""
         began, busy = time.perf_counter(), time.process_time()
         for _ in range(steps):
             loss = self._run(self._block._train_once, (self._batch,))
@@ -51,11 +56,11 @@ class Alone:
 
 
 def of_loop(loop: Any, steps: int, slow: float = 0.0) -> tuple[float, float]:
-    """As `Alone.seconds`, of the loop; `slow`: seconds that it takes to make a batch, where a call is one step."""
+    """Like `Alone.seconds`, for the loop; `slow`: seconds to make a batch, if a call is one step."""
     train, evaluation = loop._synthetic(True), loop._synthetic(False)
     if slow:
         train = type(train)(_slowed(train, slow), depth=2)
-    loop._call(train, evaluation, 1, 0)  # The iterator of a run is there before all blocks but the first.
+    loop._call(train, evaluation, 1, 0)  # Makes the iterator, as only the first block of a run does.
     began, busy = time.perf_counter(), time.process_time()
     loop._call(train, evaluation, steps, 0)
     return (time.perf_counter() - began) / steps, (time.process_time() - busy) / steps
@@ -82,7 +87,7 @@ def loop_of(units: int, in_call: int = 1) -> Any:
 
 
 def units_for(seconds: float, steps: int) -> int:
-    """The width at which the program takes so long: its time grows with the square of the width."""
+    """Returns the width at which a step takes `seconds`: the time grows with the square of the width."""
     alone = Alone(loop_of(_FIRST_UNITS))
     alone.seconds(steps)
     found = min(alone.seconds(steps)[0] for _ in range(3))
@@ -92,9 +97,9 @@ def units_for(seconds: float, steps: int) -> int:
 def measure(
     all_cores: bool, milliseconds: float, rounds: int, steps: int, slow: float, in_call: int
 ) -> dict[str, Any]:
-    """One part, in a process of its own: XLA makes its threads once."""
+    """Measures one part in its own process, because XLA makes its threads only once."""
     if not all_cores:
-        # XLA's threads are made with its client, and stay where they were made.
+        # XLA makes its threads with the client; they stay on the cores that are allowed then.
         cores = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {min(cores)})
         import jax

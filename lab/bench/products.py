@@ -1,4 +1,4 @@
-"""The perceptron's products by themselves on all cores, TensorFlow's beside JAX's.
+"""The perceptron's matrix products alone, on all cores: TensorFlow's against JAX's.
 
 python -m lab.bench.products [--rounds N] [--steps N] [--jax-python PYTHON] [--quick] [--output FILE]
 """
@@ -10,7 +10,7 @@ from lab.bench.harness.interpreters import left_out, peers
 from lab.bench.harness.results import head, write
 from lab.bench.harness.rounds import OURS, command, compare
 
-# The perceptron of mnist_mlp.py: forward, and the gradient of the weights; then a layer further on.
+# The perceptron of mnist_mlp.py: a layer's forward product and its weights' gradient, then another layer's.
 SHAPES = ("100x784x528", "784x100x528", "100x528x528", "528x100x528")
 
 

@@ -1,6 +1,6 @@
 """Runs an exported training or evaluation step on the accelerator at hand, checks it and times it.
 
-Needs numpy and jax (any build: CPU, CUDA, TPU), and no TensorFlow; docs/replay.md says more.
+Needs numpy and jax (any build: CPU, CUDA, TPU), but not TensorFlow; docs/replay.md says more.
 
     python -m resnet --system=v100-8 --config.precision=bf16 --export=DIR          # where TensorFlow is
     python -m lab.bench.replay DIR [--steps N] [--peak TFLOPS] [--profile DIR] [--json FILE] [--torch PYTHON]
@@ -27,7 +27,7 @@ FORMAT = 2
 
 
 def read(folder: Path) -> dict:
-    """The manifest; ends the program where there is none that can be read."""
+    """Returns the manifest; ends the program if there is none or it cannot be read."""
     path = folder / "manifest.json"
     try:
         manifest = json.loads(path.read_text())
@@ -47,7 +47,7 @@ def read(folder: Path) -> dict:
 
 
 def devices(count: int) -> list[Any]:
-    """jax's devices, at least `count`; ends the program where there are fewer."""
+    """Returns jax's devices; ends the program if there are fewer than `count`."""
     pjrt_program.prepare(count)
     try:
         import jax
@@ -64,7 +64,7 @@ def devices(count: int) -> list[Any]:
 
 
 def torch_rows(python: str, folder: Path, options: argparse.Namespace) -> list[dict]:
-    """What replay_torch.py measures, in its own interpreter."""
+    """Returns the measurements of replay_torch.py, which runs in its own interpreter."""
     script = [python, "-m", "lab.bench.replay_torch", str(folder.absolute())]
     sizes = ["--warmup", options.warmup, "--rounds", options.rounds, "--steps", options.steps]
     done = subprocess.run([*script, *map(str, sizes)], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -125,7 +125,7 @@ def main() -> None:
         known = ", ".join(p["name"] for p in manifest["programs"])
         reason = manifest["refused"].get(options.program, f"known: {known}")
         sys.exit(f"error: --program={options.program}: not in {options.folder}; {reason}")
-    # First: jax keeps most of a GPU's memory once it has started.
+    # Before jax starts, because jax then keeps most of a GPU's memory.
     torch = torch_rows(options.torch, options.folder, options) if options.torch else []
     device = devices(manifest["num_replicas"])[0]
     about = {
@@ -148,7 +148,7 @@ def main() -> None:
         show(reports[-1])
     for row in torch:
         print(f"torch {row['mode']}: {row['ms']:.2f} ms, {row['examples_per_second']:.1f} examples/s")
-    # Batches of several lengths are several programs, and PyTorch's is of one.
+    # Batches of several lengths have several programs; PyTorch's has only one.
     if torch and len(reports) == 1 and reports[0].get("ms"):
         reports[0]["of_best_torch"] = min(row["ms"] for row in torch) / reports[0]["ms"]
         print(f"{reports[0]['of_best_torch']:.2f} x the best of torch's speed")

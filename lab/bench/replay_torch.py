@@ -1,10 +1,10 @@
-"""The network of an export as PyTorch runs it: eager and torch.compile, same batch and precision.
+"""The network of an export in PyTorch, eager and with torch.compile, at the same batch and precision.
 
     python -m lab.bench.replay_torch DIR [--steps N] [--modes eager compiled]
 
-Needs torch, and neither jax nor TensorFlow; `python -m lab.bench.replay DIR --torch PYTHON` calls it, so that both are
-measured in one run. A line of JSON for each mode. The update is torch's fused Adam, or SGD with momentum also where the
-run has LARS, which torch lacks.
+Needs torch, but neither jax nor TensorFlow. `python -m lab.bench.replay DIR --torch PYTHON` calls it, so that one run
+measures both. Prints a line of JSON per mode. The update is torch's fused Adam, or SGD with momentum; SGD also replaces
+LARS, which torch lacks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lab.bench.contenders.torch_step import DTYPES, stepper
 def measure(
     step: Callable[[], torch.Tensor], options: argparse.Namespace, device: str
 ) -> tuple[list[float], float]:
-    """Seconds of a step in every round, and the last loss."""
+    """Returns the seconds per step in every round, and the last loss."""
 
     def wait(loss: torch.Tensor) -> float:
         if device == "cuda":
@@ -69,7 +69,7 @@ def main() -> None:
             f"error: {benchmark} in {manifest['precision']}: here are {', '.join(NETWORKS)} in {', '.join(DTYPES)}"
         )
     torch.backends.cudnn.benchmark = True
-    torch.set_float32_matmul_precision("high")  # TF32, as XLA's default.
+    torch.set_float32_matmul_precision("high")  # TF32, XLA's default.
     for mode in options.modes:
         torch.manual_seed(0)
         try:

@@ -1,8 +1,8 @@
-"""Decoded and augmented 224 px training images per second and core, beside tf-models-official's pipeline.
+"""Decoded and augmented 224 px training images per second and core, against tf-models-official's pipeline.
 
-Both read the same TFRecords of real photographs in one process, in alternating rounds. The figure that counts
-is images per second of CPU time: what one core delivers, and what other processes disturb least. Ours is
-timed as it is, normalisation being left to the device, and with that normalisation added on the same core.
+Both read the same TFRecords of real photographs in one process, in alternating rounds. The result is images per second
+of CPU time: what one core delivers, and the figure that other processes disturb least. Ours is timed as it is (the
+device normalizes), and also with the normalization on the same core.
 
     python -m lab.bench.resnet_input [--rounds N] [--output FILE]
 """
@@ -35,12 +35,12 @@ from resnet import input as resnet_input
 from resnet.config import Config, Data
 
 BATCH, SIZE, SHUFFLE = 128, 224, 1000
-BAR = 1.1  # Times tf-models' pipeline with the same interpolation.
+BAR = 1.1  # Minimum ratio to tf-models' pipeline with the same interpolation.
 WARMUP, TIMED = 4, 12  # Batches per round.
 
 
 def write_records(folder: Path) -> None:
-    """The photographs as eight shards in ImageNet's layout."""
+    """Writes the photographs as eight shards in ImageNet's layout."""
     photos = sorted(unpack("imagenet1000_256").glob("*.JPEG"))
     serialized = [
         tfrecords.example({"image/encoded": photo.read_bytes(), "image/class/label": label})
@@ -61,7 +61,7 @@ def normalised(batch: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def tf_models(folder: Path, method: str) -> Iterator[Any]:
-    """As official/vision/tasks/image_classification.py build_inputs makes it for one worker."""
+    """Returns the pipeline that official/vision/tasks/image_classification.py build_inputs makes for one worker."""
     parameters = image_classification.DataConfig(
         input_path=str(folder / "train-*"),
         is_training=True,
@@ -83,7 +83,7 @@ def tf_models(folder: Path, method: str) -> Iterator[Any]:
 
 
 def measure(make: Callable[[], Iterator[Any]]) -> dict[str, float]:
-    """One round of one pipeline: images per second of CPU time and of wall time."""
+    """Runs one round of one pipeline; returns images per second of CPU time and of wall time."""
     batches = make()
     for _ in itertools.islice(batches, WARMUP):
         pass
@@ -95,14 +95,14 @@ def measure(make: Callable[[], Iterator[Any]]) -> dict[str, float]:
 
 
 def told(name: str, make: Callable[[], Iterator[Any]]) -> dict[str, float]:
-    """`measure`, printed."""
+    """Runs `measure` and prints the result."""
     found = measure(make)
     print(f"{name}: {found['per_core']:.0f} images/s/core", flush=True)
     return found
 
 
 def time_op(inputs: list[tf.Tensor], function: Callable[[tf.Tensor], tf.Tensor], repeats: int = 5) -> float:
-    """Microseconds of CPU time that `function` takes per image, beyond a pipeline that does nothing."""
+    """Returns microseconds of CPU time per image for `function`, minus those of a pipeline that does nothing."""
     signature = tf.TensorSpec([None] * inputs[0].shape.rank, inputs[0].dtype)
     source = tf.data.Dataset.from_generator(lambda: iter(inputs), output_signature=signature).cache()
 
@@ -122,7 +122,7 @@ def time_op(inputs: list[tf.Tensor], function: Callable[[tf.Tensor], tf.Tensor],
 
 
 def choices(folder: Path) -> dict[str, float]:
-    """What the pipeline's choices cost and save: microseconds per photograph, crop 180 x 190 to 224 x 224."""
+    """Measures what the pipeline's choices cost and save: microseconds per photograph, crop 180 x 190 to 224 x 224."""
     window = [30, 30, 180, 190]
     files = tfrecords.list_files(folder, "train-*", "")
     jpegs = [
@@ -157,7 +157,7 @@ def choices(folder: Path) -> dict[str, float]:
 
 
 def run(rounds: int) -> dict[str, Any]:
-    """All rounds, their medians and ratios."""
+    """Runs all rounds; returns them with medians and ratios."""
     about = head("tf-models-official", "numpy")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -193,7 +193,7 @@ def run(rounds: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Prints the table, writes the JSON; the exit status says whether the bar was reached."""
+    """Prints the table and writes the JSON; the exit status says whether the bar was reached."""
     parser = arguments.parser(__doc__, "resnet_input.json", rounds=7)
     options = parser.parse_args()
     result = run(options.rounds)

@@ -1,13 +1,13 @@
-"""A full-size ResNet-50 training step beside the same network in tf-models-official, Keras and PyTorch.
+"""A full-size ResNet-50 training step against the same network in tf-models-official, Keras and PyTorch.
 
-Every contender runs in a process of its own and trains the same batch size with the same optimizer, one
-replica, all cores; rounds alternate, so that a change of the machine's speed meets all of them. The ratio
-that counts is the median over rounds of (their seconds / our seconds) in the same round.
+Every contender runs in its own process and trains the same batch size with the same optimizer, on one replica with all
+cores. Rounds alternate, so that a change of the machine's speed affects all of them. The result is the median over
+rounds of (their seconds / our seconds) in the same round.
 
     python -m lab.bench.resnet_step [--batch N] [--rounds N] [--precisions fp32 bf16] [--torch] [--quick]
     [--output FILE]
 
-`--torch` installs PyTorch into .cache/torch-venv on first use. `--quick` is one small round of everything.
+`--torch` installs PyTorch into .cache/torch-venv on first use. `--quick` runs one small round of everything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lab.bench.harness.results import head, write
 from lab.bench.harness.rounds import command, compare
 
 NAMES = ("ours", "tfm_orbit", "keras_fit", "ours_lars")
-# Their seconds over ours; PyTorch's depends on the precision.
+# Minimum ratios of their seconds to ours; PyTorch's depends on the precision.
 BARS = {
     "tfm_orbit": {"fp32": 1.05, "bf16": 1.05},
     "keras_fit": {"fp32": 1.05, "bf16": 1.05},
@@ -35,7 +35,7 @@ CLASSES = 1000
 
 
 def commands(precision: str, batch: int, pixels: int, torch_python: str | None) -> dict[str, list[str]]:
-    """Of every contender; PyTorch's where an interpreter has it."""
+    """Returns the commands of all contenders, including PyTorch's if there is an interpreter for it."""
     settings = [precision, str(batch), str(pixels)]
     found = {name: command("tensorflow_resnet", name, *settings) for name in NAMES}
     if torch_python:
@@ -46,7 +46,7 @@ def commands(precision: str, batch: int, pixels: int, torch_python: str | None) 
 def measure(
     precision: str, options: argparse.Namespace, torch_python: str | None
 ) -> dict[str, dict[str, Any]]:
-    """{contender: seconds of a step, by the clock and of the processor, images per second, ratio to ours, bar}."""
+    """Returns {contender: wall and processor seconds per step, images per second, ratio to ours, bar}."""
     called = commands(precision, options.batch, options.pixels, torch_python)
     rows = compare(called, options.steps, options.rounds, with_cpu=True)
     return {
@@ -64,7 +64,7 @@ def measure(
 
 
 def overhead(rounds: int) -> dict[str, float]:
-    """What the fused loop adds to a step."""
+    """Measures what the fused loop adds to a step."""
     settings = [str(n) for n in (OVERHEAD_BATCH, OVERHEAD_PIXELS, rounds)]
     printed = output_of("resnet_step", [sys.executable, "-m", "lab.bench.processes.loop_overhead", *settings])
     return {**json.loads(printed.splitlines()[-1]), "bar": OVERHEAD_BAR}

@@ -1,14 +1,14 @@
-"""From gradients to weights: what each way of summing and updating moves and costs, on local processes.
+"""From gradients to weights: the traffic and cost of each way to sum and update, on local processes.
 
-Two measurements. *Exchange*: the gradients of a full-size network are summed and its weights updated by 2 and 4
-processes under Horovod and multiworker, the variants in alternating rounds. *Update*: processor time of one replica's
-update and of its whole step, whole and sharded, over a wire that costs nothing; the bar is 1.3 / N for Adam on the
-Transformer.
+There are two measurements. *Exchange*: 2 and 4 processes sum the gradients of a full-size network and update its
+weights, under Horovod and multiworker, with the variants in alternating rounds. *Update*: the processor time of one
+replica's update and of its whole step, whole and sharded, over a wire that costs nothing; the bar is 1.3 / N for Adam
+on the Transformer.
 
     python -m lab.bench.scaling [--processes 2 4] [--backends horovod multiworker] [--rounds N] [--update-rounds N]
     [--steps N] [--replicas 2 4 8] [--quick] [--output FILE]
 
-`--quick` is one small round of everything. The result is printed as the tables of docs/scaling.md.
+`--quick` runs one small round of everything. The result is printed as the tables of docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from lab.bench.harness.results import head, write
 from lab.bench.harness.rounds import alternate, ratio
 
 BAR = 1.3
-# (benchmark, system, optimizer): the largest systems of the TPU-v3 paper.
+# (benchmark, system, optimizer) of the largest systems in the TPU-v3 paper.
 NETWORKS = [("resnet", "tpu-v3-2048", "lars"), ("transformer", "tpu-v3-2048", "adam")]
 QUICK = [("mnist", "cpu-tiny", "adam")]
-# Share of the step of a whole update on 2048 cores, section 2 of the paper.
+# The whole update's share of the step on 2048 cores, section 2 of the paper.
 PAPER = {"resnet": 0.06, "transformer": 0.45}
 
 
 def exchange(backend: str, processes: int, network: tuple[str, str, str], rounds: int, steps: int) -> dict:
-    """Of every variant: seconds per step, bytes sent, bytes of slots."""
+    """Returns for every variant: seconds per step, bytes sent, bytes of slots."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "result.json"
         launch = ["-m", "common.launch", f"--replicas={backend}", f"--processes={processes}", "--"]
@@ -50,7 +50,7 @@ def exchange(backend: str, processes: int, network: tuple[str, str, str], rounds
 
 
 def update(network: tuple[str, str, str], replicas: int, rounds: int, steps: int) -> dict[str, Any]:
-    """Processor seconds of the update and the step, whole and sharded, in alternating rounds."""
+    """Measures processor seconds of the update and the step, whole and sharded, in alternating rounds."""
 
     def run(mode: str) -> dict[str, float]:
         settings = [*network, str(replicas), mode, str(steps)]
@@ -67,12 +67,12 @@ def update(network: tuple[str, str, str], replicas: int, rounds: int, steps: int
 
 
 def share(row: dict[str, float]) -> float:
-    """Of the step that is the update."""
+    """Returns the update's share of the step."""
     return row["update_cpu_seconds"] / row["step_cpu_seconds"]
 
 
 def tables(result: dict[str, Any]) -> str:
-    """The measurements as Markdown."""
+    """Formats the measurements as Markdown."""
     lines = [
         "| backend, processes | variant | MB sent per replica (computed) | s per step | CPU s | MB of slots |"
     ]

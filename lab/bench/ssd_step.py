@@ -1,9 +1,9 @@
-"""SSD-300's training step beside the same network under Keras `fit` and in PyTorch.
+"""SSD-300's training step against the same network under Keras `fit` and in PyTorch.
 
-The full-size network of the benchmark on a resident batch, one replica, all cores, SGD with momentum and no weight
-decay; contenders/tensorflow_ssd.py and `ssd` in contenders/torch_networks.py say what differs: both peers are given
-targets, ours computes them. Rounds alternate; what counts is the median over rounds of (their seconds / our seconds) in
-the same round.
+Trains the benchmark's full-size network on one batch in memory, one replica, all cores, SGD with momentum and no weight
+decay. Both peers get finished targets, ours computes them; contenders/tensorflow_ssd.py and `ssd` in
+contenders/torch_networks.py have details. Rounds alternate. The result is the median over rounds of (their seconds /
+our seconds) in the same round.
 
     python -m lab.bench.ssd_step [--batch N] [--precisions fp32 bf16] [--rounds N] [--steps N] [--torch-python PYTHON]
         [--quick]
@@ -20,11 +20,11 @@ from ssd.config import Config
 from ssd.presets import PRESETS
 
 NAMES = ("ours", "keras_fit")
-BARS = {"keras_fit": 1.05, "torch": 1.0}  # Their seconds over ours, at least.
+BARS = {"keras_fit": 1.05, "torch": 1.0}  # Minimum ratios of their seconds to ours.
 
 
 def config_of(precision: str, batch: int) -> Config:
-    """The published network on one replica."""
+    """Returns the published network on one replica."""
     return on_one_replica(
         PRESETS["v100-8"],
         batch,

@@ -1,14 +1,14 @@
-"""The Transformer's training step beside the same network in Keras, tf-models-official and PyTorch.
+"""The Transformer's training step against the same network in Keras, tf-models-official and PyTorch.
 
-"big" has the benchmark's network, vocabulary and all (210.8 million weights), with few tokens; "multi30k" is the preset
-cpu-multi30k. One replica, all cores, fp32, Adam, dropout, smoothed labels; contenders/tensorflow_transformer.py says
-what differs. Rounds alternate; what counts is the median over rounds of (their seconds / our seconds) in the same
+"big" has the benchmark's network with its full vocabulary (210.8 million weights), but few tokens; "multi30k" is the
+preset cpu-multi30k. One replica, all cores, fp32, Adam, dropout, label smoothing; contenders/tensorflow_transformer.py
+says what differs. Rounds alternate. The result is the median over rounds of (their seconds / our seconds) in the same
 round.
 
     python -m lab.bench.transformer_step [--cases big multi30k] [--batch N --length N] [--rounds N] [--steps N]
         [--torch-python PYTHON] [--quick]
 
-In "big" each contender runs with ours alone: five of them would need 25 GB.
+In "big" each contender runs only with ours: all five together would need 25 GB.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ NAMES = ("ours", "keras_fit", "keras_fused_adam", "tf_models")
 CASES = {
     "big": Case("tpu-v3-32", 4, 64, 1, in_pairs=True),
     "multi30k": Case("cpu-multi30k", 32, 128, 2),
-    "tiny": Case("cpu-tiny", 2, 16, 1),  # --quick: that everything runs.
+    "tiny": Case("cpu-tiny", 2, 16, 1),  # --quick: checks that everything runs.
 }
 
 
 def config_of(case: Case) -> Config:
-    """The preset's network on one replica; its Adam updates every row of the embeddings, as the others' do."""
+    """Returns the preset's network on one replica; its Adam updates every row of the embeddings, as the others' do."""
     preset = PRESETS[case.preset]
     return on_one_replica(
         preset,

@@ -1,11 +1,11 @@
-"""Inference and training of TSM and both I3Ds beside the same networks in PyTorch.
+"""Inference and training of TSM and both I3Ds against the same networks in PyTorch.
 
     python -m lab.bench.video [--torch-python PYTHON] [--precisions fp32 bf16] [--rounds N] [--quick] [--output FILE]
 
-Each contender is a process with all cores and a resident batch of full-size clips: 8, 16 and 32 frames of 224 pixels.
-Rounds alternate over all networks, ours and PyTorch's, so that a change of the machine's speed meets all of them; what
-counts is the median over rounds of the ratios within a round. The paper's ratios ("Training Kinetics in 15 Minutes",
-Table 1: 2.0 and 1.5 times the clips of I3D 3x1x1) are of inference at batch 16 on a P100.
+Each contender is a process with all cores and one batch of full-size clips in memory: 8, 16 and 32 frames of 224
+pixels. Rounds alternate over all networks, ours and PyTorch's, so that a change of the machine's speed affects all of
+them. The result is the median over rounds of the ratios within a round. The paper's ratios ("Training Kinetics in 15
+Minutes", Table 1: 2.0 and 1.5 times the clips of I3D 3x1x1) are for inference at batch 16 on a P100.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tsm_kinetics.efficiency import PAPER
 from tsm_kinetics.presets import PRESETS
 
 MODELS = ("tsm", "i3d_3x3x3", "i3d_3x1x1")
-SLOWEST = "i3d_3x1x1"  # The paper's 1.0.
+SLOWEST = "i3d_3x1x1"  # 1.0 in the paper.
 MODES = ("infer", "train")
-BARS = {"tsm": 1.0, "i3d_3x3x3": 0.9, "i3d_3x1x1": 0.9}  # PyTorch's seconds over ours, at least.
+BARS = {"tsm": 1.0, "i3d_3x3x3": 0.9, "i3d_3x1x1": 0.9}  # Minimum ratios of PyTorch's seconds to ours.
 
 
 def config_of(model: str, precision: str, batch: int, pixels: int) -> Config:
-    """The full-size network on one replica, with the paper's optimizer."""
+    """Returns the full-size network on one replica, with the paper's optimizer."""
     return on_one_replica(
         PRESETS["summit-1"],
         batch,
@@ -48,7 +48,7 @@ def config_of(model: str, precision: str, batch: int, pixels: int) -> Config:
 def commands(
     mode: str, precision: str, batch: int, pixels: int, torch_python: str | None
 ) -> dict[tuple[str, str], list[str]]:
-    """{(network, who): command} of every contender."""
+    """Returns {(network, contender): command}."""
     found = {}
     for model in MODELS:
         config = config_of(model, precision, batch, pixels)
@@ -61,10 +61,10 @@ def commands(
 
 
 def networks(mode: str, precision: str, options: argparse.Namespace, torch_python: str | None) -> dict:
-    """A row for each network and mode.
+    """Measures a row for each network and mode.
 
     Raises:
-      SystemExit: PyTorch's network has another number of parameters than ours.
+      SystemExit: PyTorch's network and ours have different numbers of parameters.
     """
     batch = options.infer_batch if mode == "infer" else options.train_batch
     called = commands(mode, precision, batch, options.pixels, torch_python)
@@ -85,7 +85,7 @@ def networks(mode: str, precision: str, options: argparse.Namespace, torch_pytho
 
 
 def summary(times: Mapping[tuple[str, str], list[float]], batch: int) -> dict[str, dict[str, Any]]:
-    """Clips per second of each contender, PyTorch's seconds over ours, and clips per second over the slowest I3D's."""
+    """Returns clips per second by contender, PyTorch's seconds over ours, and speeds relative to the slowest I3D."""
     rows: dict[str, dict[str, Any]] = {}
     for (model, who), own in times.items():
         row = rows.setdefault(model, {"batch": batch})

@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, that of a run that failed, 2 for a bad command or missing data, 130 for Ctrl-C."""
+    """Returns the exit status: 0, a failed run's status, 2 for a bad command or missing data, 130 for Ctrl-C."""
     args = parser().parse_args(argv)
     try:
         return STUDIES[args.study].run(args)

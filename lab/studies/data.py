@@ -18,19 +18,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def shared_data() -> Path:
-    """The folder of the data sets: TTT_SHARED/data, by default beside the project."""
+    """Returns the folder of the data sets: TTT_SHARED/data, by default beside the project."""
     return Path(os.environ.get("TTT_SHARED", ROOT.parent / "shared")) / "data"
 
 
 def cache() -> Path:
-    """Where data is unpacked or generated once: TTT_CACHE, by default in the system's temporary folder."""
+    """Returns the folder for unpacked and generated data: TTT_CACHE, by default in the system's temporary folder."""
     return Path(os.environ.get("TTT_CACHE", Path(tempfile.gettempdir()) / f"timetotrain-{os.getuid()}"))
 
 
 def unpack(name: str) -> Path:
-    """Returns the folder `name` of `cache()`: the unpacked `name`.tar.xz, or a link to a folder of that name beside it.
+    """Returns the folder `name` of `cache()`: the unpacked `name`.tar.xz, or a link to the data sets' folder `name`.
 
-    The folder is linked, because studies write the data that they derive beside it.
+    It links the folder, because studies write derived data next to it.
 
     Raises:
       UserError: neither exists, or the archive is damaged.
@@ -38,7 +38,7 @@ def unpack(name: str) -> Path:
     archive, ready, folder = shared_data() / f"{name}.tar.xz", shared_data() / name, cache() / name
     if ready.is_dir() and not folder.is_dir():
         cache().mkdir(parents=True, exist_ok=True)
-        folder.unlink(missing_ok=True)  # A link whose folder is gone.
+        folder.unlink(missing_ok=True)  # A link to a folder that no longer exists.
         folder.symlink_to(ready.resolve())
     if not archive.is_file() and not ready.is_dir():
         raise UserError(
@@ -59,7 +59,7 @@ def unpack(name: str) -> Path:
 
 
 def unzip(archive: Path, names: Sequence[str], folder: Path) -> Path:
-    """Returns `folder`, into which `names` are unpacked once.
+    """Unpacks `names` once into `folder`, and returns `folder`.
 
     Raises:
       UserError: the archive is missing or damaged, or lacks one of the names.
@@ -76,11 +76,11 @@ def unzip(archive: Path, names: Sequence[str], folder: Path) -> Path:
 
 
 def filled(folder: Path, fill: Callable[[Path], object]) -> Path:
-    """Returns `folder`, and fills it first where it does not exist; it appears under its name only when complete.
+    """Returns `folder`; fills it first if it does not exist. It appears under its name only when complete.
 
     Args:
       folder: the path of the folder.
-      fill: makes the folder at a path that it gets, which has the name of `folder` in an empty parent folder.
+      fill: makes the folder at the path it is given: same name as `folder`, in an empty parent folder.
     """
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)

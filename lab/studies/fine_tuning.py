@@ -1,8 +1,8 @@
-"""Fine-tunes a ResNet-50 on few photographs of new classes, beside training on them from scratch.
+"""Fine-tunes a ResNet-50 on a few photographs of new classes, and compares it with training from scratch.
 
-A network is trained on the first PRETRAINED of Tiny ImageNet's 20 classes here. Then two runs with equal settings see a
-few photographs of each of the other classes: one starts from its weights (`--init`, the head anew), one from random
-weights. The first must be better by MARGIN of top-1 accuracy on the validation photographs of these classes.
+First a network trains on the first PRETRAINED of Tiny ImageNet's 20 classes here. Then two runs with equal settings
+train on a few photographs of each other class: one starts from the trained weights (`--init`, with a new head), one
+from random weights. The first must win by MARGIN of top-1 accuracy on these classes' validation photographs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains three times and writes the table; returns 1 where the margin is missed."""
+    """Trains three times and writes the table; returns 1 if the margin is missed."""
     source = unpack(ARCHIVE)
     work = ROOT / "results" / "study-fine-tuning"
     if moved := move_aside(work):
@@ -75,7 +75,7 @@ def trained(source: pathlib.Path, work: pathlib.Path, args: argparse.Namespace) 
 
 
 def _records(source: pathlib.Path, folder: pathlib.Path, classes: Sequence[str], most: int) -> pathlib.Path:
-    """Converts the photographs of some classes, the first `most` of each to train on (0: all)."""
+    """Converts some classes' photographs; for training at most the first `most` of each class (0: all)."""
     for split in ("train", "val"):
         for name in classes:
             photos = sorted(path for path in (source / split / name).iterdir() if path.is_file())
@@ -116,7 +116,7 @@ def _run(
         "epochs_per_block": epochs,
         "schedule.warmup_epochs": epochs / 8,
         "optimizer.base_learning_rate": 0.05,
-        "quality_target": 1.01,  # Never reached: each run trains to its end.
+        "quality_target": 1.01,  # Out of reach, so that each run trains to its end.
     }
     command = [sys.executable, "-m", "resnet", "--system=cpu-photos", f"--data_dir={records}"]
     command += [

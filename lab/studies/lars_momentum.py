@@ -1,12 +1,11 @@
 """Compares LARS with scaled and unscaled momentum at a large batch: epochs to a fixed target, three seeds each.
 
-Source: figures 5 and 6 and Table 1 of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods": at 32K of ImageNet's images,
-72.8 epochs scaled, 70.6 unscaled, 64 unscaled and tuned. The study trains ResNet-50 at a quarter of the width on the
-generated pictures of cpu-tiny, with a batch of a sixteenth of the set (the paper's is a fortieth). Rate, warmup and
-momentum of the three forms are in the paper's proportions; the rate is that of round v0.6 at 4,096 under the
-square-root rule, not tuned.
-As in the paper, the schedule is the shortest that just reaches the target: of 12 and 16 epochs tried with seed 0, the
-fewest in which every form passes 95 %.
+Source: figures 5 and 6 and Table 1 of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods". With a batch of 32K of
+ImageNet's images it reports 72.8 epochs scaled, 70.6 unscaled, 64 unscaled and tuned. The study trains ResNet-50 at a
+quarter of the width on the generated pictures of cpu-tiny, with a batch of a sixteenth of the set (the paper's is a
+fortieth). The three forms have the paper's proportions of rate, warmup and momentum. The rate is that of round v0.6
+at 4,096 images, scaled by the square-root rule, not tuned. As in the paper, the schedule is the shortest one that
+reaches the target: of 12 and 16 epochs, tried with seed 0, the smaller number at which every form passes 95 %.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from resnet.presets import PRESETS
 NAME = "lars-momentum"
 SEEDS = (0, 1, 2)
 BATCH, EPOCHS, TARGET = 256, 16, 0.95
-# Table 1: rate 31.2, 25 of 76 epochs of warmup; 29.0, 18 and momentum 0.929 where tuned.
-# 10.0 at 4,096 (docs/sources.md, mlperf 1.1) times the root of 256 / 4,096.
+# Table 1: rate 31.2, 25 of 76 epochs of warmup; the tuned form has 29.0, 18 and momentum 0.929.
+# 10.0 at 4,096 (docs/sources.md, mlperf 1.1) times the square root of 256 / 4,096.
 RATE, WARMUP = 2.5, round(EPOCHS * 25 / 76, 2)
 COLUMNS = ("form", "seed", "rate", "warmup", "momentum", "epochs", "quality", "minutes")
 
@@ -56,7 +55,7 @@ class Study:
     )
 
     def data(self) -> pathlib.Path:
-        """The generated pictures, made once."""
+        """Returns the generated pictures, made once."""
         folder = cache() / "resnet-tiny"
         if status := guarded([sys.executable, "-m", "resnet.tiny", folder]):
             raise UserError(f"making {folder} failed; see above", status)
@@ -90,7 +89,7 @@ class Row:
 
 
 def rows(rate: float = RATE) -> list[Row]:
-    """Lists the runs seed by seed, so that a study that was stopped can compare the forms."""
+    """Lists the runs seed by seed, so that even an interrupted study can compare the forms."""
     forms = (
         ("scaled", True, rate, WARMUP, 0.9, 72.8),
         ("unscaled", False, rate, WARMUP, 0.9, 70.6),
@@ -124,14 +123,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def evaluated_at(record: dict) -> list[float]:
-    """The epochs before each evaluation: one every 16 steps, which are 1.024 epochs, and one at the end."""
+    """Returns the epoch of each evaluation: one every 16 steps, which are 1.024 epochs, and one at the end."""
     clock = Clock.of(configs.override_all(PRESETS[Study.preset], record["flags"]))
     steps = (i * clock.steps_per_block for i in range(1, len(record["evaluations"]) + 1))
     return [min(step, clock.train_steps) / clock.steps_per_epoch for step in steps]
 
 
 def epochs_to_target(record: dict, target: float = TARGET) -> float | None:
-    """Epochs before the first evaluation that meets the target."""
+    """Returns the epochs before the first evaluation that meets the target."""
     found = zip(evaluated_at(record), record["evaluations"], strict=True)
     return next((epochs for epochs, value in found if value >= target), None)
 
@@ -151,7 +150,7 @@ def publish(found: list[tuple[Row, dict]], folder: pathlib.Path) -> None:
 
 
 def markdown(found: list[tuple[Row, dict]]) -> str:
-    """The table of epochs to the target by form, beside the paper's."""
+    """Returns the table of epochs to the target by form, next to the paper's."""
     seeds = " | ".join(f"seed {seed}" for seed in SEEDS)
     lines = [
         f"| momentum | rate | warmup | m | {seeds} | mean | paper |",

@@ -1,8 +1,8 @@
 """Reproduces LEGW's figures as a table: each row is a run of the real benchmark, and a study resumes row by row.
 
-Source: "Large-Batch Training for LSTM and Beyond", figures 1 and 4 to 7. Every row is `python -m BENCHMARK` with
-flags, in a process of its own, to the end of its epochs; the quality that counts is that of the last evaluation, on the
-test set. The base rate is tuned with `--tune`, which evaluates on held-out data and never touches the test set.
+Source: "Large-Batch Training for LSTM and Beyond", figures 1 and 4 to 7. Every row is `python -m BENCHMARK` with flags,
+in its own process, for all of its epochs. The quality that counts is the last evaluation's, on the test set. `--tune`
+tunes the base rate on held-out data and never touches the test set.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from lab.studies import legw_report
 from lab.studies.data import ROOT
 from lab.studies.runner import Identity, Runner, at_least_zero, identity, published, settings
 
-SEEDS = 3  # Runs of the smallest and the largest batch; the others have one seed.
+SEEDS = 3  # Seeds for the smallest and the largest batch; the others have one.
 PARTS = ("legw", "competitors", "rates", "solvers", "long")
-BASED = ("legw", "competitors")  # Parts that start from the base rate.
+BASED = ("legw", "competitors")  # Parts that use the base rate.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Row:
       part: "methods" (figures 1, 4 and 5: "legw" and "competitors" of `--parts`), "solvers", "rates" (figure 6),
         "long" (figure 7) or "tune".
       method: the value that the part compares.
-      batch, rate: global batch and base rate; rate None is the solver's own.
+      batch, rate: global batch and base rate; rate None means the solver's own rate.
       seed: the run's seed.
       flags: flags of `python -m BENCHMARK`, besides data and result folders.
     """
@@ -113,7 +113,7 @@ class Row:
 
     @property
     def asked_as(self) -> str:
-        """The name in PARTS that selects this row."""
+        """Returns the name in PARTS that selects this row."""
         if self.part != "methods":
             return self.part
         return "legw" if self.method == "legw" else "competitors"
@@ -133,7 +133,7 @@ def _batch(study: Study, k: int, rate: float, warmup: float = 0.0) -> tuple[str,
 
 
 def methods(study: Study, k: int) -> dict[str, tuple[float | None, tuple[str, ...]]]:
-    """{method: (rate, flags)} of figures 1, 4 and 5 at k times the base batch."""
+    """Returns {method: (rate, flags)} for figures 1, 4 and 5, at k times the base batch."""
     linear = study.rate * k
     return {
         "legw": (study.rate * math.sqrt(k), (*settings(legw=k), *study.base)),
@@ -144,12 +144,12 @@ def methods(study: Study, k: int) -> dict[str, tuple[float | None, tuple[str, ..
         "adam": (
             None,
             (*_batch(study, k, 0.0), *study.solvers["adam"]),
-        ),  # The flag of Adam's own rate comes last and counts.
+        ),  # Adam's own rate comes last, so that it overrides.
     }
 
 
 def rows(study: Study) -> Iterable[Row]:
-    """All rows but those whose rate depends on other rows, the most informative first."""
+    """Yields all rows whose rate does not depend on other rows, the most informative first."""
     ends = (1, study.largest)
     for k in study.factors:
         rate, flags = methods(study, k)["legw"]
@@ -166,13 +166,13 @@ def rows(study: Study) -> Iterable[Row]:
 
 def _competitors(study: Study, k: int) -> Iterable[Row]:
     for method, (rate, flags) in methods(study, k).items():
-        # At the base batch the linear rate is the unscaled one.
+        # At the base batch the linear rule does not change the rate.
         if method != "legw" and (k, method) != (1, "linear"):
             yield Row("methods", method, study.batch * k, rate, 0, flags)
 
 
 def long_rows(study: Study, best_rate: float) -> Iterable[Row]:
-    """The rows of figure 7: LEGW and the best tuned rate, with many more epochs."""
+    """Yields the rows of figure 7: LEGW and the best tuned rate, with many more epochs."""
     k, more = study.largest, (*settings(train_epochs=study.long_epochs), *study.long_flags)
     rate, flags = methods(study, k)["legw"]
     yield Row("long", "legw", study.batch * k, rate, 0, (*flags, *more))
@@ -180,7 +180,7 @@ def long_rows(study: Study, best_rate: float) -> Iterable[Row]:
 
 
 def tune_rows(study: Study) -> Iterable[Row]:
-    """The rows on held-out data: base rates at the base batch; warmups, then `changes`, under LEGW at the largest."""
+    """Yields rows on held-out data: base rates at the base batch; warmups and `changes` for LEGW at the largest."""
     for seed in range(SEEDS):
         for rate in study.close_rates if seed else study.base_rates:
             chosen = settings(optimizer__base_learning_rate=rate, schedule__warmup_epochs=study.base_warmup)
@@ -249,14 +249,14 @@ def run(study: Study, args: argparse.Namespace) -> int:
     runner.run_all(list(todo.values())[: args.limit])
     if not args.tune:
         whole += _train_long(runner, whole, before, "long" in parts and args.limit is None)
-    # Includes rows that earlier calls trained for other parts, and the table's rows of this configuration.
+    # Also publish rows that earlier calls trained for other parts, and rows of the old table with this configuration.
     records = list(_records(runner, whole, before).values())
     legw_report.publish(study, records, runner.folder if args.epochs else home, name)
     return 0
 
 
 def _from_base(study: Study, args: argparse.Namespace) -> Study:
-    """The study whose LEGW starts from the base rate and warmup in the arguments; it has a table of its own.
+    """Returns the study with the base rate and warmup from the arguments for LEGW; it has its own table.
 
     Raises:
       UserError: the base rate is missing or not above 0, the warmup is below 0, or a part has no use for them.
@@ -278,7 +278,7 @@ def _from_base(study: Study, args: argparse.Namespace) -> Study:
 
 
 def _check_kept(table: pathlib.Path, before: Mapping[Identity, dict], known: Collection[Identity]) -> None:
-    """Raises UserError where the new table would lose runs of the old one.
+    """Raises UserError if the new table would lose runs of the old one.
 
     The runs of figure 7 are exempt: they change with the best rate of figure 6.
     """
@@ -293,7 +293,7 @@ def _check_kept(table: pathlib.Path, before: Mapping[Identity, dict], known: Col
 def _train_long(
     runner: Runner, whole: Sequence[Row], before: Mapping[Identity, dict], asked: bool
 ) -> list[Row]:
-    """Trains figure 7's rows if `asked`; there are none before figure 6, whose best rate they take, is complete."""
+    """Trains figure 7's rows if `asked`. They need figure 6's best rate, so there are none until it is complete."""
     long = list(_long(runner.study, _records(runner, whole, before).values()))
     if asked and not long:
         print('part "long" waits for all runs of "rates": it takes the best rate of them')
@@ -305,9 +305,9 @@ def _train_long(
 def _records(
     runner: Runner, asked: Sequence[Row], before: Mapping[Identity, dict] | None = None
 ) -> dict[str, dict]:
-    """{id: record} of the finished rows; rows with equal configurations share one run.
+    """Returns {id: record} of the finished rows; rows with equal configurations share one run.
 
-    A row without a record of its own takes the one in `before`.
+    A row without its own record takes the one in `before`.
     """
     identities = {row.id: identity(runner.study, row, runner.extra) for row in asked}
     trained = dict(before or {})
@@ -321,7 +321,7 @@ def _records(
 
 
 def _long(study: Study, records: Iterable[dict]) -> Iterable[Row]:
-    """The rows of figure 7, once all rates of figure 6 have been tried."""
+    """Yields the rows of figure 7, once all rates of figure 6 have been tried."""
     tried = [r for r in records if r["part"] == "rates"]
     swept = [r for r in tried if r["quality"] is not None]
     if swept and len(tried) == len(study.tuned_rates):

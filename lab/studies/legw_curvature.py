@@ -1,8 +1,8 @@
 """Measures the curvature along the gradient, LEGW's explanation of warmup, by iteration for several batch sizes.
 
 Source: section 4 and figure 3 of "Large-Batch Training for LSTM and Beyond". L(x, g) = |g' H g| / |g|^2 is the inverse
-of the best step along g, on a fixed small batch, with H g by finite differences of the gradient. The paper shows a
-peak in early iterations that moves to later ones as the batch grows.
+of the best step along g, on a fixed small batch. H g comes from finite differences of the gradient. The paper shows a
+peak in early iterations; as the batch grows, it moves to later ones.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from lab.studies.runner import folder_for
 
 STUDIES = {"mnist": legw_mnist.STUDY, "ptb": legw_ptb.STUDY}
 FACTORS = {"mnist": "1,4,16,64", "ptb": "1,4,16,32"}
-# Length of the step on either side, in the space of all weights, whose norm is about ten. Rounding errors call for a
-# longer step, the third derivative for a shorter one.
+# Step length in each direction, in the space of all weights, whose norm is about ten. Rounding errors require a
+# longer step, the third derivative a shorter one.
 STEP = 1e-3
-WINDOW = 9  # Measurements of a median: a single one may be ten times its neighbours.
+WINDOW = 9  # Measurements per median: a single one may be ten times its neighbors.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures each batch that has no record yet, then writes csv and picture to lab/studies/legw-curvature-NAME/."""
+    """Measures each batch without a record, then writes csv and picture to lab/studies/legw-curvature-NAME/."""
     study, given = STUDIES[args.benchmark], args.factors or FACTORS[args.benchmark]
     try:
         factors = [int(k) for k in given.split(",")]
@@ -84,7 +84,7 @@ def _recorded(path: pathlib.Path, settings: Mapping) -> list[tuple[int, float]] 
 
 
 def _configured(study: legw.Study, k: int) -> RunConfig:
-    """Configures the base batch's rate without a warmup, which would hide the peak that it has to cover."""
+    """Uses the base batch's rate without warmup: a warmup would hide the very peak that it is meant to cover."""
     config = importlib.import_module(f"{study.benchmark}.presets").PRESETS[study.preset]
     config = dataclasses.replace(
         config,
@@ -105,8 +105,8 @@ def _measured(path: pathlib.Path, settings: Mapping, study: legw.Study, config: 
 def curvature(task: object, steps: int, every: int, examples: int) -> list[tuple[int, float]]:
     """Measures [(iteration, L)] while `task` trains from its seed on one replica.
 
-    The fixed batch has `examples` training examples, the same for every batch of the task; it cannot be larger than the
-    task's batch, because a stateful model is built for that size.
+    The fixed batch has `examples` training examples, the same for every batch size of the task. It cannot be larger
+    than the task's batch, because a stateful model is built for that size.
     """
     from common.config.clock import Clock
     from common.distributed.replicas.base import Shard
@@ -130,7 +130,7 @@ def curvature(task: object, steps: int, every: int, examples: int) -> list[tuple
 
 
 def fixed_batch(task: object, examples: int) -> Mapping:
-    """The first batch of `examples` of another seed: digits, or the first words of as many streams of a text."""
+    """Returns the first batch of `examples` with another seed: digits, or the first words of that many text streams."""
     from common.distributed.replicas.base import Shard
 
     config = dataclasses.replace(task.config, seed=task.config.seed + 1, global_batch_size=examples)
@@ -180,7 +180,7 @@ def make_probe(task: object, model: object, batch: Mapping) -> Callable[[], obje
 
 
 def running_median(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The median of the `WINDOW` measurements around each one; of fewer at the ends."""
+    """Returns the median of the `WINDOW` measurements around each one; at the ends of fewer."""
     half = WINDOW // 2
     return [
         (step, statistics.median(value for _, value in curve[max(i - half, 0) : i + half + 1]))

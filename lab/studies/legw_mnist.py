@@ -66,5 +66,5 @@ add_arguments = legw.add_arguments
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; see `legw.run`."""
+    """Returns the exit status 0; see `legw.run`."""
     return legw.run(STUDY, args)

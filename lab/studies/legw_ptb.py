@@ -13,7 +13,7 @@ FILES = tuple(f"ptb.{split}.txt" for split in ("train", "valid", "test"))
 
 
 def _data() -> pathlib.Path:
-    """The folder of the three text files, or one in the cache, unpacked from the zip file."""
+    """Returns the folder of the three text files, or a folder in the cache, unpacked from the zip file."""
     source = unpack("text") / "ptb"
     if all((source / name).is_file() for name in FILES):
         return source
@@ -29,7 +29,7 @@ STUDY = dataclasses.replace(
     batch=20,
     rate=0.03,
     factors=(1, 2, 4, 8, 16, 32),
-    # Most of the work is the product over the vocabulary, which a CPU with avx512_bf16 computes twice as fast.
+    # The product over the vocabulary is most of the work; a CPU with avx512_bf16 computes it twice as fast.
     flags=("--config.precision=bf16",),
     compared=(32, 16, 8, 4, 2),
     parts=("legw",),
@@ -43,7 +43,7 @@ STUDY = dataclasses.replace(
     close_rates=(),
     warmups=(0.1, 0.025, 0.00625),
     warmup=0.025,
-    # What the paper leaves open, one at a time: why does its 640 end where its 20 does, and ours does not?
+    # Choices that the paper leaves open, one at a time: why does its 640 end where its 20 does, and ours does not?
     changes={
         "base-rate-0.0707": ("--config.optimizer.base_learning_rate=0.070711",),
         "init-0.2": ("--config.init_scale=0.2",),
@@ -68,7 +68,7 @@ STUDY = dataclasses.replace(
         "nesterov": ("--config.optimizer.nesterov=true",),
     },
     long_epochs=50,
-    # The rate is halved over the last six epochs, as in the short run.
+    # As in the short run, the rate is halved over the last six epochs.
     long_flags=("--config.schedule.boundaries=44,45,46,47,48,49",),
     solvers={
         **legw_mnist.STUDY.solvers,
@@ -81,5 +81,5 @@ add_arguments = legw.add_arguments
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; see `legw.run`."""
+    """Returns the exit status 0; see `legw.run`."""
     return legw.run(STUDY, args)

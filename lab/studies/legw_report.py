@@ -41,7 +41,7 @@ def _plain(record: dict) -> dict:
 
 
 def grouped(records: Sequence[dict], key: str) -> Groups:
-    """{method: {key: qualities over seeds}} of the runs that did not diverge."""
+    """Returns {method: {key: qualities over seeds}} of the runs that did not diverge."""
     groups: Groups = defaultdict(lambda: defaultdict(list))
     for record in records:
         if record["quality"] is not None:
@@ -57,7 +57,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def cell(qualities: Sequence[float | None]) -> str:
-    """Formats runs of one kind: mean and deviation, and the number that diverged."""
+    """Formats runs of one kind: mean and deviation, and how many diverged."""
     finite = [q for q in qualities if q is not None]
     lost = len(qualities) - len(finite)
     if not finite:
@@ -66,7 +66,7 @@ def cell(qualities: Sequence[float | None]) -> str:
 
 
 def markdown(study: Any, records: Sequence[dict]) -> str:
-    """The report in Markdown: quality by method and batch, then the other parts as lists."""
+    """Returns the report in Markdown: quality by method and batch, then the other parts as lists."""
     lines = []
     compared = [r for r in records if r["part"] == "methods"]
     if compared:
@@ -89,7 +89,7 @@ def markdown(study: Any, records: Sequence[dict]) -> str:
 
 
 def _drawn(study: Any, quality: float) -> float:
-    """The value drawn for a quality: perplexity as it is, accuracy as its error; both suit a logarithmic scale."""
+    """Returns the value to draw: perplexity itself, or the error for accuracy; both suit a logarithmic scale."""
     return quality if study.lower_is_better else 1 - quality
 
 
@@ -113,7 +113,7 @@ def _save(study: Any, figure: Any, axes: Any, path: pathlib.Path) -> None:
 
     # Set after drawing: on an axis that is already logarithmic, Matplotlib computes wrong limits for error bars.
     axes.set_yscale("log")
-    if study.lower_is_better:  # Ticks read 122, not 1.22 x 10^2.
+    if study.lower_is_better:  # Ticks show 122, not 1.22 x 10^2.
         axes.yaxis.set_major_formatter(ticker.LogFormatter())
         axes.yaxis.set_minor_formatter(ticker.LogFormatter(labelOnlyBase=False))
     axes.grid(alpha=0.3)
@@ -135,7 +135,7 @@ def _draw_methods(study: Any, mine: Sequence[dict], records: Sequence[dict], pat
 
 
 def _draw_rates(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
-    """Draws figure 6: quality over rate, and LEGW's beside it."""
+    """Draws figure 6: quality over rate, with LEGW's for comparison."""
     figure, axes = _figure(study, "learning rate", sorted({r["rate"] for r in mine}))
     for method, by_rate in grouped(mine, "rate").items():
         rates = sorted(by_rate)

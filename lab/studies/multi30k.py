@@ -1,8 +1,8 @@
 """Trains a translation benchmark on Multi30k, captions of photographs, English to German: BLEU on test_2016_flickr.
 
-The preset's settings and the checkpoint are chosen on the validation captions; the test captions are translated once,
-with that checkpoint. BLEU is sacreBLEU's with its default tokenizer, case-sensitive, on detokenized text. A study that
-was interrupted resumes from its last checkpoint.
+The preset's settings and the checkpoint were chosen on the validation captions; the best checkpoint translates the test
+captions once. BLEU is sacreBLEU's with its default tokenizer, case-sensitive, on detokenized text. An interrupted study
+resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lab.studies.runner import guarded, run_and_time
 PRESET = "cpu-multi30k"
 TEST, TEST_LINES = "test_2016_flickr", 1000
 COLUMNS = ("epoch", "minutes", "validation_bleu", "validation_sacrebleu")
-# Conversion flags of each benchmark; its preset has the resulting numbers of tokens and sequences.
+# Conversion flags per benchmark; its preset has the resulting numbers of tokens and sequences.
 CONVERT = {
     "transformer": ("--vocabulary-size=8000", "--max-length=60", "--packed-length=128", "--shards=4"),
     "gnmt": ("--merges=8000", "--max-length=48", "--shards=4"),
@@ -37,7 +37,7 @@ CONVERT = {
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of a run: its epoch and step, minutes since run_start, both BLEU scores from 0 to 100."""
+    """One evaluation of a run: epoch and step, minutes since run_start, both BLEU scores from 0 to 100."""
 
     epoch: int
     step: int
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     flags = [
         f"--checkpoint_dir={checkpoints}",
         "--keep_checkpoints=1000",
-        # No run reaches this target, so that all epochs are trained before the checkpoint is chosen.
+        # No run reaches this target, so all epochs are trained before the checkpoint is chosen.
         "--config.quality_target=1",
     ]
     run_and_time(args.benchmark, PRESET, data, results, [*flags, *args.overrides])
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _convert(benchmark: str) -> pathlib.Path:
-    """Returns the folder of training records, validation text and test text; it has its name only when complete."""
+    """Returns the folder of training records, validation text and test text; it gets its name only when complete."""
     source = unpack("text") / "multi30k"
     folder = (
         cache() / f"multi30k-{benchmark}"
@@ -115,9 +115,10 @@ def _fill(benchmark: str, source: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def keep_killed(folder: pathlib.Path) -> None:
-    """Renames the log of a run that was killed, so that the next run does not overwrite it.
+    """Renames a killed run's log, so that the next run does not overwrite it.
 
-    The log has evaluations of epochs that the next run, which resumes from the last checkpoint, does not repeat.
+    The next run resumes from the last checkpoint, so it does not repeat earlier epochs' evaluations, which are only in
+    this log.
 
     Raises:
       UserError: a run is writing the log.
@@ -132,7 +133,7 @@ def keep_killed(folder: pathlib.Path) -> None:
 
 
 def evaluations(logs: Iterable[pathlib.Path]) -> list[Evaluation]:
-    """Reads the evaluations of a run and of the runs that resumed it, by epoch; an epoch's last one counts.
+    """Reads the evaluations of a run and of the runs that resumed it, by epoch; the last one of an epoch counts.
 
     Raises:
       UserError: a log lacks the step of an evaluation.
@@ -154,7 +155,7 @@ def evaluations(logs: Iterable[pathlib.Path]) -> list[Evaluation]:
 
 
 def _begun(log: pathlib.Path) -> tuple[float, pathlib.Path, list[Any]] | None:
-    """(time of run_start, the log, its records); None for a log without run_start."""
+    """Returns (time of run_start, the log, its records); None for a log without run_start."""
     from compliance.log.logs import Record, read_log
 
     records = [r for r in read_log(log) if isinstance(r, Record)]
@@ -165,8 +166,8 @@ def _begun(log: pathlib.Path) -> tuple[float, pathlib.Path, list[Any]] | None:
 def _step(records: Sequence[Any], epoch: int) -> int | None:
     """Finds the step at which a log's run evaluated an epoch.
 
-    A run that resumes after a kill during an evaluation repeats only the evaluation, in a block without steps and
-    train_loss: then the step is the one that it resumed from. Earlier logs may end in the middle of this block.
+    A run that resumes after a kill during an evaluation repeats only this evaluation, in a block without steps and
+    train_loss. Then the step is the one from which it resumed. Earlier logs may end in the middle of this block.
     """
     said = [r.metadata for r in records if r.key == "train_loss"]
     steps = [metadata["step"] for metadata in said if metadata["epoch_num"] == epoch]
@@ -175,7 +176,7 @@ def _step(records: Sequence[Any], epoch: int) -> int | None:
 
 
 def checkpoint_of(evaluation: Evaluation, folder: pathlib.Path) -> pathlib.Path:
-    """Finds the checkpoint of the evaluated weights; an interruption leaves others beside it.
+    """Finds the checkpoint of the evaluated weights; after an interruption there are others next to it.
 
     Raises:
       UserError: the checkpoint does not exist.

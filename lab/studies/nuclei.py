@@ -1,10 +1,9 @@
 """Trains Mask R-CNN and SSD (quarter width) from scratch on microscope images, nuclei of the 2018 Data Science Bowl.
 
-The settings of the presets cpu-nuclei were chosen with `--tune`: training on four fifths of the training images and
-evaluating on the last fifth. Only runs without `--tune` use the validation images.
+The settings of the presets cpu-nuclei were chosen with `--tune`, which trains on four fifths of the training images and
+evaluates on the last fifth. Only runs without `--tune` use the validation images.
 
-The same command resumes a study that was killed: finished benchmarks stay, the others resume from their last
-checkpoint.
+The same command resumes a killed study: finished benchmarks stay, the others resume from their last checkpoint.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ BENCHMARKS = ("maskrcnn", "ssd")
 SYSTEM = "cpu-nuclei"
 HELD_OUT = 5  # With `--tune`, every fifth training image is held out.
 WANTED = 0.6  # Target AP50 of boxes and of masks.
-SHOWN = 0.5  # Least score of the detections in the picture.
+SHOWN = 0.5  # Minimum score of the detections in the picture.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     data_dir = source.parent / f"{ARCHIVE}-records-{part}"
     counts = convert(source, data_dir, args.tune)
     overrides = [f"--config.num_{name}_examples={n}" for name, n in counts.items()] + args.overrides
-    # All settings are checked before any benchmark is trained or its earlier results are moved.
+    # Check all settings before training a benchmark or moving its earlier results.
     asked = {name: _asked(name, overrides) for name in ([args.benchmark] if args.benchmark else BENCHMARKS)}
     rows, results = [], ROOT / "results" / f"study-nuclei-{part}"
     for benchmark in asked:
@@ -72,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 def convert(source: pathlib.Path, data_dir: pathlib.Path, tune: bool) -> dict[str, int]:
     """Converts the archive's images to TFRecords with masks; returns the numbers of "train" and "eval" images.
 
-    With `tune`, every fifth training image is evaluated, and the validation images stay unseen.
+    With `tune` it evaluates on every fifth training image, and the validation images stay unseen.
     """
     train, held_out = (
         json.loads((source / f"instances_{name}.json").read_text()) for name in ("train", "val")
@@ -98,7 +97,7 @@ def convert(source: pathlib.Path, data_dir: pathlib.Path, tune: bool) -> dict[st
 
 
 def _asked(benchmark: str, overrides: list[str]) -> dict[str, Any]:
-    """The settings that identify a run: the preset as it is now, and the flags.
+    """Returns the settings that identify a run: the current preset and the flags.
 
     Raises:
       UserError: the configuration is invalid; earlier results stay.
@@ -109,10 +108,10 @@ def _asked(benchmark: str, overrides: list[str]) -> dict[str, Any]:
 
 
 def prepare(folder: pathlib.Path, asked: dict[str, Any]) -> bool:
-    """Prepares a benchmark's folder, and returns whether the benchmark still needs training.
+    """Prepares a benchmark's folder; returns whether the benchmark still needs training.
 
-    A finished run stays. An interrupted run keeps the checkpoints from which it resumes, and its log is renamed.
-    Results of other settings are moved aside and replace those moved aside before.
+    A finished run stays. An interrupted run keeps its checkpoints, so that it can resume, and its log is renamed.
+    Results with other settings move aside and replace results that moved aside earlier.
 
     Args:
       folder: the folder of the benchmark's results.
@@ -149,7 +148,7 @@ def _row(benchmark: str, results: pathlib.Path) -> dict[str, Any]:
     evaluations = [r.metadata for r in records if r.key == "eval_accuracy"]
     if (
         not evaluations
-    ):  # The run diverged, or was killed after its last checkpoint and resumed with no step left.
+    ):  # The run diverged, or was killed after its last checkpoint and resumed with no steps left.
         raise UserError(f"{results / 'result_0.txt'}: no evaluation; delete {results} to train again", 1)
     last = evaluations[-1]
     times = {r.key: r.time_ms for r in records}
@@ -172,7 +171,7 @@ def _publish(benchmark: str, results: pathlib.Path) -> None:
 
 
 def draw(data_dir: pathlib.Path, checkpoints: pathlib.Path, overrides: list[str]) -> pathlib.Path:
-    """Draws lab/studies/nuclei/masks.png: four validation images, annotated masks above, predicted ones below."""
+    """Draws lab/studies/nuclei/masks.png: four validation images, annotated masks above, predicted masks below."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 
@@ -195,7 +194,7 @@ def draw(data_dir: pathlib.Path, checkpoints: pathlib.Path, overrides: list[str]
 def _detections(
     data_dir: pathlib.Path, checkpoints: pathlib.Path, overrides: list[str]
 ) -> dict[str, np.ndarray]:
-    """The arrays of an evaluation with the newest checkpoint's weights."""
+    """Returns the arrays of an evaluation with the newest checkpoint's weights."""
     from common.distributed import replicas
     from common.train import checkpoint, checkpoint_file
     from common.train.loop import Loop
@@ -226,7 +225,7 @@ def _predicted(arrays: dict[str, np.ndarray], image: dict) -> np.ndarray:
 
 
 def _painted(pixels: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Paints each mask over the image in a colour of its own."""
+    """Paints each mask over the image in its own color."""
     colours = np.random.default_rng(1).uniform(0.2, 1, [masks.shape[-1], 3])
     painted = pixels.astype(float).copy()
     for colour, mask in zip(colours, np.moveaxis(masks, -1, 0)):

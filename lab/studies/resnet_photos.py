@@ -1,7 +1,7 @@
 """Trains ResNet-50 (quarter to half width) from scratch on photographs: 20 classes of Tiny ImageNet.
 
-The settings of the preset cpu-photos were chosen with `--tune`: training on four fifths of the training images and
-evaluating on the last fifth. Only runs without `--tune` use the validation images.
+The settings of the preset cpu-photos were chosen with `--tune`, which trains on four fifths of the training images and
+evaluates on the last fifth. Only runs without `--tune` use the validation images.
 """
 
 from __future__ import annotations

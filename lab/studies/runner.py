@@ -1,7 +1,7 @@
 """Runs the rows of a study with the real benchmark, several at a time, and resumes row by row from their records.
 
-Runs train `jobs` at a time, each on its share of the cores: the networks are small, and two runs of one thread do more
-on two cores than one run of two (docs/large-batch-studies.md has the times).
+`jobs` runs train at a time, each on its share of the cores. The networks are small: on two cores, two runs with one
+thread each do more than one run with two (docs/large-batch-studies.md has the times).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from timetotrain.launch.children import Children
 from timetotrain.run import outcome
 
 Identity = tuple[str, int]  # A configuration's digest and a seed.
-FIX = "begin the study again"  # Advice after a signal has ended the runs.
+FIX = "begin the study again"  # What to do after a signal ended the runs.
 VERSION = 2  # Version of the rows' records: raise it when equal configurations come to mean another run.
 
 
@@ -61,13 +61,13 @@ def settings(**values: object) -> tuple[str, ...]:
 
 
 def identity(study: Study, row: Row, extra: Iterable[str] = ()) -> Identity:
-    """The digest of a row's whole configuration, preset included, and its seed; rows with equal ones share a run."""
+    """Returns the digest of a row's whole configuration (including the preset) and its seed; equal ones share a run."""
     preset = importlib.import_module(f"{study.benchmark}.presets").PRESETS[study.preset]
     return digest(configs.override_all(preset, [*row.flags, *extra])), row.seed
 
 
 class Runner:
-    """Runs rows, keeps a record of each in results/study-NAME/rows, and skips those that have one."""
+    """Runs rows, keeps a record of each in results/study-NAME/rows, and skips rows that have one."""
 
     def __init__(
         self,
@@ -139,11 +139,11 @@ class Runner:
         return record
 
     def run_all(self, rows: Sequence[Row]) -> list[dict]:
-        """Trains `rows`, `jobs` at a time, and returns their records in order, except rows for which time was up.
+        """Trains `rows`, `jobs` at a time; returns their records in order, without rows that ran out of time.
 
         Raises:
-          UserError: a run failed, and the others that had begun are finished; or a signal ended the runs. No further
-            run is begun.
+          UserError: a run failed, or a signal ended the runs. After a failure, runs that had started finish first, and
+            no further run starts.
         """
         ended = threading.Event()
 
@@ -171,7 +171,7 @@ class Runner:
         return self.folder / "rows" / f"{row.id}.json"
 
     def _train(self, row: Row) -> dict:
-        # An interrupted row leaves a log, so each try has a folder of its own.
+        # An interrupted row leaves a log, so each attempt has its own folder.
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         results = pathlib.Path(tempfile.mkdtemp(prefix=f"{row.id}-", dir=self.folder / "logs"))
         flags = [*row.flags, *self.extra]
@@ -183,7 +183,7 @@ class Runner:
         with open(output, "w") as file:
             status = self._children.run(command, cwd=files.ROOT, env=environment, stdout=file, stderr=file)
         log = results / self.study.preset / self.study.benchmark / "result_0.txt"
-        # An exception ends Python with 1 too, as a missed target does: the log tells them apart.
+        # An exception makes Python exit with 1, as a missed target does; the log tells them apart.
         end = outcome.read(log)
         if status not in (0, 1) or end is None or not end.whole:
             lines = output.read_text(errors="replace").strip().splitlines() or ["no message"]
@@ -202,7 +202,7 @@ def at_least_zero(text: str) -> int:
 
 
 def move_aside(folder: pathlib.Path) -> pathlib.Path | None:
-    """Renames `folder` to FOLDER-before, which it replaces; returns the new path, or None where there is no folder."""
+    """Renames `folder` to FOLDER-before, replacing an old one; returns the new path, or None if there is no folder."""
     if not folder.exists():
         return None
     aside = folder.with_name(f"{folder.name}-before")
@@ -211,7 +211,7 @@ def move_aside(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def folder_for(home: pathlib.Path, table: str, rows: int, otherwise: pathlib.Path) -> pathlib.Path:
-    """Chooses the folder of a table: `home`, or `otherwise` where the table in `home` has more rows.
+    """Chooses a table's folder: `home`, or `otherwise` if the table in `home` has more rows.
 
     Args:
       home: the study's folder in lab/studies/.
@@ -245,7 +245,7 @@ def run_and_time(
 ) -> list[pathlib.Path]:
     """Runs BENCHMARK/run_and_time.sh, with its messages on the terminal, and returns its logs, sorted by name.
 
-    Each log belongs to a finished run, whether or not it met its target.
+    Each log belongs to a finished run, even if it missed its target.
 
     Raises:
       UserError: a run did not finish, or a signal ended the study.
@@ -262,7 +262,7 @@ def run_and_time(
     }
     status = guarded([ROOT / benchmark / "run_and_time.sh", *flags], env=environment)
     logs = sorted(set(folder.glob("result_*.txt")) - before)
-    # An exception ends Python with 1 too, as a missed target does: the logs tell them apart.
+    # An exception makes Python exit with 1, as a missed target does; the logs tell them apart.
     if status > 1 or len(logs) < runs or not all(map(outcome.is_whole, logs)):
         raise UserError(f"{benchmark}: the run failed; see above", status or 1)
     return logs
@@ -284,7 +284,7 @@ def published(path: pathlib.Path) -> dict[Identity, dict]:
 
 
 def _summary(end: outcome.Ending) -> dict:
-    """The results in a log: every evaluation, and the last one as the quality."""
+    """Returns the results in a log: every evaluation, and the last one as the quality."""
     return {
         "quality": end.quality,
         "evaluations": list(end.evaluations),

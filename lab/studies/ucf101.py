@@ -1,11 +1,11 @@
 """Compares TSM and TSN on real videos: ten classes of UCF101 that differ by motion, from scratch, three seeds each.
 
-TSN is TSM without the shift: both have the settings of the preset cpu-ucf101 and the same seeds. Choose settings with
-`--tune`, which holds out some groups of the training clips and evaluates on them; each try is a row of tuning.md. The
-result of a run is its evaluation on the test clips after the last epoch; earlier evaluations are drawn, but no choice
-depends on them. The prediction for each test clip is kept, for the paired tests.
+TSN is TSM without the shift: both use the settings of the preset cpu-ucf101 and the same seeds. Choose settings with
+`--tune`, which holds out some groups of the training clips and evaluates on them; each try is a row of tuning.md. A
+run's result is its evaluation on the test clips after the last epoch. Earlier evaluations are drawn, but no choice
+depends on them. The prediction for each test clip is kept for the paired tests.
 
-The same command resumes a study that was killed: finished runs stay.
+The same command resumes a killed study: finished runs stay.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tsm_kinetics.presets import PRESETS
 ARCHIVE = "ucf101_10_128"
 SYSTEM = "cpu-ucf101"
 MODELS, SEEDS = ("tsm", "tsn"), (0, 1, 2)
-# The training groups, of g08 to g25, that `--tune` holds out. A group is one person in one place.
+# The training groups (of g08 to g25) that `--tune` holds out. A group is one person in one place.
 HELD_OUT = ("g10", "g15", "g20", "g25")
 SHORT_SIDE = 80  # Pixels of the shorter side of the stored frames.
 CONVERT = (f"--short-side={SHORT_SIDE}", "--train-shards=4", "--validation-shards=2")
-# Fields that are not settings, or are equal in every try.
+# Fields that are not settings, or that are equal in every try.
 NO_SETTINGS = re.compile(r"source|system|model|seed|num_|quality_target|eval_batch_size")
 
 
@@ -61,23 +61,23 @@ class Study:
     @property
     def flags(self) -> tuple[str, ...]:
         train, held_out = self.counts
-        # No run reaches a target of 1, so that all train to the last epoch.
+        # No run reaches a target of 1, so all train to the last epoch.
         return settings(quality_target=1, num_train_examples=train, num_eval_examples=held_out)
 
     def data(self) -> pathlib.Path:
-        """The clips as shards of frames, made once."""
+        """Returns the clips as shards of frames, made once."""
         return convert(unpack(ARCHIVE), self.tune)
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One run. Its id holds the digest of its configuration, so that other settings are another row.
+    """One run. Its id contains the digest of its configuration, so that other settings make another row.
 
     Attributes:
       id, model, seed: identity, network and seed of the run.
       checkpoints: folder of its last weights, relative to the project's.
       settings: the fields that differ from cpu-tiny's.
-      jobs: number of runs that share the machine; not a part of the id.
+      jobs: number of runs that share the machine; not part of the id.
     """
 
     id: str
@@ -150,7 +150,7 @@ def finished(runner: Runner, row: Row, record: dict) -> report.Run:
 
 
 def rows(runner: Runner) -> list[Row]:
-    """Lists the runs seed by seed, so that a study that was stopped can compare the networks."""
+    """Lists the runs seed by seed, so that even an interrupted study can compare the networks."""
     table = []
     for seed in SEEDS:
         for model in MODELS:
@@ -168,12 +168,12 @@ def _plain(value: object) -> str:
 
 
 def configured(flags: Sequence[str], seed: int) -> Config:
-    """The configuration of `python -m tsm_kinetics --system=cpu-ucf101 --seed=SEED FLAGS`."""
+    """Returns the configuration of `python -m tsm_kinetics --system=cpu-ucf101 --seed=SEED FLAGS`."""
     return dataclasses.replace(configs.override_all(PRESETS[SYSTEM], flags), seed=seed)
 
 
 def clips(source: pathlib.Path, tune: bool) -> list[dict[str, str]]:
-    """Reads the rows of clips.csv with names as labels: `split` is "train", and "test" or, with `tune`, "held-out".
+    """Reads clips.csv, with names as labels: `split` is "train", and "test" or, with `tune`, "held-out".
 
     Raises:
       UserError: the file is missing, has other columns, or has a group in both splits.
@@ -197,19 +197,19 @@ def clips(source: pathlib.Path, tune: bool) -> list[dict[str, str]]:
 
 
 def split_names(tune: bool) -> tuple[str, str]:
-    """The names in clips.csv of the training and of the evaluation split."""
+    """Returns the names of the training and evaluation splits in clips.csv."""
     return "train", "held-out" if tune else "test"
 
 
 def counts(table: Sequence[dict[str, str]]) -> tuple[int, int]:
-    """The numbers of clips to train and to evaluate on."""
+    """Returns the numbers of training and evaluation clips."""
     train = sum(row["split"] == "train" for row in table)
     return train, len(table) - train
 
 
 @functools.cache
 def convert(source: pathlib.Path, tune: bool) -> pathlib.Path:
-    """Converts the archive to shards and returns their folder; a later call completes an interrupted conversion."""
+    """Converts the archive to shards and returns their folder; if interrupted, the next call completes it."""
     part = "tune" if tune else "all"
     listed, folder = source.parent / f"{ARCHIVE}-{part}.csv", source.parent / f"{ARCHIVE}-records-{part}"
     with open(listed, "w", newline="") as file:
@@ -225,7 +225,7 @@ def convert(source: pathlib.Path, tune: bool) -> pathlib.Path:
 
 
 def predictions_path(runner: Runner, row: Row) -> pathlib.Path:
-    """The path of a run's predictions."""
+    """Returns the path of a run's predictions."""
     return runner.folder / "predictions" / f"{row.id}.json"
 
 
@@ -233,13 +233,13 @@ def predicted(runner: Runner, row: Row, record: dict) -> list[report.Prediction]
     """Returns a finished run's prediction for every test clip, computed once.
 
     Raises:
-      UserError: the checkpoint is gone, or belongs to another run: its top-1 is not the run's.
+      UserError: the checkpoint is gone, or belongs to another run, as its top-1 shows.
     """
     path = predictions_path(runner, row)
     if not path.is_file():
         table = predict(row, record["flags"], runner.study.data())
         top1 = sum(p.correct for p in table) / len(table)
-        # Another number of threads may round differently, and so change the winner of a tie.
+        # Another number of threads may round differently and break a tie differently.
         if abs(top1 - record["quality"]) > 0.01:
             raise UserError(
                 f"{row.checkpoints}: top-1 is {top1:.4f}, the run's was {record['quality']:.4f}; remove "
@@ -252,7 +252,7 @@ def predicted(runner: Runner, row: Row, record: dict) -> list[report.Prediction]
 
 
 def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[report.Prediction]:
-    """Computes a prediction for each evaluated clip with the newest checkpoint of a row."""
+    """Computes a prediction for each evaluated clip with a row's newest checkpoint."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 

@@ -22,7 +22,7 @@ PAIR = ("tsm", "tsn")
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """The prediction for one clip: its file, its class and the class with the highest score."""
+    """The prediction for one clip: file, class, and the class with the highest score."""
 
     name: str
     label: str
@@ -34,7 +34,7 @@ class Prediction:
 
     @property
     def group(self) -> str:
-        """Class and group: v_PullUps_g10_c01.mp4 belongs to PullUps g10, one person in one place."""
+        """Returns class and group: v_PullUps_g10_c01.mp4 belongs to PullUps g10, one person in one place."""
         return re.sub(r"_c\d+\.\w+$", "", self.name)
 
 
@@ -50,7 +50,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The comparison of TSM and TSN over the seeds that both have.
+    """The comparison of TSM and TSN over their common seeds.
 
     Attributes:
       seeds, clips, groups: counts.
@@ -67,12 +67,12 @@ class Comparison:
 
 
 def flip_p_value(differences: Iterable[int]) -> float:
-    """The exact two-sided p-value of the sign-flip test: P(|sum| at least as large) if each sign were a fair coin flip.
+    """Returns the exact two-sided p-value of the sign-flip test: P(|sum| at least as large) under random fair signs.
 
-    For differences -1, 0 and 1 it is McNemar's exact test (the sign test).
+    For differences -1, 0 and 1 this is McNemar's exact test (the sign test).
     """
     sizes = [abs(d) for d in differences if d]
-    # ways[s] is the number of subsets with the sum s. The signed sum is 2 s - total.
+    # ways[s] counts the subsets with the sum s. The signed sum is 2 s - total.
     ways = [1]
     for size in sizes:
         longer = ways + [0] * size
@@ -86,7 +86,7 @@ def flip_p_value(differences: Iterable[int]) -> float:
 def compare(runs: Sequence[Run]) -> Comparison | None:
     """Runs the paired tests on correct answers summed over the seeds, by clip and by group of clips.
 
-    Clips of a group show one person in one place: they are not independent, and the test by group allows for it.
+    Clips of a group show one person in one place, so they are not independent. The test by group accounts for this.
     """
     by_model = {model: {r.row.seed: r for r in runs if r.row.model == model} for model in PAIR}
     seeds = sorted(set.intersection(*(set(found) for found in by_model.values())))
@@ -138,7 +138,7 @@ def _name(one: Run) -> str:
 
 
 def _figures(one: Run) -> list[Any]:
-    """The row of results.csv."""
+    """Returns the row of results.csv."""
     figures = {"top1": round(one.record["quality"], 4), "minutes": round(one.record["minutes"], 2)}
     fields = {**vars(one.row), **figures, "jobs": one.record["jobs"]}
     return [fields[name] for name in COLUMNS]
@@ -151,7 +151,7 @@ def _write_predictions(runs: Sequence[Run], path: pathlib.Path) -> None:
 
 
 def markdown(runs: Sequence[Run], found: Comparison | None) -> str:
-    """Top-1 by network and seed, the paired tests, and top-1 by class."""
+    """Formats top-1 by network and seed, the paired tests, and top-1 by class."""
     seeds = sorted({one.row.seed for one in runs})
     heads = " | ".join(f"seed {seed}" for seed in seeds)
     lines = [f"| network | {heads} | mean | deviation | minutes a run |", "|---" * (4 + len(seeds)) + "|"]
@@ -186,7 +186,7 @@ def markdown(runs: Sequence[Run], found: Comparison | None) -> str:
 
 
 def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
-    """Draws top-1 on the test clips over the epochs: a thin line per run, a thick one for the mean of a network."""
+    """Draws top-1 on the test clips over epochs: thin lines for the runs, a thick one for the mean of each network."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 

@@ -1,5 +1,5 @@
-"""Networks that lab/bench/ times, ours and the peers', by framework: `python -m lab.bench.contenders MODULE ARGUMENTS`.
+"""The networks that lab/bench/ times, ours and the peers', by framework: `python -m lab.bench.contenders MODULE ARGS`.
 
-`MODULE.make(*ARGUMENTS)` gives a function that takes N steps, and what the contender says of itself. Modules named
-torch_* and jax_* run in interpreters that have PyTorch or JAX and nothing that this project depends on.
+`MODULE.make(*ARGS)` returns a function that runs N steps, and facts about the contender. Modules named torch_* and
+jax_* run in interpreters that have PyTorch or JAX but none of this project's dependencies.
 """

@@ -1,8 +1,8 @@
-"""A contender as a process: says what it is, then answers each line "N" of standard input with the times of N steps.
+"""Runs a contender as a process: prints facts about it, then answers each input line "N" with the times of N steps.
 
     python -m lab.bench.contenders [--one-core] MODULE ARGUMENT...
 
-Answers are lines of JSON; harness/rounds.py reads them. Imports neither TensorFlow nor PyTorch.
+Answers are lines of JSON; harness/rounds.py reads them. This module imports neither TensorFlow nor PyTorch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ONE_CORE = "--one-core"
 
 
 def serve(run: Callable[[int], object], **about: object) -> None:
-    """Prints `about`, then for each line "N" the seconds and processor seconds that `run(N)` took."""
+    """Prints `about`, then for each line "N" the seconds and processor seconds that `run(N)` takes."""
     print(json.dumps(about), flush=True)
     for line in sys.stdin:
         began, used = time.perf_counter(), time.process_time()
@@ -30,7 +30,7 @@ def serve(run: Callable[[int], object], **about: object) -> None:
 def main(arguments: list[str]) -> None:
     if arguments[0] == ONE_CORE:
         arguments = arguments[1:]
-        # Before TensorFlow counts the cores; the last one has the fewest interrupts.
+        # Set before TensorFlow counts the cores; the last core gets the fewest interrupts.
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     module = importlib.import_module(f"lab.bench.contenders.{arguments[0]}")
     run, about = module.make(*arguments[1:])

@@ -1,4 +1,4 @@
-"""Our contender: the fused loop that `python -m BENCHMARK` runs, on a resident batch of noise."""
+"""Our contender: the fused loop of `python -m BENCHMARK`, on one batch of noise that stays in memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from timetotrain.run import allocator
 def fused_loop(
     make: Callable[[RunConfig, None], Task], config: RunConfig, precompiled: bool = False
 ) -> tuple[Callable[[int], float], tf_keras.Model]:
-    """What trains so many steps a call and gives the last loss; and the network.
+    """Returns (function that trains N steps and returns the last loss, the network).
 
     Args:
-      make: the benchmark's `Task`, or what makes one from the configuration and no data.
-      config: of one replica.
+      make: the benchmark's `Task`, or a function that makes one from the configuration without data.
+      config: a configuration for one replica.
       precompiled: compiles before the first call, as a run does.
     """
     allocator.keep_freed()

@@ -1,7 +1,7 @@
-"""Writes a JAX contender's training step as this project exports its own: `python -m lab.bench.contenders.jax_export`.
+"""Exports a JAX contender's training step in this project's format: `python -m lab.bench.contenders.jax_export`.
 
 Arguments: the contender's module, the folder, keywords of `make_step` as JSON, and the platform, "tpu" by default. The
-folder gets `train.mlir.bc` and a manifest for systems/compile, so that both sides go the same way into the same
+folder gets `train.mlir.bc` and a manifest for systems/compile, so that both sides take the same path into the same
 compiler. Needs an interpreter with flax.
 """
 
@@ -18,7 +18,7 @@ from jax import export
 
 
 def write(module: str, folder: Path, keywords: dict, platform: str = "tpu") -> None:
-    """Writes the step for a platform of jax; no device is needed."""
+    """Exports the step for a jax platform; needs no device."""
     step, arguments, donated = importlib.import_module(f"lab.bench.contenders.{module}").make_step(**keywords)
     made = export.export(jax.jit(step), platforms=[platform])(*arguments)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""MagmaDNN's perceptron in JAX, the steps fused by `lax.scan`; run in an interpreter that has JAX.
+"""MagmaDNN's perceptron in JAX, with the steps fused by `lax.scan`; run it in an interpreter that has JAX.
 
 Argument: hidden layers.
 """
@@ -28,7 +28,7 @@ def loss_of(weights: list, x: jax.Array, labels: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=4, donate_argnums=0)
 def train(weights: list, images: jax.Array, labels: jax.Array, key: jax.Array, steps: int) -> tuple:
-    """`steps` steps over a fresh permutation."""
+    """Trains `steps` steps over a fresh permutation."""
     order = jax.random.permutation(key, COUNT)
 
     def step(weights: list, i: jax.Array) -> tuple:
@@ -41,7 +41,7 @@ def train(weights: list, images: jax.Array, labels: jax.Array, key: jax.Array, s
 
 
 def make(layers: str) -> tuple[Callable[[int], object], dict[str, object]]:
-    """What trains so many steps a call, and what it says of itself."""
+    """Returns (function that trains N steps, facts about the contender)."""
     key, calls = jax.random.key(0), itertools.count()
     sizes = [784, *[UNITS] * int(layers), 10]
     weights = [

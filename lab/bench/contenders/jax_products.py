@@ -1,4 +1,4 @@
-"""Products of matrices in JAX; run in an interpreter that has it.
+"""Matrix products in JAX; run it in an interpreter that has JAX.
 
 Arguments: precision, then shapes as ROWSxINNERxCOLUMNS.
 """
@@ -14,7 +14,7 @@ DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
 
 
 def make(precision: str, *shapes: str) -> tuple[Callable[[int], None], dict[str, object]]:
-    """What computes all the products so many times a call, and what it says of itself."""
+    """Returns (function that computes all the products N times, facts about the contender)."""
     pairs = []
     for i, shape in enumerate(shapes):
         m, k, n = map(int, shape.split("x"))

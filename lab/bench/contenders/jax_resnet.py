@@ -1,8 +1,8 @@
-"""Flax's ResNet-50 with optax's SGD or LARS, as its users write a training step: bf16 layers, fp32 weights and logits.
+"""Flax's ResNet-50 with optax's SGD or LARS, written as a flax user would: bf16 layers, fp32 weights and logits.
 
-Convolutions, batch norm of the whole batch and initialisers are flax.linen's; the images come normalised. Momentum is
-0.9, the loss has label smoothing 0.1. Weight decay is 1e-4, for SGD in the loss, for LARS in its update, as in this
-project's preset: kernels alone decay and have a trust ratio.
+Convolutions, batch norm over the whole batch and initializers are flax.linen's; the images come normalized. Momentum is
+0.9, label smoothing 0.1. Weight decay is 1e-4: SGD has it in the loss, LARS in its update. As in this project's preset,
+only kernels decay and have a trust ratio.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BLOCKS = (3, 4, 6, 3)
 
 
 class Bottleneck(nn.Module):
-    """A 1x1, a 3x3 and a 1x1 convolution around a shortcut."""
+    """A 1x1, a 3x3 and a 1x1 convolution, with a shortcut."""
 
     filters: int
     stride: int
@@ -42,7 +42,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """Normalised images [b, 224, 224, 3] -> logits [b, 1000], fp32."""
+    """Normalized images [b, 224, 224, 3] -> logits [b, 1000], fp32."""
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
@@ -62,7 +62,7 @@ def _kernels(weights: Any) -> Any:
     return jax.tree.map(lambda w: w.ndim > 1, weights)
 
 
-# Each with its share of the decay that is part of the loss.
+# {optimizer: (its transformation, the part of weight decay that the loss has)}.
 OPTIMIZERS = {
     "sgd": (lambda: optax.sgd(0.1, momentum=0.9), DECAY),
     "lars": (
@@ -75,7 +75,7 @@ OPTIMIZERS = {
 
 
 def make_step(batch: int, optimizer: str = "sgd") -> tuple[Callable, tuple, int]:
-    """Returns (step, its arguments' shapes, how many of the first arguments its first results replace)."""
+    """Returns (step, shapes of its arguments, number of leading arguments that its first results replace)."""
     make, in_loss = OPTIMIZERS[optimizer]
     network, rule = ResNet50(), make()
     images = jax.ShapeDtypeStruct((batch, SIZE, SIZE, 3), jnp.bfloat16)

@@ -1,8 +1,8 @@
-"""A Transformer of flax's attention with optax's Adam, as its users write a training step: bf16 layers, fp32 weights.
+"""A Transformer of flax's attention with optax's Adam, written as a flax user would: bf16 layers, fp32 weights.
 
-The network is this project's: pre-norm, one table for source, target and softmax, packed sentences kept apart by masks,
-dropout after embeddings, attention weights, ReLU and sublayers. Positions are a constant signal. Random numbers are
-jax's threefry, or the device's generator ("rbg").
+The network is this project's: pre-norm; one table for source, target and softmax; masks that separate packed sentences;
+dropout after embeddings, attention weights, ReLU and sublayers. Positions are a constant signal. Random numbers come
+from jax's threefry or the device's generator ("rbg").
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ norm = partial(nn.LayerNorm, epsilon=1e-6, dtype=jnp.bfloat16)
 
 
 class Sublayers(nn.Module):
-    """One layer: attentions to itself and, in the decoder, to the source; then two products with ReLU between."""
+    """One layer: self-attention, in the decoder attention to the source, then two dense layers with ReLU between."""
 
     sizes: tuple
 
@@ -48,7 +48,7 @@ class Sublayers(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Token ids and segments, int32 [b, n] each, of source and target -> logits [b, n, vocabulary], fp32."""
+    """Token ids and segments of source and target, int32 [b, n] each -> logits [b, n, vocabulary], fp32."""
 
     sizes: tuple
 
@@ -86,9 +86,9 @@ class Transformer(nn.Module):
 def make_step(
     batch: int, length: int, sizes: list, generator: str = "threefry2x32"
 ) -> tuple[Callable, tuple, int]:
-    """Returns (step, its arguments' shapes, how many of the first arguments its first results replace).
+    """Returns (step, shapes of its arguments, number of leading arguments that its first results replace).
 
-    `sizes`: layers, width, hidden, heads, vocabulary, rate of dropout; `generator`: name of jax's.
+    `sizes`: layers, width, hidden, heads, vocabulary, dropout rate; `generator`: the name of a jax generator.
     """
     network = Transformer(tuple(sizes))
     optimizer = optax.adam(1e-3, b1=0.9, b2=0.98, eps=1e-9)

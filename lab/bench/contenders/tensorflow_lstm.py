@@ -1,10 +1,10 @@
 """The TensorFlow contenders of lstm.py.
 
 Arguments: contender, "layer", [length, batch, inputs, units] as JSON; or contender, "gnmt", manifest ({"config": a GNMT
-configuration of one bucket, "batch": {"train": sentences}}). fp32, a resident batch of full sentences. A layer is run
-forward and backward, to the gradients of its weights and its inputs, time-major; a network takes training steps
-(dropout before every LSTM, smoothed labels, clipping, Adam). Ours knows the lengths of sentences, the others need not:
-it reverses within them, masks the attention and the loss by them.
+configuration of one bucket, "batch": {"train": sentences}}). All use fp32 and one batch of full sentences in memory. A
+layer runs forward and backward, to the gradients of its weights and inputs, time-major. A network takes training steps
+(dropout before every LSTM, label smoothing, clipping, Adam). Ours handles sentences of different lengths: it reverses
+within each sentence and masks attention and loss. The others have no such work.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lab.bench.contenders.fused_loop import fused_loop
 from lab.bench.contenders.keras_fit import fit
 
 L = tf_keras.layers
-Run = Callable[[int], object]  # Runs that many steps.
+Run = Callable[[int], object]  # Runs N steps.
 
 
 def layer(name: str, shape: list[int]) -> tuple[Run, tf.Module]:
-    """One LSTM of either form, or Keras's with or without its loop written out."""
+    """One LSTM: either of our forms, or Keras's, unrolled or not."""
     length, batch, inputs, units = shape
     if name in ("ours", "plain"):
         network = lstm.LSTM(units, precision("fp32"), hoisted=name == "ours")
@@ -46,7 +46,7 @@ def layer(name: str, shape: list[int]) -> tuple[Run, tf.Module]:
         with tf.GradientTape() as tape:
             tape.watch(x)
             outputs = call(x)
-        # All are returned, so that all are computed.
+        # Return all gradients, so that all are computed.
         return tape.gradient(outputs, [x, *network.trainable_variables], output_gradients=upstream)
 
     def run(steps: int) -> None:
@@ -59,12 +59,12 @@ def layer(name: str, shape: list[int]) -> tuple[Run, tf.Module]:
 
 
 def ours(config: Config) -> tuple[Run, tf.Module]:
-    """The fused loop, as `python -m gnmt` runs it."""
+    """The fused loop of `python -m gnmt`."""
     return fused_loop(Task, config)
 
 
 def plain(config: Config) -> tuple[Run, tf.Module]:
-    """Ours with the textbook's form of the LSTM."""
+    """Ours with the textbook form of the LSTM."""
     return ours(dataclasses.replace(config, hoisted=False))
 
 
@@ -74,7 +74,7 @@ def keras_fit(
     """Stock layers under `fit`."""
     model, length = stack(config, unroll), config.max_sequence_length
     o, classes, part = config.optimizer, config.vocabulary_size, config.label_smoothing
-    # Ours sums the loss over the tokens of a sentence, Keras takes the mean.
+    # Ours sums the loss over a sentence's tokens, Keras takes the mean.
     clip = o.clip_replica_norm / length
     optimizer = adam(
         o.base_learning_rate, beta_1=o.beta_1, beta_2=o.beta_2, epsilon=o.epsilon, global_clipnorm=clip
@@ -92,12 +92,12 @@ def keras_fit(
 
 
 def keras_tuned(config: Config) -> tuple[Run, tf.Module]:
-    """The same with what can be switched on: loops written out, and the optimizer of one kernel a variable."""
+    """`keras_fit` with its fast options: unrolled loops, and an optimizer with one kernel per variable."""
     return keras_fit(config, tf_keras.optimizers.legacy.Adam, unroll=True)
 
 
 def stack(config: Config, unroll: bool) -> tf_keras.Model:
-    """The network of stock layers in the reference's wiring: (source, target), int32 [b, n] -> [b, n, vocabulary]."""
+    """The reference network from stock layers: (source, target), int32 [b, n] -> logits [b, n, vocabulary]."""
     length, width = config.max_sequence_length, config.width
     table = L.Embedding(config.vocabulary_size, width)
 
@@ -122,7 +122,7 @@ def stack(config: Config, unroll: bool) -> tf_keras.Model:
 
 
 class _Attention(L.Layer):
-    """Normed Bahdanau attention; neither Keras nor tf-models-official has it."""
+    """Normed Bahdanau attention, which neither Keras nor tf-models-official has."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -141,7 +141,7 @@ NETWORKS = {f.__name__: f for f in (ours, plain, keras_fit, keras_tuned)}
 
 
 def make(name: str, kind: str, settings: str) -> tuple[Run, dict[str, object]]:
-    """The contender, and what it says of itself."""
+    """Returns (function that runs N steps, facts about the contender)."""
     told = json.loads(settings)
     if kind == "layer":
         run, network = layer(name, told)

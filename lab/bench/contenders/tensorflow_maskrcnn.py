@@ -1,9 +1,9 @@
 """The contenders of detection.py's training step, both in TensorFlow.
 
 Arguments: contender, precision, batch, height, width. Both train Mask R-CNN on ResNet-50-FPN with all settings of the
-MLPerf benchmark, batch norm in its evaluation form, SGD with momentum .9, no weight decay, on a resident batch of noise
-with ten objects an image. tf-models-official's matches anchors in its input pipeline, ours in the step; it samples
-regions once per bin, ours four times; it keeps 512 candidates a tile in its suppression, one level after the other.
+MLPerf benchmark, batch norm in evaluation mode, SGD with momentum .9, no weight decay, on one batch of noise in memory
+with ten objects per image. Differences: tf-models-official matches anchors in its input pipeline, ours in the step; it
+samples regions once per bin, ours four times; its suppression keeps 512 candidates per tile, one level after the other.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from maskrcnn.config import Config
 from maskrcnn.task import Task
 
 CLASSES, RATE, MOMENTUM, OBJECTS = 91, 1e-4, 0.9, 10
-Run = Callable[[int], float]  # trains that many steps, returns the last loss
+Run = Callable[[int], float]  # trains N steps, returns the last loss
 
 
 def ours(precision: str, batch: int, height: int, width: int) -> Run:
-    """The fused loop, as `python -m maskrcnn` runs it; the frame has one orientation."""
+    """The fused loop of `python -m maskrcnn`; the frame has one orientation."""
     config = Config(
         global_batch_size=batch,
         eval_batch_size=batch,
@@ -39,7 +39,7 @@ def ours(precision: str, batch: int, height: int, width: int) -> Run:
     config = dataclasses.replace(config, padded_size=(height, width), short_side=height, long_side=width)
 
     class Resident(Task):
-        """On the other contender's noise."""
+        """Trains on the other contender's noise."""
 
         def __init__(self, config: Config, data: None):
             super().__init__(config, data)
@@ -60,7 +60,7 @@ def ours(precision: str, batch: int, height: int, width: int) -> Run:
 
 
 def official(precision: str, batch: int, height: int, width: int) -> Run:
-    """tf-models-official's task, its training step in a fused loop."""
+    """tf-models-official's task, with its training step in a fused loop."""
     from official.vision.configs import maskrcnn as configs
     from official.vision.ops import anchor
     from official.vision.tasks.maskrcnn import MaskRCNNTask
@@ -113,7 +113,7 @@ def official(precision: str, batch: int, height: int, width: int) -> Run:
 
 
 def _objects(batch: int, height: int, width: int) -> dict[str, np.ndarray]:
-    """Noise with OBJECTS objects an image, of 100 rows."""
+    """Noise with OBJECTS objects per image, padded to 100 rows."""
     rng = np.random.default_rng(0)
     low = rng.uniform(0, 0.6, [batch, 100, 2])
     high = low + rng.uniform(0.05, 0.4, low.shape)
@@ -132,5 +132,5 @@ CONTENDERS = {f.__name__: f for f in (ours, official)}
 
 
 def make(name: str, precision: str, *sizes: str) -> tuple[Run, dict[str, object]]:
-    """The contender, and what it says of itself."""
+    """Returns (function that trains N steps, facts about the contender)."""
     return CONTENDERS[name](precision, *map(int, sizes)), {"version": tf.__version__}

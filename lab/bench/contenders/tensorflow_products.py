@@ -1,4 +1,4 @@
-"""Products of matrices in TensorFlow: the peak of kernels.py, and the other side of jax_products.py.
+"""Matrix products in TensorFlow: the peak for kernels.py, and the counterpart of jax_products.py.
 
 Arguments: precision, then shapes as ROWSxINNERxCOLUMNS.
 """
@@ -13,7 +13,7 @@ DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16}
 
 
 def make(precision: str, *shapes: str) -> tuple[Callable[[int], None], dict[str, object]]:
-    """What computes all the products so many times a call, and what it says of itself."""
+    """Returns (function that computes all the products N times, facts about the contender)."""
     pairs = []
     for i, shape in enumerate(shapes):
         m, k, n = map(int, shape.split("x"))
@@ -23,6 +23,6 @@ def make(precision: str, *shapes: str) -> tuple[Callable[[int], None], dict[str,
     def run(steps: int) -> None:
         for _ in range(steps):
             for left, right in pairs:
-                tf.raw_ops.MatMul(a=left, b=right)  # On a CPU it returns when it is done.
+                tf.raw_ops.MatMul(a=left, b=right)  # On a CPU this returns only when the product is done.
 
     return run, {"version": tf.__version__}

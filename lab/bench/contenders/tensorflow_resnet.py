@@ -1,8 +1,8 @@
 """The TensorFlow contenders of resnet_step.py.
 
-Arguments: contender, precision, batch, pixels. All train the same network - ResNet-50 v1.5, label smoothing .1, SGD
-with momentum .9, no weight decay - on a resident batch. Ours starts from uint8 pixels and normalises them in the step,
-as a real run does; the others are given normalised floats. tf-models-official's network pads strided convolutions
+Arguments: contender, precision, batch, pixels. All train the same network (ResNet-50 v1.5, label smoothing .1, SGD
+with momentum .9, no weight decay) on one batch in memory. Ours starts from uint8 pixels and normalizes them in the
+step, as a real run does; the others get normalized floats. tf-models-official's network pads strided convolutions
 "same", which costs less.
 """
 
@@ -23,7 +23,7 @@ from resnet.config import Config
 from resnet.task import Task
 
 CLASSES, RATE, MOMENTUM, SMOOTHING = 1000, 0.01, 0.9, 0.1
-Run = Callable[[int], float]  # trains that many steps, returns the last loss
+Run = Callable[[int], float]  # trains N steps, returns the last loss
 
 
 def config_of(precision: str, batch: int, pixels: int, optimizer: str = "sgd") -> Config:
@@ -44,7 +44,7 @@ def config_of(precision: str, batch: int, pixels: int, optimizer: str = "sgd") -
 
 
 def ours(precision: str, batch: int, pixels: int, optimizer: str = "sgd") -> Run:
-    """The fused loop, as `python -m resnet` runs it."""
+    """The fused loop of `python -m resnet`."""
     return fused_loop(Task, config_of(precision, batch, pixels, optimizer), precompiled=True)[0]
 
 
@@ -54,7 +54,7 @@ def ours_lars(precision: str, batch: int, pixels: int) -> Run:
 
 
 def tfm_orbit(precision: str, batch: int, pixels: int) -> Run:
-    """tf-models-official's backbone and head under orbit's StandardTrainer, whose loop is fused too."""
+    """tf-models-official's backbone and head under orbit's StandardTrainer, whose loop is also fused."""
     set_policy(precision)
     specs = tf_keras.layers.InputSpec(shape=[None, pixels, pixels, 3])
     backbone = tfm_resnet.ResNet(50, input_specs=specs, norm_momentum=0.9, norm_epsilon=1e-5)
@@ -87,7 +87,7 @@ def tfm_orbit(precision: str, batch: int, pixels: int) -> Run:
 
 
 def keras_fit(precision: str, batch: int, pixels: int) -> Run:
-    """The same network of stock layers under `fit`, one epoch of `steps` batches a call."""
+    """The same network from stock layers under `fit`; each call is one epoch of `steps` batches."""
     set_policy(precision)
     model = _stock_resnet50(pixels)
     model.compile(tf_keras.optimizers.SGD(RATE, momentum=MOMENTUM), _loss())
@@ -96,7 +96,7 @@ def keras_fit(precision: str, batch: int, pixels: int) -> Run:
 
 
 def _stock_resnet50(pixels: int) -> tf_keras.Model:
-    """v1.5 with the padding of the reference, from stock layers under the global policy."""
+    """ResNet-50 v1.5 from stock layers under the global policy, with the reference's padding."""
     layers = tf_keras.layers
 
     def conv_norm(x: tf.Tensor, filters: int, size: int, stride: int = 1) -> tf.Tensor:
@@ -135,5 +135,5 @@ CONTENDERS = {"ours": ours, "ours_lars": ours_lars, "tfm_orbit": tfm_orbit, "ker
 
 
 def make(name: str, precision: str, batch: str, pixels: str) -> tuple[Run, dict[str, object]]:
-    """The contender, and what it says of itself."""
+    """Returns (function that trains N steps, facts about the contender)."""
     return CONTENDERS[name](precision, int(batch), int(pixels)), {"version": tf.__version__}

@@ -1,8 +1,8 @@
 """Ours and Keras `fit` on the small networks of mnist_mlp.py and lstm_small.py.
 
 Arguments: contender ("ours", "ours_unfolded" or "keras_fit"), network ("mlp", "mnist" or "ptb"), hidden layers of
-"mlp". Ours is the fused loop with the benchmark's own input, from arrays in memory; Keras gets the same numbers as
-floats, ready.
+"mlp". Ours is the fused loop with the benchmark's own input, from arrays in memory. Keras gets the same numbers as
+ready-made floats.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from common.train.loop import Loop
 from lab.bench.contenders.keras_fit import fit
 from timetotrain.run import allocator
 
-Run = Callable[[int], object]  # Trains that many steps.
+Run = Callable[[int], object]  # Runs N steps.
 L = tf_keras.layers
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
-    """Noise in the shape of MNIST: what is in the images costs nothing."""
+    """Noise in the shape of MNIST: the images' content does not affect the time."""
     rng = np.random.default_rng(0)
     return rng.integers(0, 256, [60000, 28, 28], np.uint8), rng.integers(0, 10, [60000], np.uint8)
 
 
 def words() -> np.ndarray:
-    """Noise in the length of the Penn Treebank."""
+    """Noise of the Penn Treebank's length."""
     return np.random.default_rng(0).integers(0, 10000, [929589], np.int32)
 
 
 def config_of(network: str, layers: int) -> object:
-    """The preset, as the benchmark trains it."""
+    """The preset that the benchmark trains."""
     if network == "ptb":
         return ptb.presets.PRESETS["cpu-20"]
     if network == "mnist":
@@ -52,7 +52,7 @@ def config_of(network: str, layers: int) -> object:
 
 
 def ours(network: str, layers: int, **changes: object) -> Run:
-    """The fused loop, in memory as `python -m mnist` has it."""
+    """The fused loop, with the data in memory as in `python -m mnist`."""
     allocator.keep_freed()
     config = dataclasses.replace(config_of(network, layers), **changes)
     module, data = (ptb, words()) if network == "ptb" else (mnist, digits())
@@ -66,7 +66,7 @@ def ours(network: str, layers: int, **changes: object) -> Run:
 
 
 def ours_unfolded(network: str, layers: int) -> Run:
-    """Without the products of two matrices that the others do not have either."""
+    """Ours without folding two matrices into one product, which the others do not do either."""
     return ours(network, layers, folded=False)
 
 
@@ -76,14 +76,14 @@ def keras_fit(network: str, layers: int) -> Run:
     optimizer = tf_keras.optimizers.SGD(
         config.optimizer.base_learning_rate,
         momentum=config.optimizer.momentum,
-        # Ours sums the loss over the steps of a sequence, Keras takes the mean.
+        # Ours sums the loss over a sequence's steps, Keras takes the mean.
         global_clipnorm=config.optimizer.clip_norm / config.num_steps if network == "ptb" else None,
         weight_decay=config.optimizer.weight_decay or None,
     )
     model = {"mlp": _mlp, "mnist": _lstm, "ptb": _language_model}[network](config)
     model.compile(optimizer, tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     data = (_language_data if network == "ptb" else _image_data)(config)
-    # The dataset, not an iterator over it: that would be a Python generator to Keras, without static shapes.
+    # Pass the dataset: Keras treats an iterator as a Python generator without static shapes.
     return fit(model, data)
 
 
@@ -113,7 +113,7 @@ def _language_model(config: ptb.config.Config) -> tf_keras.Model:
 def _image_data(config: mnist.config.Config) -> tf.data.Dataset:
     images, labels = digits()
     pixels = images.astype(np.float32) * config.data.pixel_scale + config.data.pixel_offset
-    # Cut beforehand: noise need not be shuffled, and nothing is left to do per image.
+    # Slice beforehand: noise needs no shuffling, and no per-image work is left.
     size = config.global_batch_size
     count = len(pixels) // size
     cut = [x[: count * size].reshape(count, size, *x.shape[1:]) for x in (pixels, labels.astype(np.int32))]
@@ -131,5 +131,5 @@ CONTENDERS = {"ours": ours, "ours_unfolded": ours_unfolded, "keras_fit": keras_f
 
 
 def make(name: str, network: str, layers: str) -> tuple[Run, dict[str, object]]:
-    """The contender, and what it says of itself."""
+    """Returns (function that trains N steps, facts about the contender)."""
     return CONTENDERS[name](network, int(layers)), {"version": tf.__version__}

@@ -1,8 +1,8 @@
 """The TensorFlow contenders of ssd_step.py.
 
 Arguments: contender, "train", manifest ({"config": an ssd configuration}). All train the same network with the same
-loss on a resident batch. Ours starts from uint8 pixels and boxes: it normalises, matches the anchors and encodes in the
-step, as a real run does, in the fused loop; `keras_fit` is given normalised floats and finished targets.
+loss on one batch in memory. Ours starts from uint8 pixels and boxes: as in a real run, the step of the fused loop
+normalizes pixels, matches the anchors and encodes the boxes. `keras_fit` gets normalized floats and finished targets.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ssd import model
 from ssd.config import Config
 from ssd.task import Task
 
-Run = Callable[[int], object]  # Runs that many steps.
+Run = Callable[[int], object]  # Runs N steps.
 
 
 def ours(config: Config) -> tuple[Run, tf_keras.Model]:
-    """The fused loop, as `python -m ssd` runs it."""
+    """The fused loop of `python -m ssd`."""
     return fused_loop(Task, config)
 
 
 def keras_fit(config: Config) -> tuple[Run, tf_keras.Model]:
-    """Stock layers under `fit`, one epoch of `steps` batches a call."""
+    """Stock layers under `fit`; each call is one epoch of `steps` batches."""
     set_policy(config.precision)
     network = stock_network(config)
     optimizer = tf_keras.optimizers.SGD(config.optimizer.base_learning_rate, config.optimizer.momentum)
@@ -80,13 +80,13 @@ def stock_network(config: Config) -> tf_keras.Model:
 
 
 def multibox_loss(config: Config) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """SSD's loss of codes and class [b, A, 5], as it is usually written: hard negatives by sorting."""
+    """Returns SSD's loss in its usual form, for codes and class [b, A, 5]: it sorts to find hard negatives."""
 
     def loss(wanted: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
         classes = tf.cast(wanted[..., 4], tf.int32)
         positive = classes > 0
         count = tf.reduce_sum(tf.cast(positive, tf.int32), -1)
-        # Keras takes the mean of the four codes.
+        # Keras takes the mean over the four codes.
         huber = 4 * tf_keras.losses.huber(wanted[..., :4], found[..., :4])
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(classes, found[..., 4:])
         order = tf.argsort(tf.where(positive, -1.0, entropy), direction="DESCENDING")
@@ -98,7 +98,7 @@ def multibox_loss(config: Config) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def _dataset(config: Config) -> tf.data.Dataset:
-    """The noise of ours, normalised and matched once."""
+    """Our noise, normalized and matched once."""
     batch = next(iter(pipeline.synthetic(config, config.global_batch_size)))
     anchors = tf.constant(model.anchors(config), tf.float32)
     wanted = multibox.targets(batch["boxes"], batch["classes"], anchors, config.match_overlap)
@@ -110,6 +110,6 @@ CONTENDERS = {f.__name__: f for f in (ours, keras_fit)}
 
 
 def make(name: str, _: str, manifest: str) -> tuple[Run, dict[str, object]]:
-    """The contender, and what it says of itself."""
+    """Returns (function that trains N steps, facts about the contender)."""
     run, network = CONTENDERS[name](from_dict(Config, json.loads(manifest)["config"]))
     return run, {"version": tf.__version__, "parameters": parameters(network)}

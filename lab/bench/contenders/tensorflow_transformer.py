@@ -2,8 +2,8 @@
 
 Arguments: contender, "transformer", manifest ({"config": a Transformer's configuration, "batch": {"train":
 sequences}}). All train the same network (dropout after sublayers, on attention and after ReLU; label smoothing; Adam;
-fp32) on a resident batch of full sequences. Ours masks by segments and places tokens by their positions, as packed
-sequences need; the others mask padding and know one position signal.
+fp32) on one batch of full sequences in memory. Ours masks by segment and embeds explicit positions, as packed sequences
+need; the others mask padding and add one fixed position signal.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from transformer.layers import EPSILON, position_signal
 from transformer.task import Task
 
 L = tf_keras.layers
-Run = Callable[[int], object]  # Trains that many steps.
+Run = Callable[[int], object]  # Runs N steps.
 
 
 def ours(config: Config) -> tuple[Run, tf_keras.Model]:
-    """The fused loop, as `python -m transformer` runs it."""
+    """The fused loop of `python -m transformer`."""
     return fused_loop(Task, config)
 
 
@@ -41,12 +41,12 @@ def keras_fit(config: Config, adam: type = tf_keras.optimizers.Adam) -> tuple[Ru
 
 
 def keras_fused_adam(config: Config) -> tuple[Run, tf_keras.Model]:
-    """The same with the optimizer that updates a variable by one kernel."""
+    """`keras_fit` with the optimizer that updates each variable with one kernel."""
     return keras_fit(config, tf_keras.optimizers.legacy.Adam)
 
 
 def tf_models(config: Config) -> tuple[Run, tf_keras.Model]:
-    """tf-models-official's Seq2SeqTransformer, the step of its translation task with its Adam, in a fused loop."""
+    """tf-models-official's Seq2SeqTransformer in a fused loop, with its translation task's step and its Adam."""
     from official.nlp.modeling.models import seq2seq_transformer as official
 
     sizes = {
@@ -68,7 +68,7 @@ def tf_models(config: Config) -> tuple[Run, tf_keras.Model]:
     )
     optimizer = _adam(config, tf_keras.optimizers.legacy.Adam)
     inputs, targets = _tokens(config)
-    model({"inputs": inputs, "targets": targets}, training=True)  # Makes the variables.
+    model({"inputs": inputs, "targets": targets}, training=True)  # Creates the variables.
 
     @tf.function
     def train(steps: tf.Tensor) -> tf.Tensor:
@@ -86,7 +86,7 @@ def tf_models(config: Config) -> tuple[Run, tf_keras.Model]:
 
 
 def stack(config: Config) -> tf_keras.Model:
-    """The network of stock layers: (inputs, targets), int32 [b, n] each -> logits [b, n, vocabulary]."""
+    """The network from stock layers: (inputs, targets), int32 [b, n] each -> logits [b, n, vocabulary]."""
     length, width = config.packed_length, config.width
     table = L.Embedding(
         config.vocabulary_size,
@@ -123,7 +123,7 @@ def stack(config: Config) -> tf_keras.Model:
 
 
 class _Logits(L.Layer):
-    """Products with the embeddings."""
+    """Multiplies by the embeddings."""
 
     def __init__(self, table: L.Embedding):
         super().__init__()
@@ -135,7 +135,7 @@ class _Logits(L.Layer):
 
 
 def _losses(config: Config, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """[b, n] with smoothed targets, as tf-models-official's translation task writes it."""
+    """Losses [b, n] with smoothed targets, as in tf-models-official's translation task."""
     classes, part = config.vocabulary_size, config.label_smoothing
     targets = tf.one_hot(tf.cast(labels, tf.int32), classes, 1 - part, part / (classes - 1))
     return tf.nn.softmax_cross_entropy_with_logits(targets, logits)
@@ -156,6 +156,6 @@ CONTENDERS = {f.__name__: f for f in (ours, keras_fit, keras_fused_adam, tf_mode
 
 
 def make(name: str, _: str, manifest: str) -> tuple[Run, dict[str, object]]:
-    """The contender, and what it says of itself."""
+    """Returns (function that runs N steps, facts about the contender)."""
     run, model = CONTENDERS[name](from_dict(Config, json.loads(manifest)["config"]))
     return run, {"version": tf.__version__, "parameters": parameters(model)}

@@ -1,7 +1,7 @@
-"""Our contender of video.py: inference or training steps of a video network on a resident batch.
+"""Our contender of video.py: inference or training steps of a video network on one batch in memory.
 
-Arguments: "infer" or "train", manifest ({"config": a tsm_kinetics configuration, ...}), as torch_images.py's. Training
-starts from uint8 pixels, which the step normalises, and runs in the fused loop, as `python -m tsm_kinetics` does.
+Arguments: "infer" or "train", manifest ({"config": a tsm_kinetics configuration, ...}), as for torch_images.py.
+Training runs in the fused loop of `python -m tsm_kinetics`; its step starts from uint8 pixels and normalizes them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tsm_kinetics import model
 from tsm_kinetics.config import Config
 from tsm_kinetics.task import Task
 
-Run = Callable[[int], object]  # Runs that many steps.
+Run = Callable[[int], object]  # Runs N steps.
 
 
 def infer(config: Config) -> tuple[Run, tf_keras.Model]:
-    """Logits of normalised clips."""
+    """Computes logits of normalized clips."""
     allocator.keep_freed()
     policy = precision(config.precision)
     network = model.build(config, replicas.make(config), policy)
@@ -50,6 +50,6 @@ MODES = {f.__name__: f for f in (infer, train)}
 
 
 def make(mode: str, manifest: str) -> tuple[Run, dict[str, object]]:
-    """The contender, and what it says of itself."""
+    """Returns (function that runs N steps, facts about the contender)."""
     run, network = MODES[mode](from_dict(Config, json.loads(manifest)["config"]))
     return run, {"version": tf.__version__, "parameters": parameters(network)}

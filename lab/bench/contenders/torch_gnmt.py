@@ -1,4 +1,4 @@
-"""GNMT in PyTorch: what a user of its LSTM would write, for replay_torch.py and lstm.py."""
+"""GNMT in PyTorch, written as a user of its LSTM would, for replay_torch.py and lstm.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 class _Gnmt(nn.Module):
-    """In the reference's wiring; time-major."""
+    """Wired as in the reference; time-major."""
 
     def __init__(self, config: dict):
         super().__init__()
@@ -49,7 +49,7 @@ class _Gnmt(nn.Module):
 def gnmt(
     manifest: dict, device: str
 ) -> tuple[nn.Module, tuple[torch.Tensor, ...], Callable[[Any], torch.Tensor]]:
-    """GNMT on full sentences; the loss of a sentence is summed over its tokens."""
+    """GNMT on full sentences; the loss sums over each sentence's tokens."""
     config, batch = manifest["config"], manifest["batch"]["train"]
     length = config["max_sequence_length"]
     tokens = torch.randint(3, config["vocabulary_size"], [2, length, batch], device=device)

@@ -1,7 +1,8 @@
 """Both I3Ds of tsm_kinetics in PyTorch, for torch_networks.py: ResNet-50 with kernels over time.
 
-3x3x3 after Hara et al. (every 3x3 convolution, 47.0 million parameters with 400 classes), 3x1x1 after Wang et al. as
-facebookresearch/video-nonlocal-net wires it (the first 1x1 of every other block, 28.0 million).
+- 3x3x3: after Hara et al.; every 3x3 convolution is inflated; 47.0 million parameters with 400 classes.
+- 3x1x1: after Wang et al., wired as in facebookresearch/video-nonlocal-net; the first 1x1 of every other block is
+  inflated; 28.0 million parameters.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from lab.bench.contenders.torch_resnet import branch
 
 
 class _Time(NamedTuple):
-    """Frames of each kernel, and strides over time; `first` by stage and block."""
+    """Frames per kernel, and strides over time; `first` by stage and block."""
 
     stem: int
     stem_stride: int
@@ -37,7 +38,7 @@ def _conv(channels: int, filters: int, time: int, side: int, strides: tuple[int,
 
 
 class _Bottleneck(nn.Module):
-    """1x1 (or 3x1x1), 3x3 (or 3x3x3) with the strides, 1x1, and the shortcut."""
+    """1x1 (or 3x1x1), 3x3 (or 3x3x3) with the strides, 1x1, and a shortcut."""
 
     def __init__(self, channels: int, filters: int, first: int, middle: int, strides: tuple[int, int]):
         super().__init__()
@@ -59,7 +60,7 @@ class _Bottleneck(nn.Module):
 
 
 def i3d(model: str, classes: int) -> nn.Module:
-    """Clips [b, 3, T, H, W] -> logits [b, classes]."""
+    """Returns a network: clips [b, 3, T, H, W] -> logits [b, classes]."""
     time = TIMES[model]
     layers: list[nn.Module] = [
         _conv(3, 64, time.stem, 7, (time.stem_stride, 2)),

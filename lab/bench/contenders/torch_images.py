@@ -1,8 +1,8 @@
-"""PyTorch's contender of video.py and ssd_step.py: inference or training steps on a resident batch.
+"""PyTorch's contender of video.py and ssd_step.py: inference or training steps on one batch in memory.
 
-Arguments: "infer" or "train", manifest ({"benchmark", "config", "batch", "precision", "programs"} as an export has
-them). Eager; inference without gradients and with the moving averages, training with fused SGD. Both
-layouts of the activations are tried at the start, and the faster one stays.
+Arguments: "infer" or "train", manifest ({"benchmark", "config", "batch", "precision", "programs"} as in an export).
+Runs eagerly: inference without gradients and with the moving averages, training with fused SGD. It tries both
+memory layouts of the activations at the start and keeps the faster one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from lab.bench.contenders.torch_step import DTYPES, stepper
 LAYOUTS = (
     "channels_last",
     "contiguous_format",
-)  # channels_last_3d of 3-D networks, as torch_networks.py has it.
+)  # channels_last_3d for 3-D networks, as in torch_networks.py.
 
 
 def runner(mode: str, manifest: dict, layout: str) -> tuple[Callable[[int], None], int]:
-    """What runs N steps, and the network's parameters."""
+    """Returns (function that runs N steps, number of parameters)."""
     torch.manual_seed(0)
     module, inputs, loss_of = NETWORKS[manifest["benchmark"]](manifest, "cpu")
     if layout == "contiguous_format":
@@ -49,7 +49,7 @@ def runner(mode: str, manifest: dict, layout: str) -> tuple[Callable[[int], None
 
 
 def make(mode: str, manifest: str) -> tuple[Callable[[int], None], dict[str, object]]:
-    """What runs so many steps a call in the faster layout, and what it says of itself."""
+    """Returns (function that runs N steps in the faster layout, facts about the contender)."""
     told, seconds = json.loads(manifest), {}
     for layout in LAYOUTS:
         run, _ = runner(mode, told, layout)

@@ -1,7 +1,7 @@
-"""The exported networks in PyTorch, for replay_torch.py: what a PyTorch user would write, channels_last, autocast.
+"""The exported networks in PyTorch, for replay_torch.py, written as a PyTorch user would: channels_last, autocast.
 
-`NETWORKS[benchmark](manifest, device)` gives (module, inputs, loss_of): `loss_of(module(*inputs))` is a step's loss.
-Sizes are read from the export's configuration.
+`NETWORKS[benchmark](manifest, device)` returns (module, inputs, loss_of); `loss_of(module(*inputs))` is a step's loss.
+Sizes come from the export's configuration.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Network = tuple[nn.Module, tuple[torch.Tensor, ...], Callable[[Any], torch.Tenso
 
 
 def _images(config: dict, batch: int, device: str) -> torch.Tensor:
-    """Normalised images, NCHW in channels_last memory."""
+    """Normalized images, NCHW in channels_last memory format."""
     shape = [batch, 3, config["image_size"], config["image_size"]]
     return torch.randn(shape, device=device).to(memory_format=torch.channels_last)
 
 
 def resnet(manifest: dict, device: str) -> Network:
-    """ResNet-50 v1.5 of 64 channels, label smoothing."""
+    """ResNet-50 v1.5 with 64 base channels, label smoothing."""
     config, batch = manifest["config"], manifest["batch"]["train"]
     if config["model"] != "resnet50" or config["width"] != 64:
         raise ValueError(f"{config['model']} of width {config['width']}: only resnet50 of width 64 is here")
@@ -39,7 +39,7 @@ def resnet(manifest: dict, device: str) -> Network:
 
 
 class _Shifted(nn.Module):
-    """A bottleneck whose branch sees a part of the channels of the frames before and after."""
+    """A bottleneck whose branch sees some channels of the previous and the next frame."""
 
     def __init__(self, block: Bottleneck, frames: int, fraction: int):
         super().__init__()
@@ -59,7 +59,7 @@ class _Shifted(nn.Module):
 
 
 class _Frames(nn.Module):
-    """A network of images on clips [b * T, 3, H, W]: the mean over the frames' features, the classifier."""
+    """Applies an image network to clips [b * T, 3, H, W]: averages the frames' features, then classifies."""
 
     def __init__(self, images: nn.Sequential, frames: int):
         super().__init__()
@@ -93,7 +93,7 @@ def tsm_kinetics(manifest: dict, device: str) -> Network:
 
 
 class _Basic(nn.Module):
-    """Two 3x3 convolutions and the shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, channels: int, filters: int, stride: int):
         super().__init__()
@@ -154,7 +154,7 @@ class _SSD(nn.Module):
 
 
 def ssd(manifest: dict, device: str) -> Network:
-    """SSD-300 with the loss of given targets: matching boxes, which takes little, is left out here."""
+    """SSD-300 with the loss for given targets; leaves out the matching of boxes, which takes little time."""
     config, batch = manifest["config"], manifest["batch"]["train"]
     network = _SSD(config).to(device, memory_format=torch.channels_last)
     images = _images(config, batch, device)
@@ -191,7 +191,7 @@ class _Sublayer(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Attention of `heads` heads, without biases, to itself or to `source`."""
+    """Multi-head attention without biases, to itself or to `source`."""
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
@@ -256,7 +256,7 @@ class _Transformer(nn.Module):
 
 
 def transformer(manifest: dict, device: str) -> Network:
-    """Transformer-big on packed sequences, masks as tensors."""
+    """Transformer-big on packed sequences, with masks as tensors."""
     config, batch = manifest["config"], manifest["batch"]["train"]
     shape = [batch, config["packed_length"]]
     tokens = torch.randint(2, config["vocabulary_size"], [2, *shape], device=device)

@@ -12,7 +12,7 @@ from torch import nn
 
 
 def branch(x: torch.Tensor, convolutions: Iterable[nn.Module], norms: Iterable[nn.Module]) -> torch.Tensor:
-    """A bottleneck's three convolutions, each with its norm, and ReLU after all but the last."""
+    """Applies a bottleneck's three convolutions, each with its norm, and ReLU after all but the last."""
     for i, (convolution, norm) in enumerate(zip(convolutions, norms)):
         x = norm(convolution(x))
         if i < 2:
@@ -21,7 +21,7 @@ def branch(x: torch.Tensor, convolutions: Iterable[nn.Module], norms: Iterable[n
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 with the stride, 1x1, and the shortcut."""
+    """1x1, 3x3 with the stride, 1x1, and a shortcut."""
 
     def __init__(self, channels: int, filters: int, stride: int, project: bool):
         super().__init__()
@@ -61,7 +61,7 @@ def resnet50(classes: int) -> nn.Module:
 def make(
     precision: str, batch: str, pixels: str, classes: str
 ) -> tuple[Callable[[int], None], dict[str, object]]:
-    """What trains so many steps a call, and what it says of itself."""
+    """Returns (function that trains N steps, facts about the contender)."""
     torch.manual_seed(0)
     model = resnet50(int(classes)).to(memory_format=torch.channels_last)
     images = torch.randn(int(batch), 3, int(pixels), int(pixels)).to(memory_format=torch.channels_last)

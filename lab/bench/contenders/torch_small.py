@@ -40,7 +40,7 @@ class LanguageModel(nn.Module):
 
 
 def perceptron(layers: int) -> nn.Module:
-    """Layers of 528 with sigmoid."""
+    """Layers of 528 units with sigmoid."""
     hidden = [nn.Linear(784, 528), nn.Sigmoid()]
     for _ in range(layers - 1):
         hidden += [nn.Linear(528, 528), nn.Sigmoid()]
@@ -48,7 +48,7 @@ def perceptron(layers: int) -> nn.Module:
 
 
 def classification(model: nn.Module, batch: int, optimizer: torch.optim.Optimizer) -> Run:
-    """Batches by a permutation of each epoch."""
+    """Trains on batches from a permutation per epoch."""
     generator = torch.Generator().manual_seed(0)
     images = torch.rand([60000, 28, 28], generator=generator)
     labels = torch.randint(0, 10, [60000], generator=generator)
@@ -71,7 +71,7 @@ def classification(model: nn.Module, batch: int, optimizer: torch.optim.Optimize
 
 
 def language(model: nn.Module, optimizer: torch.optim.Optimizer) -> Run:
-    """Twenty streams, twenty words a step, the state carried and detached."""
+    """Twenty streams, twenty words per step; carries and detaches the state."""
     words = torch.randint(0, 10000, [929589 // 20, 20])
     at, state = 0, None
 
@@ -94,7 +94,7 @@ def language(model: nn.Module, optimizer: torch.optim.Optimizer) -> Run:
 
 
 def make(network: str, layers: str) -> tuple[Run, dict[str, object]]:
-    """What trains so many steps a call, and what it says of itself."""
+    """Returns (function that trains N steps, facts about the contender)."""
     if network == "ptb":
         model = LanguageModel()
         run = language(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))

@@ -12,7 +12,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def stepper(network: Network, manifest: dict, device: str, compiled: bool) -> Callable[[], torch.Tensor]:
-    """A training step of the network: forward, backward, update."""
+    """Returns a function that runs one training step of the network: forward, backward, update."""
     module, inputs, loss_of = network
     optimizer, kind = _optimizer(module, manifest["config"]["optimizer"]), DTYPES[manifest["precision"]]
     lowered = kind != torch.float32
@@ -37,7 +37,7 @@ def stepper(network: Network, manifest: dict, device: str, compiled: bool) -> Ca
 
 
 def _wide(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor | tuple[torch.Tensor, ...]:
-    """Logits in fp32, as ours."""
+    """Converts logits to fp32, as in our network."""
     return tuple(x.float() for x in outputs) if isinstance(outputs, tuple) else outputs.float()
 
 

@@ -1,7 +1,7 @@
-"""The Transformer, GNMT and one LSTM layer in PyTorch, eager, on a resident batch.
+"""The Transformer, GNMT and one LSTM layer in PyTorch, eager, on one batch in memory.
 
-Arguments: "transformer" or "gnmt" and a manifest, as the TensorFlow contenders get it; or "layer" and the shape
-(length, batch, inputs, units) as JSON. Updates are the fused Adam's.
+Arguments: "transformer" or "gnmt" and a manifest, as for the TensorFlow contenders; or "layer" and the shape
+(length, batch, inputs, units) as JSON. Updates use the fused Adam.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Run = Callable[[int], object]
 
 
 def training(network: Network, config: dict) -> Run:
-    """Forward, backward, clipping where the configuration has it, update."""
+    """Runs steps: forward, backward, clipping if the configuration has it, update."""
     module, inputs, loss_of = network
     o = config["optimizer"]
     betas = (o["beta_1"], o["beta_2"])
@@ -41,7 +41,7 @@ def training(network: Network, config: dict) -> Run:
 
 
 def layer(shape: list[int]) -> tuple[Run, nn.Module]:
-    """One LSTM, forward and backward, gradients of the inputs, too."""
+    """One LSTM, forward and backward, including the gradients of the inputs."""
     length, batch, inputs, units = shape
     lstm = nn.LSTM(inputs, units)
     x, upstream = (
@@ -59,7 +59,7 @@ def layer(shape: list[int]) -> tuple[Run, nn.Module]:
 
 
 def make(kind: str, settings: str) -> tuple[Run, dict[str, object]]:
-    """The contender, and what it says of itself."""
+    """Returns (function that runs N steps, facts about the contender)."""
     told = json.loads(settings)
     torch.manual_seed(0)
     if kind == "layer":

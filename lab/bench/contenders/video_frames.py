@@ -1,13 +1,13 @@
 """Contenders of frames.py that decode frames: ours, and bare loops over the same files; run them on one core.
 
-Arguments: contender, folder of `draw`. A step is a batch of training clips' frames (`BATCH` x 8), or a video's:
+Arguments: contender, folder of `draw`. A step is the frames of a batch of training clips (`BATCH` x 8), or one video:
 
     train_input          ours: JPEG frames from the shards, cropped, scaled to 224 pixels, flipped, batched
-    libjpeg_turbo        cv2.imdecode of as many whole frames, which are in memory; nothing else
-    libjpeg_turbo_scaled the same, cropped and scaled to 224 pixels
-    convert              ours: a video file to scaled JPEG frames, what tsm_kinetics.convert does
-    ffmpeg_jpeg          a PyAV loop that decodes, turns to RGB and compresses
-    ffmpeg               a PyAV loop that decodes and turns to RGB; nothing else
+    libjpeg_turbo        cv2.imdecode of the same number of whole frames in memory; nothing else
+    libjpeg_turbo_scaled the same, plus crop and scaling to 224 pixels
+    convert              ours: tsm_kinetics.convert from a video file to scaled JPEG frames
+    ffmpeg_jpeg          a PyAV loop that decodes, converts to RGB and compresses
+    ffmpeg               a PyAV loop that decodes and converts to RGB; nothing else
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tsm_kinetics.config import Config, Data
 
 BATCH, FRAMES, SIZE = 8, 8, 224
 QUALITY = convert.AS_THE_PAPER.quality
-Run = Callable[[int], None]  # Runs that many steps.
+Run = Callable[[int], None]  # Runs N steps.
 
 
 @dataclasses.dataclass(frozen=True)
 class Videos:
-    """What `draw` draws: as large as Kinetics' frames at a short side of 256."""
+    """What `draw` draws: videos with the size of Kinetics' frames at a short side of 256."""
 
     count: int = 8
     frames: int = 96
@@ -44,7 +44,7 @@ class Videos:
 
 
 def draw(folder: Path, videos: Videos) -> None:
-    """Video files (H.264) and shards of them: a view that moves over a picture with the spectrum of photographs."""
+    """Draws H.264 files, and shards of them: a view that moves over a picture with the spectrum of photographs."""
     (folder / "videos" / "a").mkdir(parents=True)
     for number in range(videos.count):
         rng = np.random.default_rng(number)
@@ -58,9 +58,9 @@ def draw(folder: Path, videos: Videos) -> None:
 
 
 def _picture(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """uint8 [H, W, 3] whose amplitudes fall as 1 / frequency.
+    """Returns uint8 [H, W, 3] whose amplitudes fall as 1 / frequency.
 
-    As photographs' do: Field, "Relations between the statistics of natural images", 1987.
+    Photographs have this spectrum: Field, "Relations between the statistics of natural images", 1987.
     """
     rows, columns = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None]
     frequency = np.maximum(np.hypot(rows, columns), 1 / max(height, width))
@@ -69,12 +69,12 @@ def _picture(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
         noise = np.fft.rfft2(rng.standard_normal([height, width])) / frequency
         plane = np.fft.irfft2(noise, [height, width])
         planes.append(plane / plane.std())
-    colours = np.stack([planes[0] + 0.3 * plane for plane in planes], -1)  # Mostly grey, as photographs are.
+    colours = np.stack([planes[0] + 0.3 * plane for plane in planes], -1)  # Mostly gray, as photographs are.
     return (128 + 45 * colours).clip(0, 255).astype(np.uint8)
 
 
 def train_input(folder: Path) -> Run:
-    """Ours. Each round begins the stream anew, so that nothing is decoded before the clock starts."""
+    """Ours. Each round starts a new stream, so that nothing is decoded before the clock starts."""
     index = shards.Index(folder / "shards", "train")
     config = Config(
         num_train_examples=len(index),
@@ -94,7 +94,7 @@ def train_input(folder: Path) -> Run:
 
 
 def libjpeg_turbo(folder: Path, scaled: bool = False) -> Run:
-    """The same library that TensorFlow decodes with, as OpenCV has it, on one frame after another."""
+    """Decodes frame after frame with OpenCV, which has the same library that TensorFlow decodes with."""
     cv2.setNumThreads(1)
     index, data = shards.Index(folder / "shards", "train"), Data()
     encoded = [
@@ -133,7 +133,7 @@ def converter(folder: Path) -> Run:
 
 
 def ffmpeg(folder: Path, compress: bool = False) -> Run:
-    """What anyone writes with PyAV."""
+    """The loop that a PyAV user would write."""
     files = _files(folder)
 
     def run(steps: int) -> None:
@@ -166,5 +166,5 @@ def _version(name: str) -> str:
 
 
 def make(name: str, folder: str) -> tuple[Run, dict[str, object]]:
-    """The contender, and what it says of itself."""
+    """Returns (function that runs N steps, facts about the contender)."""
     return CONTENDERS[name](Path(folder)), {"version": _version(name)}

@@ -1,11 +1,11 @@
 """One command that measures a card: `python -m lab.bench.gpu EXPORTS`; docs/gpu.md says how to use it.
 
 - __main__.py: the command line, and the order of the work.
-- plan.py: the rows, the most important first, and what each may take.
-- report.py: the file of results, written after every row; the table that is printed.
+- plan.py: the rows, the most important first, with time limits.
+- report.py: the results file, written after every row, and the printed table.
 - children.py: runs measurements as processes, several at a time, each with a timeout.
-- child.py, networks.py, peers.py: what such a process measures: the card, our exports, PyTorch's and flax's networks.
-- training.py: whole runs, where TensorFlow is there too.
-- flags.py: sets of XLA's flags, and the best one as a file of systems/launch/.
-- prepare.py, tensorflow_parts.sh: the exports and TensorFlow as files that a machine without a network can be brought.
+- child.py, networks.py, peers.py: the measurements in such a process: the card, our exports, PyTorch and flax networks.
+- training.py: whole runs, if TensorFlow is installed.
+- flags.py: sets of XLA flags; writes the best one as a file of systems/launch/.
+- prepare.py, tensorflow_parts.sh: pack the exports and TensorFlow into files for a machine without a network.
 """

@@ -1,10 +1,10 @@
-"""Measures a card: equality, steps, peers, XLA's flags, whole runs, within some minutes; docs/gpu.md says more.
+"""Measures a card in a few minutes: equality, steps, peers, XLA flags, whole runs; docs/gpu.md says more.
 
     python -m lab.bench.gpu EXPORTS --minutes=10 --out=RESULT.json [--only PATTERN ...]
 
-EXPORTS is the folder, or exports.tar.xz, that lab.bench.gpu.prepare wrote. It needs numpy, jax and
-a device of jax. It measures PyTorch and flax where they are installed, whole runs where TensorFlow is. It writes the
-file after every row; the same command goes on with it.
+EXPORTS is the folder, or exports.tar.xz, that lab.bench.gpu.prepare wrote. Needs numpy, jax and a jax device. Measures
+PyTorch and flax if they are installed, and whole runs if TensorFlow is. It writes the file after every row; running the
+same command again resumes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from lab.bench.gpu.plan import Plan, Stage
 from lab.bench.gpu.report import Report, line, with_floor
 from lab.bench.harness.errors import status_of
 
-# Compiled beside others and compiled alone are the same program where their times differ by less.
+# If the times of two programs, one compiled alone and one beside others, differ by less, they count as the same.
 _SAME = 1.01
 
 
 def stages(plan: Plan, report: Report) -> Iterator[Stage]:
-    """All that is to be measured, in order; what comes later may depend on earlier rows."""
+    """Yields all stages in order; later stages may depend on earlier rows."""
     yield plan.ceilings()
     yield plan.compiles_and_checks()
     yield plan.steps()
@@ -53,7 +53,7 @@ def stages(plan: Plan, report: Report) -> Iterator[Stage]:
 
 
 def measured(stage: Stage, report: Report, only: list[str]) -> list[Row]:
-    """The stage's rows that are wanted and have no figures yet; those that failed before come last."""
+    """Returns the wanted rows of the stage that have no figures yet; rows that failed before come last."""
     wanted = [
         row for row in stage.rows if not only or any(fnmatch.fnmatch(row.name, pattern) for pattern in only)
     ]
@@ -63,7 +63,7 @@ def measured(stage: Stage, report: Report, only: list[str]) -> list[Row]:
 
 
 def measure(plan: Plan, report: Report, deadline: float, only: list[str]) -> None:
-    """Runs the stages until the deadline of time.monotonic."""
+    """Runs the stages until the deadline (of time.monotonic)."""
 
     def done(row: Row, found: dict) -> None:
         if "cut" in found:
@@ -88,10 +88,10 @@ def measure(plan: Plan, report: Report, deadline: float, only: list[str]) -> Non
 
 
 def unpacked(exports: Path, scratch: Path) -> Path:
-    """The folder of exports, an archive's contents being put into `scratch`.
+    """Returns the folder of exports; unpacks an archive into `scratch`.
 
     Raises:
-      UserError: there is no export in it.
+      UserError: it contains no export.
     """
     if exports.is_file():
         folder = scratch / "exports"

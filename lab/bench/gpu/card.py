@@ -1,4 +1,4 @@
-"""What the card is, and what it can do: the rate of copies and of products, as measured on it."""
+"""Describes the card, and measures its ceilings: the rate of copies and of matrix products."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PACKAGES = (
     *("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "flax", "optax", "numpy", "torch", "triton"),
     *("nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cublas", "tensorflow", "tensorflow-cpu", "tf-keras"),
 )
-# A copy of 4 GiB and a product of 8192 x 8192 fill a card; a processor gets little ones.
+# A 4 GiB copy and an 8192 x 8192 product saturate a card; a CPU gets small ones.
 _SIZES = {"gpu": (1 << 30, 8192, 20), "cpu": (1 << 22, 512, 3)}
 _ROUNDS = 3
 
 
 def described() -> dict[str, Any]:
-    """The card and its driver as nvidia-smi names them, the host's processors, and versions; without a start of jax."""
+    """Returns card and driver from nvidia-smi, the host's processors, and versions, without starting jax."""
     found: dict[str, Any] = {}
     if shutil.which("nvidia-smi"):
         command = ["nvidia-smi", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
@@ -44,7 +44,7 @@ def described() -> dict[str, Any]:
 
 
 def ceilings(job: dict, turn: Turn) -> dict[str, Any]:
-    """Bytes a second of copies (read and written both count), FLOPs a second of a bf16 product of random numbers."""
+    """Measures bytes per second of a copy (reads plus writes), FLOPs per second of a bf16 product of random numbers."""
     jax = jax_of(job)
     import jax.numpy as jnp
 
@@ -54,7 +54,7 @@ def ceilings(job: dict, turn: Turn) -> dict[str, Any]:
     random = np.random.default_rng(0)
     sides = [random.standard_normal([side, side], np.float32) for _ in range(2)]
     with turn.alone():
-        # float32: 4 bytes an element. Ones would do for a copy, but not for a product: zeros and ones run faster.
+        # float32: 4 bytes per element. A copy could use ones, but a product of zeros or ones runs faster.
         words = jnp.asarray(random.integers(0, 1 << 30, 1 << 20, np.int32))
         words = jnp.tile(words, length >> 20)
         left, right = (jnp.asarray(x).astype(jnp.bfloat16) for x in sides)
@@ -73,7 +73,7 @@ def ceilings(job: dict, turn: Turn) -> dict[str, Any]:
 
 
 def _seconds(call: Callable[[], Any], repeats: int) -> float:
-    """Of a call, the best of some rounds: other work only adds to it."""
+    """Returns the seconds per call in the best of several rounds: other work only adds time."""
     call().block_until_ready()
     rounds = []
     for _ in range(_ROUNDS):

@@ -1,7 +1,7 @@
-"""One measurement in a process of its own: `python -m lab.bench.gpu.child JOB`, JOB being JSON; children.py starts it.
+"""Runs one measurement in its own process: `python -m lab.bench.gpu.child JOB`. JOB is JSON; children.py starts it.
 
-A job prepares what needs no card, then takes the lock: together with others to compile, alone to measure. It prints a
-line of JSON when it waits to measure, when it begins to, and last the result: {"at": ...}, {"result": {...}}.
+A job first prepares whatever needs no card. Then it takes the lock: shared to compile, exclusive to measure. It prints
+JSON lines: {"at": ...} when it waits to measure and when it begins, and {"result": {...}} at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# What a job is, and the function that does it.
+# Job -> module of its function.
 JOBS = {
     "ceilings": "card",
     "compile": "networks",
@@ -33,7 +33,7 @@ JOBS = {
 
 
 class Turn:
-    """Who may use the card: one process to measure, or several to compile. The lock ends with the process."""
+    """A lock on the card: one process may measure, or several may compile. It is released when the process ends."""
 
     def __init__(self, path: str | Path):
         self._path = path
@@ -45,12 +45,12 @@ class Turn:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Compiling, which measures candidates on the card: beside others that compile."""
+        """Compiling, which tests candidates on the card: other jobs may compile at the same time."""
         yield from self._held(fcntl.LOCK_SH)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Measuring: no other job is on the card."""
+        """Measuring: no other job uses the card."""
         say(at="waiting")
         for _ in self._held(fcntl.LOCK_EX):
             say(at="measuring")
@@ -58,12 +58,12 @@ class Turn:
 
 
 def say(**what: Any) -> None:
-    """A line for the parent."""
+    """Prints a line for the parent."""
     print(json.dumps(what), flush=True)
 
 
 def jax_of(job: dict) -> Any:
-    """jax, with 64-bit numbers and the job's cache of compiled programs."""
+    """Returns jax, set up with 64-bit numbers and the job's compilation cache."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -72,13 +72,13 @@ def jax_of(job: dict) -> Any:
         jax.config.update("jax_compilation_cache_dir", job["cache"])
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-        # XLA's own cache of measured kernels does not ask under which flags they were measured.
+        # XLA's own cache of measured kernels ignores the flags under which they were measured.
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     return jax
 
 
 class Hits:
-    """Counts the programs that jax takes from its cache, from the moment this is made."""
+    """Counts the programs that jax takes from its cache after this object is created."""
 
     def __init__(self) -> None:
         import jax
@@ -97,7 +97,7 @@ def main() -> None:
     result = getattr(module, job["job"])(job, Turn(job["lock"]))
     say(result={**result, "process_seconds": round(time.monotonic() - began, 1)})
     sys.stdout.flush()
-    # Taking an accelerator's runtime down can take seconds, or hang.
+    # Shutting down an accelerator's runtime can take seconds, or hang.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Runs measurements as processes, several at a time; one that hangs or dies loses its row alone."""
+"""Runs measurements as processes, several at a time. If one hangs or dies, only its row is lost."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Row:
     """A measurement.
 
     Attributes:
-      name: of its row in the results, as step/resnet; "" for work that gives no row of its own.
-      job: what child.py is told.
-      seconds: that each of its phases may take: until it waits to measure, and from when it measures.
-      flags: XLA's, besides those of the environment.
-      environment: other variables of the process.
+      name: name of its row in the results, such as step/resnet; "" for work that has no row.
+      job: job for child.py.
+      seconds: time limit of each phase: until it waits to measure, and from the start of measuring.
+      flags: XLA flags, added to those in the environment.
+      environment: other environment variables of the process.
     """
 
     name: str
@@ -40,15 +40,15 @@ class Row:
 
 
 class Child:
-    """A row's process."""
+    """The process of a row."""
 
     def __init__(self, row: Row, python: str):
         self.row, self.result, self._at = row, None, ""
         self._began = self._since = time.monotonic()
         flags = f"{os.environ.get('XLA_FLAGS', '')} {row.flags}".strip()
-        # Several processes share the card's memory: none takes it all at its start.
+        # Several processes share the card's memory, so none may take it all at its start.
         settings = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": flags}
-        # Files, not pipes: nobody would empty those of a process that is killed.
+        # Files, not pipes: nobody would drain the pipes of a killed process.
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115, closed with the process
         self._process = subprocess.Popen(
             [python, "-m", "lab.bench.gpu.child", json.dumps(row.job)],
@@ -72,7 +72,7 @@ class Child:
             self.result = told.get("result", self.result)
 
     def ended(self, deadline: float) -> bool:
-        """Whether the process is gone; ends it where its phase, or all of the time, is over."""
+        """Whether the process has ended; ends it when its phase or the whole time is over."""
         if self._process.poll() is not None:
             self._reader.join(5)
             return True
@@ -90,7 +90,7 @@ class Child:
         self._process.wait()
 
     def found(self) -> dict[str, Any]:
-        """The row's figures, or {"error": ...}, or {"cut": True} where the time was over; with the seconds it took."""
+        """Returns the row's figures and seconds, or {"error": ...}, or {"cut": True} if the time was over."""
         found = self.result
         if found is None:
             self._errors.seek(0)
@@ -100,7 +100,7 @@ class Child:
 
 
 def _message(errors: str, status: int) -> str:
-    """The line of a process's standard error that says why it ended."""
+    """Returns the line of a process's standard error that says why it ended."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     telling = [
         line for line in lines if any(w in line for w in ("Error", "error:", "Unknown flag", "RESOURCE"))
@@ -112,9 +112,9 @@ def _message(errors: str, status: int) -> str:
 def run(
     rows: Iterable[Row], at_a_time: int, deadline: float, done: Callable[[Row, dict], None], python: str = ""
 ) -> None:
-    """Runs the rows in order, `at_a_time` of them together, and calls `done(row, found)` as each ends.
+    """Runs the rows in order, `at_a_time` together, and calls `done(row, found)` as each ends.
 
-    What is left at `deadline` (of time.monotonic) is ended, or not begun.
+    At `deadline` (of time.monotonic) it ends running rows and starts no more.
     """
     waiting, running = list(rows), []
     try:

@@ -1,9 +1,9 @@
-"""Sets of XLA's flags that may make a step faster on a GPU, and the best of them as a file of systems/launch/.
+"""Sets of XLA flags that may make a step faster on a GPU; writes the best ones as a file of systems/launch/.
 
     python -m lab.bench.gpu.flags RESULT.json --system NAME   # writes systems/launch/NAME.json where a set pays
 
-Names and defaults are those of openxla/xla xla/debug_options_flags.cc. A flag that a release does not know ends the
-process: that row has the error.
+Names and defaults are from openxla/xla xla/debug_options_flags.cc. A flag that a release does not know ends the
+process; the row then has the error.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from common.errors import UserError
 from lab.bench.harness import ROOT
 from lab.bench.harness.errors import status_of
 
-WORTH = 1.01  # A set must be faster by this factor to count, and no network slower by it.
+WORTH = 1.01  # A set counts only if it is faster by this factor and slows no network down by it.
 _CONVOLUTIONS = ("resnet", "ssd", "tsm_kinetics", "maskrcnn")
 _PRODUCTS = ("transformer", "gnmt", "maskrcnn")
 NETWORKS = ("gnmt", "transformer", "resnet", "maskrcnn", "ssd", "tsm_kinetics")
-# What XLA launches as one CUDA graph by default, and loops and branches besides.
+# Operations that XLA puts into CUDA graphs by default; a set below adds loops and branches.
 _GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION"
 
 
 class Set(NamedTuple):
-    """Flags, why they may help, and the networks in which they can."""
+    """A flag setting, why it may help, and the networks in which it can."""
 
     flags: str
     why: str
@@ -105,7 +105,7 @@ SETS = {
 
 
 def gains(rows: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, float]:
-    """{network: milliseconds of its step over those with the set `name`} for what was measured."""
+    """Returns {network: step time without / with the set `name`} for the measured networks."""
     found = {}
     for network in NETWORKS:
         base, tried = rows.get(f"step/{network}", {}), rows.get(f"flags/{name}/{network}", {})
@@ -124,7 +124,7 @@ def _mean(found: Mapping[str, float]) -> float:
 
 
 def union(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """The flags of all sets that help, for one launch file; of two values of a flag that of the better set."""
+    """Joins the settings of all sets that help, for one launch file. If two set the same flag, the better one wins."""
     chosen: dict[str, tuple[float, str]] = {}
     for name, each in SETS.items():
         found = gains(rows, name)
@@ -135,7 +135,7 @@ def union(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def settings(report: Mapping[str, Any], source: str) -> list[dict[str, str]]:
-    """The entries of a launch file; none where the sets together, measured on every network, are not worth it."""
+    """Returns the entries of a launch file; none if all sets together, measured on every network, do not pay."""
     rows = report["rows"]
     found = gains(rows, "together")
     tried = {rows[f"flags/together/{network}"]["flags"] for network in found}

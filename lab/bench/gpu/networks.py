@@ -1,4 +1,4 @@
-"""Our exported steps on the card: compiled, compared with the losses and weights of their export, and timed."""
+"""Our exported steps on the card: compiles them, compares losses and weights with the export's, and times them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "afte
 
 
 class Prepared(Replay):
-    """A replay that makes its arguments' first values before it compiles: nothing on the card waits for them."""
+    """A replay that makes its arguments' first values before it compiles, so that the card never waits for them."""
 
     def __init__(self, folder: Path, manifest: dict, program: dict, values: bool = True):
         import numpy as np
@@ -38,14 +38,14 @@ class Prepared(Replay):
         self._start = folder, manifest, program
 
     def compile(self) -> None:
-        """Compiles, or takes the program from jax's cache."""
+        """Compiles the program or takes it from jax's cache."""
         super().__init__(*self._start)
 
     def reset(self) -> None:
-        """Nothing until `place`: the card's memory is not this job's while it compiles."""
+        """Does nothing; `place` does the work, because the job must not use the card's memory while it compiles."""
 
     def place(self) -> None:
-        """Puts the arguments' first values onto the card."""
+        """Puts the arguments' first values on the card."""
         super().reset()
 
     def _first(self, name: str, replica: int = 0) -> Any:
@@ -59,7 +59,7 @@ def _programs(job: dict) -> tuple[Path, dict, list[dict]]:
 
 
 def compile(job: dict, turn: Turn) -> dict[str, Any]:  # noqa: A001, the job's name
-    """Compiles a step into jax's cache, beside others that do; its kernels by kind."""
+    """Compiles a step into jax's cache, possibly beside other compiling jobs; returns its kernels by kind."""
     jax_of(job)
     folder, manifest, (program, *_) = _programs(job)
     made, hits = Prepared(folder, manifest, program, values=False), Hits()
@@ -73,7 +73,7 @@ def compile(job: dict, turn: Turn) -> dict[str, Any]:  # noqa: A001, the job's n
 
 
 def check(job: dict, turn: Turn) -> dict[str, Any]:
-    """Losses of three steps and the state after the first beside the export's, judged as lab.bench.replay does."""
+    """Compares three steps' losses and the state after the first with the export's, judged as in lab.bench.replay."""
     jax_of(job)
     folder, manifest, programs = _programs(job)
     found: dict[str, Any] = {"precision": manifest["precision"], "programs": []}
@@ -93,9 +93,9 @@ def check(job: dict, turn: Turn) -> dict[str, Any]:
 
 
 def step(job: dict, turn: Turn) -> dict[str, Any]:
-    """Milliseconds of a step, memory and bytes of its compiled program, losses of the first steps.
+    """Measures the milliseconds of a step, memory and bytes of its compiled program, losses of the first steps.
 
-    `compile_alone` in the job: compiles while no other job is on the card, without a cache.
+    `compile_alone` in the job: compile without a cache, while no other job uses the card.
     """
     jax = jax_of(job)
     folder, manifest, (program, *_) = _programs(job)
@@ -124,16 +124,16 @@ def step(job: dict, turn: Turn) -> dict[str, Any]:
 
 
 def _timed(made: Replay, job: dict) -> list[float]:
-    """Seconds of a step in each round; of as many steps as `seconds_of_round` allows."""
+    """Returns the seconds per step in each round; a round has as many steps as `seconds_of_round` allows."""
     (one,) = made.time(1, 1, 2)
     steps = max(2, min(job.get("steps", 20), int(job.get("seconds_of_round", 1.5) / one)))
     return made.time(2, job.get("rounds", 3), steps)
 
 
 def kernels(text: str) -> dict[str, int]:
-    """Operations of a compiled program that are launched, by kind, loop bodies counted once; custom calls by target."""
+    """Counts a compiled program's launched operations by kind (custom calls by target); loop bodies count once."""
     computations = Program(text).computations
-    # What a kernel computes inside: the body of a fusion, the sum of a reduction.
+    # Computations inside a kernel: the body of a fusion, the sum of a reduction.
     inner = {
         name
         for body in computations.values()

@@ -1,4 +1,4 @@
-"""The same networks as PyTorch's and flax's users write them, on the same card: lab/bench/contenders has them."""
+"""The same networks as PyTorch and flax users write them, on the same card; the code is in lab/bench/contenders."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lab.bench.gpu.child import Hits, Turn, jax_of
 
 
 class Flax:
-    """A contender's step, compiled with its state donated, and its arguments: random numbers, made without a card."""
+    """A contender's step, compiled with donated state, and its arguments: random numbers, made without a card."""
 
     def __init__(self, job: dict):
         self.jax = jax_of(job)
-        # The contenders are written for jax as it comes, with 32-bit numbers.
+        # The contenders are written for jax's default of 32-bit numbers.
         self.jax.config.update("jax_enable_x64", False)
         module = importlib.import_module(f"lab.bench.contenders.{job['module']}")
         step, self._shapes, self._donated = module.make_step(**job["keywords"])
@@ -27,26 +27,26 @@ class Flax:
         self._arguments: tuple = ()
 
     def compile(self) -> float:
-        """Seconds that it took."""
+        """Compiles; returns the seconds that it took."""
         began = time.perf_counter()
         self.compiled = self._lowered.compile()
         return time.perf_counter() - began
 
     def make(self) -> None:
-        """The arguments' values, in the host's memory."""
+        """Makes the arguments' values in host memory."""
         random = np.random.default_rng(0)
 
         def value(shape: Any) -> np.ndarray:
             if np.issubdtype(shape.dtype, np.integer):
-                # Labels, tokens and counters, all of them in range; as segments, ones: nothing is masked.
+                # Labels, tokens and counters, all in range. As segment ids, ones mask nothing.
                 return np.ones(shape.shape, shape.dtype)
-            # Not negative, since variances and second moments are not, and small enough for sums of products.
+            # Not negative, because variances and second moments are not, and small enough for sums of products.
             return (random.random(shape.shape, np.float32) * 0.05).astype(shape.dtype)
 
         self._arguments = self.jax.tree.map(value, self._shapes)
 
     def time(self, rounds: int, steps: int) -> tuple[list[float], float]:
-        """Seconds of a step in each round, and the last loss."""
+        """Returns the seconds per step in each round, and the last loss."""
         state = list(self.jax.device_put(self._arguments[: self._donated]))
         rest = self.jax.device_put(self._arguments[self._donated :])
         seconds = []
@@ -60,7 +60,7 @@ class Flax:
 
 
 def flax_compile(job: dict, turn: Turn) -> dict[str, Any]:
-    """Compiles a contender into jax's cache, beside others that do."""
+    """Compiles a contender into jax's cache, possibly beside other compiling jobs."""
     made, hits = Flax(job), Hits()
     with turn.together():
         seconds = made.compile()
@@ -68,7 +68,7 @@ def flax_compile(job: dict, turn: Turn) -> dict[str, Any]:
 
 
 def flax(job: dict, turn: Turn) -> dict[str, Any]:
-    """Milliseconds of a contender's step."""
+    """Measures the milliseconds of a contender's step."""
     made, hits = Flax(job), Hits()
     made.make()
     with turn.together():
@@ -99,7 +99,7 @@ def _times(seconds: list[float], batch: int) -> dict[str, Any]:
 
 
 def torch(job: dict, turn: Turn, compiled: bool = False) -> dict[str, Any]:
-    """Milliseconds of PyTorch's step of an export's network: eager, or with torch.compile."""
+    """Measures the milliseconds of PyTorch's step for an export's network: eager, or with torch.compile."""
     import torch as pytorch
 
     from lab.bench.contenders.torch_networks import NETWORKS
@@ -108,7 +108,7 @@ def torch(job: dict, turn: Turn, compiled: bool = False) -> dict[str, Any]:
     manifest = json.loads((Path(job["export"]) / "manifest.json").read_text())
     cuda = pytorch.cuda.is_available()
     pytorch.backends.cudnn.benchmark = True
-    pytorch.set_float32_matmul_precision("high")  # TF32, as XLA's default.
+    pytorch.set_float32_matmul_precision("high")  # TF32, XLA's default.
     pytorch.manual_seed(0)
 
     def rounds(number: int, steps: int) -> list[float]:
@@ -124,7 +124,7 @@ def torch(job: dict, turn: Turn, compiled: bool = False) -> dict[str, Any]:
     found: list[float] = []
     device = "cuda" if cuda else "cpu"
     compile_seconds = 0.0
-    if compiled:  # The first step compiles: beside others that do.
+    if compiled:  # The first step compiles, possibly beside other compiling jobs.
         with turn.together():
             network = NETWORKS[manifest["benchmark"]](manifest, device)
             step = stepper(network, manifest, device, True)
@@ -146,5 +146,5 @@ def torch(job: dict, turn: Turn, compiled: bool = False) -> dict[str, Any]:
 
 
 def torch_compiled(job: dict, turn: Turn) -> dict[str, Any]:
-    """`torch`, with torch.compile."""
+    """`torch` with torch.compile."""
     return torch(job, turn, compiled=True)

@@ -1,4 +1,4 @@
-"""The rows of a card's measurement in stages, the most important first."""
+"""Plans the rows of a card's measurement in stages, the most important first."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from lab.bench.gpu import flags
 from lab.bench.gpu.children import Row
 
-# Seconds that a phase of a row may take: several times what was seen on an H200 and 16 cores (lab/bench/results/gpu).
+# Time limits per phase of a row, in seconds: several times the times on an H200 with 16 cores (lab/bench/results/gpu).
 _COMPILE, _CHECK, _STEP, _TORCH, _TORCH_COMPILED, _TRAIN = 150, 120, 90, 90, 120, 240
-# Processes that prepare while another one measures.
+# How many processes prepare while another one measures.
 _AHEAD = 3
 _EAGER = ("resnet", "transformer", "ssd", "gnmt", "tsm_kinetics")
-# As the exports of prepare.py: layers, width, hidden, heads, vocabulary, rate of dropout.
+# As in the exports of prepare.py: layers, width, hidden, heads, vocabulary, dropout rate.
 FLAX = {
     "resnet": ("jax_resnet", {"batch": 256, "optimizer": "lars"}),
     "transformer": (
@@ -23,7 +23,7 @@ FLAX = {
         {"batch": 32, "length": 256, "sizes": [6, 1024, 4096, 16, 33708, 0.1], "generator": "rbg"},
     ),
 }
-# The run of ResNet-50 whose step the export is.
+# The ResNet-50 run whose step is exported.
 _LOOP = (
     *(
         "--system=tpu-v3-32",
@@ -37,7 +37,7 @@ _LOOP = (
 
 
 class Stage(NamedTuple):
-    """Rows that run together, so many at a time."""
+    """Rows that run together, `at_a_time` at once."""
 
     title: str
     rows: list[Row]
@@ -48,7 +48,7 @@ class Plan:
     """Makes the rows for the exports of a folder."""
 
     def __init__(self, exports: Path, scratch: Path, quick: bool):
-        """`quick`: rounds of a few steps, to see that everything runs."""
+        """`quick`: a few steps per round, to check that everything runs."""
         self._exports, self._scratch = exports, scratch
         self._common = {"lock": str(scratch / "lock"), "cache": str(scratch / "cache")}
         self._steps = {"steps": 2, "rounds": 2, "seconds_of_round": 0.2} if quick else {}
@@ -57,7 +57,7 @@ class Plan:
         self.full, self.small = (self._named(kind) for kind in ("full", "small"))
 
     def _named(self, kind: str) -> list[str]:
-        """The exports of a kind; those that compile longest first."""
+        """Returns the names of a kind's exports; those that take longest to compile come first."""
         found = sorted(path.parent.name for path in (self._exports / kind).glob("*/manifest.json"))
         first = ("transformer", "maskrcnn", "gnmt", "ssd", "resnet", "tsm_kinetics")
         return sorted(found, key=lambda name: first.index(name) if name in first else len(first))
@@ -73,22 +73,22 @@ class Plan:
         return self._of_export(name, "step", "full", network, _STEP, **(self._steps | more))
 
     def ceilings(self) -> Stage:
-        """What the card can do at best."""
+        """Measures the card's limits."""
         return Stage("ceilings of the card", [self._row("ceilings", "ceilings", _STEP)], 1)
 
     def compiles_and_checks(self) -> Stage:
-        """Programs into the cache, and equality in float64, which needs no quiet card."""
+        """Compiles programs into the cache, and checks equality in float64: neither needs a quiet card."""
         rows = [self._of_export(f"compile/{n}", "compile", "full", n, _COMPILE) for n in self.full]
         rows += [self._of_export(f"check/{n}", "check", "small", n, _CHECK) for n in self.small]
         return Stage("compiling, and equality in float64", rows, self._cores)
 
     def steps(self) -> Stage:
-        """Full-size steps, by the length of their compilation backwards: what is measured first is what there is."""
+        """Full-size steps. Those that compile fastest come first, so that early rows exist if the time runs out."""
         rows = [self._step(f"step/{n}", n) for n in reversed(self.full)]
         return Stage("steps", rows, _AHEAD)
 
     def alone(self, networks: list[str]) -> Stage:
-        """The same, compiled while the card is quiet: the compiler times candidates, which others' work disturbs."""
+        """The same steps, compiled on a quiet card: the compiler times candidates, and other work disturbs that."""
         rows = [
             self._of_export(
                 f"alone/{n}", "step", "full", n, _COMPILE, **self._steps, compile_alone=True, cache=""
@@ -104,7 +104,7 @@ class Plan:
         return Stage("PyTorch, eager", rows, 2)
 
     def compiled_peers(self) -> Iterator[Stage]:
-        """torch.compile and flax: first all compile, then one after the other is measured."""
+        """torch.compile and flax: first all compile, then they are measured one by one."""
         inductor = {"TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor")}
         names = [n for n in _EAGER if n in self.full]
         flax = {} if self._quick else {n: FLAX[n] for n in FLAX if n in self.full}
@@ -129,7 +129,7 @@ class Plan:
         yield Stage("PyTorch, compiled", compiled, 3)
 
     def flag_sets(self) -> Iterator[Stage]:
-        """Every set with the networks in which it can help, as many compilations at a time as there are cores."""
+        """Every set with the networks in which it can help, with as many compilations at a time as there are cores."""
         pairs = [
             (name, network, each.flags)
             for name, each in list(flags.SETS.items())[: 1 if self._quick else None]
@@ -141,7 +141,7 @@ class Plan:
             yield from self._searched(pairs[i : i + size])
 
     def together(self, chosen: str) -> Iterator[Stage]:
-        """All flags that help, with every network."""
+        """All flags that help, together, with every network."""
         return self._searched([("together", network, chosen) for network in self.full])
 
     def _searched(self, pairs: list[tuple[str, str, str]]) -> Iterator[Stage]:

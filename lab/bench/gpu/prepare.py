@@ -2,9 +2,9 @@
 
     python -m lab.bench.gpu.prepare FOLDER [--only NAME ...] [--keep]
 
-FOLDER gets exports.tar.xz (about 25 MB), with `full/NAME`, steps of full size in bf16 without expected losses, and
-`small/NAME`, steps in float64 with the losses and weights of TensorFlow's uncompiled step; both stay unpacked, too.
-Needs TensorFlow, and 8 GB of memory for the Transformer's.
+Writes FOLDER/exports.tar.xz (about 25 MB). It contains `full/NAME`, full-size steps in bf16 without expected losses,
+and `small/NAME`, steps in float64 with the losses and weights of TensorFlow's uncompiled step. Both also stay unpacked
+in FOLDER. Needs TensorFlow, and 8 GB of memory for the Transformer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _small(batch: int, *more: str) -> list[str]:
 
 # The largest programs first.
 FULL = {
-    # The preset's rate diverges on noise in the second step, and a step on nan may take another time.
+    # On noise the preset's rate diverges in the second step, and NaNs may change a step's time.
     "maskrcnn": _full("h100-8", 4, "--config.optimizer.base_learning_rate=1e-6", "--export_programs=train-0"),
     "gnmt": _full("tpu-v3-32", 256, "--config.bucket_limits=48"),
     "transformer": _full("tpu-v3-32", 32),
@@ -68,10 +68,10 @@ KINDS = {"full": FULL, "small": SMALL}
 
 
 def export(kind: str, name: str, folder: Path) -> float:
-    """Writes the export `folder/KIND/NAME` in a process of its own; returns the seconds that took.
+    """Writes the export `folder/KIND/NAME` in its own process; returns the seconds that it took.
 
     Raises:
-      UserError: the process failed; with its last line.
+      UserError: the process failed; the message has its last line.
     """
     began, flags = time.monotonic(), KINDS[kind][name]
     if not any(flag.startswith("--export_programs") for flag in flags):
@@ -85,7 +85,7 @@ def export(kind: str, name: str, folder: Path) -> float:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Writes the exports of `folder` into the archive, files of one kind together."""
+    """Packs the exports of `folder` into the archive, with files of one kind next to each other."""
     with tarfile.open(archive, "w:xz", preset=9) as packed:
         paths = [path for kind in KINDS for path in (folder / kind).glob("*/*")]
         for path in sorted(paths, key=lambda path: (path.suffix, path)):

@@ -1,4 +1,4 @@
-"""The file of results, written after every row, and the table that is printed of it."""
+"""The results file, written after every row, and the table that is printed from it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ FORMAT = 1
 
 
 class Report:
-    """What was measured, and the file that has it.
+    """The measured rows and their file.
 
     Attributes:
       rows: {name: figures, or {"error": ...}}.
     """
 
     def __init__(self, path: Path):
-        """Goes on with the file where there is one.
+        """Continues the file if it exists.
 
         Raises:
-          UserError: it is none of lab.bench.gpu's, or of another card or other versions.
+          UserError: lab.bench.gpu did not write it, or it is for another card or other versions.
         """
         self._path = path
         self._about = {"format": FORMAT, "date": datetime.date.today().isoformat(), **described()}
@@ -46,27 +46,27 @@ class Report:
                 raise UserError(
                     f"--out={self._path}: has {key} {there.get(key)}, here {self._about[key]}; name another"
                 )
-        # TensorFlow may be there now and was not before.
+        # TensorFlow may be installed by now.
         self._about["versions"] = {**there["versions"], **self._about["versions"]}
         self._about["date"] = there["date"]
 
     def done(self, name: str) -> bool:
-        """Whether the row has its figures; one with an error is tried again."""
+        """Whether the row has figures; a row with an error is tried again."""
         return name in self.rows and "error" not in self.rows[name]
 
     def add(self, name: str, found: Mapping[str, Any]) -> None:
-        """Writes the file with one more row."""
+        """Adds a row and writes the file."""
         self.rows[name] = dict(found)
         self.write()
 
     def write(self) -> None:
-        """Writes the file; what was there stays until the new one is whole."""
+        """Writes the file; the old one stays until the new one is complete."""
         new = self._path.with_name(f".{self._path.name}.new")
         new.write_text(json.dumps(self.whole(), indent=1) + "\n", encoding="utf-8")
         os.replace(new, self._path)
 
     def whole(self) -> dict[str, Any]:
-        """The file's contents: rows with their floors and ratios."""
+        """Returns the file's contents: rows with their floors, and ratios."""
         ceilings = self.rows.get("ceilings", {})
         return {
             **self._about,
@@ -78,9 +78,9 @@ class Report:
 
 
 def with_floor(row: Mapping[str, Any], ceilings: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of a step with its floor: the time of its bytes or of its products at the card's rates, the longer one.
+    """Adds to a step's row its floor: the time for its bytes or its products at the card's rates, whichever is longer.
 
-    Bytes are those that the compiled program accesses by the compiler's count; bodies of loops count once there.
+    The bytes are the compiler's count of what the program accesses; it counts loop bodies once.
     """
     if (
         not row.get("compiler_gb_accessed")
@@ -98,7 +98,7 @@ def with_floor(row: Mapping[str, Any], ceilings: Mapping[str, Any]) -> dict[str,
 
 
 def ratios(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Ours beside each peer of the same network: milliseconds of the peer over ours."""
+    """Compares ours with each peer of the same network: the peer's milliseconds over ours."""
     for name, row in rows.items():
         kind, _, network = name.partition("/")
         ours = rows.get(f"step/{network}", {})
@@ -111,7 +111,7 @@ def ratios(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def line(name: str, row: Mapping[str, Any]) -> str:
-    """A row for people."""
+    """Formats a row for people."""
     if "error" in row:
         return f"{name:36} error: {row['error']}"
     if "copy_gb_per_second" in row:

@@ -1,4 +1,4 @@
-"""Whole runs on the card, where TensorFlow is there too: to a target, and ResNet-50's loop fed with JPEG records."""
+"""Whole runs on the card, if TensorFlow is installed: to a target, and ResNet-50's loop fed with JPEG records."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import numpy as np
 from lab.bench.gpu.child import Turn
 from lab.bench.harness import ROOT
 
-# Pictures as ImageNet's are on average: 500 x 375 and 110 KB (image-net.org, ILSVRC 2012).
+# Pictures like an average ImageNet picture: 500 x 375 and 110 KB (image-net.org, ILSVRC 2012).
 _WIDTH, _HEIGHT, _QUALITY = 500, 375, 92
 _DISTINCT, _SHARDS, _VALIDATION = 256, 16, 512
-# A block fills the input's caches, the next one counts.
+# The first block fills the input's caches, the next one counts.
 _BLOCKS = 2
 
 
 def train(job: dict, turn: Turn) -> dict[str, Any]:
-    """Trains a tiny preset through pjrt to its target: epochs, seconds on the clock and in all."""
+    """Trains a tiny preset through pjrt to its target; returns epochs, time to train and total seconds."""
     name, folder = job["benchmark"], Path(job["scratch"]) / "train" / job["benchmark"]
     made = subprocess.run(
         [sys.executable, "-m", f"{name}.tiny", str(folder / "data")], cwd=ROOT, capture_output=True, text=True
@@ -46,10 +46,10 @@ def train(job: dict, turn: Turn) -> dict[str, Any]:
 
 
 def loop(job: dict, turn: Turn) -> dict[str, Any]:
-    """ResNet-50 of full size from JPEG records made here: images a second of the loop, and seconds until it begins."""
+    """Trains full-size ResNet-50 on generated JPEG records; returns the loop's images per second and startup time."""
     folder, batch = Path(job["scratch"]) / "loop", job["batch"]
     count = write_records(folder / "data", job["images"])
-    # No result, and without --cache_cleared, which the rules ask for, there would be no log.
+    # This run is not a result. Without --cache_cleared, which the rules require, there would be no log.
     flags = ["--target=none", "--config.smoke_run=true", "--cache_cleared", *job["arguments"]]
     flags += [
         *(f"--data_dir={folder / 'data'}", f"--config.num_train_examples={count}"),
@@ -77,7 +77,7 @@ def loop(job: dict, turn: Turn) -> dict[str, Any]:
 
 
 def _run(name: str, flags: list[str], results: Path) -> tuple[list[dict], float]:
-    """Events of a training run's log, and the seconds that its process took."""
+    """Returns the events in a training run's log, and the seconds that its process took."""
     results.mkdir(parents=True, exist_ok=True)
     began, before = time.monotonic(), set(results.rglob("result_*.txt"))
     command = [sys.executable, "-m", name, *flags, "--replicas=pjrt", f"--result_dir={results}"]
@@ -101,7 +101,7 @@ def _time(log: list[dict], key: str) -> int:
 
 
 def picture(number: int) -> bytes:
-    """A JPEG of smooth colours under a texture: the size of ImageNet's, and about their bytes."""
+    """Makes a JPEG of smooth colors under a texture, with the size of ImageNet's pictures and about as many bytes."""
     from PIL import Image
 
     random = np.random.default_rng(number)
@@ -117,7 +117,7 @@ def picture(number: int) -> bytes:
 
 
 def write_records(folder: Path, images: int) -> int:
-    """Writes so many pictures, `_DISTINCT` of them different, in the layout of ImageNet's TFRecords; once."""
+    """Writes `images` pictures, `_DISTINCT` of them different, as TFRecords in ImageNet's layout, unless they exist."""
     from common.data import tfrecords
 
     done = folder / "written"

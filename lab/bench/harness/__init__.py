@@ -1,4 +1,4 @@
-"""What the scripts of lab/bench/ share; imports neither TensorFlow nor a benchmark."""
+"""Code that the scripts of lab/bench/ share; imports neither TensorFlow nor a benchmark."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Flags that scripts of lab/bench/ have in common."""
+"""Flags that scripts of lab/bench/ share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ QUICK = "one small round, to see that everything runs; writes nothing"
 
 
 def parser(doc: str | None, output: str | None = None, rounds: int | None = None) -> argparse.ArgumentParser:
-    """A parser with `--rounds` and `--output`, where their defaults are given.
+    """Returns a parser with `--rounds` and `--output` if their defaults are given.
 
     Args:
-      doc: the script's docstring, whose first line describes it.
+      doc: the script's docstring; its first line is the description.
       output: name of the result file in lab/bench/results/; "" for the folder itself.
-      rounds: of every contender.
+      rounds: rounds per contender.
     """
     made = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     if rounds is not None:
@@ -29,17 +29,17 @@ def parser(doc: str | None, output: str | None = None, rounds: int | None = None
 
 
 def add_quick(made: argparse.ArgumentParser) -> None:
-    """`--quick`."""
+    """Adds `--quick`."""
     made.add_argument("--quick", action="store_true", help=QUICK)
 
 
 def add_torch_python(made: argparse.ArgumentParser) -> None:
-    """`--torch-python`."""
+    """Adds `--torch-python`."""
     made.add_argument(
         "--torch-python", help=f"an interpreter that has {TORCH}; without it PyTorch is left out"
     )
 
 
 def add_precisions(made: argparse.ArgumentParser, *default: str) -> None:
-    """`--precisions`, of which `default` are measured if none is given."""
+    """Adds `--precisions`; `default` applies if none is given."""
     made.add_argument("--precisions", nargs="+", default=list(default), choices=["fp32", "bf16"])

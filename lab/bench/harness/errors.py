@@ -1,4 +1,4 @@
-"""A script's bad input as one line."""
+"""Reports a script's bad input in one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from common.errors import UserError
 
 
 def status_of(main: Callable[[], int | None]) -> int:
-    """The exit status of a script; a `UserError` is printed to standard error and has its own."""
+    """Returns a script's exit status. A `UserError` goes to standard error and has its own status."""
     try:
         return main() or 0
     except UserError as error:

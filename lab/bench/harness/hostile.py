@@ -1,6 +1,6 @@
-"""Damages models as a stranger would: mutations of checkpoints and exports, by a seed, and the parts they are made of.
+"""Damages models as an attacker would: seeded mutations of checkpoints and exports, and the pieces for making them.
 
-A member of an archive is (name, content); an archive may be written with lies about them.
+A member of an archive is (name, content). An archive can be written with false names and sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 Member = tuple[str, bytes]
-EVIL = "evil_plugin"  # A module that lies where a command starts, and must never be imported.
+EVIL = "evil_plugin"  # A module placed where a command starts; it must never be imported.
 HUGE = 10**12
 NAMES = (
     *(
@@ -123,7 +123,7 @@ def members(path: Path) -> list[Member]:
 
 
 def write(path: Path, parts: Sequence[Member], compression: int = zipfile.ZIP_STORED) -> None:
-    """Writes members as they are, equal names and all."""
+    """Writes members as they are, even with duplicate names."""
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in parts:
             with _no_warning():
@@ -138,27 +138,27 @@ def array(values: Any) -> bytes:
 
 
 def header(shape: Sequence[int], descr: str = "<f4", content: bytes = b"") -> bytes:
-    """Returns a member whose header says `shape`, whatever its content."""
+    """Returns a member whose header claims `shape`, whatever its content."""
     text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {tuple(shape)!r}, }}"
     text = text.ljust(118 - 10 - 1) + "\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + content
 
 
 def meta(parts: Sequence[Member]) -> dict[str, Any]:
-    """Returns the description in a checkpoint's members."""
+    """Returns the description from a checkpoint's members."""
     content = dict(parts)["meta.npy"]
     return json.loads(np.lib.format.read_array(io.BytesIO(content)).tobytes())
 
 
 def with_meta(parts: Sequence[Member], values: Any) -> list[Member]:
-    """Returns the members with another description: plain values, or a text as it is."""
+    """Returns the members with another description: plain values, or a raw text."""
     text = values if isinstance(values, str) else json.dumps(values)
     made = array(np.frombuffer(text.encode(errors="surrogatepass"), np.uint8))
     return [(name, made if name == "meta.npy" else content) for name, content in parts]
 
 
 def mutate_values(values: Any, rng: random.Random) -> Any:
-    """Changes one place, chosen at random, of plain values in place; returns them."""
+    """Changes one random place of plain values in place; returns them."""
     place = values
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
@@ -308,7 +308,7 @@ def _bomb(rng: random.Random) -> bytes:
 
 
 def _lied(data: bytes, rng: random.Random) -> bytes:
-    """Changes a size in the archive's directory: of what a member unpacks to, or of its packed bytes."""
+    """Changes a size in the archive's directory: a member's unpacked or packed size."""
     places = [i for i in range(len(data) - 46) if data[i : i + 4] == b"PK\x01\x02"]
     at = rng.choice(places) + rng.choice((20, 24, 42))
     return data[:at] + struct.pack("<I", rng.choice((0, 1, 2**31, 2**32 - 2))) + data[at + 4 :]

@@ -1,4 +1,4 @@
-"""Interpreters of the peers that do not live in this project's environment: PyTorch's and JAX's."""
+"""Interpreters for peers outside this project's environment: PyTorch's and JAX's."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _TORCH_VENV = ROOT / ".cache" / "torch-venv"
 
 
 def peers(torch_python: str | None, jax_python: str | None = None) -> dict[str, str]:
-    """{peer: absolute path of its interpreter}; a peer without one is left out.
+    """Returns {peer: absolute path of its interpreter}; leaves out a peer that has none.
 
     Raises:
-      SystemExit: there is no such file.
+      SystemExit: the file does not exist.
     """
     found = {"torch": torch_python, "jax": jax_python}
     for name, python in found.items():
         if python and not Path(python).exists():
             sys.exit(f"--{name}-python={python}: no such interpreter; name one that can import {name}")
-    # Contenders run in ROOT, wherever the path was given. A link stays: that of a venv tells Python which venv it is.
+    # Contenders run in ROOT, so make the path absolute. Keep links: a venv's link tells Python which venv it is.
     return {name: str(Path(python).absolute()) for name, python in found.items() if python}
 
 
 def left_out(interpreters: Mapping[str, str], wanted: Sequence[str], decisive: bool = True) -> list[str]:
-    """The peers of `wanted` without an interpreter, which it prints; without `decisive` ones there is no verdict."""
+    """Returns and prints the `wanted` peers that have no interpreter; if they are `decisive`, there is no verdict."""
     missing = [name for name in wanted if name not in interpreters]
     if missing:
         flags = ", ".join(f"--{name}-python" for name in missing)
@@ -38,10 +38,10 @@ def left_out(interpreters: Mapping[str, str], wanted: Sequence[str], decisive: b
 
 
 def installed_torch() -> str:
-    """The interpreter of .cache/torch-venv, into which PyTorch is installed on first use.
+    """Returns the interpreter of .cache/torch-venv; installs PyTorch there on first use.
 
     Raises:
-      SystemExit: it cannot be installed.
+      SystemExit: the installation fails.
     """
     python = _TORCH_VENV / "bin" / "python"
     if python.exists() and not subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:

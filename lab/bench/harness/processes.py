@@ -1,4 +1,4 @@
-"""Runs a program of lab/bench/processes/ to its end and reads what it printed."""
+"""Runs a program of lab/bench/processes/ to its end and reads its output."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _TIMEOUT_SECONDS = 3600
 
 
 def output_of(script: str, command: Sequence[str]) -> str:
-    """The standard output of a command that runs in ROOT.
+    """Returns the standard output of a command that runs in ROOT.
 
     Raises:
-      SystemExit: it failed; names the script and has the last line of the command's standard error.
+      SystemExit: the command failed; the message names the script and has the last line of standard error.
     """
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""Result files of lab/bench/: what stands at their head, and how they are written."""
+"""Result files of lab/bench/: their common header, and how to write them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from common.config.hardware import cpu_flags
 from lab.bench.harness import ROOT
 
 RESULTS = ROOT / "lab/bench/results"
-# Flags of /proc/cpuinfo, the fastest instructions first: what oneDNN has kernels for, and its speed, depend on them.
+# Flags of /proc/cpuinfo, the fastest instructions first; they decide which oneDNN kernels run, and how fast.
 _INSTRUCTIONS = {
     "amx_bf16": "AMX",
     "avx512_bf16": "AVX-512 with bf16",
@@ -25,14 +25,14 @@ _INSTRUCTIONS = {
 
 
 def head(*packages: str) -> dict[str, Any]:
-    """The date, and the `machine` with the versions of some more packages."""
+    """Returns the date, and the `machine` with the versions of `packages`."""
     return {"date": datetime.date.today().isoformat(), "machine": machine(*packages)}
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """Processor, its fastest instructions, cores, load averages of 1, 5, 15 minutes before the run, versions.
+    """Returns processor, fastest instructions, cores, load averages (1, 5, 15 minutes) before the run, and versions.
 
-    Versions are those of Python, TensorFlow, Keras and `packages`; what is not installed is left out.
+    Versions are those of Python, TensorFlow, Keras and `packages`, without packages that are not installed.
     """
     cpu, flags = platform.processor(), cpu_flags()
     if Path("/proc/cpuinfo").exists():
@@ -57,6 +57,6 @@ def _version(package: str) -> str | None:
 
 
 def write(result: Mapping[str, Any], output: Path) -> None:
-    """A script's results as JSON; makes the folder."""
+    """Writes a script's results as JSON; creates the folder."""
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Contenders as processes that train when asked to, in alternating rounds, and the ratios of their times."""
+"""Runs contenders as processes that train on request, in alternating rounds, and computes the ratios of their times."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any, NamedTuple, TypeVar
 from lab.bench.harness import ROOT
 
 OURS = "ours"
-_WARM_UP = 20  # Steps before the first round, at most.
+_WARM_UP = 20  # Maximum number of steps before the first round.
 Result = TypeVar("Result")
 
 
 class Times(NamedTuple):
-    """Seconds of some steps, by the clock and of the processor."""
+    """Seconds of some steps: wall time and processor time."""
 
     seconds: float
     cpu_seconds: float
 
 
 def command(module: str, *arguments: str, python: str = sys.executable, one_core: bool = False) -> list[str]:
-    """The command of `lab/bench/contenders/MODULE.py`, for `python` of any environment; run it in ROOT."""
+    """Returns the command for `lab/bench/contenders/MODULE.py`, under `python` of any environment; run it in ROOT."""
     return [
         python,
         "-m",
@@ -42,17 +42,17 @@ class Contender:
     """A process of lab/bench/contenders/__main__.py: answers each line "N" with the times of N steps.
 
     Attributes:
-      about: what it says of itself, as "version".
-      printed: the lines of its standard output that are no answers, since the last one.
+      about: facts that it reports, such as "version".
+      printed: other lines of its standard output since the last answer.
 
     Raises:
-      SystemExit: the process ended; with the last line of its standard error.
+      SystemExit: the process ended; the message has the last line of its standard error.
     """
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None):
         self.name = name
         self.printed: list[str] = []
-        # Not a pipe: nobody would empty it while the process warns.
+        # Not a pipe: nobody would drain it while the process prints warnings.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
         self._process = subprocess.Popen(
             command,
@@ -66,11 +66,11 @@ class Contender:
         self.about = self._answer()
 
     def seconds(self, steps: int) -> float:
-        """Of `steps` steps."""
+        """Returns the wall seconds of `steps` steps."""
         return self.times(steps).seconds
 
     def times(self, steps: int) -> Times:
-        """Of `steps` steps."""
+        """Returns the times of `steps` steps."""
         print(steps, file=self._process.stdin, flush=True)
         return Times(**self._answer())
 
@@ -93,24 +93,24 @@ class Contender:
 def alternate(
     contenders: Mapping[Hashable, Callable[[], Result]], rounds: int
 ) -> dict[Hashable, list[Result]]:
-    """What each contender's function returns (as a rule the seconds it took), round by round."""
+    """Calls each contender's function in every round; returns the results (usually seconds) by contender."""
     found: dict[Hashable, list[Result]] = {key: [] for key in contenders}
     for i in range(rounds):
-        # Every second round goes backwards: no contender always follows the same one.
+        # Every second round runs backwards, so that no contender always follows the same one.
         for key in list(contenders) if i % 2 == 0 else reversed(list(contenders)):
             found[key].append(contenders[key]())
     return found
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
-    """The median over rounds of their seconds over ours in the same round."""
+    """Returns the median over rounds of their seconds over ours in the same round."""
     return statistics.median(t / o for t, o in zip(theirs, ours, strict=True))
 
 
 def rows_of(times: Mapping[str, Sequence[float]], digits: int = 4) -> dict[str, dict[str, Any]]:
-    """{contender: median seconds, those of the rounds to so many digits, and the median ratio to "ours"}.
+    """Returns {contender: median seconds, each round's seconds with `digits` decimals, and the median ratio to "ours"}.
 
-    The ratio is None where ours is not among the contenders.
+    The ratio is None if ours is not among the contenders.
     """
     return {
         name: {
@@ -125,16 +125,16 @@ def rows_of(times: Mapping[str, Sequence[float]], digits: int = 4) -> dict[str, 
 def compare(
     commands: Mapping[str, Sequence[str]], steps: int, rounds: int, with_cpu: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Times processes, among them "ours", in alternating rounds.
+    """Times processes, including "ours", in alternating rounds.
 
     Args:
-      commands: {contender: its process}.
-      steps: of a round.
-      rounds: of every contender.
-      with_cpu: rows have "cpu_seconds", processor seconds, too.
+      commands: {contender: command of its process}.
+      steps: steps per round.
+      rounds: rounds per contender.
+      with_cpu: adds "cpu_seconds", the processor seconds, to the rows.
 
     Returns:
-      {contender: `rows_of` for `steps` steps, and what the contender says of itself}.
+      {contender: `rows_of` for `steps` steps, and facts about the contender}.
     """
     contenders = [Contender(name, each) for name, each in commands.items()]
     for contender in contenders:

@@ -1,4 +1,4 @@
-"""Makes the smallest sound models, a checkpoint and its export, for scripts and tests that damage them."""
+"""Makes the smallest valid models, a checkpoint and its export, for scripts and tests that damage them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def make(folder: Path) -> tuple[Path, Path]:
-    """Returns (a checkpoint, its SavedModel) of a perceptron of 8 units for pictures of 8 x 8 pixels."""
+    """Returns (a checkpoint, its SavedModel) of a perceptron with 8 units for 8 x 8 pictures."""
     from common.distributed.replicas.single import Single
     from common.export import formats, trained
     from common.layers.precision import precision
@@ -39,7 +39,7 @@ def picture(path: Path) -> Path:
 
 
 def imported() -> None:
-    """Imports what the verbs import, so that forked processes need not."""
+    """Imports the verbs' modules in advance, so that forked processes need not."""
     import tqdm  # noqa: F401
 
     from common.export import formats, inference, pictures, trained  # noqa: F401

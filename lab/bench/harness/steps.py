@@ -1,4 +1,4 @@
-"""Training steps of one network beside its peers: configurations, commands, seconds of a step, the verdict."""
+"""Compares training steps of one network with its peers': configurations, commands, seconds per step, verdict."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lab.bench.harness.results import head
 from lab.bench.harness.rounds import OURS, command, compare
 
 TORCH = "torch"
-BAR = 1.1  # Seconds of the best TensorFlow peer over ours, at least.
+BAR = 1.1  # Minimum ratio of the best TensorFlow peer's seconds to ours.
 Config = TypeVar("Config", bound=RunConfig)
 
 
 class Case(NamedTuple):
-    """Sequences (GNMT: sentence pairs) of `length` tokens a side in the network of a preset; steps of a round."""
+    """A preset's network, its batch of sequences (GNMT: sentence pairs), `length` tokens per side, steps per round."""
 
     preset: str
     batch: int
@@ -30,7 +30,7 @@ class Case(NamedTuple):
 
 
 def on_one_replica(preset: Config, batch: int, precision: str = "fp32", **changes: Any) -> Config:
-    """A preset's network on one replica, with batches of `batch` examples and a constant rate."""
+    """Returns a preset's network on one replica, with `batch` examples per batch and a constant rate."""
     return dataclasses.replace(
         preset,
         division="open",
@@ -45,7 +45,7 @@ def on_one_replica(preset: Config, batch: int, precision: str = "fp32", **change
 
 
 def manifest(config: RunConfig, **more: Any) -> str:
-    """What a contender is told of its network, as JSON: the keys of an export's manifest that contenders read."""
+    """Returns what a contender needs to know as JSON: the keys of an export's manifest that contenders read."""
     told = {"config": to_dict(config), "batch": {"train": config.global_batch_size}}
     return json.dumps({**told, "precision": config.precision, **more})
 
@@ -53,7 +53,7 @@ def manifest(config: RunConfig, **more: Any) -> str:
 def commands(
     module: str, names: Sequence[str], torch_module: str, torch_python: str | None, *arguments: str
 ) -> dict[str, list[str]]:
-    """Of the contenders `names` of one module, and of PyTorch's where an interpreter has it."""
+    """Returns the commands of one module's contenders `names`, and of PyTorch's if there is an interpreter for it."""
     found = {name: command(module, name, *arguments) for name in names}
     if torch_python:
         found[TORCH] = command(torch_module, *arguments, python=torch_python)
@@ -63,13 +63,13 @@ def commands(
 def measure(
     commands: Mapping[str, Sequence[str]], steps: int, rounds: int, in_pairs: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """`compare`, with the seconds of one step.
+    """Runs `compare` and converts times to seconds per step.
 
-    `in_pairs` runs each contender with ours alone, for networks of which not all fit into memory at once; the row of a
-    contender then has "ours_seconds", those of ours in its own rounds.
+    `in_pairs` runs each contender only with ours, for networks that do not all fit in memory at once. A contender's row
+    then has "ours_seconds", the seconds of ours in the same rounds.
 
     Raises:
-      SystemExit: a contender's parameters are not as many as ours, to a thousandth (biases may be held otherwise).
+      SystemExit: a contender's parameter count differs from ours by over 0.1 % (biases may be stored differently).
     """
     if not in_pairs:
         rows = compare(commands, steps, rounds)
@@ -90,7 +90,7 @@ def measure(
 
 
 def verdict(rows: Mapping[str, Mapping[str, Any]], variants: Sequence[str] = ()) -> dict[str, Any]:
-    """Who is the best TensorFlow peer, its seconds over ours, PyTorch's over ours; `variants` of ours are no peers."""
+    """Returns the best TensorFlow peer, its seconds over ours, PyTorch's over ours; our `variants` are not peers."""
     peers = {n: r["ratio_to_ours"] for n, r in rows.items() if n not in (OURS, TORCH, *variants)}
     best = min(peers, key=peers.get)
     return {
@@ -103,7 +103,7 @@ def verdict(rows: Mapping[str, Mapping[str, Any]], variants: Sequence[str] = ())
 
 
 def judged(name: str, rows: Mapping[str, Mapping[str, Any]], variants: Sequence[str] = ()) -> dict[str, Any]:
-    """The rows and their `verdict`, both printed as those of case `name`."""
+    """Prints the rows and their `verdict` under the name of the case; returns both."""
     found = verdict(rows, variants)
     for contender, row in rows.items():
         print(f"{name} {contender:16} {1e3 * row['seconds']:9.2f} ms/step, {row['ratio_to_ours']:.3f} x ours")
@@ -116,7 +116,7 @@ def judged(name: str, rows: Mapping[str, Mapping[str, Any]], variants: Sequence[
 def measure_case(
     name: str, case: Case, called: Mapping[str, Sequence[str]], rounds: int, variants: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """A case's settings, rows with tokens per second, and verdict; `variants` of ours are no peers."""
+    """Returns a case's settings, rows with tokens per second, and verdict; our `variants` are not peers."""
     rows = measure(called, case.steps, rounds, case.in_pairs)
     for row in rows.values():
         row["target_tokens_per_second"] = case.batch * case.length / row["seconds"]
@@ -124,7 +124,7 @@ def measure_case(
 
 
 def about(torch_python: str | None, **settings: Any) -> dict[str, Any]:
-    """The head of a result file; says what is left out."""
+    """Returns the header of a result file; prints which peers are left out."""
     interpreters = {TORCH: torch_python} if torch_python else {}
     missing = left_out(interpreters, [TORCH], decisive=False)
     return {**head(), "settings": settings, "missing_peers": missing}

@@ -1,4 +1,4 @@
-"""Runs the stock checker in this process, without isolation but fast enough for many logs."""
+"""Runs the stock checker in this process: without isolation, but fast enough for many logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _stop(*_):
 
 
 def keep_rules(replace: Callable[..., Any] = setattr) -> None:
-    """Lets the stock checker read each of its rule files once a process: most of its time goes into YAML."""
+    """Makes the stock checker read each rule file once per process, because most of its time goes into YAML."""
     load, kept = mlp_compliance.yaml.load, {}
 
     def cached(file, Loader):  # noqa: N803 (PyYAML's name)
@@ -37,9 +37,10 @@ def keep_rules(replace: Callable[..., Any] = setattr) -> None:
 
 
 class Lines:
-    """Stands for `re` in a stock parser, whose one substitution on a line is quadratic in the line's length.
+    """Replaces `re` in a stock parser: its only substitution takes quadratic time in the length of a line.
 
-    It drops what is before a line's last token, and is called only on a line that has one and no line end within.
+    The substitution removes what comes before a line's last token. It is called only on a line that has a token, and no
+    line end inside.
     """
 
     @staticmethod
@@ -52,7 +53,7 @@ class Lines:
 
 
 def make_fast(replace: Callable[..., Any] = setattr) -> None:
-    """`keep_rules`; and each test of a rule file is compiled once, and the start of a line cut off by a search."""
+    """Applies `keep_rules`, compiles each test of a rule file only once, and cuts off a line's start by a search."""
     keep_rules(replace)
     compiled = functools.lru_cache(maxsize=None)(builtins.compile)
     for name in ("eval", "exec"):
@@ -69,7 +70,7 @@ def make_fast(replace: Callable[..., Any] = setattr) -> None:
 
 
 def config(path: str | PathLike, ruleset: str) -> str:
-    """The rule file to begin with: v0.6 Minigo has one of its own, which its log does not select."""
+    """Returns the first rule file: v0.6 Minigo has its own, which its log does not select."""
     minigo = ruleset == "0.6.0" and "/minigo/" in str(path)
     return f"training_{ruleset}/{'minigo' if minigo else 'common'}.yaml"
 
@@ -77,7 +78,7 @@ def config(path: str | PathLike, ruleset: str) -> str:
 def verdict(
     path: str | PathLike, ruleset: str, seconds: int = 20, config: str | None = None
 ) -> tuple[str, list[str]]:
-    """("pass" | "fail" | "crash", messages); its global queue is cleared first, as every caller must."""
+    """Returns ("pass" | "fail" | "crash", messages). Clears the checker's global queue first, as every caller must."""
     mlp_compliance.enqueued_configs.clear()
     checker = mlp_compliance.make_checker("training", ruleset, False, False)
     before, disabled = signal.signal(signal.SIGALRM, _stop), logging.root.manager.disable

@@ -1,4 +1,4 @@
-"""Keeps the stock checker's verdicts on logs in a file, because it takes most of the time of a comparison."""
+"""Keeps the stock checker's verdicts on logs in a file, because the checker takes most of a comparison's time."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 
 class Stock(NamedTuple):
-    """The stock checker's verdict on one log: pass, fail or crash, and its first message or the exception."""
+    """The stock checker's verdict on a log (pass, fail or crash), and its first message or the exception."""
 
     verdict: str
     message: str
 
 
 class Kept:
-    """Verdicts in a file of JSON lines, by log, its size, and the version of mlperf-logging.
+    """Verdicts in a file of JSON lines; the key is the log, its size, and the version of mlperf-logging.
 
     Args:
-      path: the file; None: nothing is kept.
-      folder: what the names of the logs are relative to.
+      path: the file; None: keep nothing.
+      folder: names of logs are relative to this folder.
     """
 
     def __init__(self, path: Path | None, folder: Path):
@@ -35,11 +35,11 @@ class Kept:
         return os.path.relpath(path, self._folder), os.path.getsize(path), version("mlperf-logging")
 
     def get(self, path: str) -> Stock | None:
-        """The verdict that the file has on a log."""
+        """Returns the file's verdict on a log."""
         return self._known.get(self._key(path))
 
     def add(self, path: str, verdict: Stock) -> None:
-        """Appends a verdict that the file does not have."""
+        """Appends a verdict that is not in the file."""
         key = self._key(path)
         if self._path is not None and key not in self._known:
             self._known[key] = verdict

@@ -1,1 +1,1 @@
-"""Programs that scripts of lab/bench/ start as processes and that are no contenders."""
+"""Programs that scripts of lab/bench/ start as processes and that are not contenders."""

@@ -25,9 +25,9 @@ from common.train import trace
 from common.train.loop import Loop
 from lab.bench.harness.rounds import alternate, ratio
 
-# A network small enough that XLA's CPU compiler takes seconds; the others' settings are those of cpu-tiny.
+# A network so small that XLA's CPU compiler takes only seconds; other settings are cpu-tiny's.
 CHANGES = {"resnet": {"batch_norm_span": 0}, "transformer": {}, "mnist": {}}
-SEGMENTS, BUCKET_BYTES = 4, 2**16  # Of networks this small; all three runs have these buckets.
+SEGMENTS, BUCKET_BYTES = 4, 2**16  # For networks this small; all three runs use these buckets.
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def changed(config: RunConfig, how: str) -> RunConfig:
 
 
 def exchange_beside_programs(call: Callable[[], float], main: bool) -> float | None:
-    """Returns the part of the exchanges' time in which a program runs too, from a trace of `call`; None elsewhere."""
+    """Returns the fraction of the exchanges' time when a program also runs, from a trace of `call`; None elsewhere."""
     if not main:
         call()
         return None
@@ -87,13 +87,13 @@ def exchange_beside_programs(call: Callable[[], float], main: bool) -> float | N
         found = trace.operations(Path(folder))
     exchanges = [e for e in found if re.search("Horovod|Collective", e.kind)]
     programs = [(e.begin, e.end) for e in found if e.kind == "StatefulPartitionedCall"]
-    # Exchanges of one process may overlap: the time in which any is under way.
+    # Exchanges of one process may overlap, so merge them into the time in which any is running.
     whole = trace.covered(exchanges, [(found[0].begin, max(e.end for e in found))])
     return trace.covered(exchanges, programs) / whole if whole else None
 
 
 def seconds(loop: Loop, steps: int) -> float:
-    """Of a training step on synthetic data, the mean over `steps` in one block."""
+    """Returns the mean seconds of a training step on synthetic data, over `steps` in one block."""
     train, evaluation = loop._synthetic(True), loop._synthetic(False)
     began = time.perf_counter()
     loop._call(train, evaluation, steps, 0)

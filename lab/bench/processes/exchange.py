@@ -74,7 +74,7 @@ def main() -> None:
 
 
 class Variant:
-    """One way to get from gradients to weights, of a model that others update too."""
+    """One way to get from gradients to weights. Several variants update the same model."""
 
     def __init__(self, model: Any, replicas: Any, config: Any):
         self._config, self._replicas, weights = config, replicas, model.trainable_variables
@@ -91,14 +91,14 @@ class Variant:
         self._step(tf.constant(0, tf.int64)).numpy()
 
     def times(self, count: int) -> Times:
-        """Of a step, the mean over `count`; their sums keep the processes together."""
+        """Returns the mean times of a step over `count` steps; each step's sum keeps the processes in sync."""
         wall, cpu = time.perf_counter(), time.process_time()
         for i in range(count):
             self._step(tf.constant(i + 1, tf.int64)).numpy()
         return Times((time.perf_counter() - wall) / count, (time.process_time() - cpu) / count)
 
     def result(self, times: Sequence[Times]) -> dict[str, float]:
-        """Medians over the rounds, bytes that a replica sends, and bytes of its slots."""
+        """Returns medians over the rounds, the bytes that a replica sends, and the bytes of its slots."""
         communication = self._config.communication
         moved = bytes_moved(communication, route_of(self._replicas, communication), self._elements)
         local = self._replicas.local_results

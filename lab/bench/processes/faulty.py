@@ -1,6 +1,6 @@
 """Runs `python -m mnist FLAGS` and fails when lab/bench/faults.py asks: python -m lab.bench.processes.faulty FLAGS
 
-SIGUSR1 raises an exception in the main thread; SIGUSR2 makes every batch from then on late.
+SIGUSR1 raises an exception in the main thread; SIGUSR2 delays every batch from then on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _delay(*_: Any) -> None:
 
 
 def _slowed(train_input: Any) -> Any:
-    """`Task.train_input`, each of whose batches waits as long as it is told to at the time."""
+    """Wraps `Task.train_input`: each batch waits for the delay that is set at that time."""
 
     def slowed(*arguments: Any) -> Any:
         import tensorflow as tf
@@ -44,7 +44,7 @@ def _slowed(train_input: Any) -> Any:
 if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, _raise)
     signal.signal(signal.SIGUSR2, _delay)
-    # Not at the top: it imports TensorFlow, which takes seconds in which signals must be handled already.
+    # Not at the top: importing TensorFlow takes seconds, and signals must be handled before.
     from mnist.task import Task
 
     Task.train_input = _slowed(Task.train_input)  # type: ignore[method-assign]

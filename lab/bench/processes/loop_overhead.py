@@ -1,7 +1,7 @@
 """What the fused loop adds to a step of ResNet-50: python -m lab.bench.processes.loop_overhead BATCH PIXELS ROUNDS.
 
-Prints a line of JSON: seconds per step of the fused loop, and of the same step called from Python on a resident batch,
-medians of alternating rounds; their ratio less 1.
+Prints a line of JSON: seconds per step of the fused loop, and of the same step called from Python on a batch in memory
+(medians of alternating rounds), and their ratio minus 1.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from common.train.loop import Loop
 from lab.bench.contenders.tensorflow_resnet import config_of
 from resnet.task import Task
 
-STEPS = 5  # Of a round.
+STEPS = 5  # Per round.
 
 
 def overhead(batch: int, pixels: int, rounds: int) -> dict[str, float]:
-    """What is printed."""
+    """Returns the figures to print."""
     config = config_of("fp32", batch, pixels)
     loop = Loop(Task(config, None), replicas.make(config))
     loop.compile()

@@ -1,8 +1,8 @@
 """python -m lab.bench.processes.update_cost BENCHMARK SYSTEM OPTIMIZER REPLICAS whole|sharded STEPS: a line of JSON.
 
-Processor seconds of a training step and of its update on one of so many replicas, whose wire costs nothing: what
-others would send is there already. Everything that a replica does itself is done: its own forward and backward pass,
-joining gradients into buckets and taking them apart, the update, writing the weights.
+Measures the processor seconds of a training step, and of its update, on one of REPLICAS replicas whose wire costs
+nothing: data from other replicas is already there. The replica does all of its own work: forward and backward pass,
+joining gradients into buckets and splitting them, the update, writing the weights.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from common.train.step import State, make_train_step
 
 
 class OneOfMany(Single):
-    """Replica 0 of `num_replicas`; all others hold what it holds, and a sum is as large as a summand.
+    """Replica 0 of `num_replicas`. All others hold the same values, and a sum is as large as one summand.
 
-    It updates as backends of many replicas do: by the rule's operations.
+    Updates run as in backends of many replicas: with the rule's operations.
     """
 
     updates_in_place = False
@@ -52,7 +52,7 @@ class OneOfMany(Single):
 
 
 def seconds(function: Callable[[], Any], steps: int) -> float:
-    """Processor seconds per call, after a first one that traces."""
+    """Returns the processor seconds per call, after a first call that traces."""
     function()
     began = time.process_time()
     for _ in range(steps):
@@ -63,7 +63,7 @@ def seconds(function: Callable[[], Any], steps: int) -> float:
 def main(
     benchmark: str, system: str, optimizer: str, replicas: int, sharded: bool, steps: int
 ) -> dict[str, float]:
-    """What is printed."""
+    """Returns the figures to print."""
     preset = importlib.import_module(f"{benchmark}.presets").PRESETS[system]
     batch = max(preset.global_batch_size // preset.num_replicas, 1)
     config = dataclasses.replace(

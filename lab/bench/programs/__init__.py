@@ -1,1 +1,1 @@
-"""What lab/bench/ reads from compiled programs: costs from a step's HLO, and an export's programs as jax runs them."""
+"""Reads compiled programs for lab/bench/: costs from a step's HLO, and an export's programs as jax runs them."""

@@ -1,4 +1,4 @@
-"""What a replay's numbers mean: speeds, shares of a peak, and which differences are too large."""
+"""Interprets a replay's numbers: speeds, shares of a peak, and which differences are too large."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 import statistics
 from typing import Any
 
-# Dense matrix products per second, in 1e12, by a part of the device's name and by precision (fp32 on NVIDIA's Ampere
-# and later is TF32): the vendors' data sheets (NVIDIA's SXM parts), without sparsity. A TPU v2 or v3 device is one of a
-# chip's two cores.
+# Dense matrix products per second, in 1e12, by part of the device's name and precision (fp32 on NVIDIA's Ampere and
+# later is TF32). From the vendors' data sheets (NVIDIA's SXM parts), without sparsity. A TPU v2 or v3 device is one
+# of a chip's two cores.
 PEAKS = {
     "H200": {"bf16": 989, "fp16": 989, "fp32": 494.5, "fp64": 67},
     "H100": {"bf16": 989, "fp16": 989, "fp32": 494.5, "fp64": 67},
@@ -21,25 +21,25 @@ PEAKS = {
     "TPU v5": {"bf16": 459},
     "TPU v6 lite": {"bf16": 918},
 }
-# Relative, of a loss: of the first, and of the two that follow. A device other than the reference's rounds in other
-# places, and fp32 products may be TF32 there.
+# Relative tolerances of a loss: the first loss, the two that follow. ELSEWHERE is for a device other than the
+# reference's: it rounds elsewhere, and its fp32 products may be TF32.
 TOLERANCES = {"fp64": (1e-9, 1e-6), "fp32": (1e-6, 1e-6), "bf16": (2e-2, 2e-2), "fp16": (5e-3, 5e-3)}
 ELSEWHERE = {"fp32": (2e-3, 1e-2)}
-# Below 64 bits, of a step that chooses hard negatives or regions, at least: a rounding chooses another one. Mask
-# R-CNN's third loss is off by 2e-2 in fp32 and by 1e-14 in fp64.
+# Minimum tolerances below 64 bits for a step that chooses hard negatives or regions: rounding may change the choice.
+# Mask R-CNN's third loss is off by 2e-2 in fp32 and by 1e-14 in fp64.
 CHOOSING = (1e-5, 5e-2)
-# Of the weights after a step, relative to their norm. Below 64 bits an ill-conditioned network's gradients differ by
-# percents between two correct compilations, so that nothing is asked of them.
+# Tolerance of the weights after a step, relative to their norm. Below 64 bits there is none: an ill-conditioned
+# network's gradients differ by several percent between two correct compilations.
 STATE_TOLERANCE = {"fp64": 1e-9}
 
 
 def speed(replay: Any, seconds: list[float], peak: float | None) -> dict[str, Any]:
-    """What the measured seconds of a step mean."""
+    """Computes speeds and shares of a peak from the measured seconds of a step."""
     manifest, kind = replay.manifest, replay.program["kind"]
     groups = manifest["num_replicas"] // manifest["partitions"]
     median, flops = statistics.median(seconds), replay.program["cost"]["matrix_flops"]
     if replay.program["cost"]["in_loops"] and manifest["forward_flops_per_example"]:
-        # A loop's body is counted once in the program: go by the model, a backward pass being two forward ones.
+        # The program counts a loop's body once, so use the model's FLOPs; a backward pass counts as two forward passes.
         flops = (
             manifest["forward_flops_per_example"] * manifest["batch"][kind] * (3 if kind == "train" else 1)
         )
@@ -71,7 +71,7 @@ def _device_memory() -> dict[str, float]:
 
 
 def verdict(report: dict, precision: str, same_platform: bool, tolerance: float | None) -> list[str]:
-    """What differs more than it may."""
+    """Returns the differences that exceed their tolerance."""
     allowed = TOLERANCES[precision] if same_platform else ELSEWHERE.get(precision, TOLERANCES[precision])
     if report["chooses"] and precision != "fp64":
         allowed = tuple(map(max, allowed, CHOOSING))
@@ -99,13 +99,13 @@ def verdict(report: dict, precision: str, same_platform: bool, tolerance: float 
 
 
 def peak_of(device: Any, precision: str) -> float | None:
-    """TFLOP/s of PEAKS for a jax device, or None."""
+    """Returns TFLOP/s from PEAKS for a jax device, or None."""
     kind = device.device_kind
     return next((peaks.get(precision) for name, peaks in PEAKS.items() if name in kind), None)
 
 
 def show(report: dict) -> None:
-    """The report, for people."""
+    """Prints the report for people."""
     print(f"{report['program']}:")
     if "loss_errors" in report:
         worst = max(report["loss_errors"])

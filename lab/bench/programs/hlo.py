@@ -1,10 +1,11 @@
-"""FLOPs and bytes of a traced step, kernel by kernel, read from its HLO before XLA optimises it.
+"""FLOPs and bytes of a traced step, kernel by kernel, from its HLO before XLA optimizes it.
 
-TensorFlow hands out the program but not XLA's cost analysis, which this follows: a convolution or product counts the
-multiply-adds whose inputs exist (neither padding nor holes of a dilation). Bytes need a guess at fusion, since no
-accelerator writes every intermediate: element-wise operations and concatenations are computed where they are read,
-as XLA fuses them (`IsExpensive` in openxla/xla/xla/service/instruction_fusion.cc), unless writing the result once
-moves fewer bytes, or a kernel that cannot fuse its inputs (a product, a pool, a gather) needs it.
+TensorFlow gives access to the program but not to XLA's cost analysis, which this module follows: a convolution or
+product counts the multiply-adds whose inputs exist (neither padding nor the holes of a dilation). Bytes need an
+assumption about fusion, because no accelerator writes every intermediate result. Element-wise operations and
+concatenations are computed where they are read, as XLA fuses them (`IsExpensive` in
+openxla/xla/xla/service/instruction_fusion.cc). Exceptions: writing the result once moves fewer bytes, or a kernel
+that cannot fuse its inputs (a product, a pool, a gather) needs it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import dataclasses
 from common.hlo.hlo_text import Instruction, Program, alive, product_of
 from common.hlo.sizes import element_bytes
 
-# Looked through: layout, types, and what is generated in place.
+# Costs nothing: layout, types, and values that are generated in place.
 _FREE = frozenset(
     [
         "broadcast",
@@ -60,20 +61,20 @@ _HEAVY = frozenset(
         "batch-norm-grad",
     ]
 )
-# Of these, what computes its inputs as it reads them.
+# The ones that compute their inputs as they read them.
 _FUSIBLE = frozenset(("reduce", "batch-norm-training", "batch-norm-grad"))
 _KINDS = {"convolution": "convolution", "dot": "product", "gather": "gather", "scatter": "gather"}
 _KINDS |= {"batch-norm-training": "norm", "batch-norm-grad": "norm", "reduce": "reduction"}
 _KINDS |= {"reduce-window": "pool", "select-and-scatter": "pool"}
 
-_SMALL = 4096  # Bytes: what touches no more works on scalars and shapes, and is left out.
+_SMALL = 4096  # Bytes: an operation that touches no more works on scalars and shapes, and is left out.
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """One launch: `groups` products [m, k] x [k, n] or, without `m`, what moves `bytes` only.
+    """One launch: `groups` products [m, k] x [k, n], or without `m` a kernel that only moves `bytes`.
 
-    `wide` of the bytes are of four-byte types whatever the precision.
+    `wide` is the part of the bytes whose types have four bytes in every precision.
     """
 
     kind: str
@@ -87,7 +88,7 @@ class Kernel:
 
 
 class Choices:
-    """What was decided by comparing sizes, in order: to make the same choices for the same program of another batch."""
+    """Records decisions from comparing sizes, in order, so that another batch's program gets the same decisions."""
 
     def __init__(self) -> None:
         self._made: list[bool] = []
@@ -100,19 +101,19 @@ class Choices:
         return value
 
     def replay(self) -> Choices:
-        """The same object, which from now on repeats its choices from the first on."""
+        """Returns this object, which now repeats its decisions from the first on."""
         self._again = list(self._made)
         return self
 
 
 def kernels(text: str, choices: Choices | None = None) -> list[Kernel]:
-    """The kernels of a program's entry computation, calls inlined, loops with a known number of turns multiplied."""
+    """Returns the kernels of a program's entry computation: inlines calls, multiplies loops of known trip count."""
     program = Program(text)
     return _Fusion(program, program.computations[program.entry], choices or Choices()).kernels()
 
 
 class _Fusion:
-    """Which tensors of a computation are written to memory, and what each kernel reads."""
+    """Decides which tensors of a computation are written to memory, and what each kernel reads."""
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class _Fusion:
         self.program, self.body, self.choose = program, list(alive(body)), choices
         self.at = {i.name: i for i in self.body}
         self.users: dict[str, int] = {}
-        self.stored: dict[str, int] = {}  # name -> bytes of an element in memory
+        self.stored: dict[str, int] = {}  # name -> bytes per element in memory
         self.leaves: dict[str, dict[str, float]] = {}
         self.out: list[Kernel] = []
         self._find_stored()
@@ -139,7 +140,7 @@ class _Fusion:
                 self.stored.setdefault(one.name, element_bytes(one.dtype))
 
     def _source(self, name: str) -> tuple[str, int]:
-        """The instruction behind what is only looked through, and the narrowest type on the way."""
+        """Returns the instruction behind those that cost nothing, and the narrowest type on the way."""
         size = element_bytes(self.at[name].dtype)
         while self.at[name].opcode in _FREE and self.at[name].operands:
             inner = self.at[name].operands[0]
@@ -151,7 +152,7 @@ class _Fusion:
         return name, size
 
     def kernels(self) -> list[Kernel]:
-        """In the order of the program."""
+        """Returns the kernels in program order."""
         for one in self.body:
             self._visit(one)
         return self.out
@@ -176,13 +177,13 @@ class _Fusion:
     def _free(self, one: Instruction, reads: dict[str, float]) -> None:
         source = one.operands and self.at[one.operands[0]]
         if source and source.opcode.startswith("batch-norm") and one.size == self.at[source.operands[0]].size:
-            # The normalised tensor, or the gradient of what was normalised: element-wise, of what the kernel read.
+            # The normalized tensor, or the gradient of its input: element-wise on what the kernel read.
             inputs: dict[str, float] = {}
             for operand in source.operands:
                 inputs |= self.leaves.get(operand, {})
             self._elementwise(one, inputs)
         elif one.opcode == "broadcast" or one.opcode == "slice":
-            # A slice reads what it keeps.
+            # A slice reads only what it keeps.
             self.leaves[one.name] = {n: min(b, one.size * 4.0) for n, b in reads.items()}
         else:
             self.leaves[one.name] = reads

@@ -1,6 +1,6 @@
-"""A program of an export, compiled by jax for the device at hand: its steps, their errors and their seconds.
+"""An export's program, compiled by jax for the local device: runs its steps, checks and times them.
 
-Imports numpy; jax where it is needed.
+Imports numpy; imports jax only where needed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from common.export import rules
 
 
 class Replay:
-    """A program of an export, compiled for the devices of its replicas, and its buffers there.
+    """A program of an export, compiled for the devices of its replicas, with its buffers there.
 
     Attributes:
-      buffers: the arguments, jax arrays.
-      last_outputs: of the last evaluation that `check` made, by name: sums, and arrays of all replicas joined.
+      buffers: the arguments, as jax arrays.
+      last_outputs: outputs of the last evaluation in `check`, by name: sums, and the joined arrays of all replicas.
     """
 
     def __init__(self, folder: Path, manifest: dict, program: dict):
@@ -46,7 +46,7 @@ class Replay:
         self.reset()
 
     def reset(self) -> None:
-        """Puts the arguments' first values onto the device, made by their rules."""
+        """Puts the arguments' first values on the device, as made by their rules."""
 
         self.buffers.clear()
         for argument in self.program["arguments"]:
@@ -59,19 +59,19 @@ class Replay:
         return rules.make(about["rule"], about["shape"], about["dtype"], self._stored, replica, group)
 
     def _value(self, name: str, buffer: Any) -> np.ndarray:
-        """The state `name` on the devices: [N, ...] of several replicas that each have their own."""
+        """Returns the state `name` from the devices: [N, ...] if each of several replicas has its own."""
         values = pjrt_program.parts(buffer)
         return np.stack(values) if self._count > 1 and self._about[name]["per_replica"] else values[0]
 
     def step(self) -> list[Any]:
-        """One call; what it updates is put where it was, in the same memory."""
+        """Runs one call; updated values replace the old ones in the same memory."""
         results = self.compiled(*self.buffers)
         for result, argument in self._written:
             self.buffers[argument] = results[result]
         return results
 
     def check(self) -> dict[str, Any]:
-        """The first steps, or the evaluation, beside the reference's."""
+        """Compares the first steps, or the evaluation, with the reference's."""
         expected = self.program["reference"] or {}
         if self.program["kind"] == "eval":
             results = zip(self.program["results"], self.step())
@@ -97,12 +97,12 @@ class Replay:
         return report
 
     def _output(self, name: str, result: Any) -> np.ndarray:
-        """An evaluation's output over all replicas: a sum of theirs, or their arrays joined."""
+        """Returns an evaluation's output over all replicas: the sum, or the joined arrays."""
         values = [x.astype(np.float64) for x in pjrt_program.parts(result)]
         return np.sum(values, 0) if name.startswith("sums/") else np.concatenate(values)
 
     def _unequal(self) -> list[str]:
-        """The state that is the same on all replicas by the manifest and differs on the devices."""
+        """Returns the state that should be equal on all replicas, according to the manifest, but differs."""
         state = {a["name"] for a in self.manifest["state"] if not a["per_replica"]}
         found = []
         for argument, buffer in zip(self.program["arguments"], self.buffers):
@@ -113,7 +113,7 @@ class Replay:
         return found
 
     def _state_errors(self, expected: dict) -> dict[str, Any]:
-        """The largest error of a weight, slot or statistic after the first step, and of its change."""
+        """Returns the largest error of a weight, slot or statistic after the first step, and of its change."""
         worst = {"after": (0.0, ""), "change": (0.0, "")}
         for argument, buffer in zip(self.program["arguments"], self.buffers):
             name = argument["name"]
@@ -131,15 +131,16 @@ class Replay:
         }
 
     def values(self) -> dict[str, np.ndarray]:
-        """The state on the devices: of several replicas that each have their own, [N, ...]."""
+        """Returns the state from the devices: [N, ...] if each of several replicas has its own."""
         names = [a["name"] for a in self.program["arguments"]]
         state = {a["name"] for a in self.manifest["state"]}
         return {n: self._value(n, b) for n, b in zip(names, self.buffers) if n in state}
 
     def time(self, warmup: int, rounds: int, steps: int) -> list[float]:
-        """Seconds of a step, one figure a round. The steps of a round are issued without waiting; the clock stops when
-        the last one's results are there. Several CPU devices wait for each step: programs that overtake one another
-        there never meet.
+        """Returns the seconds of a step, one figure per round.
+
+        It issues a round's steps without waiting and stops the clock when the last step's results are ready. With
+        several CPU devices it waits for each step: if programs overtake one another there, their collectives deadlock.
         """
         waits = self._count > 1 and self._placement.devices[0].platform == "cpu"
         for _ in range(warmup):
