@@ -92,7 +92,7 @@ class _Rows:
 
 
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
-    """Makes one pass over this shard's source sentences, padded so that every shard yields equally many batches.
+    """Makes one pass over this shard's source sentences, padded so that all shards yield equally many batches.
 
     The longest sentences come first, so that those of a step are about equally long on all replicas and a search ends
     early. Padding repeats the shortest sentence, with weight 0 and index -1: the search for a translation of an empty

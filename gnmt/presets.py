@@ -1,6 +1,6 @@
-"""Defines the presets of the GNMT benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
+"""Defines the presets of the GNMT benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
-docs/presets/gnmt.md says for each preset where its values come from and which closed rule, if any, it breaks.
+docs/presets/gnmt.md lists each preset's sources and any closed-division rules it breaks.
 Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, NV6 and
 NV7 = their NVIDIA/ folders; other paths start in Google/; `mlperf_facts N` = docs/sources.md, mlperf N.
 """

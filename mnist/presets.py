@@ -1,4 +1,4 @@
-"""Defines the presets of the MNIST benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
+"""Defines the presets of the MNIST benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
 LEGW = "Large-Batch Training for LSTM and Beyond"; MagmaDNN = "MagmaDNN: Accelerated Deep Learning Using MAGMA".
 """

@@ -1,4 +1,4 @@
-"""Defines the presets of the PTB benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
+"""Defines the presets of the PTB benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
 LEGW = "Large-Batch Training for LSTM and Beyond", section 5.1.2. Network and schedule are those of the "small"
 model of TensorFlow's ptb_word_lm.py (Zaremba et al., "Recurrent Neural Network Regularization"), which LEGW trains with

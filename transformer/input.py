@@ -70,7 +70,7 @@ def train_input(
 
 
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
-    """Makes one pass over this shard's source sentences, padded so that every shard yields equally many batches.
+    """Makes one pass over this shard's source sentences, padded so that all shards yield equally many batches.
 
     Args:
       config: `data`, `decode` and `packed_length` are read.
@@ -93,7 +93,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """Repeats one batch of seeded noise with the element_spec of both inputs, to compile and to time a step."""
+    """Repeats one batch of seeded noise with both inputs' element_spec; used to compile and time a step."""
     length = config.packed_length
     shape = [2, batch_size, length]
     key = tf.constant([config.seed, 0], tf.int64)

@@ -22,7 +22,7 @@ from tsm_kinetics import shards
 from tsm_kinetics.convert import Item
 from tsm_kinetics.presets import PRESETS
 
-PREVIEW = "cpu-ucf101"  # The preset whose sizes the page shows.
+PREVIEW = "cpu-ucf101"  # The page shows this preset's sizes.
 _NAMES = "classes.txt"
 _MOST_FRAMES = 8  # Frames of a strip on the page.
 # The part of a UCF101 file name that says from which film it is cut: v_Archery_g01_c02.avi.

@@ -111,7 +111,7 @@ def bottleneck(net: _Layers, geometry: Geometry, x: tf.Tensor, stage: int, block
 
 @dataclasses.dataclass(frozen=True)
 class _Layers:
-    """Makes the network's layers with the settings that all layers of a kind share."""
+    """Creates the network's layers; layers of one kind share their settings."""
 
     config: Config
     replicas: Replicas

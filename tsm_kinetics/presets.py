@@ -1,4 +1,4 @@
-"""Defines the presets of the video benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
+"""Defines the presets of the video benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
 Paper = "Training Kinetics in 15 Minutes: Large-scale Distributed Training on Videos", section 4 and Table 3;
 docs/presets/tsm_kinetics.md lists the values that the paper leaves open, and those chosen here.
