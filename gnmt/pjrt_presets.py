@@ -12,7 +12,7 @@ from dataclasses import replace
 from common.config.schema import Communication, Optimizer, Schedule
 from gnmt.config import Config, Decode
 
-# The published decay: at most four halvings.
+# The published decay halves the rate at most four times.
 _HALVINGS = Schedule(kind="gnmt", warmup_curve="exponential", warmup_epochs=0.0, factor=0.5, max_decays=4)
 
 _OF_16 = Config(

@@ -38,7 +38,7 @@ _OF_256 = Config(
     optimizer=Optimizer(name="lazy_adam", base_learning_rate=2.0, beta_2=0.98, epsilon=1e-9),
     schedule=Schedule(kind="noam", warmup_steps=1000.0, width=1024),
 )
-# In bf16, which needs no loss scale, and whole: a GPU of 80 GB holds 40 sequences.
+# bf16 needs no loss scale. Micro-batches are whole, because a GPU with 80 GB holds 40 sequences.
 _OF_8 = Config(
     source="as dgx-1, round v0.7: 81,920 tokens on 8 GPUs",
     ruleset="0.7.0",
