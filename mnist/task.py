@@ -20,14 +20,14 @@ from mnist.config import Config
 
 
 class Task(task.Task):
-    """Classification of MNIST, or of anything in its files' format."""
+    """Classification of MNIST, or of any data in its file format."""
 
     input = pipeline
     has_pictures = True
 
     def __init__(self, config: Config, data_dir: str | None):
         super().__init__(config, data_dir)
-        # The check and the batches share one reading.
+        # The check and the batches share one load.
         self._load = functools.lru_cache(maxsize=2)(functools.partial(pipeline.load, config, data_dir))
 
     def check_data(self) -> None:
