@@ -26,7 +26,7 @@ SPLITS = {True: "train", False: "validation"}
 # Luma weights of red, green and blue: ITU-R BT.601.
 _LUMA = (0.299, 0.587, 0.114)
 _ORDER_STREAM = 0x6F72  # Makes the key of the order differ from the keys in sampling.py.
-_KEPT_ORDERS = 3  # Number of permutations to keep: a step may reach into the next epoch while an earlier one is still in use.
+_KEPT_ORDERS = 3  # Permutations to keep: a step may reach into the next epoch while an earlier one is in use.
 
 
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
