@@ -108,7 +108,7 @@ class Config(RunConfig):
     quality: ClassVar[Measure] = Measure("BLEU", unit="points")
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         if self.partitions > 1:
             raise UserError(f"config.partitions={self.partitions}: gnmt has no images to partition; use 1")
         one_of(self, "model", ("gnmt",))

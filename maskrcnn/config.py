@@ -160,7 +160,7 @@ class Config(BatchNormSpan, RunConfig):
     starts_from: ClassVar[str] = "an ImageNet ResNet-50"
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         one_of(self, "model", ("mask_rcnn_resnet50_fpn",))
         if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(

@@ -71,7 +71,7 @@ class Config(RunConfig):
     quality: ClassVar[Measure] = Measure("top-1 accuracy", unit="%")
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         if self.partitions > 1:
             raise UserError(
                 f"config.partitions={self.partitions}: mnist does not partition its images; use 1"

@@ -93,7 +93,7 @@ class Config(RunConfig):
         return -(-self.eval_words_per_stream // self.num_steps) * self.eval_batch_size
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         if self.partitions > 1:
             raise UserError(f"config.partitions={self.partitions}: ptb has no images to partition; use 1")
         one_of(self, "model", ("lstm",))

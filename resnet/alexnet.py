@@ -1,4 +1,4 @@
-"""Builds AlexNet-BN, AlexNet with batch normalisation in place of local response normalisation.
+"""Builds AlexNet-BN: AlexNet with batch normalisation instead of local response normalisation.
 
 The 11-minute run in "ImageNet Training in Minutes" uses this network. The layers follow `borisgin/nvcaffe`
 models/alexnet_bn/train_val2.prototxt (docs/sources.md, mlperf 2): batch norm, without gamma and beta and with epsilon

@@ -114,7 +114,7 @@ class Config(BatchNormSpan, RunConfig):
         return super().own_functions() | ({"norm": self.norm} if self.norm else {})
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         if self.norm and self.model != "resnet50":
             raise UserError(f"config.norm={self.norm!r}: {self.model} has batch norm alone; use resnet50")
         if self.norm and self.partitions > 1:

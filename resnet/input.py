@@ -24,9 +24,7 @@ FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string, default_value=""),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64, default_value=-1),
 }
-_FLIP_STREAM = (
-    1 << 62
-)  # Makes the key of the flip differ from that of the crop; record numbers stay far below.
+_FLIP_STREAM = 1 << 62  # Makes the flip's key differ from the crop's key; record numbers stay far below.
 
 
 def train_input(

@@ -132,7 +132,7 @@ class Config(BatchNormSpan, RunConfig):
     starts_from: ClassVar[str] = "an ImageNet ResNet-34"
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         one_of(self, "model", ("ssd300_resnet34",))
         if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(f"config.optimizer.name={self.optimizer.name!r}: SSD is published with sgd only")

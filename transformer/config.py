@@ -111,7 +111,7 @@ class Config(RunConfig):
     quality: ClassVar[Measure] = Measure("BLEU", unit="points")
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         one_of(self, "model", ("transformer_big",))
         at_least(self, 1, "vocabulary_size", "packed_length", "layers", "width", "hidden", "heads")
         if self.width % (2 * self.heads):

@@ -121,7 +121,7 @@ class Config(RunConfig):
         return f"{super().weight_transformations}, 2-D kernels inflated to 3-D ({self.inflation})"
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         one_of(self, "model", MODELS)
         one_of(self, "inflation", INFLATIONS)
         one_of(self, "data.sampling", SAMPLINGS)
