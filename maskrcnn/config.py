@@ -31,7 +31,7 @@ class Data:
       skip_empty: train only on images with an annotation (crowds count), as the reference and NVIDIA do; Google's code
         trains on all images.
       flip: mirror half of the training images.
-      private_threads: threads of the tf.data pool; 0 leaves the choice to tf.data.
+      private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
     """
 
     train_pattern: str = "train-*"

@@ -31,7 +31,7 @@ class Data:
       crop_fraction: fraction of the short side that the central evaluation crop keeps.
       resize: interpolation, "bicubic" or "bilinear".
       flip: mirror half of the training images.
-      private_threads: threads of the tf.data pool; 0 leaves the choice to tf.data.
+      private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
       deterministic: runs with the same seed read examples in the same order.
       label_offset: first label in the files, subtracted from every label; ImageNet's labels start at 1.
     """
@@ -68,7 +68,7 @@ class Config(BatchNormSpan, RunConfig):
       batch_norm_momentum: momentum of the moving averages.
       batch_norm_epsilon: added to the variance.
       norm: MODULE:FUNCTION that makes your own layers to replace batch norm (docs/add-an-optimizer.md); "": batch norm.
-      zero_init_last_gamma: the gamma of the last batch norm of each block starts as zero.
+      zero_init_last_gamma: the last batch norm of each block starts with gamma 0.
       kernel_initializer: "truncated_fan_in" (variance 1/fan_in) or "he_normal" (2/fan_in), both truncated.
       space_to_depth: compute the stem on 2x2 blocks; the result is the same.
       residual: False removes the shortcuts, a deliberate fault for tests.

@@ -193,7 +193,7 @@ def _example(item: Item, label: int, name: str) -> bytes:
 
 
 def _note(folder: Path, splits: dict[str, tuple[list[Item], int]]) -> None:
-    """Refuses a folder that holds shards of another conversion."""
+    """Rejects a folder that holds shards of another conversion."""
     digest = hashlib.sha256()
     for split, (items, shards) in splits.items():
         digest.update(f"{split} {shards}\n".encode())

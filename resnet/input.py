@@ -50,7 +50,9 @@ def train_input(
     data = config.data
     files = tfrecords.list_files(data_dir, data.train_pattern, FIX)
     names = tf.constant(files)
-    first_key = tf.constant(config.seed % 2**32 * 2**24, tf.int64)  # Room for 2^24 epochs between two seeds.
+    first_key = tf.constant(
+        config.seed % 2**32 * 2**24, tf.int64
+    )  # Leaves room for 2^24 epochs between two seeds.
 
     def parse(file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         encoded, label = _parse(config, names, file, record, serialized)
@@ -84,7 +86,7 @@ def train_input(
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
     """Makes one pass over this shard's validation images, padded so that all shards yield equally many batches.
 
-    Padding has label -1, which never equals an argmax, and weight 0.
+    Padding has label -1, which an argmax never equals, and weight 0.
 
     Args:
       config: `image_size`, `num_classes` and `data` are read.

@@ -34,7 +34,7 @@ class Data:
       flip: mirror half of the training images.
       brightness, contrast, saturation: factors are drawn from 1 +- these.
       hue: maximum hue rotation, as a fraction of a circle.
-      private_threads: threads of the tf.data pool; 0 leaves the choice to tf.data.
+      private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
       deterministic: runs with the same seed read examples in the same order.
     """
 

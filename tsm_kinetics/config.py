@@ -37,7 +37,7 @@ class Data:
       eval_crops: crops per clip: 1 (centre) or 3 (along the long side).
       eval_short_side: short side of scaled evaluation frames, in pixels.
       eval_size: side of evaluation crops, in pixels.
-      private_threads: threads of the tf.data pool; 0 leaves the choice to tf.data.
+      private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
     """
 
     sampling: str = "dense"
@@ -68,7 +68,7 @@ class Config(RunConfig):
       blocks: residual blocks of the four stages; (3, 4, 6, 3) is ResNet-50.
       batch_norm_momentum: momentum of the moving averages.
       batch_norm_epsilon: added to the variance.
-      zero_init_last_gamma: the gamma of the last batch norm of each block starts as zero.
+      zero_init_last_gamma: the last batch norm of each block starts with gamma 0.
       initial_weights: an .npz or .h5 file with an ImageNet ResNet-50 (see pretrained.py); "": random.
       inflation: how 2-D weights initialise a 3-D kernel of k frames: "mean" puts 1/k of them in each frame, "center"
         puts all in the middle frame.
