@@ -107,9 +107,7 @@ def _limits(out: Path, fields: dict) -> list[int]:
         bucket_limits=(1 << 20,),
     )
     corpus = reader.load(config, out)
-    lengths = np.maximum(
-        corpus.source.lengths, corpus.target.lengths + 1
-    )  # The decoder adds BOS to a target.
+    lengths = np.maximum(corpus.source.lengths, corpus.target.lengths + 1)  # The decoder adds BOS.
     return least_padding(np.maximum(lengths, 2), _BUCKETS)
 
 

@@ -54,9 +54,7 @@ def train_input(
     categories = _categories(config, data_dir)
     numbers = training_numbers(config, index)
     grouping = coco_index.Grouping(groups(config, index)[numbers], config.global_batch_size, config.seed)
-    first_key = tf.constant(
-        config.seed % 2**32 * 2**24, tf.int64
-    )  # Leaves room for 2^24 epochs between two seeds.
+    first_key = tf.constant(config.seed % 2**32 * 2**24, tf.int64)  # Room for 2^24 epochs between two seeds.
 
     def prepared(epoch: tf.Tensor, number: tf.Tensor, wide: tf.Tensor, serialized: tf.Tensor) -> dict:
         found = _parse(serialized, categories, config.max_instances)

@@ -56,7 +56,7 @@ class Task(task.Task):
         logits = self.logits(model, batch, training=False)
         weight = tf.cast(batch["weight"], logits.dtype)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(batch["label"], 0), logits)
-        # Padding has label -1, which no argmax equals.
+        # Padding has label -1, which an argmax never equals.
         correct = tf.equal(tf.argmax(logits, -1, tf.int32), batch["label"])
         return Outputs(
             sums={

@@ -50,9 +50,7 @@ def train_input(
     data = config.data
     files = tfrecords.list_files(data_dir, data.train_pattern, FIX)
     names = tf.constant(files)
-    first_key = tf.constant(
-        config.seed % 2**32 * 2**24, tf.int64
-    )  # Leaves room for 2^24 epochs between two seeds.
+    first_key = tf.constant(config.seed % 2**32 * 2**24, tf.int64)  # Room for 2^24 epochs between two seeds.
 
     def parse(file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         encoded, label = _parse(config, names, file, record, serialized)

@@ -64,9 +64,7 @@ def crop_window(boxes: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
         sides = low + (high - low) * draws[1:, 2:]  # (height, width)
         start = draws[1:, :2] * (1 - sides)
         windows = tf.concat([start, start + sides], -1)
-        aspect = (
-            sides[:, 1] / sides[:, 0]
-        )  # The sides are fractions of the image's sides, as in the reference.
+        aspect = sides[:, 1] / sides[:, 0]  # As in the reference, of sides as fractions of the image.
         fits = (aspect > data.crop_aspect[0]) & (aspect < data.crop_aspect[1])
         minimum = tf.gather(options, tf.minimum(option, len(data.crop_overlaps) - 1))
         fits &= tf.reduce_all(box_ops.iou(windows, boxes) > minimum, -1)

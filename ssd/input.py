@@ -48,9 +48,7 @@ def train_input(
     data = config.data
     files = tfrecords.list_files(data_dir, data.train_pattern, FIX)
     categories = coco_records.Categories.read(annotation_file(config, data_dir), config.num_classes)
-    first_key = tf.constant(
-        config.seed % 2**32 * 2**24, tf.int64
-    )  # Leaves room for 2^24 epochs between two seeds.
+    first_key = tf.constant(config.seed % 2**32 * 2**24, tf.int64)  # Room for 2^24 epochs between two seeds.
 
     def augmented(epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor, found: Mapping) -> dict:
         key = tf.stack([first_key + epoch, file * 2**40 + record])

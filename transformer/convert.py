@@ -130,9 +130,7 @@ def _vocabulary(path: Path, train: Text, vocabulary: Path | int, settings: Setti
     """Builds the vocabulary at `path` from the training text, or copies it there."""
     with _writing(path):
         if isinstance(vocabulary, int):
-            path.unlink(
-                missing_ok=True
-            )  # A leftover of an interrupted conversion, because there are no shards.
+            path.unlink(missing_ok=True)  # Left by an interrupted conversion; no shards exist.
             with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
                 clean = _clean(Path(scratch), train, settings.drop_bad)
                 return subwords.build(path, clean, vocabulary)
