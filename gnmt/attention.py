@@ -1,7 +1,7 @@
 """Computes normed Bahdanau attention: score = g v / |v| . tanh(W_q q + W_m m + b).
 
-The attention is that of Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and Translate", the
-norm that of Salimans and Kingma, "Weight Normalization".
+The attention comes from Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and Translate", the
+norm from Salimans and Kingma, "Weight Normalization".
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from common.layers.precision import Precision
 from gnmt.config import Config
 
 MASKED = -1e9  # A score that the softmax turns into 0.
-# Most bytes of tanh [b, queries, m, width] at a time. 256 sentences of 75 tokens have 5.5 GiB in fp32, 0.07 a query.
+# Maximum bytes of tanh [b, queries, m, width] at a time. 256 sentences of 75 tokens take 5.5 GiB in fp32, 0.07 a query.
 BLOCK_BYTES = 512 * 2**20
 
 
 class Memory(NamedTuple):
-    """The encoder's output as keys and values [b, m, width]; `real`, bool [b, 1, m], is False at padding."""
+    """The encoder's output as keys and values [b, m, width]; `real`, bool [b, 1, m], is False for padding."""
 
     keys: tf.Tensor
     values: tf.Tensor
@@ -30,7 +30,7 @@ class Memory(NamedTuple):
 
 
 class Attention(tf_keras.layers.Layer):
-    """Attention with one head; a matrix each multiplies queries and keys, the values are the memory itself."""
+    """Attention with one head; queries and keys each have a matrix, and the values are the memory itself."""
 
     kinds = {
         "query_kernel": "kernel",
@@ -53,18 +53,18 @@ class Attention(tf_keras.layers.Layer):
         self.bias = self.add_weight("bias", shape=[width], initializer="zeros")
 
     def memory(self, source: tf.Tensor, lengths: tf.Tensor) -> Memory:
-        """Makes the memory from the encoder's output, [m, b, width], of sentences of `lengths`, int32 [b], tokens."""
+        """Creates the memory from the encoder's output, [m, b, width]; `lengths`, int32 [b], counts tokens."""
         values = tf.transpose(source, [1, 0, 2])
         length = values.shape[1] or tf.shape(values)[1]
         real = tf.sequence_mask(lengths, length)[:, None, :]
         return Memory(self._product(values, self.memory_kernel), values, real)
 
     def call(self, queries: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, tf.Tensor]:
-        """Attends: queries [b, q, width] -> (contexts [b, q, width], attention weights [b, q, m], whose sums are 1)."""
+        """Attends: queries [b, q, width] -> (contexts [b, q, width], attention weights [b, q, m], which sum to 1)."""
         return self.attend(self._product(queries, self.query_kernel) + self.bias, memory)
 
     def attend(self, projected: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, tf.Tensor]:
-        """As a call, from queries that are multiplied and have the bias, [b, q, width]."""
+        """Attends like `call`, but takes queries after the product and bias, [b, q, width]."""
         scores = additive_scores(projected, memory.keys, self.scaled_direction())
         weights = tf.nn.softmax(tf.where(memory.real, scores, tf.constant(MASKED, scores.dtype)))
         compute = self.precision.compute
@@ -84,7 +84,7 @@ class Attention(tf_keras.layers.Layer):
         return tf.cast(tf.reshape(found, tf.shape(x)), self.precision.variable)
 
     def products(self, queries: int, memory: int) -> int:
-        """Counts the multiply-adds of `queries` rows that attend to `memory` rows."""
+        """Counts the multiply-adds when `queries` rows attend to `memory` rows."""
         return self.width * (self.width * (queries + memory) + 2 * queries * memory)
 
 
@@ -92,8 +92,8 @@ class Attention(tf_keras.layers.Layer):
 def additive_scores(queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor) -> tuple[tf.Tensor, Any]:
     """Sums direction * tanh(query + key) over the width: [b, q, n], [b, m, n], [n] -> [b, q, m].
 
-    The gradient computes tanh again: kept, [b, q, m, n] would be the largest tensor of the network by far. Where it is
-    larger than BLOCK_BYTES, forward and backward pass compute it for a block of queries at a time.
+    The gradient recomputes tanh, because [b, q, m, n] would be by far the largest tensor to keep. If it is larger than
+    BLOCK_BYTES, forward and backward pass compute it for one block of queries at a time.
     """
     blocks = _blocks(queries, keys)
     if blocks == 1:
@@ -101,7 +101,7 @@ def additive_scores(queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor) -
     length = queries.shape[1]
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Sums the blocks' gradients; padding behind the last query has upstream gradient 0 and adds nothing."""
+        """Sums the blocks' gradients; padding after the last query has upstream gradient 0 and adds nothing."""
         upstream_blocks, query_blocks = _split(upstream, blocks), _split(queries, blocks)
 
         def body(i: tf.Tensor, d_queries: tf.TensorArray, d_keys: tf.Tensor, d_direction: tf.Tensor) -> tuple:
@@ -127,7 +127,7 @@ def scores_of(queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor) -> tf.T
 def _gradients(
     upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Computes the gradients of the three inputs of `scores_of`."""
+    """Computes the gradients of the three inputs to `scores_of`."""
     squashed = tf.tanh(queries[:, :, None] + keys[:, None])
     d_direction = tf.einsum("bqm,bqmn->n", upstream, squashed)
     inner = upstream[..., None] * (1 - squashed * squashed) * direction
@@ -137,7 +137,7 @@ def _gradients(
 def query_gradients(
     upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor
 ) -> tf.Tensor:
-    """Computes the gradient of the queries alone, [b, q, n]."""
+    """Computes only the gradient of the queries, [b, q, n]."""
     squashed = tf.tanh(queries[:, :, None] + keys[:, None])
     return tf.reduce_sum(upstream[..., None] * (1 - squashed * squashed) * direction, 2)
 
@@ -145,9 +145,9 @@ def query_gradients(
 def key_gradients(
     upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Computes the gradients of keys and direction, [b, m, n] and [n]: both from sums over the queries.
+    """Computes the gradients of keys and direction, [b, m, n] and [n]; both are sums over the queries.
 
-    Under XLA: there the sums read tanh [b, q, m, n] from no memory.
+    Only for XLA, where the sums compute tanh [b, q, m, n] without storing it.
     """
     squashed = tf.tanh(queries[:, :, None] + keys[:, None])
     upstream = upstream[..., None]
@@ -156,7 +156,7 @@ def key_gradients(
 
 
 def _blocks(queries: tf.Tensor, keys: tf.Tensor) -> int:
-    """Counts blocks: each [b, queries, m, n] has at most BLOCK_BYTES, or one query; 1 where shapes are unknown."""
+    """Counts blocks of [b, queries, m, n]; each has at most BLOCK_BYTES, or one query. Unknown shapes give 1."""
     length, elements_per_query = queries.shape[1], keys.shape.num_elements()
     if not length or not elements_per_query:
         return 1
@@ -165,7 +165,7 @@ def _blocks(queries: tf.Tensor, keys: tf.Tensor) -> int:
 
 
 def _split(x: tf.Tensor, blocks: int) -> tf.Tensor:
-    """Splits [b, q, n] -> [blocks, b, q / blocks, n], rounded up, with zeros behind the last query."""
+    """Splits [b, q, n] -> [blocks, b, q / blocks, n], rounded up, with zeros after the last query."""
     rows = -(-x.shape[1] // blocks)
     padded = tf.pad(x, [[0, 0], [0, rows * blocks - x.shape[1]], [0, 0]])
     return tf.transpose(tf.reshape(padded, [x.shape[0], blocks, rows, x.shape[2]]), [1, 0, 2, 3])

@@ -18,13 +18,13 @@ SMOOTHINGS = ("all", "others")
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Files of the text, which `gnmt/convert.py` writes, and its languages.
+    """Text files from `gnmt/convert.py`, and their languages.
 
     Attributes:
       train_pattern: TFRecord shards of sentence pairs inside the data folder.
-      codes, vocabulary: files of the byte-pair encoding's merges and tokens inside the data folder.
-      eval_source, eval_reference: text files inside the data folder, line i of one being line i of the other.
-      source_language, target_language: ISO codes; Moses's rules for tokens differ by language.
+      codes, vocabulary: files inside the data folder with the byte-pair encoding's merges and tokens.
+      eval_source, eval_reference: text files inside the data folder; line i of one translates line i of the other.
+      source_language, target_language: ISO codes; Moses's tokenizer rules differ by language.
     """
 
     train_pattern: str = "train-*"
@@ -41,8 +41,8 @@ class Decode:
     """The beam search of an evaluation; defaults: docs/sources.md, mlperf 1.5.
 
     Attributes:
-      source_length: tokens that every source sentence is padded to, BOS and EOS included.
-      target_length: most steps of the search.
+      source_length: padded length of every source sentence in tokens, including BOS and EOS.
+      target_length: maximum number of search steps.
       beam_size: number of hypotheses kept.
       alpha: exponent of the length penalty ((5 + length) / 6)^alpha.
       coverage: weight of the coverage penalty, the sum over source tokens of log(min(attention received, 1)).
@@ -59,28 +59,27 @@ class Decode:
 class Config(RunConfig):
     """All settings of a run of GNMT.
 
-    A training example is a sentence pair. In a step all replicas hold pairs of one bucket, padded to its limit.
+    A training example is a sentence pair. In each step, all replicas hold pairs from one bucket, padded to its limit.
 
     Attributes:
-      vocabulary_size: tokens that source and target share, the three special ones included.
-      max_sequence_length: pairs with a longer side are discarded; the length of a side includes BOS and EOS.
-      bucket_limits: the static lengths of batches, ascending; the last one is `max_sequence_length`.
-      layers: number of encoder layers, of which the first has both directions, and of decoder layers.
+      vocabulary_size: number of tokens that source and target share, including the three special ones.
+      max_sequence_length: pairs with a longer side are discarded; a side's length includes BOS and EOS.
+      bucket_limits: static batch lengths, ascending; the last one is `max_sequence_length`.
+      layers: number of encoder layers, the first being bidirectional, and of decoder layers.
       width: width of embeddings and LSTMs.
       dropout: dropout rate on the input of every LSTM.
-      label_smoothing: the part of the target probability that is spread.
-      smoothing_over: the classes it is spread over: "all", as in the reference and Google's v0.6 code, or the "others"
-        than the label, as in Google's v0.7 code (docs/sources.md, mlperf 0.7).
-      init_scale: variables but biases start uniform in +-init_scale.
+      label_smoothing: fraction of the target probability that is spread over classes.
+      smoothing_over: classes that share label_smoothing: "all", as in the reference and Google's v0.6 code, or
+        "others", all but the label, as in Google's v0.7 code (docs/sources.md, mlperf 0.7).
+      init_scale: all variables except biases start uniform in +-init_scale.
       bias_scale: biases of LSTMs and logits start uniform in +-bias_scale: 0.1 in the reference (REF seq2seq/utils.py,
-        models/decoder.py), 0 in Google's code. The attention's starts at 0.
-      wiring: "reference", whose first decoder layer sees the embeddings only, or "google", whose first decoder
-        layer also sees the attention's context of the step before (docs/sources.md, mlperf 2).
-      output_bias: the softmax's matrix has a bias, as in the reference; Google's has none.
-      hoisted: compute the input projection of the LSTM before the loop, see common/layers/lstm.py; the results are
-        equal.
-      attend: False replaces the attention's context by zeros: a deliberate fault, for tests.
-      shift_targets: False shows the decoder the token that it is to predict: a deliberate fault, for tests.
+        models/decoder.py), 0 in Google's code. The attention's bias starts at 0.
+      wiring: "reference": the first decoder layer sees only the embeddings; "google": it also sees the attention
+        context of the previous step (docs/sources.md, mlperf 2).
+      output_bias: the softmax's matrix has a bias, as in the reference; Google's code has none.
+      hoisted: compute the LSTM's input projection before the loop (common/layers/lstm.py); the results are equal.
+      attend: False replaces the attention's context with zeros, a deliberate fault for tests.
+      shift_targets: False shows the decoder the token it must predict, a deliberate fault for tests.
     """
 
     benchmark: str = "gnmt"
@@ -109,7 +108,7 @@ class Config(RunConfig):
     quality: ClassVar[Measure] = Measure("BLEU", unit="points")
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         if self.partitions > 1:
             raise UserError(f"config.partitions={self.partitions}: gnmt has no images to partition; use 1")
         one_of(self, "model", ("gnmt",))

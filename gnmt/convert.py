@@ -5,9 +5,9 @@
     python -m gnmt.convert DATA_DIR ... --merges 4000 --max-length 40
     python -m gnmt.convert DATA_DIR ... --codes bpe.32000 --vocabulary vocab.bpe.32000
 
-Files may be gzipped. As in the reference's data, pairs with a side of more than 80 Moses tokens, or more than nine
-times as long as the other, are left out before the merges are learnt. Pairs with a side longer than --max-length
-encoded tokens, BOS and EOS included, are left out afterwards. Shards get their names when all are complete.
+Files may be gzipped. As in the reference's data, the converter drops pairs before it learns the merges if a side has
+more than 80 Moses tokens or is more than nine times as long as the other. After encoding, it drops pairs with a side
+longer than --max-length tokens, including BOS and EOS. Shards get their final names when all are complete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gnmt.config import Data
 
 Encoded = tuple[list[int], list[int]]
 _FILES = Data()
-# Most tokens of a side and greatest ratio of the sides: clean-corpus-n.perl 1 80 of the reference's data script.
+# Maximum tokens per side and maximum ratio of the sides: clean-corpus-n.perl 1 80 in the reference's data script.
 MOST_WORDS, MOST_RATIO = 80, 9
 
 
@@ -40,11 +40,11 @@ class Settings:
     """Settings of the conversion.
 
     Attributes:
-      merges: number of merges to learn, where `codes` and `vocabulary` are None.
+      merges: number of merges to learn if `codes` and `vocabulary` are None.
       codes, vocabulary: existing merges and tokens to use; give both.
-      max_length: most tokens of a side of a pair, BOS and EOS included.
+      max_length: maximum tokens in either side of a pair, including BOS and EOS.
       shards: number of TFRecord files.
-      drop_bad: leave out, and count, empty and undecodable training pairs.
+      drop_bad: omit and count empty and undecodable training pairs.
       workers: number of processes.
       languages: ISO codes of source and target.
     """
@@ -72,7 +72,7 @@ def convert(folder: Path, train: Text, evaluation: Text, settings: Settings) -> 
       The numbers of "pairs", "eval" sentences and "vocabulary" entries, and the fields of `parallel.Dropped`.
 
     Raises:
-      UserError: bad text (file and line are named), a folder that holds shards already, or a full disk.
+      UserError: the text is bad (the message names file and line), the folder holds shards, or the disk is full.
     """
     _prepare(folder, settings)
     held_out = list(evaluation.pairs())
@@ -115,7 +115,7 @@ def _prepare(folder: Path, settings: Settings) -> None:
 def _tokenize(
     pairs: Iterable[parallel.Pair], path: Path, settings: Settings, dropped: parallel.Dropped, pool: Callable
 ) -> collections.Counter[str]:
-    """Writes the pairs that are not too long as Moses tokens into `path`; returns how often each token occurs."""
+    """Writes pairs that are not too long to `path` as Moses tokens; returns the count of each token."""
     counts: collections.Counter[str] = collections.Counter()
     work = functools.partial(_moses_tokens, settings.languages)
     try:
@@ -127,7 +127,7 @@ def _tokenize(
                 bar.update(len(chunk))
                 for sides in chunk:
                     lengths = sorted(map(len, sides))
-                    if not lengths[0]:  # Moses removes characters that are no text.
+                    if not lengths[0]:  # Moses removes characters that are not text.
                         dropped.empty += 1
                         continue
                     if lengths[1] > MOST_WORDS or lengths[1] > MOST_RATIO * lengths[0]:
@@ -187,12 +187,12 @@ def _encoded(folder: Path, tokens: Path, pool: Callable) -> Iterator[Encoded]:
 
 @functools.lru_cache(maxsize=1)
 def _bpe(codes: Path, vocabulary: Path, changed: int) -> bpe.Bpe:
-    del changed  # Part of the cache's key: a later conversion may write other files at these paths.
+    del changed  # Part of the cache key, because a later conversion may write other files to these paths.
     return bpe.Bpe(codes, vocabulary)
 
 
 def _numbers(codes: Path, vocabulary: Path, pairs: list[tuple[list[str], list[str]]]) -> list[Encoded]:
-    """Encodes pairs: a source gets BOS and EOS, a target EOS only, as the decoder starts with BOS by itself."""
+    """Encodes pairs: a source gets BOS and EOS, a target only EOS, because the decoder adds BOS itself."""
     encoding = _bpe(codes, vocabulary, vocabulary.stat().st_mtime_ns)
     return [
         (

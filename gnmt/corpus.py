@@ -1,7 +1,7 @@
-"""Loads all training pairs, as token numbers, into memory: 3.4 million pairs take half a gigabyte.
+"""Loads all training pairs into memory as token numbers; 3.4 million pairs take half a gigabyte.
 
-The batch of a bucket takes pairs from anywhere in the data. So every process holds all pairs, makes the same plan of
-batches (common/data/bucketing.py) and takes its part of it.
+A bucket's batch takes pairs from anywhere in the data. So every process holds all pairs, makes the same plan of batches
+(common/data/bucketing.py) and takes its part of it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Side:
         return np.diff(self.starts)
 
     def rows(self, index: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Gathers the sentences `index`, padded with 0 to `length`, and their lengths; index -1 is an empty sentence.
+        """Gathers sentences `index`, padded with 0 to `length`, and their lengths; index -1 gives an empty sentence.
 
         Returns:
           (int32 [rows, length], int32 [rows]).
@@ -51,12 +51,12 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """The pairs that are not longer than the configuration allows.
+    """The pairs within the configuration's length limit.
 
     Attributes:
-      source, target: the sentences; sources have BOS and EOS, targets EOS only.
+      source, target: the sentences; sources have BOS and EOS, targets only EOS.
       number: number of each pair among all records.
-      too_long: number of pairs left out.
+      too_long: number of omitted pairs.
     """
 
     source: Side
@@ -69,7 +69,7 @@ class Corpus:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The length of the longer side of each pair."""
+        """Returns the length of each pair's longer side."""
         return np.maximum(self.source.lengths, self.target.lengths)
 
 
@@ -118,7 +118,7 @@ def _sound(config: Config, arrays: dict[str, np.ndarray]) -> bool:
 
 def _kept(config: Config, arrays: dict[str, np.ndarray]) -> Corpus:
     sizes = {side: arrays[f"{side}_sizes"] for side in SIDES}
-    # The length of a target counts the BOS with which the decoder starts.
+    # A target's length counts the BOS that the decoder starts with.
     kept = np.maximum(sizes["source"], sizes["target"] + 1) <= config.max_sequence_length
     small = np.uint16 if config.vocabulary_size <= 1 << 16 else np.int32
 

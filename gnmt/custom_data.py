@@ -1,4 +1,4 @@
-"""Converts one's own parallel text, for `timetotrain data gnmt SOURCE TARGET OUT`."""
+"""Converts your own parallel text, for `timetotrain data gnmt SOURCE TARGET OUT`."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from gnmt import corpus as reader
 from gnmt.config import Data
 from gnmt.presets import PRESETS
 
-PREVIEW = "cpu-multi30k"  # The preset as which the page reads the records.
+PREVIEW = "cpu-multi30k"  # The page reads the records with this preset.
 _FILES = Data()
-# Merges for small and for large text, in bytes: as lab/studies/multi30k has them for 29,000 pairs, as WMT has them.
+# (Text size limit in bytes, number of merges), following lab/studies/multi30k (29,000 pairs) and WMT.
 _MERGES = ((200_000, 1000), (2_000_000, 4000), (50_000_000, 8000))
 _LARGE_MERGES = 32000
-_LONGEST = 75  # Most tokens of a side: the reference's filter (gnmt/convert.py).
-_ROOM = 10  # Tokens that a translation may have more than the longest reference, the end among them.
-_BUCKETS = 5  # As the published configuration has them.
+_LONGEST = 75  # Maximum tokens per side, from the reference's filter (gnmt/convert.py).
+_ROOM = 10  # Tokens by which a translation may exceed the longest reference, including the end of sentence.
+_BUCKETS = 5  # As in the published configuration.
 
 
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     """Writes the records, merges, vocabulary, evaluation text and their description into `out`.
 
     Args:
-      sources: two text files, or one of sentence, tab, translation.
+      sources: two text files, or one with lines of sentence, tab, translation.
       out: folder for the records.
       options: split, vocabulary, lengths, languages.
 
     Raises:
-      UserError: text that does not fit, too much of it broken, or `out` holds something else.
+      UserError: the text does not fit, too much of it is broken, or `out` holds something else.
     """
     languages = options.languages or _languages(sources)
     with custom_text.prepared(sources, options) as pairs:
@@ -91,7 +91,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
 
 
 def _languages(sources: Sequence[Path]) -> tuple[str, str]:
-    """Returns the codes that the files' suffixes name, as in train.en and train.de; English and German otherwise."""
+    """Returns language codes from file suffixes, as in train.en and train.de; otherwise English and German."""
     found = [path.name.removesuffix(".gz").rpartition(".")[2] for path in sources]
     if len(found) == 2 and all(len(code) == 2 and code.isalpha() for code in found):
         return found[0].lower(), found[1].lower()
@@ -99,7 +99,7 @@ def _languages(sources: Sequence[Path]) -> tuple[str, str]:
 
 
 def _limits(out: Path, fields: dict) -> list[int]:
-    """Returns the lengths of the buckets, those that pad these pairs least; the last takes the longest pair."""
+    """Returns the bucket lengths that need the least padding for these pairs; the last one fits the longest pair."""
     config = dataclasses.replace(
         PRESETS[PREVIEW],
         vocabulary_size=fields["vocabulary_size"],
@@ -107,12 +107,12 @@ def _limits(out: Path, fields: dict) -> list[int]:
         bucket_limits=(1 << 20,),
     )
     corpus = reader.load(config, out)
-    lengths = np.maximum(corpus.source.lengths, corpus.target.lengths + 1)  # A target gets BOS in its turn.
+    lengths = np.maximum(corpus.source.lengths, corpus.target.lengths + 1)  # The decoder adds BOS.
     return least_padding(np.maximum(lengths, 2), _BUCKETS)
 
 
 def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
-    """Returns training pairs cut into their tokens, and the first sentences to evaluate on."""
+    """Returns training pairs split into tokens, and the first evaluation sentences."""
     config = data_description.apply(PRESETS[PREVIEW], description)
     corpus = reader.load(config, data_dir)
     pieces = bpe.read_vocabulary(data_dir / config.data.vocabulary)

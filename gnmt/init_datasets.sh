@@ -3,13 +3,13 @@
 #
 #   DATA_DIR           folder for the records                                               (required; 8 GB free)
 #   SYSTEM             cpu-tiny generates its small data set instead                        (none)
-#   RAW_DIR            folder of the downloads; files that are there are not downloaded     (DATA_DIR/raw)
+#   RAW_DIR            folder for downloads; existing files are not downloaded again        (DATA_DIR/raw)
 #   NEWS_URL, CRAWL_URL, EUROPARL_URL   URLs of the folders with the training text
 #   NEWSTEST_URL       URL of the folder with newstest2014.en and .de
 #   SHA256SUMS         file of the expected checksums                                       (the published ones)
 #   CODES, VOCABULARY  merges and tokens to use instead of learning them                    (none)
 #   MERGES             merges to learn                                                      (32000)
-#   MAX_LENGTH         tokens of a side that are kept, its ends included                    (75)
+#   MAX_LENGTH         maximum tokens per side, including BOS and EOS                       (75)
 #   SHARDS             files to write                                                       (100)
 #   WORKERS            processes                                                            (one per core)
 source "$(dirname "${BASH_SOURCE[0]}")/../common/text/wmt.sh"
@@ -17,7 +17,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" gnmt \
   "the records (8 GB free: downloads and records)"
 
 RAW_DIR=${RAW_DIR:-$DATA_DIR/raw}
-# The three corpora of google/seq2seq bin/data/wmt16_en_de.sh, on which the reference's data script is built.
+# The three corpora of google/seq2seq bin/data/wmt16_en_de.sh; the reference's data script builds on that script.
 NEWS_URL=${NEWS_URL:-http://data.statmt.org/wmt16/translation-task}
 CRAWL_URL=${CRAWL_URL:-http://www.statmt.org/wmt13}
 EUROPARL_URL=${EUROPARL_URL:-http://www.statmt.org/wmt13}

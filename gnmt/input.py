@@ -1,8 +1,8 @@
 """Makes bucketed training batches from sentence pairs, and evaluation batches from text.
 
 Both kinds of batch hold "source" int32 [b, m], "source_length" int32 [b], "target" int32 [b, n], "target_length" int32
-[b], "index" int32 [b] and "weight" float32 [b]. In training m = n is the limit of the step's bucket; in an evaluation m
-is `decode.source_length` and n is 1.
+[b], "index" int32 [b] and "weight" float32 [b]. In training, m and n equal the limit of the step's bucket. In an
+evaluation, m is `decode.source_length` and n is 1.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ Batch = dict[str, np.ndarray]
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Makes one process's training batches from `start_step` to the end of the run, for its replicas in turn.
+    """Yields one process's training batches from `start_step` to the end of the run, one replica after another.
 
-    In a step all processes have the same bucket. The whole run is planned ahead, a number per example and epoch.
+    In each step, all processes use the same bucket. The plan covers the whole run, with one number per example and
+    epoch.
 
     Raises:
       UserError: there are no files, or a record is bad.
@@ -46,11 +47,11 @@ def train_input(
 
 
 def planned(corpus: Corpus, lengths: np.ndarray, examples: np.ndarray, batch_size: int) -> tf.data.Dataset:
-    """Makes the batches of a plan. TensorFlow's own operations gather them, so a TPU's hosts can run the pipeline.
+    """Makes a plan's batches. TensorFlow's own operations gather them, so that TPU hosts can run the pipeline.
 
     Args:
       corpus: the pairs.
-      lengths: int [steps], to which the sentences of a step are padded.
+      lengths: int [steps], the padded sentence length in each step.
       examples: int32 [steps, n * batch_size], numbers of pairs; -1 is padding.
       batch_size: rows of a batch; a step yields n batches.
     """
@@ -75,13 +76,13 @@ def planned(corpus: Corpus, lengths: np.ndarray, examples: np.ndarray, batch_siz
 
 
 class _Rows:
-    """Gathers sentences of one language as `Side.rows` does, in TensorFlow."""
+    """Gathers one language's sentences like `Side.rows`, but in TensorFlow."""
 
     def __init__(self, side: Side):
         self._tokens, self._starts = tf.constant(side.tokens), tf.constant(side.starts)
 
     def __call__(self, index: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the sentences `index`, int32 [rows, length], padded with 0, and their lengths, int32 [rows]."""
+        """Returns sentences `index`, int32 [rows, length], padded with 0, and their lengths, int32 [rows]."""
         real = tf.maximum(index, 0)
         first = tf.gather(self._starts, real)
         sizes = tf.where(index < 0, tf.zeros_like(first), tf.gather(self._starts, real + 1) - first)
@@ -92,20 +93,20 @@ class _Rows:
 
 
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
-    """Makes one pass over this shard's source sentences, padded so that every shard yields equally many batches.
+    """Makes one pass over this shard's source sentences, padded so that all shards yield equally many batches.
 
-    The longest sentences come first, so that those of a step are about equally long on all replicas and a search ends
-    early. Padding repeats the shortest sentence, with weight 0 and index -1: the search for a translation of an empty
-    sentence may not end.
+    The longest sentences come first. So all replicas have sentences of similar length in a step, and a search ends
+    early. Padding repeats the shortest sentence, with weight 0 and index -1, because the search may not end for an
+    empty sentence.
 
     Args:
       config: `data` and `decode` are read.
       data_dir: folder of the text and the encoding.
-      shard: the part that is read: every `count`-th sentence.
+      shard: the part to read: every `count`-th sentence.
       batch_size: sentences per batch.
 
     Raises:
-      UserError: a bad file, or a sentence longer than `decode.source_length`; evaluation drops nothing.
+      UserError: a file is bad, or a sentence is longer than `decode.source_length`; evaluation drops nothing.
     """
     arrays = _sentences(config, Path(data_dir))
     order = np.argsort(-arrays["source_length"], kind="stable")
@@ -119,7 +120,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
 
 
 def synthetic(config: Config, batch_size: int, lengths: Sequence[int]) -> tf.data.Dataset:
-    """Repeats batches of seeded noise, one of each of `lengths` in turn, with the element_spec of `train_input`."""
+    """Repeats batches of seeded noise, cycling through `lengths`, with the element_spec of `train_input`."""
     limits, last = tf.constant(list(lengths)), max(lengths)
     longest = {name: tf.constant(value) for name, value in _noise(config, batch_size, last, last).items()}
 
@@ -160,10 +161,10 @@ def references(config: Config, data_dir: str | os.PathLike) -> list[str]:
 
 
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
-    """Checks names, and a note's numbers of records, without opening a file of the data.
+    """Checks file names, and a note's record counts, without opening a data file.
 
     Raises:
-      UserError: files or a library are missing, or there are fewer pairs than the configuration says.
+      UserError: files or a library are missing, or there are fewer pairs than configured.
     """
     bpe.check_installed()
     data, folder = config.data, Path(data_dir)
@@ -172,7 +173,7 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
     for name in (data.eval_source, data.eval_reference):
         check_there(folder / name, "correct the path")
     known = record_counts.noted(tfrecords.list_files(data_dir, data.train_pattern, FIX))
-    # Pairs that are too long for the configuration are left out: their number is an upper bound.
+    # The count is an upper bound, because loading omits pairs that are too long for the configuration.
     if known is not None and sum(known) < config.num_train_examples:
         raise UserError(
             f"{data_dir} holds {sum(known)} pairs, config.num_train_examples is {config.num_train_examples}; give "
@@ -181,7 +182,7 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
 
 
 def check(config: Config, data_dir: str | os.PathLike) -> None:
-    """Raises UserError where files are missing or bad, or their numbers of examples are not the configuration's."""
+    """Raises UserError if files are missing or bad, or their example counts differ from the configuration's."""
     sentences = len(_sentences(config, Path(data_dir))["index"])
     if sentences != config.num_eval_examples:
         raise UserError(
@@ -198,7 +199,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
 
 
 def encoding(config: Config, data_dir: str | os.PathLike) -> bpe.Bpe:
-    """Reads the data's merges and vocabulary; raises UserError where the vocabulary's size is not the network's."""
+    """Reads the data's merges and vocabulary; raises UserError if the vocabulary size differs from the network's."""
     return _encoding(config.data.codes, config.data.vocabulary, config.vocabulary_size, Path(data_dir))
 
 

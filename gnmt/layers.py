@@ -1,8 +1,8 @@
 """Builds the layers of GNMT: embedding, encoder, decoder with attention, logits.
 
-The network is figure 1 of "Google's Neural Machine Translation System" at the benchmark's size. Between layers
-activations are time-major, [length, b, width], in full precision; matrix products run in the precision of products. The
-decoder also takes one step at a time, with the states of the step before.
+The network is figure 1 of "Google's Neural Machine Translation System" at the benchmark's size. Activations between
+layers are time-major, [length, b, width], in full precision; matrix products run in the precision of products. The
+decoder can also run one step at a time, from the previous step's states.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ State = dict[str, Any]
 
 
 class Parts:
-    """Makes layers and initialisers, each with its own seed."""
+    """Creates layers and initialisers, each with its own seed."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
         self.config, self.replicas, self.precision = config, replicas, precision
@@ -39,7 +39,7 @@ class Parts:
         return tf_keras.initializers.RandomUniform(-scale, scale, seed=next(self._seeds))
 
     def uniform_bias(self) -> tf_keras.initializers.Initializer:
-        """Makes the initialiser of the biases of LSTMs and logits."""
+        """Creates the initialiser for the biases of LSTMs and logits."""
         scale = self.config.bias_scale
         if not scale:
             return tf_keras.initializers.Zeros()
@@ -68,7 +68,7 @@ def _seeds(seed: int) -> Iterator[int]:
 
 
 class Embedding(tf_keras.layers.Layer):
-    """The table that source and target share."""
+    """The embedding table that source and target share."""
 
     kinds = {"table": "embedding"}
 
@@ -86,12 +86,12 @@ class Embedding(tf_keras.layers.Layer):
         return tf.gather(tf.convert_to_tensor(self.table), ids)
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Returns 0: a look-up multiplies no matrices."""
+        """Returns 0, because a lookup multiplies no matrices."""
         return 0
 
 
 class Encoder(tf_keras.layers.Layer):
-    """A bidirectional LSTM layer, one over both directions, then layers with residual connections."""
+    """A bidirectional LSTM layer, an LSTM layer over both directions, then layers with residual connections."""
 
     def __init__(self, parts: Parts):
         super().__init__(dtype=parts.precision.full, autocast=False)
@@ -101,13 +101,13 @@ class Encoder(tf_keras.layers.Layer):
         self.length = parts.config.max_sequence_length
 
     def call(self, x: tf.Tensor, lengths: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Encodes [m, b, width] of `lengths`, int32 [b] -> [m, b, width].
+        """Encodes [m, b, width] with `lengths`, int32 [b] -> [m, b, width].
 
-        Outputs behind the end of a sentence are meaningless; no output before it depends on them.
+        Outputs after the end of a sentence are meaningless; no output before it depends on them.
         """
         first, *rest = self.dropouts
         x = drop(first, x, training)
-        # A sentence is reversed within its length, so that the backward LSTM starts at its end, not in the padding.
+        # Reverses each sentence within its length, so that the backward LSTM starts at its end, not in the padding.
         both = side_by_side([self.forward, self.backward], [x, _reversed(x, lengths)])
         x = tf.concat([both[0], _reversed(both[1], lengths)], -1)
         for i, (lstm, dropout) in enumerate(zip(self.lstms, rest)):
@@ -116,7 +116,7 @@ class Encoder(tf_keras.layers.Layer):
         return x
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Counts the multiply-adds of a sentence of the greatest length."""
+        """Counts the multiply-adds for a sentence of maximum length."""
         lstms = [self.forward, self.backward, *self.lstms]
         return self.length * sum(lstm.multiply_adds_per_step() for lstm in lstms)
 
@@ -126,7 +126,7 @@ def _reversed(x: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
 
 
 class Step(NamedTuple):
-    """Result of a decoder step: outputs [b, k, width], attention weights [b, k, m], states of b * k hypotheses."""
+    """Result of a decoder step: outputs [b, k, width], attention weights [b, k, m], states for b * k hypotheses."""
 
     outputs: tf.Tensor
     attention: tf.Tensor
@@ -134,7 +134,7 @@ class Step(NamedTuple):
 
 
 class Decoder(tf_keras.layers.Layer):
-    """LSTM layers: the first queries the attention, the others see its context; residual connections from the third."""
+    """LSTM layers: the first queries the attention, the others see its context; the third and later are residual."""
 
     def __init__(self, parts: Parts):
         super().__init__(dtype=parts.precision.full, autocast=False)
@@ -174,13 +174,13 @@ class Decoder(tf_keras.layers.Layer):
         return None if masks is ones else masks
 
     def start(self, rows: int) -> State:
-        """Makes the states of `rows` hypotheses before their first token."""
+        """Creates the states of `rows` hypotheses before their first token."""
         zeros = tf.zeros([rows, self.config.width], self.precision.variable)
         state: State = {"lstms": [(zeros, zeros)] * self.config.layers}
         return {**state, "context": zeros} if self.feeds_back else state
 
     def step(self, x: tf.Tensor, state: State, memory: Memory) -> Step:
-        """Decodes one token, [b, k, width], of each of the k hypotheses of b sentences."""
+        """Decodes one token, [b, k, width], for each of k hypotheses of b sentences."""
         shape = tf.shape(x)
         rows = tf.reshape(x, [-1, x.shape[-1]])
         if self.feeds_back:
@@ -197,7 +197,7 @@ class Decoder(tf_keras.layers.Layer):
         return Step(tf.reshape(x, shape), weights, {**new, "context": context} if self.feeds_back else new)
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Counts the multiply-adds of a pair of sentences of the greatest length."""
+        """Counts the multiply-adds for a sentence pair of maximum length."""
         length = self.config.max_sequence_length
         lstms = sum(lstm.multiply_adds_per_step() for lstm in [self.first, *self.lstms])
         return length * lstms + self.attention.products(length, length)
@@ -210,7 +210,7 @@ def _one(lstm: LSTM, x: tf.Tensor, state: tuple[tf.Tensor, tf.Tensor]) -> tuple[
 
 
 class Logits(tf_keras.layers.Layer):
-    """Computes the logits by a matrix of its own, not the embeddings."""
+    """Computes the logits with a separate matrix, not the embeddings."""
 
     kinds = {"kernel": "kernel", "bias": "bias"}
 
@@ -224,7 +224,7 @@ class Logits(tf_keras.layers.Layer):
         self.bias = self.add_weight("bias", shape=[size], initializer=bias) if config.output_bias else None
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """Multiplies [..., width] -> [..., vocabulary], in full precision."""
+        """Multiplies [..., width] -> [..., vocabulary] in full precision."""
         flat = tf.cast(rows(x), self.precision.compute)
         logits = product(flat, tf.cast(self.kernel, self.precision.compute))
         logits = tf.cast(logits, self.precision.variable)
@@ -234,5 +234,5 @@ class Logits(tf_keras.layers.Layer):
         return tf.reshape(logits, [*lead, logits.shape[-1]])
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Counts the multiply-adds of a sentence of the greatest length."""
+        """Counts the multiply-adds for a sentence of maximum length."""
         return self.length * self.kernel.shape[0] * self.kernel.shape[1]

@@ -15,7 +15,7 @@ from common.text.bpe import BOS, EOS
 from gnmt.config import Config
 from gnmt.layers import Decoder, Embedding, Encoder, Logits, Parts, State
 
-# Entries of a batch, in the order in which the model takes them: int32 [b, m], [b], [b, n].
+# The model's inputs, as named in a batch, in order: int32 [b, m], [b], [b, n].
 INPUTS = ("source", "source_length", "target")
 
 
@@ -25,14 +25,14 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> Gnmt:
 
 
 class Gnmt(tf_keras.Model):
-    """The network. A call on INPUTS gives the logits of each target token from the tokens before it, time-major."""
+    """The network. A call on INPUTS returns time-major logits of each target token, given the tokens before it."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
         parts = Parts(config, replicas, precision)
         embedding, encoder = Embedding(parts), Encoder(parts)
         decoder, softmax = Decoder(parts), Logits(parts)
 
-        # The lengths are a bucket's, known where the model is called.
+        # A bucket sets the lengths, which are known when the model is called.
         source, lengths, target = inputs = [
             replicas.model_input(shape, config.micro_batch_size, tf.int32) for shape in ([None], [], [None])
         ]
@@ -45,7 +45,7 @@ class Gnmt(tf_keras.Model):
         self.embedding, self.encoder, self.decoder, self.softmax = embedding, encoder, decoder, softmax
 
     def translate(self, source: tf.Tensor, lengths: tf.Tensor) -> beam.Hypotheses:
-        """Searches the best translations: [b, m], [b] -> [b, beam, steps]; all sizes are static."""
+        """Searches for the best translations: [b, m], [b] -> [b, beam, steps]; all sizes are static."""
         decode = self.config.decode
         sentences, k = source.shape[0], decode.beam_size
         memory = self.decoder.attention.memory(self.encoder(self.embedding(source), lengths), lengths)
@@ -74,14 +74,14 @@ class Gnmt(tf_keras.Model):
 
 
 class Shift(tf_keras.layers.Layer):
-    """Shifts targets by one place: the decoder sees the token before the one it is to predict, at first BOS."""
+    """Shifts targets by one position, starting with BOS, so the decoder sees the token before the one it predicts."""
 
     def __init__(self, config: Config, name: str):
         super().__init__(name=name, dtype="int32")
         self.active = config.shift_targets
 
     def call(self, target: tf.Tensor) -> tf.Tensor:
-        """int32 [b, n] -> [b, n]."""
+        """Shifts int32 [b, n] -> [b, n]."""
         if not self.active:
             return target
         return tf.concat([tf.fill([tf.shape(target)[0], 1], BOS), target[:, :-1]], 1)

@@ -1,7 +1,8 @@
 """Defines presets of GNMT for TPU v5e and v6e, H100, H200 and B200, which run through jax. TensorFlow-free.
 
-Batch and schedule are those of the nearest published row, which `source` names; tests/test_presets.py compares them.
-The division is open: nobody has submitted these values on these machines. docs/presets/gnmt.md has the sources.
+Each preset takes its batch and schedule from the nearest published row, named in `source`; tests/test_presets.py
+compares them. The division is open because nobody has submitted these values on these machines.
+docs/presets/gnmt.md lists the sources.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 from common.config.schema import Communication, Optimizer, Schedule
 from gnmt.config import Config, Decode
 
-# The published decay: at most four halvings.
+# The published decay halves the rate at most four times.
 _HALVINGS = Schedule(kind="gnmt", warmup_curve="exponential", warmup_epochs=0.0, factor=0.5, max_decays=4)
 
 _OF_16 = Config(
@@ -47,7 +48,7 @@ _OF_256 = Config(
     optimizer=Optimizer(name="adam", base_learning_rate=0.0045, epsilon=1e-8, clip_replica_norm=5.0),
     schedule=replace(_HALVINGS, warmup_steps=200.0, decay_start_step=1924, decay_interval=241),
 )
-# In bf16, which needs no loss scale.
+# bf16 needs no loss scale.
 _OF_8 = Config(
     source="as dgx-1, round v0.7: 2048 pairs on 8 GPUs",
     ruleset="0.7.0",
@@ -76,7 +77,7 @@ PRESETS: dict[str, Config] = {
     "tpu-v5e-256": replace(_OF_256, hardware="tpu-v5e-256"),
     "tpu-v6e-16": replace(_OF_16, hardware="tpu-v6e-16"),
     "tpu-v6e-256": replace(_OF_256, hardware="tpu-v6e-256"),
-    # One GPU takes in turn what eight take at once.
+    # One GPU runs the eight GPUs' micro-batches one after another.
     "h100-1": replace(_OF_8, hardware="h100-1", num_replicas=1, accumulation_steps=8, eval_batch_size=128),
     "h100-8": replace(_OF_8, hardware="h100-8"),
     "h200-1": replace(_OF_8, hardware="h200-1", num_replicas=1, accumulation_steps=8, eval_batch_size=128),

@@ -1,6 +1,6 @@
-"""Defines the presets of the GNMT benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
+"""Defines the presets of the GNMT benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
-docs/presets/gnmt.md says for each preset where its values come from and which closed rule, if any, it breaks.
+docs/presets/gnmt.md lists each preset's sources and any closed-division rules it breaks.
 Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, NV6 and
 NV7 = their NVIDIA/ folders; other paths start in Google/; `mlperf_facts N` = docs/sources.md, mlperf N.
 """
@@ -19,11 +19,11 @@ from gnmt.config import Config, Data, Decode
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """Lists the hyperparameters for the log's header; both rulesets have the same keys.
+    """Lists the hyperparameters for the log header; both rulesets have the same keys.
 
     Returns:
       [(key, value, metadata)]; every value is read from `config` or its clock. As in the published logs,
-      "remain_steps" is the step where the decay starts, "decay_steps" the greatest number of decays.
+      "remain_steps" is the step where the decay starts, and "decay_steps" is the maximum number of decays.
     """
     optimizer, schedule = config.optimizer, config.schedule
     warmup = schedule.warmup_length(Clock.of(config).steps_per_epoch)
@@ -42,10 +42,10 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     ]
 
 
-# The published decay: at most four halvings.
+# The published decay halves the rate at most four times.
 _HALVINGS = Schedule(kind="gnmt", warmup_curve="exponential", warmup_epochs=0.0, factor=0.5, max_decays=4)
 
-# --- Round v0.6: BLEU is logged from 0 to 100. In v0.6 and v0.7 an epoch is 3,442,299 // 4096 = 840 steps or
+# --- Round v0.6: logs have BLEU from 0 to 100. In v0.6 and v0.7 an epoch is 3,442,299 // 4096 = 840 steps or
 # 3,442,299 // 8192 = 420 (docs/sources.md, mlperf 1.5).
 _V06 = Config(
     ruleset="0.6.0",
@@ -100,7 +100,7 @@ _V06_PRESETS = {
     ),
 }
 
-# --- Round v0.7: the all-reduce adds gradients in bf16 (use_bf16_gradients_ar), labels smoothed over the other classes.
+# --- Round v0.7: the all-reduce sums gradients in bf16 (use_bf16_gradients_ar); smoothing is over the other classes.
 _V07 = Config(
     ruleset="0.7.0",
     replicas="tpu",
@@ -116,9 +116,9 @@ _V07 = Config(
     schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=1924, decay_interval=241),
 )
 
-# Pairs of up to 75 tokens are 3,969,024 in whole batches, as the log of dgx-1 says. Network, smoothing, decay and the
-# clipping of the summed gradient (seq2seq/train/fp_optimizers.py) are the reference's, on which NVIDIA's code is built;
-# Google's code clips the gradient of each replica.
+# The dgx-1 log counts 3,969,024 pairs of up to 75 tokens in whole batches. NVIDIA's code builds on the reference, so
+# network, smoothing, decay and the clipping of the summed gradient (seq2seq/train/fp_optimizers.py) come from there.
+# Google's code clips each replica's gradient.
 _V100_8 = Config(
     hardware="v100-8",
     source="NV6 results/dgx1_ngc19.05_pytorch/gnmt; batch and rate of its v0.7 run are the same (mlperf_facts 4)",
@@ -223,12 +223,12 @@ _V07_PRESETS = {
     ),
 }
 
-# --- A laptop: all eight layers at a small width.
+# --- Laptop: all eight layers at a small width.
 _CPU = Config(division="open", smoke_run=True, epochs_per_block=2.0, wiring="reference", output_bias=True)
 
 _CPU_PRESETS = {
-    # Minutes: the generated language pair. init_scale is 0.1 * (1024 / 96)^1/2, which spreads the gates' inputs as at
-    # full width; with 0.1 the network learns nothing for six epochs.
+    # Takes minutes on the generated language pair. init_scale is 0.1 * (1024 / 96)^1/2, which spreads the gates' inputs
+    # as at full width; with 0.1 the network learns nothing for six epochs.
     "cpu-tiny": replace(
         _CPU,
         source="this repository: tuned for two CPU cores on the language pair that common/text/pair.py generates",
@@ -249,11 +249,11 @@ _CPU_PRESETS = {
         data=Data(source_language="en", target_language="en"),
         decode=Decode(source_length=40, target_length=40),
     ),
-    # Most of an hour: captions of photographs, English to German (lab/studies/multi30k.py).
+    # Takes most of an hour: photograph captions, English to German (lab/studies/multi30k.py).
     "cpu-multi30k": replace(
         _CPU,
         source="this repository, for two CPU cores and the captions of Multi30k",
-        # Faster than fp32 on a CPU with bf16 instructions, slower on others.
+        # Faster than fp32 on CPUs with bf16 instructions, slower on others.
         precision="bf16",
         num_train_examples=28992,
         num_eval_examples=1014,
@@ -279,9 +279,9 @@ PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESE
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a sentence pair, in bytes (lab/bench/batch_memory.py: cpu-multi30k, most of it the logits).
+    """Estimates the memory per sentence pair, in bytes (lab/bench/batch_memory.py: cpu-multi30k, mostly logits).
 
-    The bound is the peak of a batch of 128: larger batches take less for each further pair.
+    The bound comes from the peak of a batch of 128; in larger batches each further pair takes less.
     """
     return config.max_sequence_length * (24 * config.vocabulary_size + 200 * config.layers * config.width)
 

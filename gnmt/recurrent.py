@@ -1,8 +1,7 @@
-"""Runs the first decoder layer in Google's wiring, where it sees the attention's context of the step before.
+"""Runs the first decoder layer in Google's wiring, where it sees the previous step's attention context.
 
-LSTM and attention alternate in a loop. As in common/layers/lstm.py, the product of the embeddings, which does not
-depend on the attention, comes before the loop, and the gradients of the matrices that the loop multiplies with are one
-product each after it.
+LSTM and attention alternate in a loop. As in common/layers/lstm.py, the embeddings' product, which does not depend on
+the attention, comes before the loop. After the loop, one product computes the gradient of each matrix the loop uses.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ def attend_in_turn(
     masks: tf.Tensor | None,
     hoisted: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Runs an LSTM over concat(x_t, context_{t-1}) whose output queries `attention` at every step.
+    """Runs an LSTM over concat(x_t, context_{t-1}); its output queries `attention` at every step.
 
     Args:
-      lstm: the first rows of its kernel are those of x; it is built here if it is not yet.
+      lstm: the first rows of its kernel multiply x; this function builds it if necessary.
       attention: computes the context of every step's query.
       memory: keys and values from `attention.memory`.
       x: [n, b, width].
       masks: dropout masks of the context, [n, b, width], or None.
-      hoisted: compute the product of x for all steps at once, before the loop, and gradients of matrices after it.
+      hoisted: compute x's product for all steps at once before the loop, and matrix gradients after it.
 
     Returns:
       (outputs, contexts), each [n, b, width].
@@ -65,7 +64,7 @@ def _plain(
     x_kernel: tf.Tensor,
     recurrent: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The textbook loop, differentiated by TensorFlow."""
+    """Runs the textbook loop, which TensorFlow differentiates."""
     precision = lstm.precision
 
     def step(before: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
@@ -91,11 +90,11 @@ def _hoisted(
     x_kernel: tf.Tensor,
     recurrent: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As `_plain`, with one product for all inputs, and one for the gradient of each matrix."""
+    """Computes the same as `_plain`, with one product for all inputs and one for each matrix gradient."""
     precision, zeros = lstm.precision, _zeros(x, lstm)
     query_kernel = tf.convert_to_tensor(attention.query_kernel)
     matrix, query_matrix = (tf.cast(x, precision.compute) for x in (recurrent, query_kernel))
-    # What the loop multiplies with, of all steps: there when gradients are computed.
+    # All steps' factors of the loop's products; filled by the time gradients are computed.
     states: list[tf.Tensor] = []
     z = _inputs_part(lstm, x, x_kernel)
     z = _gradient_after(z, recurrent, lambda: states[0], precision)
@@ -121,7 +120,7 @@ def _hoisted(
 
 
 def _inputs_part(lstm: LSTM, x: tf.Tensor, x_kernel: tf.Tensor) -> tf.Tensor:
-    """Returns what the inputs of all steps, [n, b, width], add to the gates, [n, b, 4 units]."""
+    """Returns the contribution of all steps' inputs, [n, b, width], to the gates, [n, b, 4 units]."""
     z = _times(rows(x), x_kernel, lstm.precision) + lstm.bias
     z = tf.reshape(z, tf.concat([tf.shape(x)[:-1], [4 * lstm.units]], 0))
     return tf.ensure_shape(z, [*x.shape[:-1], 4 * lstm.units])
@@ -141,13 +140,13 @@ def _times(a: tf.Tensor, b: tf.Tensor, precision: Precision, **transpose: bool) 
 def _gradient_after(
     x: tf.Tensor, matrix: tf.Tensor, factors: Callable[[], tf.Tensor], precision: Precision
 ) -> tf.Tensor:
-    """Returns `x`, [n, b, m], to which every step of a loop adds a product with `matrix`, held constant there.
+    """Returns `x`, [n, b, m]; every step of a loop adds to it a product with `matrix`, which the loop holds constant.
 
     Args:
-      x: what the products are added to: its gradient is that of the sums.
-      matrix: [k, m]; gets the gradient of all steps from one product.
-      factors: returns what the steps multiply with it, [n, b, k]; called when gradients are computed.
-      precision: of the product.
+      x: input to the loop's sums; its gradient equals the sums' gradient.
+      matrix: [k, m]; one product computes its gradient over all steps.
+      factors: returns the steps' other factors, [n, b, k]; called when gradients are computed.
+      precision: precision of the product.
     """
 
     @tf.custom_gradient

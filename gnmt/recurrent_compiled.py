@@ -1,13 +1,13 @@
-"""The loop of gnmt/recurrent.py as XLA gets it: its gradient is written out, and both passes launch few kernels.
+"""Implements the loop of gnmt/recurrent.py for XLA, with a hand-written gradient; both passes launch few kernels.
 
-What differs from the loop that TensorFlow differentiates:
-- The output h of a step meets one matrix, [recurrent, query], that gives its query and its part of the next step's
-  gates; the context meets another. TensorFlow's form joins context and h, which is one more kernel.
-- Of a step only its gates, states, query and attention weights are kept. TensorFlow keeps whatever its gradients read,
-  the memory and the matrices of every step among it.
+Differences from the loop that TensorFlow differentiates:
+- One matrix, [recurrent, query], multiplies a step's output h. The product gives the step's query and h's part of the
+  next step's gates. Another matrix multiplies the context. TensorFlow's form joins context and h in one more kernel.
+- The loop keeps only each step's gates, states, query and attention weights. TensorFlow keeps everything its gradients
+  read, including the memory and the matrices of every step.
 - The gradients of keys, values and direction are sums over all steps, computed after the loop.
-- The gradient of a softmax, w (d - sum w d), is w times a sum over the width: with d = context' . value and
-  sum w d = context' . context it is w (context' . (value - context)).
+- The softmax gradient, w (d - sum w d), becomes w times a sum over the width. With d = context' . value and
+  sum w d = context' . context, it is w (context' . (value - context)).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def attend_compiled(
 
     Args:
       z: the inputs' part of the gates, [n, b, 4u].
-      matrices: of context and h into the gates, [u, 4u] each, and of h into queries, [u, u].
-      memory: keys and values [b, m, u]; the keys have the queries' bias, which is one kernel less in a step.
+      matrices: from context and from h to the gates, [u, 4u] each, and from h to queries, [u, u].
+      memory: keys and values [b, m, u]; the keys include the queries' bias, which saves a kernel per step.
       direction: [u], see `gnmt.attention.additive_scores`.
       masks: dropout masks of the context, [n, b, u], or None.
-      precision: of products and of everything else.
+      precision: precision of products and of everything else.
 
     Returns:
       (outputs, contexts), each [n, b, u].
@@ -107,13 +107,13 @@ def attend_compiled(
         d_outputs: tf.Tensor,
         d_contexts: tf.Tensor,
     ) -> Tensors:
-        """Gradients of each step's gates, query, scores and context: [n, b, 4u], [n, b, u], [n, b, m], [n, b, u]."""
+        """Returns each step's gradients of gates [n, b, 4u], query [n, b, u], scores [n, b, m], context [n, b, u]."""
         units = of_query.shape[0]
         joined = tf.transpose(tf.concat([of_context, of_h], 0))
         to_output = tf.transpose(of_query)
 
         def step(after: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
-            d_context, d_h, d_c = after  # The context's without its dropout.
+            d_context, d_h, d_c = after  # The context's gradient excludes its dropout.
             i, f, g, o, c, c_before, query, weights, context, d_output, d_seen, *mask = inputs
             d_context += d_seen
             shares = tf.cast(values, variable) - context[:, None]
@@ -136,7 +136,7 @@ def attend_compiled(
 
 
 def _zeros(like: tf.Tensor, width: int) -> tf.Tensor:
-    """Zeros [b, width] of the type of `like`, [n, b, ...]."""
+    """Returns zeros [b, width] with the type of `like`, [n, b, ...]."""
     return tf.ensure_shape(tf.zeros([tf.shape(like)[1], width], like.dtype), [like.shape[1], width])
 
 

@@ -1,4 +1,4 @@
-"""Translates sentences of tokens with a trained network; text becomes tokens on the host, by merges and vocabulary."""
+"""Translates tokenized sentences with a trained network; the host converts text with merges and vocabulary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gnmt.config import Config
 
 
 def serving(task: Task, model: networks.Gnmt, labels: Sequence[str]) -> Serving:
-    """Tokens int32 [b, m], from BOS to EOS, then padding -> `tokens` int32 [b, n], up to EOS."""
+    """Maps tokens int32 [b, m], from BOS to EOS, then padding, to `tokens` int32 [b, n], up to EOS."""
     length = task.config.decode.source_length
 
     def network(tokens: tf.Tensor) -> tf.Tensor:

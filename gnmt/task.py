@@ -22,7 +22,7 @@ from gnmt.config import Config
 
 
 class Task(task.Task):
-    """Translation with a byte-pair encoding that both languages share."""
+    """Translation with one byte-pair encoding for both languages."""
 
     input = pipeline
     evaluate_in_worker = True
@@ -36,7 +36,7 @@ class Task(task.Task):
         return model.build(self.config, replicas, precision)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        """Repeats training batches without data, one of each bucket in turn."""
+        """Repeats training batches of noise, cycling through the buckets."""
         return pipeline.synthetic(self.config, batch_size, self.config.bucket_limits)
 
     def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
@@ -45,13 +45,13 @@ class Task(task.Task):
     def loss(self, model_: model.Gnmt, batch: Batch) -> Mapping[str, WeightedSum]:
         """Sums cross-entropy over a sentence's tokens and averages over sentences.
 
-        The clipping norm of 5 is meant for this scale (REF seq2seq/train/trainer.py, G6 nmt/model.py).
+        The clipping norm of 5 assumes this scale (REF seq2seq/train/trainer.py, G6 nmt/model.py).
         """
         logits = model_([batch[name] for name in model.INPUTS], training=True)
         smoothing = self.config.label_smoothing, self.config.smoothing_over
         losses = smoothed_cross_entropy(logits, tf.transpose(batch["target"]), *smoothing)
         weight = tf.cast(batch["weight"], losses.dtype)
-        # The lengths mask padding but count EOS, which is to be learnt.
+        # The lengths mask padding but count EOS, which the network must learn.
         real = tf.sequence_mask(batch["target_length"], tf.shape(losses)[0], losses.dtype)
         total = tf.reduce_sum(losses * tf.transpose(real) * weight)
         return {"cross_entropy": WeightedSum(total, tf.reduce_sum(weight))}
@@ -71,7 +71,7 @@ class Task(task.Task):
         }
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
-        """sacreBLEU, lower-cased, international tokens; from 0 to 1, in round v0.6 from 0 to 100."""
+        """Computes sacreBLEU, lower-cased, international tokens; from 0 to 1, or from 0 to 100 in round v0.6."""
         hypotheses = self.translations(arrays)
         texts = _references(self.config, self.data_dir)
         score = bleu.sacre(texts, hypotheses, lowercase=True, tokenize="intl")
@@ -83,7 +83,7 @@ class Task(task.Task):
         """Decodes the translation of every evaluation sentence, in order.
 
         Raises:
-          ValueError: a sentence is missing or came twice.
+          ValueError: a sentence is missing or duplicated.
         """
         tokens = in_order(arrays, self.config.num_eval_examples)
         bpe = pipeline.encoding(self.config, self.data_dir)
@@ -94,21 +94,21 @@ class Task(task.Task):
 def smoothed_cross_entropy(
     logits: tf.Tensor, labels: tf.Tensor, smoothing: float, over: str = "all"
 ) -> tf.Tensor:
-    """Computes cross-entropy with smoothed labels (docs/sources.md, mlperf 0.7); the least possible loss is above 0.
+    """Computes cross-entropy with smoothed labels (docs/sources.md, mlperf 0.7); the minimum loss is above 0.
 
     Args:
       logits: [..., V].
       labels: int [...].
-      smoothing: the part of the target probability that is spread over the classes.
-      over: "all": smoothing / V for every class and 1 - smoothing more for the label, tf.losses's definition, which
-        G6 and the reference use; "others": smoothing / (V - 1) for every other class and 1 - smoothing for the label,
-        the Transformer's and G7's definition.
+      smoothing: fraction of the target probability that is spread over the classes.
+      over: "all": every class gets smoothing / V, and the label 1 - smoothing more, as in tf.losses, G6 and the
+        reference; "others": every other class gets smoothing / (V - 1), and the label 1 - smoothing, as in the
+        Transformer and G7.
 
     Returns:
       [...].
     """
     classes = logits.shape[-1]
-    # Spreading s over the other classes equals spreading s V / (V - 1) over all: the label keeps 1 - s.
+    # Spreading s over the other classes equals spreading s V / (V - 1) over all classes; the label keeps 1 - s.
     part = smoothing if over == "all" else smoothing * classes / (classes - 1)
     losses = sparse_cross_entropy(tf.reshape(logits, [-1, classes]), tf.reshape(labels, [-1]), part)
     return tf.reshape(losses, tf.shape(labels))

@@ -1,4 +1,4 @@
-"""Generates the language pair of cpu-tiny (common/text/pair.py), in the layout of the real data.
+"""Generates cpu-tiny's language pair (common/text/pair.py) in the layout of the real data.
 
 python -m gnmt.tiny DATA_DIR
 """
@@ -23,11 +23,11 @@ _FILES = Data()
 
 @dataclasses.dataclass(frozen=True)
 class Tiny(pair.Pair):
-    """Settings of the language pair and of its encoding.
+    """Settings of the language pair and its encoding.
 
     Attributes:
-      merges: number of merges of the byte-pair encoding.
-      max_length: most tokens of a side, BOS and EOS included.
+      merges: number of merges in the byte-pair encoding.
+      max_length: maximum tokens per side, including BOS and EOS.
       shards: number of training files.
     """
 
@@ -40,7 +40,7 @@ TINY = Tiny()
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
-    """Writes the pair into `data_dir` through the converter; does nothing where the same data is there already.
+    """Writes the pair into `data_dir` through the converter; does nothing if the same data is already there.
 
     Raises:
       UserError: the folder holds other data, or cannot be written.
@@ -60,7 +60,7 @@ def _convert(folder: Path, tiny: Tiny) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as scratch:
         paths = pair.write(tiny, Path(scratch))
         texts = [Text(paths[split][:1], paths[split][1:]) for split in ("train", "eval")]
-        # The rules of English fit both invented languages, whose only punctuation is comma and full stop.
+        # English rules fit both invented languages, because their only punctuation is comma and full stop.
         settings = convert.Settings(
             merges=tiny.merges, max_length=tiny.max_length, shards=tiny.shards, languages=("en", "en")
         )

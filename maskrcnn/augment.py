@@ -1,4 +1,4 @@
-"""Prepares images and objects for Mask R-CNN: scales into a frame, mirrors, cuts masks to their boxes."""
+"""Prepares images and objects for Mask R-CNN: scales images into a frame, mirrors, cuts masks to their boxes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def scaled_size(size: tf.Tensor, config: Config) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def framed(image: tf.Tensor, wide: tf.Tensor, config: Config) -> tuple[tf.Tensor, tf.Tensor]:
-    """Scales an image and puts it at the top left of its frame, the rest of which is zero.
+    """Scales an image and puts it at the top left of its frame; the rest of the frame is zero.
 
     Args:
       image: uint8 [h, w, 3].
-      wide: bool scalar: the wide frame, not the tall one.
-      config: sizes of images and frames are read.
+      wide: bool scalar: True for the wide frame, False for the tall one.
+      config: image and frame sizes are read.
 
     Returns:
-      (uint8 [H, W, 3], float32 [3]: height and width of the content in pixels, scale).
+      (uint8 [H, W, 3], float32 [3]: content height and width in pixels, scale).
     """
     size, scale = scaled_size(tf.shape(image, tf.int64)[:2], config)
     pixels = tf.image.resize(image[None], tf.cast(size, tf.int32))[0]
@@ -52,12 +52,12 @@ def framed(image: tf.Tensor, wide: tf.Tensor, config: Config) -> tuple[tf.Tensor
 def mirrored(
     image: tf.Tensor, boxes: tf.Tensor, masks: tf.Tensor, key: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Mirrors half of the images, from left to right, with their objects.
+    """Mirrors half of the images, with their objects, from left to right.
 
     Args:
       image: [h, w, 3].
-      boxes: [n, 4], corners in parts of the image.
-      masks: [n, S, S], each filling its box.
+      boxes: [n, 4], corners as fractions of the image.
+      masks: [n, S, S]; each mask fills its box.
       key: int64 [2] that determines whether the image is mirrored.
     """
     heads = tf.random.stateless_uniform([], key + _FLIP, alg="philox") < 0.5
@@ -72,14 +72,14 @@ def cut_masks(encoded: tf.Tensor, boxes: tf.Tensor, image_size: tf.Tensor, size:
     """Cuts each mask to its box and resamples it to S x S.
 
     Args:
-      encoded: string [n], PNGs of the image's size, zero outside of the object.
-      boxes: [n, 4], corners in parts of the image.
+      encoded: string [n], PNGs of the image's size, zero outside the object.
+      boxes: [n, 4], corners as fractions of the image.
       image_size: int64 [2], height and width in pixels.
       size: S.
 
     Returns:
-      uint8 [n, S, S] of 0 and 1: the mask at the centres of S x S equal parts of the box, interpolated bilinearly
-      between the centres of pixels.
+      uint8 [n, S, S] of 0 and 1: the mask sampled at the centres of S x S equal parts of the box, with bilinear
+      interpolation between pixel centres.
     """
     sides = tf.cast(tf.tile(image_size, [2]), tf.float32)
 
@@ -103,13 +103,13 @@ def cut_masks(encoded: tf.Tensor, boxes: tf.Tensor, image_size: tf.Tensor, size:
 
 
 def _weights(low: tf.Tensor, high: tf.Tensor, first: tf.Tensor, last: tf.Tensor, size: int) -> tf.Tensor:
-    """Computes bilinear weights of pixels first..last-1 at the centres of `size` parts of [low, high].
+    """Computes the bilinear weights of pixels first..last-1 at the centres of `size` equal parts of [low, high].
 
     Returns:
       float32 [size, last - first].
     """
     places = low + (tf.range(size, dtype=tf.float32) + 0.5) / size * (high - low) - 0.5
     pixels = tf.cast(tf.range(first, last), tf.float32)
-    # The first and the last pixel extend beyond their centres.
+    # The first and last pixels extend beyond their centres.
     places = tf.clip_by_value(places, pixels[0], pixels[-1])
     return tf.maximum(1 - tf.abs(places[:, None] - pixels), 0)

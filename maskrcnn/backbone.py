@@ -1,7 +1,7 @@
 """Builds the backbone of Mask R-CNN, ResNet-50 v1.5 without its classifier, and loads its published weights.
 
-The network is the 50-layer column of table 1 of "Deep Residual Learning for Image Recognition"; the stride of a stage
-is on the 3x3 convolution of its first block. The layers have the names of published checkpoints (torchvision's).
+The network is the 50-layer column of table 1 in "Deep Residual Learning for Image Recognition". The 3x3 convolution of
+a stage's first block has the stride. Layer names match published checkpoints (torchvision's).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXPANSION = 4  # a bottleneck's last 1x1 has four times the channels of its 3x3
 
 
 class StopGradient(tf_keras.layers.Layer):
-    """Ends the backward pass: the layers before it are frozen and get no gradient."""
+    """Ends the backward pass, because the layers before it are frozen and need no gradient."""
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         return tf.stop_gradient(x)
@@ -30,7 +30,7 @@ class StopGradient(tf_keras.layers.Layer):
 def stages(parts: Parts, x: tf.Tensor) -> dict[int, tf.Tensor]:
     """Computes the features of levels l = 2 ... 5, {l: [b, H / 2^l, W / 2^l, 4 * width * 2^(l - 2)]}.
 
-    `x` are images [b, H, W, 3]. With `config.freeze` the stem and the first stage (eleven convolutions) are not trained
+    `x` holds images [b, H, W, 3]. With `config.freeze`, the stem and the first stage (eleven convolutions) do not train
     (docs/sources.md, mlperf 2).
     """
     config, found = parts.config, {}

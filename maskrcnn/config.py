@@ -25,13 +25,13 @@ class Data:
 
     Attributes:
       train_pattern, eval_pattern: TFRecord shards inside the data folder, in tf-models' layout, with masks.
-      annotations: COCO file of the evaluated images inside the data folder.
-      cache: the form of the examples kept in memory after the first epoch: "none" or "encoded", the records. Each
-        process then holds nearly the whole set, as every epoch deals the images to processes anew.
-      skip_empty: train only on images with an annotation, crowds included, as the reference and NVIDIA do; Google's
-        code trains on all images.
+      annotations: COCO file of the evaluated images, inside the data folder.
+      cache: what stays in memory after the first epoch: "none" or "encoded" records. Every epoch deals images to
+        processes anew, so with "encoded" each process ends up holding nearly the whole set.
+      skip_empty: train only on images with an annotation (crowds count), as the reference and NVIDIA do; Google's code
+        trains on all images.
       flip: mirror half of the training images.
-      private_threads: threads of the tf.data pool; 0 leaves the choice to tf.data.
+      private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
     """
 
     train_pattern: str = "train-*"
@@ -48,50 +48,52 @@ class Config(BatchNormSpan, RunConfig):
     """All settings of a run of Mask R-CNN. Defaults: G7 mask_rcnn_params.py (docs/sources.md, mlperf 2).
 
     Attributes:
-      quality_target, mask_quality_target: mAP of boxes and of masks; the run ends when one evaluation meets both.
-      short_side, long_side: an image is scaled until its short side has short_side pixels or its long side long_side.
-      padded_size: (short, long) sides of the frame, wide or tall; the scaled image lies at its top left.
+      quality_target, mask_quality_target: box mAP and mask mAP; the run ends when one evaluation meets both.
+      short_side, long_side: an image is scaled until its short side has short_side pixels or its long side has
+        long_side, whichever comes first.
+      padded_size: (short, long) sides of the wide or tall frame; the scaled image lies at its top left.
       max_instances: training uses at most the first max_instances objects of an image.
-      num_classes: outputs of the box head: the background, 0, and a class for each category id below num_classes, used
-        or not.
-      gt_mask_size: side of the objects' masks as the device gets them, cut to their boxes.
-      mask_size: side of the predicted masks; the mask head's features have half of it.
+      num_classes: outputs of the box head: 0 for the background, and one class for each category id below num_classes,
+        used or not.
+      gt_mask_size: side of the ground-truth masks that the device gets, cut to their boxes.
+      mask_size: side of the predicted masks; the mask head's features have half this side.
       backbone_width: channels of ResNet-50's first convolution; its other widths are multiples of it.
       fpn_channels: channels of the pyramid.
       rpn_channels: channels of the region proposal network.
       head_units: units of the box head's two layers.
       mask_channels, mask_convs: channels and number of the mask head's convolutions.
       min_level, max_level: levels of the pyramid; a cell of level l covers 2^l pixels. Regions use levels up to 5.
-      anchor_scale: anchors of level l have the area of a square of anchor_scale * 2^l pixels.
-      rpn_batch: anchors of an image in the loss.
-      rpn_foreground: greatest part of rpn_batch that is positive.
-      rpn_positive, rpn_negative: an anchor is positive from IoU rpn_positive with an object on, negative below
-        rpn_negative.
-      rpn_pre_nms, rpn_post_nms: proposals of a level before suppression, and of an image after it, in training.
-      rpn_eval_pre_nms, rpn_eval_post_nms: the same two numbers in an evaluation.
-      rpn_nms_iou: of two proposals with at least this IoU, the better one stays.
-      roi_batch, roi_foreground: regions of an image on which the heads are trained, and the greatest part of them that
-        holds objects.
-      roi_positive: least IoU with an object at which a region holds it.
-      detections: most detections of an image.
-      score_threshold: a detection scores more than this.
-      nms_iou: of two detections of a class with at least this IoU, the better one stays.
-      loss_divisors: "positives" takes each loss of boxes as a mean over positive anchors or regions, as Google's code
-        does; "sampled" as a sum over all that were sampled, as the reference and NVIDIA do (maskrcnn/loss.py).
-      uniform_initializer: of the pyramid and the box head's hidden layers: "fan_avg", TensorFlow's and Google's, or
-        "fan_in", as in the reference and NVIDIA's code (REF modeling/make_layers.py: kaiming_uniform).
-      rpn_inside: anchors that cross the image's border are in no loss, as in the reference (RPN.STRADDLE_THRESH = 0);
-        Google's code takes all.
+      anchor_scale: an anchor of level l has the area of a square with a side of anchor_scale * 2^l pixels.
+      rpn_batch: number of anchors per image in the loss.
+      rpn_foreground: maximum fraction of rpn_batch that is positive.
+      rpn_positive, rpn_negative: an anchor is positive if its IoU with an object is at least rpn_positive, and negative
+        if it is below rpn_negative.
+      rpn_pre_nms, rpn_post_nms: in training, proposals per level before suppression and per image after it.
+      rpn_eval_pre_nms, rpn_eval_post_nms: the same two numbers for an evaluation.
+      rpn_nms_iou: IoU at or above which suppression drops the worse of two proposals.
+      roi_batch, roi_foreground: number of regions per image that train the heads, and the maximum fraction of them that
+        contains objects.
+      roi_positive: minimum IoU with an object for a region to count as containing it.
+      detections: maximum number of detections per image.
+      score_threshold: a detection must score more than this.
+      nms_iou: IoU at or above which suppression drops the worse of two detections of a class.
+      loss_divisors: "positives" averages each box loss over positive anchors or regions, as Google's code does;
+        "sampled" divides its sum by the number of all sampled ones, as the reference and NVIDIA do (maskrcnn/loss.py).
+      uniform_initializer: initialiser of the pyramid and the box head's hidden layers: "fan_avg", as in TensorFlow and
+        Google's code, or "fan_in", as in the reference and NVIDIA's code (REF modeling/make_layers.py:
+        kaiming_uniform).
+      rpn_inside: the losses ignore anchors that cross the image's border, as in the reference (RPN.STRADDLE_THRESH =
+        0); Google's code uses all anchors.
       freeze: the stem and the first stage keep the checkpoint's weights.
-      batch_norm: "frozen" uses the checkpoint's statistics and scales and trains neither; "span" trains, with
-        statistics of `batch_norm_span` images (0: the micro-batch of a replica).
-      batch_norm_span: images that share batch-norm statistics; 0: the micro-batch of a replica.
+      batch_norm: "frozen" uses the checkpoint's statistics and scales and trains neither; "span" trains with statistics
+        over `batch_norm_span` images (0: one replica's micro-batch).
+      batch_norm_span: number of images that share batch-norm statistics; 0: one replica's micro-batch.
       batch_norm_momentum: momentum of the moving averages.
       batch_norm_epsilon: added to the variance.
       backbone: checkpoint of a ResNet-50 to start from (maskrcnn/backbone.py); "" starts from scratch.
-      anchor_shift: distance, in cells, by which proposals of an evaluation are decoded beside their anchors: a
-        deliberate fault, for tests.
-      train_mask_head: False leaves the masks out of the loss: a deliberate fault, for tests.
+      anchor_shift: offset, in cells, added to the anchors when an evaluation decodes proposals; a deliberate fault for
+        tests.
+      train_mask_head: False leaves the masks out of the loss, a deliberate fault for tests.
       eval_workers: processes that paste and encode masks while the next block trains; 0: one per core, at most 20.
     """
 
@@ -158,7 +160,7 @@ class Config(BatchNormSpan, RunConfig):
     starts_from: ClassVar[str] = "an ImageNet ResNet-50"
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         one_of(self, "model", ("mask_rcnn_resnet50_fpn",))
         if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(
@@ -222,13 +224,13 @@ class Config(BatchNormSpan, RunConfig):
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """(height, width) of the frames: the wide and the tall one, or one where both are the same."""
+        """Returns (height, width) of the wide and the tall frame, or of one frame if both are the same."""
         short, long = self.padded_size
         return ((short, long), (long, short)) if short != long else ((short, long),)
 
     @property
     def examples_per_evaluation(self) -> int:
-        """Images and padding of an evaluation: wide and tall images fill separate batches, at most one more in all."""
+        """Returns an evaluation's images plus padding; separate wide and tall batches add at most one batch in all."""
         return self.num_eval_examples + (len(self.shapes) - 1) * self.eval_batch_size
 
     @property

@@ -1,4 +1,4 @@
-"""Converts one's own pictures with masks, for `timetotrain data maskrcnn FOLDER OUT`."""
+"""Converts your own pictures with masks, for `timetotrain data maskrcnn FOLDER OUT`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from common.distributed.replicas.base import Shard
 from maskrcnn import input as reader
 from maskrcnn.presets import PRESETS
 
-PREVIEW = "cpu-nuclei"  # The preset whose sizes the page shows.
+PREVIEW = "cpu-nuclei"  # The page shows this preset's sizes.
 
 
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
@@ -25,7 +25,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
 
 
 def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
-    """Returns training pictures after augmentation, with boxes and masks, a batch of one picture after the other."""
+    """Returns augmented training pictures with boxes and masks, from batches of one picture each."""
     config = data_description.apply(PRESETS[PREVIEW], description)
     config = dataclasses.replace(config, global_batch_size=1, eval_batch_size=1)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, cache="none"))

@@ -1,4 +1,4 @@
-"""Detects objects: proposals, box head, suppression per class, then masks of the detections."""
+"""Detects objects: proposals, box head, per-class suppression, then masks for the detections."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, 
       config: the configuration of the run.
 
     Returns:
-      `boxes` [b, D, 4], corners in pixels of the frame, `scores` [b, D], `classes` int32 [b, D], 0 where there is no
-      detection, and `masks` [b, D, 28, 28], the probability of the detection's class in its box; floats are float32.
+      `boxes` [b, D, 4], corners in pixels of the frame; `scores` [b, D]; `classes` int32 [b, D], 0 for no detection;
+      and `masks` [b, D, 28, 28], the probability of the detection's class in its box. Floats are float32.
     """
     image, info = batch["image"], batch["image_info"]
     features = model.features(image, training=False)
@@ -51,13 +51,13 @@ def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, 
 
 
 def scores_of(logits: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
-    """Computes probabilities [b, n, classes - 1] of the classes without the background; 0 where `valid` is False."""
+    """Computes class probabilities [b, n, classes - 1], without the background; 0 where `valid` is False."""
     scores = tf.nn.softmax(logits)[..., 1:]
     return tf.where(valid[..., None], scores, tf.zeros_like(scores))
 
 
 def boxes_of(codes: tf.Tensor, regions: tf.Tensor, image_info: tf.Tensor) -> tf.Tensor:
-    """Decodes each class's box of each region, corners [b, n, classes - 1, 4], clipped to the image's content."""
+    """Decodes each region's box for each class: corners [b, n, classes - 1, 4], clipped to the image's content."""
     centres = box_ops.to_centres(regions)[:, :, None]
     boxes = box_ops.decode(codes[:, :, 1:], centres, roi.WEIGHTS, rpn.MAX_LOG_RATIO)
     size = tf.cast(image_info, boxes.dtype)[:, None, None, :2]

@@ -1,4 +1,4 @@
-"""Builds the heads on the pyramid: the region proposal network on every cell, the box and the mask head on regions."""
+"""Builds the heads on the pyramid: the region proposal network on every cell, box and mask heads on regions."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from common.distributed.spatial.layers import Leave
 from common.layers.convolution import Conv2DTranspose
 from maskrcnn.parts import Parts
 
-ANCHORS = len(PYRAMID_ASPECTS)  # anchors of a cell
-BOX_SIZE = (
-    7  # bins along a side of the box head's regions; those of the mask head have half of config.mask_size
-)
+ANCHORS = len(PYRAMID_ASPECTS)  # anchors per cell
+BOX_SIZE = 7  # bins along a side of the box head's regions; the mask head's regions have config.mask_size / 2
 
 
 def region_proposals(parts: Parts, maps: Mapping[int, tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Applies the region proposal network, figure 3 of "Faster R-CNN", with the same weights to all levels.
+    """Applies the region proposal network, figure 3 of "Faster R-CNN", with the same weights on all levels.
 
     Returns:
-      (logits [b, A_l], codes [b, A_l, 4]) of each level, anchors in the order aspect, y, x, in `precision.variable`;
-      replicas that share images all have the outputs of the whole image.
+      (logits [b, A_l], codes [b, A_l, 4]) of each level in `precision.variable`, with anchors in the order aspect, y,
+      x. Replicas that share images all get the outputs for the whole image.
     """
     hidden = parts.conv(parts.config.rpn_channels, 3, "rpn", parts.normal(0.01), activation="relu")
     score = parts.conv(ANCHORS, 1, "rpn_score", parts.normal(0.01))
@@ -42,8 +40,8 @@ def region_proposals(parts: Parts, maps: Mapping[int, tf.Tensor]) -> tuple[list[
 class Flat(tf_keras.layers.Layer):
     """Reorders [b, H, W, ANCHORS * n] to [b, ANCHORS * H * W, *shape], where `shape` has n elements.
 
-    The order is aspect, y, x: rows of the image stay together. In the order y, x, aspect a TPU moves single numbers,
-    which takes several times as long, and its compiler minutes (docs/compile.md).
+    The order is aspect, y, x, which keeps rows of the image together. In the order y, x, aspect, a TPU moves single
+    numbers, which takes several times as long, and the compiler needs minutes (docs/compile.md).
     """
 
     def __init__(self, shape: Sequence[int], **kwargs):
@@ -54,7 +52,7 @@ class Flat(tf_keras.layers.Layer):
         _, height, width, channels = x.shape
         values = channels // ANCHORS
         rows = tf.reshape(tf.transpose(x, [0, 3, 1, 2]), [-1, ANCHORS, values, height * width])
-        # Each value of all anchors, then the values of each anchor.
+        # First groups one value of all anchors, then transposes to all values of one anchor.
         columns = tf.reshape(tf.transpose(rows, [0, 2, 1, 3]), [-1, values, ANCHORS * height * width])
         return tf.reshape(tf.transpose(columns, [0, 2, 1]), [-1, ANCHORS * height * width, *self.shape])
 
@@ -94,7 +92,7 @@ class BoxHead(tf_keras.layers.Layer):
         return logits, tf.reshape(self.box(x), [-1, number, self.classes, 4])
 
     def multiply_adds(self, inputs: Sequence[int], outputs: object) -> int:
-        """Counts multiply-adds for `common.train.describe` from the number of regions, inputs[0]."""
+        """Counts multiply-adds, for `common.train.describe`, from the number of regions, inputs[0]."""
         del outputs
         return inputs[0] * sum(
             math.prod(layer.kernel.shape) for layer in [*self.hidden, self.score, self.box]
@@ -128,9 +126,9 @@ class MaskHead(tf_keras.layers.Layer):
         return tf.reshape(x, [-1, number, size, size, x.shape[-1]])
 
     def of_class(self, x: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
-        """Predicts the mask of each region's class alone: [b, n, 14, 14, C], int32 [b, n] -> logits [b, n, 28, 28].
+        """Predicts only the mask of each region's class: [b, n, 14, 14, C], int32 [b, n] -> logits [b, n, 28, 28].
 
-        Training and detection use no other class: the last layer has 91 times fewer products.
+        Training and detection need no other class, so the last layer does 91 times fewer products.
         """
         number, size = x.shape[1], 2 * x.shape[2]
         x = self.larger(self._convolved(x))
@@ -149,7 +147,7 @@ class MaskHead(tf_keras.layers.Layer):
         return x
 
     def multiply_adds(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
-        """Counts multiply-adds for `common.train.describe`; all classes, as in published counts."""
+        """Counts multiply-adds, for `common.train.describe`, over all classes as published counts do."""
         cells, pixels = math.prod(inputs[:-1]), math.prod(outputs[:-1])
         small = sum(math.prod(layer.kernel.shape) for layer in [*self.convs, self.larger])
         return cells * small + pixels * math.prod(self.score.kernel.shape)

@@ -1,10 +1,10 @@
-"""Reads COCO TFRecords with masks into batches whose images all have one orientation.
+"""Reads COCO TFRecords with masks into batches; all images of a batch have the same orientation.
 
-A batch is {"image": uint8 [b, H, W, 3], "image_info": float32 [b, 3] (height and width of the content in pixels, and
-scale), "boxes": float32 [b, G, 4] corners in pixels of the frame, "classes": int32 [b, G], 0 where there is no object,
-"masks": uint8 [b, G, S, S] of 0 and 1, each filling its box, "image_id": int64 [b], "weight": float32 [b]}. (H, W) is
-one of `config.shapes`, the same on all replicas of a step (common/detection/coco_index.py). `normalised` runs on the
-device. Evaluation batches have no objects: the ground truth is the annotation file.
+A batch is {"image": uint8 [b, H, W, 3], "image_info": float32 [b, 3] (content height and width in pixels, and scale),
+"boxes": float32 [b, G, 4] corners in pixels of the frame, "classes": int32 [b, G], 0 for no object, "masks": uint8
+[b, G, S, S] of 0 and 1, each filling its box, "image_id": int64 [b], "weight": float32 [b]}. (H, W) is one of
+`config.shapes` and the same on all replicas in a step (common/detection/coco_index.py). `normalised` runs on the
+device. Evaluation batches have no objects, because the annotation file holds the ground truth.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ FIX = "set DATA_DIR to a folder of COCO TFRecords with masks; maskrcnn/init_data
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Makes one process's training batches until the end of the run: every epoch has every image once, in a new order.
+    """Yields one process's training batches for the whole run; every epoch has every image once, in a new order.
 
-    Mirroring depends on (config.seed, epoch, number of the image) only, the order on config.seed. A stream that starts
-    at `start_step` equals an uninterrupted one from there on.
+    Mirroring depends only on (config.seed, epoch, image number); the order depends only on config.seed. A stream that
+    starts at `start_step` yields what an uninterrupted one yields from there on.
 
     Args:
       config: sizes, `seed`, `global_batch_size` and `data` are read.
       data_dir: folder of the TFRecords.
       shard: this process's part of every step.
-      batch_size: images per batch of a replica; a step takes one batch for each replica of the process.
+      batch_size: images per batch; a step takes one batch for each replica of the process.
       start_step: number of steps to skip.
 
     Raises:
@@ -75,11 +75,11 @@ def train_input(
 def eval_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, steps: int
 ) -> tf.data.Dataset:
-    """Makes one pass over the validation images, `steps` steps of `eval_batch_size`; padding has id -1 and weight 0.
+    """Makes one pass over the validation images in `steps` steps of `eval_batch_size`; padding has id -1, weight 0.
 
     Args:
       config, data_dir, shard, batch_size: see `train_input`.
-      steps: steps of an evaluation by the clock, enough for both orientations.
+      steps: steps per evaluation according to the clock, enough for both orientations.
     """
     index = coco_index.read(tfrecords.list_files(data_dir, config.data.eval_pattern, FIX))
 
@@ -103,7 +103,7 @@ def eval_input(
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """Repeats a batch of seeded noise in each orientation in turn, with the element_spec of both inputs."""
+    """Repeats batches of seeded noise that alternate between orientations, with both inputs' element_spec."""
     key = tf.constant([config.seed, 0], tf.int64)
     count, size = config.max_instances, config.gt_mask_size
     classes = tf.where(tf.range(count) < 5, tf.range(count) % (config.num_classes - 1) + 1, 0)
@@ -132,7 +132,7 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
 
 
 def normalised(batch: Batch, dtype: tf.DType = tf.float32) -> Batch:
-    """Replaces images by (image - mean) / standard deviation per channel, 0 outside of the content; on the device."""
+    """Replaces images by (image - mean) / standard deviation per channel, 0 outside the content; on the device."""
     image = normalise_rgb(batch["image"], dtype)
     rows, columns = (tf.range(n, dtype=tf.float32) for n in image.shape[1:3])
     high, wide = batch["image_info"][:, 0, None], batch["image_info"][:, 1, None]
@@ -147,27 +147,27 @@ def annotation_file(config: Config, data_dir: str | os.PathLike) -> str:
 
 
 def groups(config: Config, index: Index) -> np.ndarray:
-    """Returns the frame of each image, int [n]: 1 the wide one, 0 the tall one; all 0 where there is one frame."""
+    """Returns the frame of each image, int [n]: 1 for wide, 0 for tall; all 0 if there is only one frame."""
     return index.wide.astype(int) if len(config.shapes) > 1 else np.zeros(len(index), int)
 
 
 def training_numbers(config: Config, index: Index) -> np.ndarray:
-    """Lists the numbers of the training images; with `data.skip_empty` only those with an annotation."""
+    """Lists the numbers of the training images; with `data.skip_empty`, only of images with an annotation."""
     return np.flatnonzero(index.objects > 0) if config.data.skip_empty else np.arange(len(index))
 
 
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
-    """Checks names, and a note's numbers of records, without opening a file of the data.
+    """Checks file names, and a note's record counts, without opening a data file.
 
     Raises:
-      UserError: files are missing, or a note has too few training images or another number of evaluated ones.
+      UserError: files are missing, or a note has too few training images or the wrong number of evaluated ones.
     """
     patterns = config.data.train_pattern, config.data.eval_pattern
     train, held_out = (tfrecords.list_files(data_dir, pattern, FIX) for pattern in patterns)
     coco_records.check_there(annotation_file(config, data_dir))
     if all(
         record_counts.noted(files) for files in (train, held_out)
-    ):  # The index tells the numbers on the clock.
+    ):  # Without notes, the index supplies the numbers later, on the clock.
         coco_records.check_totals(train, held_out, config, read=False)
     for files in (train, held_out):
         if "://" not in files[0] and not coco_index.is_kept(files):
@@ -179,7 +179,7 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
 
 
 def check(config: Config, data_dir: str | os.PathLike) -> None:
-    """Checks the index of all records against the configuration; without an index, reads the records to make it.
+    """Checks the index of all records against the configuration; if there is no index, reads the records to make one.
 
     Raises:
       UserError: there are no files or no masks, the number of images or the categories do not fit the configuration, or
@@ -211,7 +211,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
-    """Finds what is wrong with the data after the input has failed: reads all files, names file, record and image."""
+    """Reads all files after the input has failed, and names the file, record and image at fault."""
 
     def find() -> UserError | None:
         categories = _categories(config, data_dir)
@@ -235,10 +235,10 @@ def _categories(config: Config, data_dir: str | os.PathLike) -> coco_records.Cat
 def _batches(
     config: Config, index: Index, plan: Sequence[coco_index.Batch], prepared: Callable, batch_size: int
 ) -> tf.data.Dataset:
-    """Reads the examples of a plan, maps them by `prepared` and batches them.
+    """Reads the examples of a plan, maps `prepared` over them and batches the results.
 
-    `prepared` takes (epoch, number, wide, serialized) of an example; a number below 0 is padding, serialized as b"".
-    TensorFlow's own operations read the records, so a TPU's hosts can run the pipeline.
+    `prepared` takes an example's (epoch, number, wide, serialized); a number below 0 is padding, serialized as b"".
+    TensorFlow's own operations read the records, so that TPU hosts can run the pipeline.
     """
     data = config.data
     reader = coco_index.Reader(index, data.cache == "encoded")
@@ -253,14 +253,14 @@ def _batches(
         np.repeat([batch.group > 0 for batch in plan], [len(batch.examples) for batch in plan]),
     )
     images = pipeline.prepared(tf.data.Dataset.from_tensor_slices(rows), read, data.private_threads)
-    # Deterministic: an image that overtakes another would fall into a batch of the other orientation.
+    # Deterministic, because an image that overtakes another could land in a batch of the other orientation.
     return pipeline.ahead(images.batch(batch_size, drop_remainder=True), True, data.private_threads)
 
 
 def _parse(serialized: tf.Tensor, categories: coco_records.Categories, most: int) -> dict[str, tf.Tensor]:
-    """Parses a record's first `most` objects that are no crowds.
+    """Parses a record's first `most` objects that are not crowds.
 
-    An unknown category ends the stream, in an error that names the image.
+    An unknown category ends the stream with an error that names the image.
     """
     found = coco_records.parse(serialized, masks=True)
     classes = categories.to_class(found["labels"])
@@ -278,7 +278,7 @@ def _parse(serialized: tf.Tensor, categories: coco_records.Categories, most: int
 
 
 def _decode(encoded: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Decodes to uint8 [h, w, 3] and checks the record's height and width; greyscale JPEG, and PNG, become RGB."""
+    """Decodes to uint8 [h, w, 3], converts greyscale JPEG and PNG to RGB, checks the record's height and width."""
     image = tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), [None, None, 3])
     same = tf.reduce_all(tf.equal(tf.shape(image, tf.int64)[:2], size))
     with tf.control_dependencies([tf.debugging.Assert(same, ["not the size that the record says", size])]):
@@ -300,7 +300,7 @@ def _example(
     weight: tf.Tensor | float,
     config: Config,
 ) -> Mapping[str, tf.Tensor]:
-    """Makes the batch entries of one image, its objects padded with zeros to `max_instances`."""
+    """Makes the batch entries of one image; pads its objects with zeros to `max_instances`."""
     count, size = config.max_instances, config.gt_mask_size
     missing = [[0, count - tf.shape(classes)[0]]]
     return {

@@ -1,8 +1,8 @@
 """Computes the five losses of Mask R-CNN.
 
-`config.loss_divisors` names the code whose divisors the losses have: Google's (docs/sources.md, mlperf 2) or the
-reference's, Detectron's. Every loss is a mean over a replica's micro-batch, and the replicas' means are averaged. The
-optimizer adds weight decay to the gradients.
+`config.loss_divisors` selects the divisors: Google's (docs/sources.md, mlperf 2), or the reference's, which are
+Detectron's. Every loss is a mean over a replica's micro-batch, then averaged over replicas. The optimizer adds weight
+decay to the gradients.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from maskrcnn import model as networks
 from maskrcnn import roi, rpn
 from maskrcnn.config import Config
 
-RPN_DELTA = 1 / 9  # delta of the Huber loss of a proposal's code; the box head's is 1
-_RPN_USE, _ROI_USE = 1, 2  # distinguish the two independent samples of a step
+RPN_DELTA = 1 / 9  # delta of the Huber loss on proposal codes; the box head uses 1
+_RPN_USE, _ROI_USE = 1, 2  # distinguish a step's two independent samples
 
 
 def losses(
@@ -30,10 +30,10 @@ def losses(
     Args:
       model: the network from `maskrcnn.model.build`.
       batch: `image` [b, H, W, 3] of one of `config.shapes`, `image_info` [b, 3], `boxes` [b, G, 4], `classes` [b, G],
-        `masks` [b, G, S, S], `image_id` [b], `weight` [b]; see maskrcnn/input.py. An image of weight 0 does not count.
+        `masks` [b, G, S, S], `image_id` [b], `weight` [b]; see maskrcnn/input.py. Weight 0 excludes an image.
       config: the configuration of the run.
-      step: int64 scalar, `model.next_draw()`; with the seed and the images' ids it determines the sample of anchors and
-        regions.
+      step: int64 scalar from `model.next_draw()`; with the seed and the image ids it determines which anchors and
+        regions are sampled.
     """
     variable = model.precision.variable
     image, info, ids = batch["image"], batch["image_info"], batch["image_id"]
@@ -75,7 +75,7 @@ def rpn_score_loss(
 ) -> WeightedSum:
     """Computes the cross-entropy of the sampled anchors.
 
-    It is divided by `anchors` per image, also where fewer are found; 0 divides by the number that is found.
+    The divisor is `anchors` per image, even if fewer are found; 0 divides by the number found.
     """
     logits = tf.concat(logits, 1)
     entropy = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(wanted.positive, logits.dtype), logits)
@@ -99,10 +99,10 @@ def rpn_box_loss(codes: Sequence[tf.Tensor], wanted: rpn.Targets, weight: tf.Ten
 def rpn_box_loss_of_samples(
     codes: Sequence[tf.Tensor], wanted: rpn.Targets, weight: tf.Tensor
 ) -> WeightedSum:
-    """Sums the smooth L1 loss over the four numbers of all positive anchors, over the number of sampled anchors.
+    """Sums smooth L1 over the four numbers of all positive anchors, and divides by the number of sampled anchors.
 
     The smooth L1 loss of REF maskrcnn_benchmark/layers/smooth_l1_loss.py, with a beta of 1/9, is nine times the Huber
-    loss. The divisor: modeling/rpn/loss.py.
+    loss. modeling/rpn/loss.py has the divisor.
     """
     error = huber(tf.concat(codes, 1) - wanted.codes, RPN_DELTA) / RPN_DELTA
     counted = tf.where(wanted.positive[..., None], error, tf.zeros_like(error))
@@ -111,7 +111,7 @@ def rpn_box_loss_of_samples(
 
 
 def _sampled(wanted: rpn.Targets, weight: tf.Tensor) -> tf.Tensor:
-    """Counts the sampled anchors of images that count."""
+    """Counts the sampled anchors in images with nonzero weight."""
     sampled = tf.cast(wanted.positive | wanted.negative, weight.dtype)
     return tf.reduce_sum(tf.reduce_sum(sampled, -1) * weight)
 
@@ -126,9 +126,9 @@ def class_loss(logits: tf.Tensor, regions: roi.Regions, weight: tf.Tensor) -> We
 def box_loss(
     codes: tf.Tensor, regions: roi.Regions, weight: tf.Tensor, of_samples: bool = False
 ) -> WeightedSum:
-    """Computes the mean loss over the four numbers of the object's class, of each region with an object.
+    """Computes the mean loss over the four numbers of the object's class, over regions with an object.
 
-    With `of_samples` the sum of all of them over the number of regions (REF modeling/roi_heads/box_head/loss.py).
+    With `of_samples`, divides the sum by the number of all regions (REF modeling/roi_heads/box_head/loss.py).
     """
     chosen = tf.gather(codes, regions.classes, batch_dims=2)
     positive = regions.classes > 0
@@ -142,12 +142,12 @@ def box_loss(
 
 
 def mask_loss(logits: tf.Tensor, masks: tf.Tensor, classes: tf.Tensor, weight: tf.Tensor) -> WeightedSum:
-    """Computes the mean cross-entropy over the pixels of each region with an object.
+    """Computes the mean cross-entropy over the mask pixels of regions with an object.
 
     Args:
       logits: [b, m, 28, 28], for the object's class.
       masks: [b, m, 28, 28] of 0 and 1.
-      classes: int32 [b, m], 0 where there is no object.
+      classes: int32 [b, m], 0 for no object.
       weight: [b].
     """
     entropy = tf.nn.sigmoid_cross_entropy_with_logits(masks, logits)

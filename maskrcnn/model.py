@@ -1,7 +1,7 @@
-"""Builds Mask R-CNN on a feature pyramid of ResNet-50: figure 1 of "Mask R-CNN", the heads of its figure 4 (right).
+"""Builds Mask R-CNN on a ResNet-50 feature pyramid: figure 1 of "Mask R-CNN", with the heads of figure 4 (right).
 
 Details follow Google's v0.7 submission (`mask_rcnn_*`, `fpn.py`) and the reference `maskrcnn/pytorch` (docs/sources.md,
-mlperf 2). Images come in two orientations, which share the layers; each has its own program of static shapes.
+mlperf 2). Images come in two orientations. Both share the layers, but each has its own program with static shapes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from maskrcnn import backbone, fpn, heads
 from maskrcnn.config import Config
 from maskrcnn.parts import Parts
 
-# Replicas of a group that compute the second stage: "up to four different cores", section 3 of the pods paper.
+# Maximum replicas per group that compute the second stage: "up to four different cores", section 3 of the pods paper.
 SECOND_STAGE_CORES = 4
 
 
@@ -30,7 +30,7 @@ class Features(NamedTuple):
     """Features of a batch of images; replicas that share images all have the features of whole images.
 
     Attributes:
-      maps: [b, H / 2^l, W / 2^l, C] of the levels that regions use, from `min_level` on.
+      maps: [b, H / 2^l, W / 2^l, C] for each level l that regions use, from `min_level` up.
       logits, codes: outputs of the region proposal network, [b, A_l] and [b, A_l, 4] of each level.
     """
 
@@ -53,7 +53,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> MaskRCNN:
 
 
 def anchors(config: Config, height: int, width: int) -> list[np.ndarray]:
-    """Computes the anchors of each level, (cy, cx, h, w) in pixels of the frame, float64 [A_l, 4], by aspect, y, x."""
+    """Computes each level's anchors (cy, cx, h, w), float64 [A_l, 4], in frame pixels, in the order aspect, y, x."""
     levels = range(config.min_level, config.max_level + 1)
     return [anchor_boxes.pyramid(height, width, [level], config.anchor_scale) for level in levels]
 
@@ -61,11 +61,11 @@ def anchors(config: Config, height: int, width: int) -> list[np.ndarray]:
 class MaskRCNN(tf_keras.Model):
     """Mask R-CNN. Training and detection call `features` and `heads`, on images of either orientation.
 
-    A call on [images, regions, regions with a mask] returns the outputs of all parts; `common.train.describe` counts
-    and summarises the network in this form.
+    A call on [images, regions, regions with a mask] returns the outputs of all parts. `common.train.describe` uses this
+    form to count and summarise the network.
 
     Attributes:
-      draws: scalar of dtype `replicas.counter`, one per replica: number of training batches sampled from so far; part
+      draws: number of training batches sampled so far; a scalar of dtype `replicas.counter`, one per replica, and part
         of the model's state.
     """
 
@@ -74,7 +74,7 @@ class MaskRCNN(tf_keras.Model):
         batch = config.micro_batch_size
         images = replicas.model_input((*config.shapes[0], 3), batch, precision.compute)
         first = _first_stage(parts, images)
-        # The layers take images of any size; tf_keras would insist on the size of the input.
+        # The layers accept any image size, but tf_keras would insist on the input's size.
         first.input_spec = None
         top = min(config.max_level, fpn.LAST_STAGE)
         crops = [
@@ -95,13 +95,13 @@ class MaskRCNN(tf_keras.Model):
         self.draws = replicas.per_replica_variable(tf.zeros([], replicas.counter), f"{self.name}/draws")
 
     def next_draw(self) -> tf.Tensor:
-        """Counts a training batch; returns the number of those before it, a scalar, the `step` of `loss.losses`."""
+        """Counts a training batch; returns the number of batches before it, a scalar: `step` in `loss.losses`."""
         draw = self.draws.read_value()
         self.draws.assign(draw + 1)
         return draw
 
     def features(self, images: tf.Tensor, training: bool) -> Features:
-        """Computes features of normalised images [b, H, W, 3], (H, W) one of `config.shapes`.
+        """Computes features of normalised images [b, H, W, 3]; (H, W) is one of `config.shapes`.
 
         Replicas that share images all pass whole images.
         """
@@ -114,10 +114,11 @@ class MaskRCNN(tf_keras.Model):
         masked: tf.Tensor | None = None,
         classes: tf.Tensor | None = None,
     ) -> Heads:
-        """Applies the box head to `regions`, and the mask head to `masked`, where given.
+        """Applies the box head to `regions`, and the mask head to `masked` if given.
 
-        Replicas that share images share this work, too, up to four of them: boxes and masks are each computed in two
-        parts of their regions, or in one where two replicas share (section 3 of the TPU-v3 paper).
+        Up to four replicas that share images also share this work: two compute boxes and two compute masks, each for
+        half of the regions. If only two replicas share, one does boxes and one does masks (section 3 of the TPU-v3
+        paper).
 
         Args:
           maps: `Features.maps`.
@@ -147,7 +148,7 @@ class MaskRCNN(tf_keras.Model):
 
 
 def _split(x: tf.Tensor, parts: int) -> list[tf.Tensor]:
-    """Splits [b, n, ...] into parts of nearly as many regions, none empty."""
+    """Splits [b, n, ...] into parts with nearly equal numbers of regions; none is empty."""
     count = x.shape[1]
     parts = min(parts, count)
     return [x] if parts == 1 else tf.split(x, [(count + i) // parts for i in range(parts)], 1)

@@ -1,4 +1,4 @@
-"""Makes the layers of Mask R-CNN with the settings that all layers of a kind share."""
+"""Creates the layers of Mask R-CNN; layers of one kind share their settings."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from maskrcnn.config import Config
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Makes layers; `Parts.of(config, replicas, precision)` makes the parts of a configuration.
+    """Creates layers; `Parts.of(config, replicas, precision)` returns the parts for a configuration.
 
     Attributes:
-      spatial: the partitioning of the first stage's images; the second stage gets whole feature maps.
-      seeds: seeds of the initialisers, one for each layer.
+      spatial: how the first stage partitions images; the second stage gets whole feature maps.
+      seeds: initialiser seeds, one per layer.
     """
 
     config: Config
@@ -40,7 +40,7 @@ class Parts:
         return cls(config, replicas, Spatial(replicas, config.partitions), precision, seeds)
 
     def backbone_conv(self, filters: int, size: int, stride: int, name: str, trainable: bool) -> PaddedConv2D:
-        """Makes a backbone convolution: no bias, zero-padded evenly, N(0, 2 / fan-out) where no checkpoint is read."""
+        """Creates a backbone convolution: no bias, zero-padded evenly, N(0, 2 / fan-out) unless a checkpoint loads."""
         return PaddedConv2D(
             filters,
             size,
@@ -55,7 +55,7 @@ class Parts:
         )
 
     def batch_norm(self, name: str) -> SpanBatchNorm:
-        """Makes batch norm; with `config.batch_norm` "frozen", training uses its evaluation form too."""
+        """Creates batch norm; with `config.batch_norm` "frozen", training also uses its evaluation form."""
         config = self.config
         return SpanBatchNorm(
             self.replicas,
@@ -77,7 +77,7 @@ class Parts:
         spatial: Spatial | None = None,
         activation: str | None = None,
     ) -> PaddedConv2D:
-        """Makes a convolution with bias that keeps the image's size; `uniform` initialises it by default."""
+        """Creates a convolution with bias that keeps the image's size; `uniform` is the default initialiser."""
         return PaddedConv2D(
             filters,
             size,
@@ -90,13 +90,13 @@ class Parts:
         )
 
     def mask_conv(self, filters: int, size: int, name: str, activation: str | None = "relu") -> PaddedConv2D:
-        """Makes a convolution of the mask head, on regions, which every replica holds whole."""
+        """Creates a mask head convolution; its inputs are regions, which every replica holds whole."""
         return self.conv(filters, size, name, self.fan_out(), WHOLE_IMAGES, activation)
 
     def dense(
         self, units: int, name: str, stddev: float | None = None, activation: str | None = None
     ) -> tf_keras.layers.Dense:
-        """Makes a dense layer: with `stddev` a predictor, N(0, stddev) in full precision; else `uniform`."""
+        """Creates a dense layer: with `stddev`, a predictor, N(0, stddev) in full precision; otherwise `uniform`."""
         return LastAxisDense(
             units,
             activation=activation,
@@ -112,7 +112,7 @@ class Parts:
         return tf_keras.layers.Add(dtype=self.precision.layer)([a, b])
 
     def uniform(self) -> tf_keras.initializers.Initializer:
-        """Makes the initialiser of the pyramid and of the box head's hidden layers (`config.uniform_initializer`)."""
+        """Creates the initialiser for the pyramid and the box head's hidden layers (`config.uniform_initializer`)."""
         mode = "fan_in" if self.config.uniform_initializer == "fan_in" else "fan_avg"
         return tf_keras.initializers.VarianceScaling(1.0, mode, "uniform", seed=next(self.seeds))
 
@@ -120,7 +120,7 @@ class Parts:
         return tf_keras.initializers.RandomNormal(stddev=stddev, seed=next(self.seeds))
 
     def fan_out(self) -> tf_keras.initializers.Initializer:
-        """Makes N(0, 2 / fan-out), published for the backbone and the mask head (docs/sources.md, mlperf 2)."""
+        """Creates N(0, 2 / fan-out), as published for the backbone and the mask head (docs/sources.md, mlperf 2)."""
         return tf_keras.initializers.VarianceScaling(
             2.0, "fan_out", "untruncated_normal", seed=next(self.seeds)
         )

@@ -1,6 +1,6 @@
-"""Defines the presets of the Mask R-CNN benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
+"""Defines the presets of the Mask R-CNN benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
-docs/presets/maskrcnn.md says for each preset where its values come from and which closed rule, if any, it breaks.
+docs/presets/maskrcnn.md lists each preset's sources and any closed-division rules it breaks.
 Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, paths start in
 their Google/ folders; NV7 is the NVIDIA/ folder of G7; `mlperf_facts N` = docs/sources.md, mlperf N.
 """
@@ -19,7 +19,7 @@ from maskrcnn.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """Lists the hyperparameters for the log's header, under the keys of the configuration's ruleset.
+    """Lists the hyperparameters for the log header, under the keys of the configuration's ruleset.
 
     Returns:
       [(key, value, metadata)]; every value is read from `config` or its clock.
@@ -30,7 +30,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
         "global_batch_size": config.global_batch_size,
         "opt_base_learning_rate": optimizer.base_learning_rate,
         "opt_learning_rate_warmup_steps": int(warmup),
-        # Rise of the rate, from 0, in each step of the warmup, as in Google's and NVIDIA's v0.7 logs.
+        # Rate increase per warmup step, starting from 0, as in Google's and NVIDIA's v0.7 logs.
         "opt_learning_rate_warmup_factor": (
             float(f"{optimizer.base_learning_rate / warmup:.12g}") if warmup else 0.0
         ),
@@ -47,8 +47,8 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     return without_metadata(pairs)
 
 
-# The momentum is TensorFlow 1's, whose velocity does not contain the rate. Decay of kernels only and a doubled rate of
-# biases are Detectron's rules.
+# Momentum as in TensorFlow 1: the velocity does not contain the rate. As in Detectron, only kernels decay, and biases
+# have twice the rate.
 _SGD = Optimizer(
     name="sgd",
     momentum=0.9,
@@ -58,7 +58,7 @@ _SGD = Optimizer(
     bias_gradient_factor=2.0,
 )
 
-# The published drops of the rate are in steps; `boundaries` are in epochs: step * batch / images.
+# Published rate drops are in steps; `boundaries` are in epochs: step * batch / images.
 _SCHEDULE_OF_128 = Schedule(
     kind="step",
     warmup_epochs=0.0,
@@ -251,7 +251,7 @@ _V07_PRESETS = {
     ),
 }
 
-# --- A laptop: all layers of the backbone at a quarter of the width.
+# --- Laptop: all backbone layers at a quarter of the width.
 _CPU = Config(
     division="open",
     smoke_run=True,
@@ -270,7 +270,7 @@ _CPU = Config(
 )
 
 _CPU_PRESETS = {
-    # Minutes: the generated data set.
+    # The generated data set; takes minutes.
     "cpu-tiny": replace(
         _CPU,
         source="this repository: tuned for two CPU cores on the set that maskrcnn/tiny.py generates",
@@ -295,7 +295,7 @@ _CPU_PRESETS = {
         roi_batch=32,
         detections=20,
         optimizer=replace(_SGD, base_learning_rate=0.01, clip_norm=5.0),
-        # The rate follows the curve of seven epochs; a run of five catches the faults of README.md.
+        # The rate curve spans seven epochs; a run of five catches the faults described in README.md.
         schedule=Schedule(kind="cosine", warmup_epochs=0.25, train_epochs=7.0, end_learning_rate=0.0),
     ),
     # Nuclei in microscope images, 7 to 22 pixels wide (lab/studies/nuclei.py). The targets, 0.9, are out of reach, so
@@ -325,7 +325,7 @@ _CPU_PRESETS = {
         rpn_eval_pre_nms=500,
         rpn_eval_post_nms=300,
         roi_batch=128,
-        detections=100,  # COCOeval counts no more.
+        detections=100,  # COCOeval counts at most 100.
         optimizer=replace(_SGD, base_learning_rate=0.02, clip_norm=5.0),
         schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
     ),
@@ -335,7 +335,7 @@ PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESE
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a training image, in bytes (lab/bench/batch_memory.py: cpu-nuclei)."""
+    """Estimates the memory per training image, in bytes (lab/bench/batch_memory.py: cpu-nuclei)."""
     height, width = config.padded_size
     return 1.2e8 * height * width / 256**2 * max(config.fpn_channels / 64, config.backbone_width / 16)
 

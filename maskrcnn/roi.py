@@ -1,4 +1,4 @@
-"""Samples the regions on which the second stage trains, and computes their targets: classes, boxes and masks."""
+"""Samples the second stage's training regions, and computes their targets: classes, boxes and masks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common.detection import matching, roi_align, sampling
 from maskrcnn.config import Config
 from maskrcnn.rpn import Proposals
 
-WEIGHTS = (10.0, 10.0, 5.0, 5.0)  # scales of the codes of boxes (docs/sources.md, mlperf 2)
+WEIGHTS = (10.0, 10.0, 5.0, 5.0)  # scales of the box codes (docs/sources.md, mlperf 2)
 
 
 class Regions(NamedTuple):
@@ -33,26 +33,26 @@ class Regions(NamedTuple):
 
 
 def positives(config: Config) -> int:
-    """Returns how many regions of an image may hold an object; they come first, and only they have a mask."""
+    """Returns the maximum number of regions with an object per image; they come first, and only they have a mask."""
     return int(config.roi_batch * config.roi_foreground)
 
 
 def candidates(config: Config) -> int:
-    """Returns the number of proposals and objects that the sample is drawn from."""
+    """Returns the number of proposals and objects to draw the sample from."""
     return config.rpn_post_nms + config.max_instances
 
 
 def sample(
     proposals: Proposals, boxes: tf.Tensor, classes: tf.Tensor, noise: tf.Tensor, config: Config
 ) -> Regions:
-    """Draws a sample of proposals and objects, of which at most `positives(config)` overlap an object enough.
+    """Samples proposals and objects; at most `positives(config)` of them overlap an object enough.
 
     Args:
       proposals: the proposals of each image, [b, p].
-      boxes: boxes of the objects, corners [b, G, 4].
+      boxes: object boxes, corners [b, G, 4].
       classes: int32 [b, G], 0 for padding.
-      noise: [b, p + G] at least, see `sampling.balanced`.
-      config: the fields `roi_*` are read; published: at most a quarter that overlap an object by 0.5 or more.
+      noise: at least [b, p + G]; see `sampling.balanced`.
+      config: the `roi_*` fields are read; as published, at most a quarter overlap an object by 0.5 or more.
     """
     regions = tf.concat([tf.cast(proposals.boxes, boxes.dtype), boxes], 1)
     there = tf.concat([proposals.valid, classes > 0], 1)
@@ -67,19 +67,19 @@ def sample(
     regions, index = (tf.gather(x, chosen.index, batch_dims=1) for x in (regions, found.index))
     label = tf.where(chosen.positive, tf.gather(classes, index, batch_dims=1), 0)
     objects = tf.gather(boxes, index, batch_dims=1)
-    # A region without an object may be empty, and its code infinite: it is encoded from a box of one pixel.
+    # A region without an object may be empty, which would make its code infinite, so a box of one pixel replaces it.
     reference = tf.where(chosen.positive[..., None], regions, tf.ones_like(regions) * [0.0, 0.0, 1.0, 1.0])
     codes = box_ops.encode(objects, box_ops.to_centres(reference), WEIGHTS)
     return Regions(tf.stop_gradient(regions), chosen.valid, label, codes, index)
 
 
 def mask_targets(regions: Regions, boxes: tf.Tensor, masks: tf.Tensor, count: int, size: int) -> tf.Tensor:
-    """Crops the masks of their objects to the first `count` regions: [b, count, size, size] of 0 and 1.
+    """Crops object masks to the first `count` regions: [b, count, size, size] of 0 and 1.
 
     Args:
       regions: the result of `sample`.
-      boxes: boxes of the objects, corners [b, G, 4].
-      masks: [b, G, S, S], each filling its object's box.
+      boxes: object boxes, corners [b, G, 4].
+      masks: [b, G, S, S]; each mask fills its object's box.
       count, size: 128 and 28 as published.
     """
     index = regions.index[:, :count]

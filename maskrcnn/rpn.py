@@ -13,8 +13,8 @@ from common.detection import boxes as box_ops
 from common.detection import matching, nms, sampling
 from maskrcnn.config import Config
 
-WEIGHTS = (1.0, 1.0, 1.0, 1.0)  # scales of the codes of proposals
-# Bounds exp() of a code, which would be infinite early in training; from TFM official/vision/ops/box_ops.py.
+WEIGHTS = (1.0, 1.0, 1.0, 1.0)  # scales of the proposal codes
+# Bounds exp() of a code, which would overflow early in training; from TFM official/vision/ops/box_ops.py.
 MAX_LOG_RATIO = math.log(1000 / 16)
 
 
@@ -34,17 +34,18 @@ def propose(
     proposals: int,
     overlap: float,
 ) -> Proposals:
-    """Suppresses the `candidates` best anchors of each level within the level, then takes the best of all levels.
+    """Suppresses within each level, among its `candidates` best anchors, then takes the best of all levels.
 
     No gradient flows through proposals.
 
     Args:
       logits, codes: [b, A_l] and [b, A_l, 4] of each level.
       anchors: centres [A_l, 4] of each level, in pixels.
-      image_info: [b, 3]: height and width of the content in pixels, to which boxes are clipped; empty ones are dropped.
-      candidates: most boxes of each level before suppression.
-      proposals: most boxes of all levels after suppression.
-      overlap: IoU from which on the worse of two boxes of a level is suppressed.
+      image_info: [b, 3], starting with content height and width in pixels; boxes are clipped to these, empty boxes
+        dropped.
+      candidates: maximum boxes per level before suppression.
+      proposals: maximum boxes over all levels after suppression.
+      overlap: IoU at or above which suppression drops the worse of two boxes of a level.
     """
     width = max(min(candidates, x.shape[1]) for x in logits)
     best, corners, there = [], [], []
@@ -70,7 +71,7 @@ def propose(
 
 
 class Targets(NamedTuple):
-    """Targets of the region proposal network; anchors that are neither positive nor negative do not count.
+    """Targets of the region proposal network; the losses ignore anchors that are neither positive nor negative.
 
     Attributes:
       codes: [b, A, 4], meaningful where `positive`.
@@ -94,11 +95,11 @@ def targets(
 
     Args:
       anchors: centre form [A, 4] of all levels.
-      boxes: boxes of the objects, corners [b, G, 4].
+      boxes: object boxes, corners [b, G, 4].
       classes: int32 [b, G], 0 for padding.
-      noise: [b, A], see `sampling.balanced`.
-      image_info: [b, 3]: height and width of the content in pixels.
-      config: the fields `rpn_*` are read.
+      noise: [b, A]; see `sampling.balanced`.
+      image_info: [b, 3], starting with content height and width in pixels.
+      config: the `rpn_*` fields are read.
     """
     centres = tf.constant(anchors, boxes.dtype)
     corners = box_ops.to_corners(centres)

@@ -1,4 +1,4 @@
-"""Detects objects and their masks in encoded images, one after the other: in the frame of the image's orientation."""
+"""Detects objects and their masks in encoded images, one by one, each in the frame of its orientation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from maskrcnn.detect import detect
 
 
 def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving:
-    """JPEG or PNG files [b] -> `boxes` [b, D, 4], `scores`, `classes` int32, `names` [b, D], `masks` [b, D, S, S].
+    """Maps JPEG or PNG files [b] to `boxes` [b, D, 4], `scores`, `classes` int32, `names` [b, D], `masks` [b, D, S, S].
 
-    Boxes are (top, left, bottom, right) in pixels of the picture, best first; class 0 is no detection. A mask is the
-    probability of the object in its box, resampled to S x S; pasted into the box, at least one half is the object.
+    Boxes are (top, left, bottom, right) in pixels of the picture, best first; class 0 means no detection. A mask holds
+    object probabilities in the box, resampled to S x S; after pasting, values of at least one half are the object.
     """
     config = task.config
     wide, tall = config.shapes[0], config.shapes[-1]
@@ -36,7 +36,7 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
             return network(tf.ensure_shape(pixels, [*shape, 3])[None], info[None])
 
         found = within(wide) if wide == tall else tf.cond(lying, lambda: within(wide), lambda: within(tall))
-        # As parts of the content, which are parts of the picture.
+        # As fractions of the content, which equal fractions of the picture.
         parts = found["boxes"][0] / tf.maximum(tf.tile(info[:2], [2]), 1.0)
         return {
             "boxes": parts * tf.cast(tf.tile(size[:2], [2]), tf.float32),

@@ -28,7 +28,7 @@ _KINDS = {"BBOX": "bbox", "SEGM": "segm"}
 
 
 class Task(task.Task):
-    """Detection and segmentation of objects on COCO, or on anything in its TFRecord layout with its annotation file."""
+    """Object detection and segmentation on COCO, or on any data with its TFRecord layout and annotation file."""
 
     input = pipeline
     evaluate_in_worker = True
@@ -37,7 +37,7 @@ class Task(task.Task):
 
     def __init__(self, config: Config, data_dir: str | None):
         super().__init__(config, data_dir)
-        # Wide and tall images have a program of static shapes each.
+        # Wide and tall images each have a program with static shapes.
         shapes = [{"image": (*shape, 3)} for shape in config.shapes]
         self.batch_shapes = self.eval_batch_shapes = shapes if len(shapes) > 1 else ()
         self.evaluation_workers = config.eval_workers or min(os.cpu_count() or 1, MOST_WORKERS)
@@ -62,7 +62,7 @@ class Task(task.Task):
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
         found = detect(model, self.normalised(batch), self.config)
-        # Boxes in parts of the content, which are parts of the original image whatever the frame.
+        # Boxes as fractions of the content, which equal fractions of the original image for any frame.
         size = tf.maximum(tf.tile(batch["image_info"][:, None, :2], [1, 1, 2]), 1.0)
         arrays = {
             "image_id": batch["image_id"],
@@ -94,7 +94,7 @@ class Task(task.Task):
         arrays: Mapping[str, np.ndarray],
         spread: Callable[[Callable, Iterable], Iterable] = map,
     ) -> Quality:
-        """Masks are pasted and encoded by all workers, then one scores the boxes and another the masks."""
+        """Computes box and mask mAP. All workers paste and encode masks; then one scores boxes and another masks."""
         from common.detection import coco_eval
 
         annotations = pipeline.annotation_file(self.config, self.data_dir)
@@ -111,5 +111,5 @@ class Task(task.Task):
         return Quality(value, self.config.met(value), details)
 
     def normalised(self, batch: Batch) -> Batch:
-        """Returns the batch with the network's input in place of the pixels."""
+        """Returns the batch with the network's input instead of the pixels."""
         return pipeline.normalised(batch, self._precision.variable)

@@ -1,4 +1,4 @@
-"""Generates the data set of cpu-tiny, pictures of common/detection/drawing.py: `python -m maskrcnn.tiny DATA_DIR`."""
+"""Generates the cpu-tiny data set with common/detection/drawing.py: `python -m maskrcnn.tiny DATA_DIR`."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ class Data:
     """Settings of image reading.
 
     Attributes:
-      held_out: images at the end of the training set that the run evaluates on and does not train on, for choosing
-        hyperparameters without the test set. 0 evaluates on the test set.
+      held_out: number of images at the end of the training set to evaluate on instead of training on, for choosing
+        hyperparameters without the test set; 0 evaluates on the test set.
       pixel_scale, pixel_offset: the network sees scale * value + offset for grey values 0..255.
     """
 
@@ -36,16 +36,15 @@ class Config(RunConfig):
 
     Attributes:
       model: "lstm" (LEGW 5.1.1), "mlp" (MagmaDNN 3.1) or "cnn" (MagmaDNN's example cnn_2d).
-      image_size: side of the square images, in pixels; "lstm" takes as many steps.
+      image_size: side of the square images, in pixels; also the number of steps of "lstm".
       num_classes: outputs of the network; labels are 0 .. num_classes - 1.
-      lstm_units: width of the LSTM and of the linear transform in front of it.
-      folded: multiply the matrices of the transform and of the LSTM's input first, see mnist/model.py; the results
-        are equal. Needs `hoisted`.
-      hoisted: compute the input projection of the LSTM before the loop, see common/layers/lstm.py; the results are
-        equal.
+      lstm_units: width of the LSTM and of the linear transform before it.
+      folded: multiply the matrices of the transform and of the LSTM's input first (mnist/model.py); the results are
+        equal. Needs `hoisted`.
+      hoisted: compute the LSTM's input projection before the loop (common/layers/lstm.py); the results are equal.
       hidden_layers, hidden_units, activation: number, width and activation of the hidden layers of "mlp".
       dropout: dropout rate of each hidden layer's outputs in "mlp".
-      recurrent: False leaves "lstm" the last row of the image only: a deliberate fault, for tests.
+      recurrent: False shows "lstm" only the image's last row, a deliberate fault for tests.
     """
 
     benchmark: str = "mnist"
@@ -72,7 +71,7 @@ class Config(RunConfig):
     quality: ClassVar[Measure] = Measure("top-1 accuracy", unit="%")
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         if self.partitions > 1:
             raise UserError(
                 f"config.partitions={self.partitions}: mnist does not partition its images; use 1"

@@ -1,7 +1,7 @@
-"""Reads and writes the idx files of MNIST, plain or gzipped.
+"""Reads and writes MNIST's idx files, plain or gzipped.
 
-An idx file is a big-endian header, magic number and sizes, and unsigned bytes. Magic numbers are 2051 for images (sizes
-N, rows, columns) and 2049 for labels (size N).
+An idx file has a big-endian header (magic number and sizes), then unsigned bytes. The magic number is 2051 for images
+(sizes N, rows, columns) and 2049 for labels (size N).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def read(path: str | os.PathLike, magic: int) -> np.ndarray:
     """Reads an idx file: uint8 [N, rows, columns] for magic IMAGES, [N] for LABELS.
 
     Raises:
-      UserError: the file cannot be read, has another magic number, or another length than its header says.
+      UserError: the file cannot be read, or its magic number or length is wrong.
     """
     path = Path(path)
     try:
@@ -66,10 +66,10 @@ def read(path: str | os.PathLike, magic: int) -> np.ndarray:
 
 
 def load(folder: str | os.PathLike, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads (images uint8 [N, rows, columns], labels uint8 [N]) of "train" or "test".
+    """Reads "train" or "test": (images uint8 [N, rows, columns], labels uint8 [N]).
 
     Raises:
-      UserError: a file is missing or damaged, see `read`, or there are not as many labels as images.
+      UserError: a file is missing or damaged (see `read`), or the numbers of labels and images differ.
     """
     images_path, labels_path = (find(folder, name) for name in FILES[split])
     images, labels = read(images_path, IMAGES), read(labels_path, LABELS)
@@ -79,10 +79,10 @@ def load(folder: str | os.PathLike, split: str) -> tuple[np.ndarray, np.ndarray]
 
 
 def write(path: str | os.PathLike, array: np.ndarray) -> None:
-    """Writes uint8 [N, rows, columns] or [N] as an idx file, gzipped where the name ends in .gz; whole or absent."""
+    """Writes uint8 [N, rows, columns] or [N] as an idx file, atomically; gzipped if the name ends in .gz."""
     path = Path(path)
     magic = IMAGES if array.ndim == 3 else LABELS
     data = struct.pack(f">{1 + array.ndim}I", magic, *array.shape) + array.astype(np.uint8).tobytes()
-    # mtime=0 leaves the time out of the header, so that equal arrays give equal files.
+    # mtime=0 keeps the time out of the header, so that equal arrays give equal files.
     with whole(path) as made:
         made.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)

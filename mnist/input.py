@@ -1,8 +1,8 @@
 """Makes batches of digits as a function of (seed, step), from arrays in memory.
 
 A batch is {"image": uint8 [b, S, S], "label": int32 [b], "weight": float32 [b]}. An epoch is a permutation of the
-training set, keyed by seed and epoch. The endless sequence of epochs is cut into global batches, so that every epoch
-has every image once, whatever the batch, and any number of replicas sees the same global batches.
+training set, keyed by seed and epoch. The endless sequence of epochs is cut into global batches. So every epoch has
+every image once for any batch size, and any number of replicas sees the same global batches.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mnist import idx
 from mnist.config import Config
 
 Arrays = tuple[np.ndarray, np.ndarray]
-# Images per call of a tf.data function, several small batches: a call costs a tenth of a perceptron's step.
+# Images (several small batches) per tf.data function call, because a call costs a tenth of a perceptron's step.
 IMAGES_AT_ONCE = 2048
 
 
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
-    """Raises UserError where a file of a split that the run reads is not there; opens none."""
+    """Raises UserError if a file that the run reads is missing; opens no file."""
     for split in ["train"] if config.data.held_out else ["train", "test"]:
         for name in idx.FILES[split]:
             idx.find(data_dir, name)
@@ -34,8 +34,8 @@ def load(config: Config, data_dir: str | os.PathLike, training: bool) -> Arrays:
     """Loads the (images, labels) that a run trains or evaluates on.
 
     Raises:
-      UserError: files are missing or damaged, number or size of the images are not the configuration's, or a label is
-        no class.
+      UserError: files are missing or damaged, the number or size of the images differs from the configuration's, or a
+        label is not a class.
     """
     held_out = config.data.held_out
     split = "train" if training or held_out else "test"
@@ -67,12 +67,12 @@ def load(config: Config, data_dir: str | os.PathLike, training: bool) -> Arrays:
 def train_input(
     config: Config, arrays: Arrays, shard: Shard, batch_size: int, start_step: int
 ) -> tf.data.Dataset:
-    """Makes the endless training batches of one shard from global step `start_step` on.
+    """Yields one shard's training batches without end, starting at global step `start_step`.
 
     Args:
       config: `seed` and `global_batch_size` are read.
       arrays: from `load`.
-      shard: the consecutive part of each global batch that is read.
+      shard: the consecutive part of each global batch to read.
       batch_size: images per batch; a shard's part of a step may be several batches.
       start_step: number of steps to skip.
     """
@@ -80,7 +80,7 @@ def train_input(
     per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     images, labels = tf.constant(arrays[0]), tf.constant(arrays[1].astype(np.int32))
 
-    # Number of batches that one call of each function below makes. They span at most two epochs.
+    # Number of batches per call of each function below. They span at most two epochs.
     together = min(IMAGES_AT_ONCE // batch_size, per_step * (count // config.global_batch_size - 1)) or 1
 
     def permutation(epoch: tf.Tensor) -> tf.Tensor:
@@ -88,13 +88,13 @@ def train_input(
         return tf.random.experimental.stateless_shuffle(tf.range(count), key, alg="philox")
 
     def indices(state: tuple, number: tf.Tensor) -> tuple:
-        """Computes (the first batch's epoch, its permutation and the next epoch's), and the images of the batches."""
+        """Returns (the first batch's epoch, its permutation, the next epoch's permutation) and the batches' images."""
         epoch, this, following = state
         numbers = number + tf.range(together, dtype=tf.int64)
         step, part = numbers // per_step, numbers % per_step
         first = step * config.global_batch_size + (shard.index * per_step + part) * batch_size
         wanted = first[0] // count
-        # A shard's parts of two steps may lie two epochs apart where a batch is as large as the training set.
+        # If a batch is as large as the training set, a shard's parts of two steps may be two epochs apart.
         this, following = tf.cond(
             wanted == epoch,
             lambda: (this, following),
@@ -124,7 +124,7 @@ def eval_input(config: Config, arrays: Arrays, shard: Shard, batch_size: int) ->
     """Makes one pass over this shard's examples in padded batches; padding has label -1 and weight 0."""
     images, labels = arrays[0], arrays[1].astype(np.int32)
     sizes = [len(range(i, len(images), shard.count)) for i in range(shard.count)]
-    # One stream may feed several replicas, each with a whole number of batches.
+    # One stream may feed several replicas; each gets a whole number of batches.
     per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
     own = {"image": images[shard.index :: shard.count], "label": labels[shard.index :: shard.count]}
     nothing = {"image": np.zeros(images.shape[1:], np.uint8), "label": -1}
@@ -135,7 +135,7 @@ def eval_input(config: Config, arrays: Arrays, shard: Shard, batch_size: int) ->
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """Repeats one batch of seeded noise with the element_spec of both inputs."""
+    """Repeats one batch of seeded noise with both inputs' element_spec."""
     rng = np.random.default_rng(config.seed)
     batch = {
         "image": rng.integers(0, 256, [batch_size, config.image_size, config.image_size], np.uint8),

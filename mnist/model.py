@@ -17,7 +17,7 @@ from mnist.config import Config
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
-    """Builds the network `config.model`: scaled images [b, S, S], any float dtype -> logits [b, classes]."""
+    """Builds the network named by `config.model`: scaled images [b, S, S], any float dtype -> logits [b, classes]."""
     size = config.image_size
     images = replicas.model_input([size, size], config.micro_batch_size, precision.compute)
     body = {"lstm": _lstm, "mlp": _mlp, "cnn": _cnn}[config.model]
@@ -58,7 +58,7 @@ class RowReader(tf_keras.layers.Layer):
     def _folded(self, rows: tf.Tensor) -> tf.Tensor:
         """Multiplies the matrices of transform and LSTM first: (x A + a) W + b = x (A W) + (a W + b).
 
-        An input row has 28 numbers, a transformed one 128: a step takes 225,280 multiply-adds per example in place of
+        An input row has 28 numbers, a transformed row 128. So a step takes 225,280 multiply-adds per example instead of
         400,384, forward and backward. The variables and their gradients stay the same.
         """
         transform, lstm = self.transform, self.lstm

@@ -1,4 +1,4 @@
-"""Defines the presets of the MNIST benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
+"""Defines the presets of the MNIST benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
 LEGW = "Large-Batch Training for LSTM and Beyond"; MagmaDNN = "MagmaDNN: Accelerated Deep Learning Using MAGMA".
 """
@@ -15,7 +15,7 @@ from mnist.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """Lists the hyperparameters for the log's header: [(key, value, metadata)], read from `config`."""
+    """Lists the hyperparameters for the log header: [(key, value, metadata)], read from `config`."""
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
         "model": config.model,
@@ -34,8 +34,8 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     return without_metadata(pairs)
 
 
-# LEGW, section 5.1.1: momentum 0.9, constant rate, 25 epochs, base batch 128. The paper does not give the base rate and
-# the base warmup: docs/presets/mnist.md says how these were chosen. The momentum is TensorFlow's, v = m v + g.
+# LEGW, section 5.1.1: momentum 0.9, constant rate, 25 epochs, base batch 128. The paper gives neither the base rate nor
+# the base warmup; docs/presets/mnist.md explains our choice. Momentum is TensorFlow's, v = m v + g.
 _LEGW = Config(
     global_batch_size=128,
     train_epochs=25.0,
@@ -43,7 +43,7 @@ _LEGW = Config(
     schedule=Schedule(kind="constant", warmup_epochs=0.05),
 )
 
-# MagmaDNN, section 3.1; pixels are scaled as in its example programs, v / 128 - 1.
+# MagmaDNN, section 3.1; pixels are scaled by v / 128 - 1 as in its example programs.
 _MAGMADNN = Config(
     division="open",
     schedule=Schedule(kind="constant", warmup_epochs=0.0),
@@ -52,7 +52,7 @@ _MAGMADNN = Config(
 
 PRESETS: dict[str, Config] = named(
     {
-        # A laptop, a minute: the generated digits of mnist/tiny.py.
+        # A minute on a laptop: the generated digits of mnist/tiny.py.
         "cpu-tiny": Config(
             source="this repository: tuned for two CPU cores on the set that mnist/tiny.py generates",
             division="open",
@@ -66,7 +66,7 @@ PRESETS: dict[str, Config] = named(
             optimizer=Optimizer(name="sgd", base_learning_rate=0.05, momentum=0.9, scaled_momentum=True),
             schedule=Schedule(kind="constant", warmup_epochs=0.5),
         ),
-        # "cpu-128" to "cpu-8192".
+        # Presets "cpu-128" to "cpu-8192".
         **legw_family(
             _LEGW,
             name="cpu-{batch}",
@@ -99,7 +99,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a training image, in bytes (lab/bench/batch_memory.py: cpu-128)."""
+    """Estimates the memory per training image, in bytes (lab/bench/batch_memory.py: cpu-128)."""
     return 2e5 * config.image_size / 28 * max(config.lstm_units, 128) / 128
 
 

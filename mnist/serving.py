@@ -13,14 +13,14 @@ from common.train.task import Task
 
 
 def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving:
-    """PNG or JPEG files [b], light on dark -> `scores` [b, classes], softmax, and the best classes with their names."""
+    """Maps PNG or JPEG files [b], light on dark, to softmax `scores` [b, classes] and the best classes with names."""
     size = task.config.image_size
 
     def pixels(encoded: tf.Tensor) -> tf.Tensor:
         image = tf.io.decode_image(encoded, channels=1, expand_animations=False)
         same = tf.reduce_all(tf.shape(image)[:2] == size)
         image = tf.cast(tf.ensure_shape(image, [None, None, 1]), tf.float32)
-        # An image of the network's size is taken as it is.
+        # An image that already has the network's size stays as it is.
         image = tf.cond(same, lambda: image, lambda: tf.image.resize(image, [size, size], antialias=True))
         return tf.cast(tf.ensure_shape(tf.round(image), [size, size, 1])[..., 0], tf.uint8)
 

@@ -20,14 +20,14 @@ from mnist.config import Config
 
 
 class Task(task.Task):
-    """Classification of MNIST, or of anything in its files' format."""
+    """Classification of MNIST, or of any data in its file format."""
 
     input = pipeline
     has_pictures = True
 
     def __init__(self, config: Config, data_dir: str | None):
         super().__init__(config, data_dir)
-        # The check and the batches share one reading.
+        # The check and the batches share one load.
         self._load = functools.lru_cache(maxsize=2)(functools.partial(pipeline.load, config, data_dir))
 
     def check_data(self) -> None:
@@ -56,7 +56,7 @@ class Task(task.Task):
         logits = self.logits(model, batch, training=False)
         weight = tf.cast(batch["weight"], logits.dtype)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(batch["label"], 0), logits)
-        # Padding has label -1, which no argmax equals.
+        # Padding has label -1, which an argmax never equals.
         correct = tf.equal(tf.argmax(logits, -1, tf.int32), batch["label"])
         return Outputs(
             sums={

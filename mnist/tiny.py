@@ -1,4 +1,4 @@
-"""Generates the data set of cpu-tiny: digits of strokes, moved, turned, stretched and noisy, in MNIST's files.
+"""Generates the cpu-tiny data set in MNIST's file format: noisy digits made of moved, rotated, stretched strokes.
 
 python -m mnist.tiny DATA_DIR
 """
@@ -16,8 +16,8 @@ import numpy as np
 from common.data import tiny_data
 from mnist import idx
 
-VERSION = 1  # Version of the drawing: raise it when the same settings give other pictures.
-# Corners of a grid, x to the right and y down, and the pairs of corners that the strokes of each digit join.
+VERSION = 1  # Version of the drawing code: raise it when the same settings give different pictures.
+# Corners of a grid (x to the right, y down), then the pairs of corners that each digit's strokes join.
 _CORNERS = {"a": (-0.5, -1), "b": (0.5, -1), "c": (-0.5, 0), "d": (0.5, 0), "e": (-0.5, 1), "f": (0.5, 1)}
 _STROKES = ("ab bf fe ea", "bf", "ab bd dc ce ef", "ab bd dc df fe", "ac cd bf", "ba ac cd df fe")
 _STROKES += ("ba ae ef fd dc", "ab be", "ab bf fe ea cd", "dc ca ab bf fe")
@@ -25,14 +25,14 @@ _STROKES += ("ba ae ef fd dc", "ab be", "ab bf fe ea cd", "dc ca ab bf fe")
 
 @dataclasses.dataclass(frozen=True)
 class Tiny:
-    """Number and difficulty of the images. Lengths are parts of half the image's side, grey values 0..1.
+    """Number and difficulty of the images. Lengths are fractions of half the image's side; grey values are 0..1.
 
     Attributes:
       seed: seeds all draws.
-      train_images, eval_images: images of each set; the second is no multiple of a batch, so that there is padding.
+      train_images, eval_images: images per set; the second is not a multiple of a batch, so that padding occurs.
       image_size: side, in pixels.
       height: range of half a digit's height.
-      offset: greatest distance of the digit's centre from the image's, along each axis.
+      offset: maximum distance between the digit's centre and the image's centre along each axis.
       rotation: angles are drawn from +-rotation, in degrees.
       slant: shear is drawn from +-slant.
       thickness: range of half a stroke's width.
@@ -55,7 +55,7 @@ TINY = Tiny()
 
 
 def draw(tiny: Tiny, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Draws a split, "train" or "test": (uint8 [N, S, S], uint8 [N] labels, evenly spread)."""
+    """Draws a split, "train" or "test": (uint8 [N, S, S], evenly spread labels uint8 [N])."""
     count = tiny.train_images if split == "train" else tiny.eval_images
     rng = np.random.default_rng([tiny.seed, split == "test"])
     labels = rng.permutation(np.arange(count) % 10)
@@ -74,14 +74,14 @@ def draw(tiny: Tiny, split: str) -> tuple[np.ndarray, np.ndarray]:
     for digit, strokes in enumerate(_STROKES):
         images = labels == digit
         distance[images] = _distance(u[images], v[images], strokes.split())
-    edge = 2 / tiny.image_size  # One pixel, over which the edge of a stroke fades.
+    edge = 2 / tiny.image_size  # One pixel, the width over which a stroke's edge fades.
     image = np.clip((between(*tiny.thickness) - distance * height) / edge + 0.5, 0, 1) * between(0.7, 1)
     image += tiny.noise * rng.standard_normal(image.shape)
     return (image.clip(0, 1) * 255 + 0.5).astype(np.uint8), labels.astype(np.uint8)
 
 
 def _distance(u: np.ndarray, v: np.ndarray, strokes: Sequence[str]) -> np.ndarray:
-    """Computes the distance of each point from the nearest stroke."""
+    """Computes each point's distance from the nearest stroke."""
     nearest = np.full(u.shape, np.inf)
     for first, last in strokes:
         (x0, y0), (x1, y1) = _CORNERS[first], _CORNERS[last]
@@ -92,7 +92,7 @@ def _distance(u: np.ndarray, v: np.ndarray, strokes: Sequence[str]) -> np.ndarra
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
-    """Writes the four files into `data_dir`; does nothing where the same set is there already.
+    """Writes the four files into `data_dir`; does nothing if the same set is already there.
 
     Raises:
       UserError: the folder holds other idx files, or cannot be written.

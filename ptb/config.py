@@ -16,10 +16,10 @@ SPLITS = ("test", "valid")
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Files of the text.
+    """Text files.
 
     Attributes:
-      eval_split: the evaluated text: "test", or "valid" for choosing hyperparameters.
+      eval_split: text to evaluate on: "test", or "valid" for choosing hyperparameters.
       train_file, valid_file, test_file: text files inside the data folder; words between blanks, one sentence per line.
     """
 
@@ -33,21 +33,20 @@ class Data:
 class Config(RunConfig):
     """All settings of a run of the language model.
 
-    The text is cut into `global_batch_size` streams of equal length, which are read side by side, `num_steps` words a
-    step. The LSTM's state is carried from step to step of a stream and starts anew in each epoch.
+    The text is cut into `global_batch_size` streams of equal length. Training reads them in parallel, `num_steps` words
+    per step. The LSTM carries its state from step to step within a stream, and resets it in each epoch.
 
     Attributes:
-      num_train_examples, num_eval_examples: words (with an <eos> for every line) of the two texts, as logged.
+      num_train_examples, num_eval_examples: logged number of words in each text (with an <eos> for every line).
       global_batch_size, eval_batch_size: number of streams.
-      vocabulary_size: different words of the training text; outputs of the network.
+      vocabulary_size: number of different words in the training text, and of network outputs.
       units, layers: width and number of the LSTMs; `units` is also the width of the embedding.
-      num_steps: words of a stream in a step, over which gradients flow.
+      num_steps: words per stream in a step; gradients flow over these words.
       init_scale: embedding, kernels and output start uniform in +-init_scale, LSTM biases at 0.
-      forget_bias: where the bias of the forget gates starts instead; 1 is the default of TensorFlow's cells.
-      dropout: dropout rate on the embedding and on the output of each LSTM, as in Zaremba et al.; 0 is "small".
-      hoisted: compute the input projection of the LSTM before the loop, see common/layers/lstm.py; the results are
-        equal.
-      carry: False starts every step from a zero state: a deliberate fault, for tests.
+      forget_bias: initial bias of the forget gates, instead of 0; TensorFlow's cells use 1 by default.
+      dropout: dropout rate on the embedding and each LSTM's output, as in Zaremba et al.; 0 is "small".
+      hoisted: compute the LSTM's input projection before the loop (common/layers/lstm.py); the results are equal.
+      carry: False starts every step from a zero state, a deliberate fault for tests.
     """
 
     benchmark: str = "ptb"
@@ -75,26 +74,26 @@ class Config(RunConfig):
 
     @property
     def train_steps_per_epoch(self) -> int:
-        """Steps of an epoch: the last word of a stream has no successor to predict, a rest below a step is left out."""
+        """Returns the full steps per epoch. A stream's last word is no input, and a partial last step is dropped."""
         return (self.num_train_examples // self.global_batch_size - 1) // self.num_steps
 
     @property
     def eval_words_per_stream(self) -> int:
-        """Words that a stream predicts in an evaluation, rounded up: every word but the first is predicted once."""
+        """Returns the words each stream predicts in an evaluation, rounded up; every word but the first counts once."""
         return -(-(self.num_eval_examples - 1) // self.eval_batch_size)
 
     @property
     def examples_per_epoch(self) -> int:
-        """Number of sequences of `num_steps` words in an epoch."""
+        """Returns the number of sequences of `num_steps` words in an epoch."""
         return self.train_steps_per_epoch * self.global_batch_size
 
     @property
     def examples_per_evaluation(self) -> int:
-        """Number of sequences in an evaluation; the last of each stream is padded."""
+        """Returns the number of sequences in an evaluation; padding fills the last sequence of each stream."""
         return -(-self.eval_words_per_stream // self.num_steps) * self.eval_batch_size
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         if self.partitions > 1:
             raise UserError(f"config.partitions={self.partitions}: ptb has no images to partition; use 1")
         one_of(self, "model", ("lstm",))

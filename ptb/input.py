@@ -1,13 +1,13 @@
-"""Cuts a text into streams of words and makes batches as a function of the step alone.
+"""Cuts a text into streams of words, and makes batches that depend only on the step.
 
-The text is cut into as many equal streams as the batch has rows; row i of every batch continues stream i. A batch:
+The text is cut into one equal stream per batch row; row i of every batch continues stream i. A batch:
 
-    words, targets  int32 [b, T]    the target of a word is the word after it
+    words, targets  int32 [b, T]    the target of a word is the next word
     weight          float32 [b, T]  0 for padding
-    stream          int32 [b]       number of the row among the streams of this replica, which selects its state
-    keep            float32 [b]     0 in the first step of a pass over the text, where the state starts anew
+    stream          int32 [b]       number of the row among this replica's streams; it selects the row's state
+    keep            float32 [b]     0 in the first step of a pass over the text, where the state resets
 
-Replica r of R holds the consecutive streams from r/R of the batch on.
+Replica r of R holds consecutive streams, starting at r/R of the batch.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from common.errors import UserError
 from ptb import text
 from ptb.config import Config
 
-_ENDLESS = 2**40  # Steps of an endless stream; small enough that times the batches of a step it fits 64 bits.
+_ENDLESS = 2**40  # Number of steps in an endless stream; this number times the batches per step fits 64 bits.
 
 
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
-    """Raises UserError where a file that the run reads is not there; opens none."""
+    """Raises UserError if a file that the run reads is missing; opens no file."""
     for training in (True, False):
         text.check_there(_path(config, data_dir, training))
 
 
 def load_both(config: Config, data_dir: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
-    """Loads the words that a run trains on and those that it evaluates on, as numbers, int32 [N] each.
+    """Loads a run's training words and evaluation words as numbers, int32 [N] each.
 
     Raises:
-      UserError: a file is missing, a word is not in the vocabulary, or a number of words is not the configuration's.
+      UserError: a file is missing, a word is not in the vocabulary, or a word count differs from the configuration's.
     """
     train, known = _training_words(config, data_dir)
     return _numbers(config, data_dir, True, train, known), _numbers(config, data_dir, False, None, known)
 
 
 def load(config: Config, data_dir: str | os.PathLike, training: bool) -> np.ndarray:
-    """Loads one of the two that `load_both` returns."""
+    """Loads one of the two arrays that `load_both` returns."""
     train, known = _training_words(config, data_dir)
     return _numbers(config, data_dir, training, train if training else None, known)
 
@@ -55,7 +55,7 @@ def _path(config: Config, data_dir: str | os.PathLike, training: bool) -> Path:
 
 
 def _training_words(config: Config, data_dir: str | os.PathLike) -> tuple[list[str], dict[str, int]]:
-    """Returns the words of the training text, and the vocabulary, which comes from them."""
+    """Returns the words of the training text, and the vocabulary built from them."""
     path = _path(config, data_dir, True)
     words = text.read(path)
     known = text.vocabulary(words)
@@ -74,7 +74,7 @@ def _numbers(
     words: list[str] | None,
     known: dict[str, int],
 ) -> np.ndarray:
-    """Numbers the words of a text, which is read where `words` is None."""
+    """Numbers the words of a text; reads the text if `words` is None."""
     path, field = _path(config, data_dir, training), f"num_{'train' if training else 'eval'}_examples"
     words, wanted = text.read(path) if words is None else words, getattr(config, field)
     if len(words) != wanted:
@@ -85,13 +85,13 @@ def _numbers(
 def train_input(
     config: Config, words: np.ndarray, shard: Shard, batch_size: int, start_step: int
 ) -> tf.data.Dataset:
-    """Makes the endless training batches of one shard from global step `start_step` on.
+    """Yields one shard's training batches without end, starting at global step `start_step`.
 
     Args:
       config: `global_batch_size` and `num_steps` are read.
       words: from `load`.
-      shard: the consecutive part of the streams that is read.
-      batch_size: streams of a replica; a shard's part of a step may be several batches.
+      shard: the consecutive part of the streams to read.
+      batch_size: streams per replica; a shard's part of a step may be several batches.
       start_step: number of steps to skip.
     """
     streams = config.global_batch_size
@@ -102,10 +102,10 @@ def train_input(
 
 
 def eval_input(config: Config, words: np.ndarray, shard: Shard, batch_size: int) -> tf.data.Dataset:
-    """Makes one pass over the text: every word but the first is a target once; padding has weight 0."""
+    """Makes one pass over the text; every word but the first is a target once, and padding has weight 0."""
     streams, length = config.eval_batch_size, config.eval_words_per_stream
     steps = config.examples_per_evaluation // streams
-    # Stream i predicts words i * length + 1 .. (i + 1) * length; its first input is one column more.
+    # Stream i predicts words i * length + 1 .. (i + 1) * length; its first input adds one column.
     places = np.arange(streams)[:, None] * length + np.arange(steps * config.num_steps + 1)
     real = (np.arange(places.shape[1]) <= length) & (places < len(words))
     texts = np.where(real, words[np.minimum(places, len(words) - 1)], 0).astype(np.int32)
@@ -122,7 +122,7 @@ def _steps(
     steps_per_pass: int,
     last: int,
 ) -> tf.data.Dataset:
-    """Makes the batches of steps first .. last - 1 over the streams `texts`, [S, N]; `real` marks words to predict."""
+    """Makes batches for steps first .. last - 1 from the streams `texts`, [S, N]; `real` marks words to predict."""
     width, per_step = config.num_steps, shard.batches_per_step(len(texts), batch_size)
     words, weights = tf.constant(texts), tf.constant(real.astype(np.float32))
 
@@ -142,7 +142,7 @@ def _steps(
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """Repeats one batch of seeded words with the element_spec of both inputs."""
+    """Repeats one batch of seeded words with both inputs' element_spec."""
     rng = np.random.default_rng(config.seed)
     window = rng.integers(0, config.vocabulary_size, [batch_size, config.num_steps + 1], np.int32)
     batch = {

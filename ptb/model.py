@@ -1,4 +1,4 @@
-"""Builds the language model: embedding, LSTMs whose state is carried from step to step, logits over the vocabulary."""
+"""Builds the language model: embedding, LSTMs that carry their state from step to step, vocabulary logits."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
 
 def state_size(config: Config) -> int:
-    """Returns how many numbers the state of a stream has: h and c of each layer."""
+    """Returns how many numbers a stream's state has: h and c of each layer."""
     return 2 * config.layers * config.units
 
 
 class Logits(tf_keras.layers.Dense):
-    """A dense layer on [b, T, n] in `precision.variable`; only its product, nearly all of the work, is in `compute`."""
+    """A dense layer on [b, T, n] in `precision.variable`; only its product, most of the work, runs in `compute`."""
 
     def __init__(self, units: int, precision: Precision, **kwargs):
         super().__init__(units, dtype=precision.full, **kwargs)
@@ -48,14 +48,14 @@ class Logits(tf_keras.layers.Dense):
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         compute, variable = self._precision.compute, self._precision.variable
-        # Reshaped to two matrices: TensorFlow fuses the bias into no other product.
+        # Reshapes to two matrices, because TensorFlow fuses a bias only into a product of matrices.
         found = tf.matmul(tf.cast(rows(inputs), compute), tf.cast(self.kernel, compute))
         found = tf.nn.bias_add(tf.cast(found, variable), self.bias)
         return tf.reshape(found, [-1, *inputs.shape[1:-1], self.units])
 
 
 class Reader(tf_keras.layers.Layer):
-    """Embedding and LSTMs: [words [b, T], state [b, n]] -> (outputs [b, T, units], state [b, n])."""
+    """Embeds words and runs the LSTMs: [words [b, T], state [b, n]] -> (outputs [b, T, units], state [b, n])."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision, name: str):
         super().__init__(name=name, dtype=precision.full, autocast=False)
@@ -108,12 +108,12 @@ class Reader(tf_keras.layers.Layer):
 
 
 class CarriedState(tf_keras.layers.Layer):
-    """Keeps the state of every stream between two steps, apart for training and evaluation.
+    """Keeps the state of every stream between steps, separately for training and evaluation.
 
     Attributes:
       train_state, eval_state: one variable per replica, [streams of the replica, n].
-      carried: names of the attributes that hold a row per stream, for `common.train.checkpoint`: a checkpoint joins
-        the replicas' rows, so that a run resumes on any number of replicas that divides the streams.
+      carried: names of the attributes with one row per stream, for `common.train.checkpoint`. A checkpoint joins the
+        replicas' rows, so that a run can resume on any number of replicas that divides the streams.
     """
 
     carried = ("train_state", "eval_state")
@@ -125,13 +125,13 @@ class CarriedState(tf_keras.layers.Layer):
             setattr(self, name, replicas.per_replica_variable(zeros, name))
 
     def read(self, stream: tf.Tensor, keep: tf.Tensor, training: bool) -> tf.Tensor:
-        """Reads the states of streams [b], zeros where `keep` is 0: [b, n]. To be called inside `replicas.run`."""
+        """Reads the states of streams [b], zeros where `keep` is 0: [b, n]. Call it inside `replicas.run`."""
         rows = tf.gather(self._variable(training).read_value(), stream)
-        # Zeros, not a product with 0, which turns an infinite state into NaN.
+        # Selects zeros, because a product with 0 would turn an infinite state into NaN.
         return tf.where(keep[:, None] > 0, rows, tf.zeros_like(rows))
 
     def write(self, stream: tf.Tensor, rows: tf.Tensor, training: bool) -> None:
-        """Stores the states of streams [b]; gradients do not cross steps. To be called inside `replicas.run`."""
+        """Stores the states of streams [b]; gradients do not cross steps. Call it inside `replicas.run`."""
         variable = self._variable(training)
         variable.assign(tf.tensor_scatter_nd_update(variable.read_value(), stream[:, None], rows))
 

@@ -1,8 +1,8 @@
-"""Defines the presets of the PTB benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
+"""Defines the presets of the PTB benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
-LEGW = "Large-Batch Training for LSTM and Beyond", section 5.1.2. Network and schedule are those of the "small"
-model of TensorFlow's ptb_word_lm.py (Zaremba et al., "Recurrent Neural Network Regularization"), which LEGW trains with
-momentum and for seven epochs, not four, at the full rate.
+LEGW = "Large-Batch Training for LSTM and Beyond", section 5.1.2. Network and schedule come from the "small" model in
+TensorFlow's ptb_word_lm.py (Zaremba et al., "Recurrent Neural Network Regularization"). LEGW trains it with momentum,
+and keeps the full rate for seven epochs, not four.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ptb.config import Config
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """Lists the hyperparameters for the log's header: [(key, value, metadata)], read from `config`."""
+    """Lists the hyperparameters for the log header: [(key, value, metadata)], read from `config`."""
     schedule = config.schedule
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
@@ -35,9 +35,9 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     return without_metadata(pairs | momentum_key(config))
 
 
-# The loss is that of ptb_word_lm.py, summed over the steps of a sequence and averaged over streams; the rate and the
-# clipping norm of 5 are meant for this scale. LEGW does not give the base rate and warmup: docs/presets/ptb.md says how
-# these were chosen.
+# As in ptb_word_lm.py, the loss is summed over a sequence's steps and averaged over streams. The rate and the clipping
+# norm of 5 assume this scale. LEGW gives neither the base rate nor the base warmup; docs/presets/ptb.md explains our
+# choice.
 _LEGW = Config(
     global_batch_size=20,
     train_epochs=13.0,
@@ -51,7 +51,7 @@ _LEGW = Config(
 
 PRESETS: dict[str, Config] = named(
     {
-        # A laptop, a minute: the generated language of ptb/tiny.py.
+        # A minute on a laptop: the generated language of ptb/tiny.py.
         "cpu-tiny": Config(
             source="this repository: tuned for two CPU cores on the language that ptb/tiny.py generates",
             division="open",
@@ -71,7 +71,7 @@ PRESETS: dict[str, Config] = named(
                 kind="step", warmup_epochs=0.1, boundaries=(7.0, 8.0, 9.0, 10.0, 11.0, 12.0), factor=0.5
             ),
         ),
-        # "cpu-20" to "cpu-640".
+        # Presets "cpu-20" to "cpu-640".
         **legw_family(
             _LEGW,
             name="cpu-{batch}",
@@ -83,7 +83,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a stream's step, in bytes (lab/bench/batch_memory.py: cpu-20, most of it the logits)."""
+    """Estimates the memory per stream in a step, in bytes (lab/bench/batch_memory.py: cpu-20, mostly logits)."""
     return config.num_steps * (8 * config.vocabulary_size + 100 * config.layers * config.units)
 
 

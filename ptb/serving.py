@@ -1,4 +1,4 @@
-"""Predicts the next word of a text; words are looked up in the graph."""
+"""Predicts the next word of a text; the graph looks up the words."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ptb.text import EOS
 
 
 def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving:
-    """Texts [b] -> of the word after each: `scores` [b, vocabulary] and the best words with their names.
+    """Maps texts [b] to `scores` [b, vocabulary] of the next word, and the best words with their names.
 
-    Texts are words between blanks; an unknown word is read as <unk>, and a text begins after the end of a sentence.
-    `labels` are the vocabulary.
+    Blanks separate words. An unknown word becomes <unk>. A text starts as if a sentence had just ended. `labels` are
+    the vocabulary.
     """
     config = task.config
     numbers = {word: i for i, word in enumerate(labels)}
@@ -37,7 +37,7 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
         words = tf.concat([[EOS], tf.strings.split(text)], 0)
         found = tf.ensure_shape(table.lookup(words), [None])
         count = tf.size(found)
-        # The network takes num_steps words at a time; the words behind the text have no part in the last one's score.
+        # The network takes num_steps words at a time; padding after the text does not affect the last word's score.
         steps = config.num_steps
         padded = tf.reshape(tf.pad(found, [[0, -count % steps]]), [-1, 1, steps])
         state = tf.zeros([1, state_size(config)], model.inputs[1].dtype)

@@ -21,13 +21,13 @@ from ptb.config import Config
 
 
 class Task(task.Task):
-    """Prediction of the next word on the Penn Treebank, or on any text in its files' format."""
+    """Next-word prediction on the Penn Treebank, or on any text in its file format."""
 
     input = pipeline
 
     def __init__(self, config: Config, data_dir: str | None):
         super().__init__(config, data_dir)
-        # The check and the batches share one reading.
+        # The check and the batches share one load.
         self._texts = functools.cache(functools.partial(pipeline.load_both, config, data_dir))
 
     def check_data(self) -> None:
@@ -46,7 +46,7 @@ class Task(task.Task):
         return pipeline.eval_input(self.config, words, shard, batch_size)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
-        """Sums cross-entropy over the words of a sequence and averages over sequences, as ptb_word_lm.py does."""
+        """Sums cross-entropy over a sequence's words and averages over sequences, as ptb_word_lm.py does."""
         losses, weight = self._losses(model, batch, training=True)
         sequences = tf.reduce_sum(weight) / self.config.num_steps
         return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * weight), sequences)}
@@ -61,7 +61,7 @@ class Task(task.Task):
         )
 
     def labels(self) -> Sequence[str]:
-        """The words of the vocabulary, in the order of their numbers."""
+        """Returns the words of the vocabulary, in the order of their numbers."""
         path = self.data_dir / self.config.data.train_file if self.data_dir else None
         return tuple(text.vocabulary(text.read(path))) if path else ()
 
@@ -70,12 +70,12 @@ class Task(task.Task):
         if words != expected:
             raise ValueError(f"{words} words predicted, {expected} expected (config.num_eval_examples - 1)")
         loss = float(sums["loss"]) / words
-        # The perplexity of a diverged model would overflow a float.
+        # A diverged model's perplexity would overflow a float.
         perplexity = math.exp(min(loss, 700.0))
         return Quality(perplexity, self.config.met(perplexity), {"loss": loss})
 
     def _losses(self, model: tf_keras.Model, batch: Batch, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        """Computes (cross-entropy of each word, its weight), each [b, T], and carries the state on."""
+        """Computes (cross-entropy of each word, its weight), each [b, T], and stores the new state."""
         stream, carried = batch["stream"], model.carried
         keep = batch["keep"] if self.config.carry else tf.zeros_like(batch["keep"])
         logits, state = model([batch["words"], carried.read(stream, keep, training)], training=training)

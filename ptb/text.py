@@ -1,4 +1,4 @@
-"""Reads texts of words between blanks, one sentence per line, as Mikolov's Penn Treebank files; numbers the words."""
+"""Reads and numbers the words of texts like Mikolov's Penn Treebank: words between blanks, one sentence per line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIX = "fill the folder with ptb/init_datasets.sh"
 
 
 def check_there(path: str | os.PathLike) -> None:
-    """Raises UserError where there is no such file."""
+    """Raises UserError if the file does not exist."""
     if not Path(path).is_file():
         raise UserError(f"{path} is not there; {FIX}")
 
@@ -25,7 +25,7 @@ def read(path: str | os.PathLike) -> list[str]:
     """Reads all words of a file, with EOS at the end of every line.
 
     Raises:
-      UserError: the file cannot be read, is no UTF-8 text, or has no word.
+      UserError: the file cannot be read, is not UTF-8 text, or has no word.
     """
     path = Path(path)
     try:
@@ -36,7 +36,7 @@ def read(path: str | os.PathLike) -> list[str]:
         raise UserError(f"{path}: byte {error.start} is no UTF-8 text; {FIX}") from error
     except OSError as error:
         raise UserError(f"{path}: cannot read it: {error.strerror}; {FIX}") from error
-    # The rest after the last newline is a line only if it has a word.
+    # Text after the last newline counts as a line only if it has a word.
     lines = lines[:-1] if not lines[-1].strip() else lines
     words = [word for line in lines for word in (*line.split(), EOS)]
     if not words:
@@ -45,7 +45,7 @@ def read(path: str | os.PathLike) -> list[str]:
 
 
 def vocabulary(words: Sequence[str]) -> dict[str, int]:
-    """Numbers words by falling frequency, equally frequent ones alphabetically (ptb_word_lm.py): {word: number}."""
+    """Numbers words by descending frequency, ties alphabetically (as in ptb_word_lm.py): {word: number}."""
     counts = collections.Counter(words)
     return {word: i for i, word in enumerate(sorted(counts, key=lambda word: (-counts[word], word)))}
 
@@ -54,7 +54,7 @@ def numbers(words: Sequence[str], known: dict[str, int], path: str | os.PathLike
     """Translates words to their numbers, int32 [N].
 
     Raises:
-      UserError: a word is not in the vocabulary `known`; the message names `path` and line.
+      UserError: a word is not in the vocabulary `known`; the message names `path` and the line.
     """
     try:
         return np.array([known[word] for word in words], np.int32)

@@ -1,8 +1,8 @@
-"""Generates the language of cpu-tiny, in the files of the Penn Treebank.
+"""Generates cpu-tiny's language in the Penn Treebank's file format.
 
-A text is a sequence of passages, each about one topic. A topic says which word follows which; all topics have the same
-words, and now and then a random word comes. A model that sees only the last word must mix all topics; one that
-remembers a few words knows the topic, and one whose state is carried knows it from the first word of a step on.
+A text is a sequence of passages, each with one topic. A topic determines which word follows which. All topics use the
+same words, with an occasional random word. A model that sees only the last word must average over all topics. A model
+that remembers a few words knows the topic, and a model that carries its state knows it from a step's first word.
 
     python -m ptb.tiny DATA_DIR
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from common.data import tiny_data
 
-VERSION = 1  # Version of the language: raise it when the same settings give another text.
+VERSION = 1  # Version of the language: raise it when the same settings give a different text.
 FILES = {"train": "ptb.train.txt", "valid": "ptb.valid.txt", "test": "ptb.test.txt"}
 
 
@@ -29,10 +29,10 @@ class Tiny:
 
     Attributes:
       seed: seeds all draws.
-      train_words, eval_words: words of the training text and of each other text, <eos> included.
-      words: number of different words besides <eos>.
-      topics: number of topics; each is a permutation of the words that maps a word to the next.
-      surprise: part of the words that are random instead.
+      train_words, eval_words: words in the training text and in each other text, including <eos>.
+      words: number of different words, excluding <eos>.
+      topics: number of topics; each is a permutation that maps a word to the next word.
+      surprise: fraction of words that are random instead.
       sentence, passage: mean length of a sentence in words, and of a passage in sentences.
     """
 
@@ -50,15 +50,15 @@ TINY = Tiny()
 
 
 def generate_text(tiny: Tiny, split: str) -> str:
-    """Generates the text of a split, "train", "valid" or "test", in lines."""
+    """Generates the lines of a split's text; the split is "train", "valid" or "test"."""
     topics = [np.random.default_rng([tiny.seed, i]).permutation(tiny.words) for i in range(tiny.topics)]
     rng = np.random.default_rng([tiny.seed, 1000 + list(FILES).index(split)])
     count = tiny.train_words if split == "train" else tiny.eval_words
     topic, word, text = 0, 0, []
-    # The first line has every word, so that the vocabulary is that of the settings whatever is drawn.
+    # The first line has every word, so that the vocabulary matches the settings for any draw.
     lines = [" ".join(_name(i) for i in range(tiny.words))]
     for left in range(count - tiny.words - 1, 0, -1):
-        # The last word of the text is <eos>; a sentence has at least one word.
+        # The text ends with <eos>, and a sentence has at least one word.
         if left == 1 or (left > 2 and text and rng.random() < 1 / tiny.sentence):
             lines.append(" ".join(text))
             text = []
@@ -76,7 +76,7 @@ def _name(word: int) -> str:
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
-    """Writes the three files into `data_dir`; does nothing where the same text is there already.
+    """Writes the three files into `data_dir`; does nothing if the same text is already there.
 
     Raises:
       UserError: the folder holds another text, or cannot be written.

@@ -1,9 +1,9 @@
-"""Builds AlexNet-BN, AlexNet with batch normalisation in place of local response normalisation.
+"""Builds AlexNet-BN: AlexNet with batch normalisation instead of local response normalisation.
 
-AlexNet-BN is the network of the 11-minute run in "ImageNet Training in Minutes". The layers are those of
-`borisgin/nvcaffe` models/alexnet_bn/train_val2.prototxt (docs/sources.md, mlperf 2): batch norm without gamma and
-beta, epsilon 1e-4, stands in front of every convolution but the first, after the pooling where there is one. The
-network has 60,965,224 parameters at 227 px and 1000 classes.
+The 11-minute run in "ImageNet Training in Minutes" uses this network. The layers follow `borisgin/nvcaffe`
+models/alexnet_bn/train_val2.prototxt (docs/sources.md, mlperf 2): batch norm, without gamma and beta and with epsilon
+1e-4, precedes every convolution but the first, and follows the pooling if there is one. The network has 60,965,224
+parameters at 227 px and 1000 classes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from resnet.config import Config
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
-    """Builds AlexNet-BN; `config.width` 64 is the published size, other widths scale every layer but the last.
+    """Builds AlexNet-BN; `config.width` 64 is the published size; other widths scale every layer but the last.
 
-    The residual, initialiser, zero-gamma and space-to-depth fields of the configuration have no effect here.
+    The configuration's residual, initialiser, zero-gamma and space-to-depth fields have no effect here.
 
     Returns:
       A functional model: images [b, H, W, 3], normalised, any float dtype -> logits [b, classes] in
@@ -51,7 +51,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
 @dataclasses.dataclass(frozen=True)
 class _Layers:
-    """Makes the network's layers with the settings that all layers of a kind share."""
+    """Creates the network's layers; layers of one kind share their settings."""
 
     config: Config
     replicas: Replicas

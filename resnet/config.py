@@ -14,26 +14,26 @@ from common.errors import UserError
 
 MODELS = ("resnet50", "alexnet_bn")
 INITIALIZERS = ("truncated_fan_in", "he_normal")
-SMALLEST_ALEXNET = 67  # Pixels; AlexNet's third pooling leaves nothing of a smaller image.
+SMALLEST_ALEXNET = 67  # In pixels; AlexNet's third pooling would reduce a smaller image to nothing.
 CACHES = ("none", "encoded", "decoded")
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Settings of image reading and augmentation; the defaults are those of G6 resnet/imagenet_input.py.
+    """Settings of image reading and augmentation; the defaults match G6 resnet/imagenet_input.py.
 
     Attributes:
       train_pattern, eval_pattern: TFRecord shards inside the data folder.
-      cache: the form of the images kept in memory after the first epoch: "none", "encoded" (JPEG) or "decoded" (uint8).
+      cache: what stays in memory after the first epoch: "none", "encoded" images (JPEG) or "decoded" ones (uint8).
       shuffle_buffer: examples in the shuffle buffer, per input shard.
-      min_object_covered, area_range, aspect_range, max_attempts: the random crop of training, as arguments of
-        tf.image.stateless_sample_distorted_bounding_box.
-      crop_fraction: the part of the short side that the central crop of evaluation keeps.
+      min_object_covered, area_range, aspect_range, max_attempts: arguments of
+        tf.image.stateless_sample_distorted_bounding_box for the random training crop.
+      crop_fraction: fraction of the short side that the central evaluation crop keeps.
       resize: interpolation, "bicubic" or "bilinear".
       flip: mirror half of the training images.
-      private_threads: threads of the tf.data pool; 0 leaves the choice to tf.data.
+      private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
       deterministic: runs with the same seed read examples in the same order.
-      label_offset: the first label in the files, subtracted from all; ImageNet's labels count from 1.
+      label_offset: first label in the files, subtracted from every label; ImageNet's labels start at 1.
     """
 
     train_pattern: str = "train-*"
@@ -61,19 +61,19 @@ class Config(BatchNormSpan, RunConfig):
       image_size: side of the square input, in pixels.
       num_classes: outputs of the network; labels are 0 .. num_classes - 1.
       width: channels of the first convolution; every other width is a multiple of it.
-      batch_norm_span: images that share batch-norm statistics; 0: the micro-batch of a replica.
-      batch_norm_tile_rows, batch_norm_grid_columns: where `batch_norm_grid_columns` is not 0, the replicas of a tile of
-        a grid share statistics, in place of consecutive replicas; see
+      batch_norm_span: number of images that share batch-norm statistics; 0: one replica's micro-batch.
+      batch_norm_tile_rows, batch_norm_grid_columns: unless `batch_norm_grid_columns` is 0, replicas in one tile of the
+        grid share statistics, instead of consecutive replicas; see
         `common.distributed.replicas.base.replica_groups`.
       batch_norm_momentum: momentum of the moving averages.
       batch_norm_epsilon: added to the variance.
-      norm: MODULE:FUNCTION, layers of your own in the place of batch norm (docs/add-an-optimizer.md); "": batch norm.
-      zero_init_last_gamma: the gamma of the last batch norm of each block starts as zero.
+      norm: MODULE:FUNCTION that makes your own layers to replace batch norm (docs/add-an-optimizer.md); "": batch norm.
+      zero_init_last_gamma: the last batch norm of each block starts with gamma 0.
       kernel_initializer: "truncated_fan_in" (variance 1/fan_in) or "he_normal" (2/fan_in), both truncated.
       space_to_depth: compute the stem on 2x2 blocks; the result is the same.
-      residual: False removes the shortcuts: a deliberate fault, for tests.
-      freeze_batch_norm: batch norm keeps its initial values: a deliberate fault, for tests.
-      label_smoothing: the part of the target probability that is spread evenly over all classes.
+      residual: False removes the shortcuts, a deliberate fault for tests.
+      freeze_batch_norm: batch norm keeps its initial values, a deliberate fault for tests.
+      label_smoothing: fraction of the target probability that is spread evenly over all classes.
     """
 
     benchmark: str = "resnet"
@@ -110,11 +110,11 @@ class Config(BatchNormSpan, RunConfig):
         return super().single_replica_changes() | {"batch_norm_tile_rows": 1, "batch_norm_grid_columns": 0}
 
     def own_functions(self) -> dict[str, str]:
-        """Extends RunConfig.own_functions by the norm."""
+        """Extends RunConfig.own_functions with the norm."""
         return super().own_functions() | ({"norm": self.norm} if self.norm else {})
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         if self.norm and self.model != "resnet50":
             raise UserError(f"config.norm={self.norm!r}: {self.model} has batch norm alone; use resnet50")
         if self.norm and self.partitions > 1:

@@ -5,8 +5,8 @@
     python -m resnet.convert DATA_DIR --train photos/train --validation photos/val --train-shards 16
     python -m resnet.convert DATA_DIR --train photos/train --hold-out 0.2
 
-Tar files are read in place, never unpacked. Classes are numbered from 1 in the order of their WordNet ids.
-A shard gets its name when it is complete; after an interruption the finished shards are kept.
+The converter reads tar files in place and never unpacks them. It numbers classes from 1, sorted by WordNet id.
+A shard gets its final name only when it is complete, so a restart after an interruption keeps the finished shards.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from common.data import conversion, pictures, record_counts, tfrecords
 from common.errors import UserError
 
 _IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
-_ORDER_SEED = 2012  # Seeds the order in which images are dealt to shards.
+_ORDER_SEED = 2012  # Seeds the order that deals images to shards.
 
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """An image file: `size` bytes at `offset` of the file `path`, with its class (WordNet id) and its name.
+    """An image file: `size` bytes at `offset` in the file `path`, with its class (WordNet id) and its name.
 
-    With `upright` it is turned as a camera's EXIF orientation says, which the published converters do not do.
+    `upright` rotates the image by its EXIF orientation; the published converters do not.
     """
 
     path: str
@@ -72,11 +72,11 @@ def validation_items(
     Args:
       source: folder or tar file.
       labels: for a tar file, a text file of the images' classes, one WordNet id per line, in name order.
-      classes: those of the training images.
+      classes: the classes of the training images.
 
     Raises:
-      UserError: the source has no images, a tar file is damaged, there are not as many labels as images, or a label is
-        none of `classes`.
+      UserError: the source has no images, a tar file is damaged, the numbers of labels and images differ, or a label is
+        not in `classes`.
     """
     source = Path(source)
     if source.is_dir():
@@ -108,7 +108,7 @@ def validation_items(
 
 
 def hold_out(items: Iterable[Item], part: float) -> tuple[list[Item], list[Item]]:
-    """Splits images into (kept, held out), about `part` of each class held out, by a hash of their names."""
+    """Splits images into (kept, held out) by a hash of their names; holds out about `part` of each class."""
     kept, out = [], []
     for item in items:
         draw = int.from_bytes(hashlib.sha256(item.name.encode()).digest()[:8], "big") / 2**64
@@ -122,17 +122,16 @@ def convert(
     names: dict[str, str],
     workers: int = 1,
 ) -> None:
-    """Writes the shards of `splits`, {prefix: (images, number of shards)}; shards that exist are kept.
+    """Writes the shards of `splits`, {prefix: (images, number of shards)}; keeps shards that exist.
 
     Args:
       data_dir: folder for the TFRecords.
-      splits: "train" comes first and decides the classes.
-      names: the classes' names in plain words, by WordNet id.
+      splits: "train" comes first and defines the classes.
+      names: readable class names by WordNet id.
       workers: number of processes.
 
     Raises:
-      UserError: a class of a later split is missing in the first, the folder holds another conversion, or the disk is
-        full.
+      UserError: the first split lacks a class of a later one, the folder holds another conversion, or the disk is full.
     """
     folder = Path(data_dir)
     synsets = sorted({item.synset for item in next(iter(splits.values()))[0]})
@@ -164,7 +163,7 @@ def _write_shard(path: Path, items: list[Item], labels: dict[str, int], names: d
 
 
 def _example(item: Item, label: int, name: str) -> bytes:
-    """Serializes the features of the TPU reference's converter; PNG and CMYK images become RGB JPEG, as there."""
+    """Serializes the same features as the TPU reference's converter, which also turns PNG and CMYK into RGB JPEG."""
     try:
         encoded = item.read()
     except OSError as error:
@@ -194,7 +193,7 @@ def _example(item: Item, label: int, name: str) -> bytes:
 
 
 def _note(folder: Path, splits: dict[str, tuple[list[Item], int]]) -> None:
-    """Refuses a folder that holds shards of another conversion."""
+    """Rejects a folder that holds shards of another conversion."""
     digest = hashlib.sha256()
     for split, (items, shards) in splits.items():
         digest.update(f"{split} {shards}\n".encode())
@@ -276,7 +275,7 @@ def verify(path: str | os.PathLike, expected: str) -> None:
 
 
 def class_names(path: str | os.PathLike | None) -> dict[str, str]:
-    """Reads lines of WordNet id (or class folder) and name; other lines are skipped.
+    """Reads lines with a WordNet id (or class folder) and a name; skips other lines.
 
     Raises:
       UserError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""Converts a folder of one's own photographs, a folder per class, for `timetotrain data resnet FOLDER OUT`."""
+"""Converts your own photographs, one folder per class, for `timetotrain data resnet FOLDER OUT`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from resnet import input as reader
 from resnet.convert import Item
 from resnet.presets import PRESETS
 
-PREVIEW = "cpu-photos"  # The preset whose sizes the page shows.
+PREVIEW = "cpu-photos"  # The page shows this preset's sizes.
 _NAMES = "classes.txt"
 
 
@@ -85,7 +85,7 @@ def _sound(folder: Path) -> tuple[list[Item], list[str]]:
 
 
 def _names(path: Path, given: bool) -> dict[str, str]:
-    """Reads lines of class folder and name; a file in the source that has none of them is no such list."""
+    """Reads lines with a class folder and a name; ignores a file in the source that has no such line."""
     if not given and not path.is_file():
         return {}
     return converter.class_names(path)
@@ -102,7 +102,7 @@ def _facts(items: Sequence[Item]) -> list[tuple[str, str]]:
 
 
 def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
-    """Returns `count` training pictures after augmentation, and as many of the evaluation."""
+    """Returns `count` augmented training pictures and `count` evaluation pictures."""
     config = data_description.apply(PRESETS[PREVIEW], description)
     config = dataclasses.replace(config, global_batch_size=count, eval_batch_size=count)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, cache="none"))

@@ -1,7 +1,7 @@
-"""Reads ImageNet TFRecords into batches: decodes images, crops them at random to train and centrally to evaluate.
+"""Reads ImageNet TFRecords into batches: decodes images, crops at random for training and centrally for evaluation.
 
 The files have the layout of the TPU reference and tf-models: train-00000-of-01024 and validation-00000-of-00128, with
-image/encoded and image/class/label; other features are ignored. A batch is {"image": uint8 [b, S, S, 3], "label":
+image/encoded and image/class/label. Other features are ignored. A batch is {"image": uint8 [b, S, S, 3], "label":
 int32 [b], "weight": float32 [b]}; `normalise` runs on the device.
 """
 
@@ -24,23 +24,22 @@ FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string, default_value=""),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64, default_value=-1),
 }
-_FLIP_STREAM = (
-    1 << 62
-)  # Makes the key of the flip differ from that of the crop; record numbers stay far below.
+_FLIP_STREAM = 1 << 62  # Makes the flip's key differ from the crop's key; record numbers stay far below.
 
 
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Makes the endless, augmented training batches of one process.
+    """Yields one process's augmented training batches without end.
 
-    Augmentation depends on (config.seed, epoch, file, record) only, the order on these and the shard; neither depends
-    on the cache or on threads. A stream that starts at `start_step` equals an uninterrupted one from there on.
+    Augmentation depends only on (config.seed, epoch, file, record); the order also depends on the shard. Neither
+    depends on the cache or on threads. A stream that starts at `start_step` yields what an uninterrupted one yields
+    from there on.
 
     Args:
       config: `seed`, `image_size`, `num_classes` and `data` are read.
       data_dir: folder of the TFRecords.
-      shard: this process's part, see `record_stream.assign`.
+      shard: this process's part; see `record_stream.assign`.
       batch_size: images per batch of this replica.
       start_step: number of steps to skip.
 
@@ -83,14 +82,14 @@ def train_input(
 
 
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
-    """Makes one pass over this shard's validation images, padded so that every shard yields equally many batches.
+    """Makes one pass over this shard's validation images, padded so that all shards yield equally many batches.
 
-    Padding has label -1, which no argmax equals, and weight 0.
+    Padding has label -1, which an argmax never equals, and weight 0.
 
     Args:
       config: `image_size`, `num_classes` and `data` are read.
       data_dir: folder of the TFRecords.
-      shard: the part that is read, see `record_stream.assign`.
+      shard: the part to read; see `record_stream.assign`.
       batch_size: images per batch.
 
     Raises:
@@ -114,7 +113,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
 
     stream = record_stream.once(files, shard, parse, cache=data.cache == "encoded")
     images = pipeline.prepared(stream, crop, data.private_threads)
-    if data.cache == "decoded":  # The crop is always the same: keep its result.
+    if data.cache == "decoded":  # The crop never changes, so keep its result.
         images = images.cache()
     black = {"image": tf.zeros([config.image_size, config.image_size, 3], tf.uint8), "label": -1}
     per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
@@ -125,7 +124,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """Repeats one batch of seeded noise with the element_spec of both inputs, to compile and to time a step."""
+    """Repeats one batch of seeded noise with both inputs' element_spec; used to compile and time a step."""
     shape = [batch_size, config.image_size, config.image_size, 3]
     key = tf.constant([config.seed, 0], tf.int64)
     pixels = tf.random.stateless_uniform(shape, key, maxval=256, dtype=tf.int32, alg="philox")
@@ -156,14 +155,14 @@ def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
 
 
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
-    """Raises UserError where a split has no files, or a note has another number of images; opens none of them."""
+    """Raises UserError if a split has no files or a note has the wrong number of images; opens no data file."""
     check(config, data_dir, read=False)
 
 
 def check(config: Config, data_dir: str | os.PathLike, read: bool = True) -> None:
-    """Raises UserError where a split has no files, or another number of images than the configuration says.
+    """Raises UserError if a split has no files, or not the configured number of images.
 
-    Without `read` only a note's numbers are compared.
+    Without `read`, only a note's numbers are compared.
     """
     for split in ("train", "eval"):
         files = tfrecords.list_files(data_dir, getattr(config.data, f"{split}_pattern"), FIX)
@@ -172,9 +171,9 @@ def check(config: Config, data_dir: str | os.PathLike, read: bool = True) -> Non
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
-    """Finds what is wrong with the data after the input has failed: reads all files again, names file and record.
+    """Reads all files again after the input has failed, and names the file and record at fault.
 
-    The loop calls it when an iterator raised tf.errors.DataLossError or InvalidArgumentError. It takes as long as
+    The loop calls it when an iterator raises tf.errors.DataLossError or InvalidArgumentError. It takes as long as
     decoding the data set once.
     """
 
@@ -211,7 +210,7 @@ def _label_complaint(config: Config, label: int) -> str | None:
 def _parse(
     config: Config, names: tf.Tensor, file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Parses (encoded image, label from 0); a label out of range ends the stream, in an error that names the record."""
+    """Parses (encoded image, label from 0); a label out of range ends the stream with an error naming the record."""
     parsed = tf.io.parse_single_example(serialized, FEATURES)
     label = tf.cast(parsed["image/class/label"], tf.int32) - config.data.label_offset
     fine = (label >= 0) & (label < config.num_classes)
@@ -228,7 +227,7 @@ def _parse(
 
 
 def _decode(encoded: tf.Tensor) -> tf.Tensor:
-    """Decodes to uint8 [H, W, 3]; greyscale and CMYK JPEG, and PNG, become RGB."""
+    """Decodes to uint8 [H, W, 3]; converts greyscale and CMYK JPEG, and PNG, to RGB."""
     image = tf.io.decode_jpeg(encoded, channels=3)  # Reads PNG too (decode_image_op.cc).
     return tf.ensure_shape(image, [None, None, 3])
 
@@ -254,10 +253,10 @@ def _cut(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_window(encoded: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """Decodes only a window of a JPEG, to the pixels that decoding the whole image gives there.
+    """Decodes only a window of a JPEG; the pixels equal those from decoding the whole image.
 
-    One more column is decoded on either side: the first and last column of a decoded window lack the neighbour that
-    their chroma is interpolated from, and would differ from the whole image by up to 40 of 255.
+    The function decodes one more column on either side. Otherwise the first and last columns would lack a neighbour for
+    chroma interpolation, and differ from the whole image by up to 40 of 255.
     """
     top, left, height, width = tf.unstack(window)
     first = tf.maximum(left - 1, 0)
@@ -271,19 +270,19 @@ def _slice(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
 
 def to_uint8(pixels: tf.Tensor) -> tf.Tensor:
-    """Rounds float32 pixels and clips them to 0..255; batching then moves a quarter of the bytes."""
+    """Rounds float32 pixels and clips them to 0..255, so that batching moves a quarter of the bytes."""
     return tf.cast(tf.clip_by_value(pixels + 0.5, 0.0, 255.0), tf.uint8)
 
 
 def _resize(image: tf.Tensor, size: int, method: str) -> tf.Tensor:
-    """Resizes to uint8 [size, size, 3]. The interpolation gets floats: from uint8 it takes 1.5 times as long."""
+    """Resizes to uint8 [size, size, 3]. It interpolates floats, because uint8 input takes 1.5 times as long."""
     resize = {"bicubic": tf.raw_ops.ResizeBicubic, "bilinear": tf.raw_ops.ResizeBilinear}[method]
     pixels = resize(images=tf.cast(image, tf.float32)[None], size=[size, size], half_pixel_centers=True)[0]
     return to_uint8(pixels)
 
 
 def _random_crop(image: tf.Tensor, key: tf.Tensor, size: int, data: Data) -> tf.Tensor:
-    """Makes the random crop of G6 resnet/imagenet_input.py, resized, half the time mirrored; uint8 [size, size, 3].
+    """Crops at random as G6 resnet/imagenet_input.py does, resizes, and mirrors half the time; uint8 [size, size, 3].
 
     Args:
       image: encoded (string) or decoded (uint8 [H, W, 3]).
@@ -310,7 +309,7 @@ def _random_crop(image: tf.Tensor, key: tf.Tensor, size: int, data: Data) -> tf.
 
 
 def central_crop(encoded: tf.Tensor, size: int, data: Data) -> tf.Tensor:
-    """Cuts the central square, of `crop_fraction` of the short side, and resizes it: uint8 [size, size, 3]."""
+    """Cuts out the central square (side: `crop_fraction` of the short side) and resizes it: uint8 [size, size, 3]."""
     shape = _size(encoded)
     short = tf.cast(tf.minimum(shape[0], shape[1]), tf.float32)
     side = tf.maximum(1, tf.cast(short * data.crop_fraction, tf.int32))

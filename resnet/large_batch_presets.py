@@ -1,11 +1,10 @@
 """Defines presets of large-batch papers: LEGW's ResNet-50 at 1K to 32K, AlexNet-BN, ImageNet in Minutes on 1,024 CPUs.
 
 LEGW = "Large-Batch Training for LSTM and Beyond". All presets are in the open division: targets and end learning rates
-are not MLPerf's. docs/presets/resnet.md says what the papers leave open. TensorFlow-free.
+are not MLPerf's. docs/presets/resnet.md lists what the papers leave open. TensorFlow-free.
 
-Presets whose accumulation_steps is the batch divided by 128 are for one accelerator, which takes a step in
-micro-batches of 128 images: `--replicas`, `--config.num_replicas` and `--config.accumulation_steps` spread them over
-more accelerators.
+Presets with accumulation_steps = batch / 128 are for one accelerator, which splits each step into micro-batches of 128
+images. `--replicas`, `--config.num_replicas` and `--config.accumulation_steps` spread them over more accelerators.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from common.config.schema import Optimizer, Schedule
 from resnet.config import Config, Data
 
 # --- ImageNet in Minutes. The abstract gives batch 32K, 90 epochs and 74.9 % but no hyperparameters. LEGW, by the same
-# author, has LARS at 32K and 90 epochs in its Table 1. The weight decay is AlexNet-BN's.
+# author, lists LARS at 32K and 90 epochs in its Table 1. The weight decay comes from AlexNet-BN.
 _CPU_CLUSTER = Config(
     hardware="cpu-cluster-1024",
     division="open",
@@ -63,7 +62,7 @@ _CPU_CLUSTER_PRESETS = {
     ),
 }
 
-# --- AlexNet-BN on one accelerator: borisgin/nvcaffe. The solvers count the warmup in steps, 1281167 / batch an epoch.
+# --- AlexNet-BN on one accelerator: borisgin/nvcaffe. The solvers count warmup in steps; an epoch has 1281167 / batch.
 _ALEXNET = Config(
     division="open",
     model="alexnet_bn",
@@ -127,8 +126,8 @@ _ALEXNET_PRESETS = {
     ),
 }
 
-# --- LEGW: LARS, 90 epochs. The paper's target is 93 % top-5; a run here stops at the top-1 of 'ImageNet Training in
-# Minutes', and the log has top-5 too.
+# --- LEGW: LARS, 90 epochs. The paper's target is 93 % top-5. A run here stops at the top-1 target of 'ImageNet
+# Training in Minutes', and also logs top-5.
 _LEGW = Config(
     division="open",
     batch_norm_span=128,
@@ -137,7 +136,7 @@ _LEGW = Config(
     epochs_per_block=1.0,
     quality_target=0.749,
 )
-# Table 1: batch, base-2 logarithm of the rate, epochs of warmup.
+# Table 1: batch, log2 of the rate, warmup epochs.
 _TABLE_1 = (
     (1024, 2.5, 0.3125),
     (2048, 3.0, 0.625),

@@ -1,6 +1,6 @@
 """Defines presets of ResNet-50 as Google and NVIDIA submitted it to MLPerf Training v0.6 and v0.7. TensorFlow-free.
 
-docs/presets/resnet.md says for each preset where its values come from. Abbreviations in `source`: G6 =
+docs/presets/resnet.md lists the sources of each preset. Abbreviations in `source`: G6 =
 mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7; paths start in their Google/ folders; NV7 is the
 NVIDIA/ folder of G7. Where a script and its log disagree, the preset follows the log, because MLPerf scored the log.
 """
@@ -12,7 +12,7 @@ from dataclasses import replace
 from common.config.schema import Communication, Optimizer, Schedule
 from resnet.config import Config, Data
 
-# --- Round v0.6: 72 epochs at batches of up to 16384; L2 in the loss besides LARS's own decay; scaled momentum.
+# --- Round v0.6: 72 epochs at batches up to 16384; L2 in the loss in addition to LARS's own decay; scaled momentum.
 _V06 = Config(
     ruleset="0.6.0",
     replicas="tpu",
@@ -22,7 +22,7 @@ _V06 = Config(
     data=Data(cache="decoded", private_threads=48),
 )
 
-# Batch 32768: 2983 = 19 x 157 steps; from 512 cores on, other decays and another epsilon of LARS.
+# Batch 32768: 2983 = 19 x 157 steps; from 512 cores on, LARS has different decays and a different epsilon.
 _V06_32K = replace(
     _V06,
     global_batch_size=32768,
@@ -41,7 +41,7 @@ _V06_32K = replace(
     data=Data(private_threads=48),
 )
 
-# At a pod's size each replica updates its part of the weights: docs/sources.md, mlperf 3.
+# On a pod, each replica updates its part of the weights: docs/sources.md, mlperf 3.
 _SHARDED = Communication(shard_weight_update=True, shard_in_blocks=True)
 
 _V06_PRESETS = {
@@ -103,7 +103,7 @@ _V06_PRESETS = {
         num_replicas=2048,
         communication=_SHARDED,
     ),
-    # Rows of Table 1 that were not submitted: open division, see docs/presets/resnet.md.
+    # Rows of Table 1 that nobody submitted: open division, see docs/presets/resnet.md.
     "tpu-v3-2048-unscaled": replace(
         _V06_32K,
         hardware="tpu-v3-2048",
@@ -136,16 +136,17 @@ _V06_PRESETS = {
     ),
 }
 
-# --- Round v0.7: unscaled momentum, no L2 in the loss, epsilon 0. A run ends with the evaluation at or after the end of
-# its decay that the rules know, one every four epochs (G7 resnet-research-TF-tpu-v4-16/util/train_and_eval_runner.py
-# rounds the blocks of a run up, as here). First the TensorFlow 1 code.
+# --- Round v0.7: unscaled momentum, no L2 in the loss, epsilon 0. The rules have an evaluation every four epochs; a run
+# ends with the first one at or after the end of its decay (G7
+# resnet-research-TF-tpu-v4-16/util/train_and_eval_runner.py also rounds the number of blocks up). First the TensorFlow
+# 1 code.
 _V07_TF1 = Config(
     ruleset="0.7.0",
     replicas="tpu",
     epochs_per_block=4.0,
     space_to_depth=True,
     schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
-    # Its two readers differ: decoded images, of the largest rows alone, are cropped to 0.08 or more of them.
+    # The code has two readers. Only the largest rows use the one for decoded images; its crops keep 0.08 or more.
     data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33)),
 )
 # Batch 65536.
@@ -159,7 +160,7 @@ _V07_64K = replace(
     batch_norm_span=64,
     data=Data(cache="decoded", aspect_range=(0.75, 1.33)),
 )
-# The TensorFlow 2 code rounds the steps of an epoch down, in schedule and run, and starts no gamma at 0.
+# The TensorFlow 2 code rounds steps per epoch down, in the schedule and in the run, and starts no gamma at 0.
 _V07_TF2 = Config(
     ruleset="0.7.0",
     epochs_per_block=4.0,
@@ -169,8 +170,8 @@ _V07_TF2 = Config(
     kernel_initializer="he_normal",
 )
 
-# NVIDIA's MXNet code: 208 images a GPU; each GPU rounds the steps of its share of an epoch up; convolutions start as in
-# the TensorFlow 2 code; evaluations come after epoch 1, then every 4.
+# NVIDIA's MXNet code: 208 images per GPU; each GPU rounds up the steps in its share of an epoch; convolutions are
+# initialised as in the TensorFlow 2 code; evaluations come after epoch 1, then every 4.
 _NVIDIA = Config(
     ruleset="0.7.0",
     replicas="horovod",
@@ -181,7 +182,7 @@ _NVIDIA = Config(
     zero_init_last_gamma=False,
     kernel_initializer="he_normal",
     batch_norm_span=208,
-    # Any part from 5 % on, interpolated linearly (NV7 resnet/implementations/mxnet/common/dali.py).
+    # A crop keeps at least 5 % of the area; interpolation is linear (NV7 resnet/implementations/mxnet/common/dali.py).
     data=Data(area_range=(0.05, 1.0), min_object_covered=0.0, resize="bilinear"),
 )
 
@@ -376,7 +377,7 @@ _V07_PRESETS = {
         optimizer=Optimizer(name="lars", base_learning_rate=24.699, momentum=0.951807, weight_decay=1e-4),
         schedule=Schedule(kind="poly", warmup_epochs=31.0, power=2.0, end_learning_rate=1e-4),
     ),
-    # JAX counts 79 / 4 = 19.75 steps per epoch: 92 epochs, a warmup of 33, decay over 1166.25 steps.
+    # JAX counts 79 / 4 = 19.75 steps per epoch: 92 epochs, 33 warmup epochs, decay over 1166.25 steps.
     "tpu-v3-8192-jax": replace(
         _V07_64K,
         source="G7 resnet-research-JAX-tpu-v3-8192/train.py and results/tpu-v3-8192-JAX/resnet",

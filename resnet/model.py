@@ -1,7 +1,7 @@
 """Builds ResNet-50 v1.5: the 50-layer column of table 1 of "Deep Residual Learning for Image Recognition".
 
-In v1.5 the stride of a stage is on the 3x3 convolution of its first block, not on the 1x1 before it. Details follow
-Google's v0.6 submission (`resnet_model.py`) and the reference `resnet-tf2` (docs/sources.md, mlperf 2).
+In v1.5 the 3x3 convolution of a stage's first block has the stride, not the 1x1 before it. Details follow Google's v0.6
+submission (`resnet_model.py`) and the reference `resnet-tf2` (docs/sources.md, mlperf 2).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ EXPANSION = 4  # a bottleneck's last 1x1 has four times the channels of its 3x3
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
-    """Builds the network that `config.model` names.
+    """Builds the network named by `config.model`.
 
     Returns:
       A functional model: images [b, H, W, 3], normalised, any float dtype -> logits [b, classes] in
       `precision.variable`.
 
     Raises:
-      UserError: an unknown model or initialiser, or an image size the network cannot take.
+      UserError: the model or initialiser is unknown, or the network cannot take the image size.
     """
     if config.model == "alexnet_bn":
         return alexnet.build(config, replicas, precision)
@@ -63,7 +63,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 def bottleneck(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: bool, name: str) -> tf.Tensor:
     """Applies a bottleneck block, figure 5 (right) of the paper; the first block of a stage projects the shortcut.
 
-    The layers have the names of published checkpoints (torchvision's), after the block's `name`.
+    Layer names are the block's `name` plus torchvision's names, as in published checkpoints.
     """
     y = net.relu(net.batch_norm(net.conv(x, filters, 1, 1, f"{name}.conv1"), f"{name}.bn1"))
     y = net.relu(net.batch_norm(net.conv(y, filters, 3, stride, f"{name}.conv2"), f"{name}.bn2"))
@@ -78,7 +78,7 @@ def bottleneck(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: b
 
 @dataclasses.dataclass(frozen=True)
 class _Layers:
-    """Makes the network's layers with the settings that all layers of a kind share."""
+    """Creates the network's layers; layers of one kind share their settings."""
 
     config: Config
     replicas: Replicas
@@ -87,7 +87,7 @@ class _Layers:
     seeds: Iterator[int]
 
     def conv(self, x: tf.Tensor, filters: int, size: int, stride: int, name: str) -> tf.Tensor:
-        """Applies a convolution without bias, zero-padded by (size - 1) / 2 on each side whatever stride and image."""
+        """Applies a convolution without bias, zero-padded by (size - 1) / 2 on each side for any stride and image."""
         return PaddedConv2D(
             filters,
             size,
@@ -101,7 +101,7 @@ class _Layers:
         )(x)
 
     def stem(self, images: tf.Tensor, filters: int, name: str) -> tf.Tensor:
-        """Applies the 7x7 convolution of stride 2, padded by 3."""
+        """Applies the 7x7 convolution with stride 2 and padding 3."""
         if not self.config.space_to_depth:
             return self.conv(images, filters, 7, 2, name)
         return SpaceToDepthStem(
@@ -115,7 +115,7 @@ class _Layers:
     def batch_norm(self, x: tf.Tensor, name: str, last: bool = False) -> tf.Tensor:
         """Applies batch norm, or `config.norm`.
 
-        `last` in a residual branch starts with gamma 0 under `config.zero_init_last_gamma`.
+        `last`: the residual branch's last batch norm, which `config.zero_init_last_gamma` starts with gamma 0.
         """
         config = self.config
         gamma = "zeros" if last and config.zero_init_last_gamma else "ones"
@@ -149,7 +149,7 @@ class _Layers:
         )(x)
 
     def _kernel_initializer(self) -> tf_keras.initializers.Initializer:
-        """Makes the initialiser of the TPU submissions, or the TF2 reference's, which has twice the variance."""
+        """Creates the TPU submissions' initialiser, or the TF2 reference's, which has twice the variance."""
         name = self.config.kernel_initializer
         if name == "truncated_fan_in":
             return tf_keras.initializers.VarianceScaling(

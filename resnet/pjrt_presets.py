@@ -1,7 +1,8 @@
 """Defines presets of ResNet-50 for TPU v5e and v6e, H100, H200 and B200, which run through jax. TensorFlow-free.
 
-Batch and schedule are those of the nearest published row, which `source` names; tests/test_presets.py compares them.
-The division is open: nobody has submitted these values on these machines. docs/presets/resnet.md has the sources.
+Each preset takes its batch and schedule from the nearest published row, named in `source`; tests/test_presets.py
+compares them. The division is open because nobody has submitted these values on these machines.
+docs/presets/resnet.md lists the sources.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _OF_256 = Config(
     ),
     schedule=Schedule(kind="poly", warmup_epochs=25.0, power=2.0, end_learning_rate=1e-4),
 )
-# In bf16, which needs no loss scale.
+# bf16 needs no loss scale.
 _OF_8 = Config(
     source="as dgx-1, round v0.7: batch 1664 on 8 GPUs",
     ruleset="0.7.0",
@@ -81,7 +82,7 @@ PRESETS: dict[str, Config] = {
     "tpu-v5e-256": replace(_OF_256, hardware="tpu-v5e-256"),
     "tpu-v6e-16": replace(_OF_16, hardware="tpu-v6e-16"),
     "tpu-v6e-256": replace(_OF_256, hardware="tpu-v6e-256"),
-    # One GPU takes in turn what eight take at once.
+    # One GPU runs the eight GPUs' micro-batches one after another.
     "h100-1": replace(_OF_8, hardware="h100-1", num_replicas=1, accumulation_steps=8, eval_batch_size=208),
     "h100-8": replace(_OF_8, hardware="h100-8"),
     "h200-1": replace(_OF_8, hardware="h200-1", num_replicas=1, accumulation_steps=8, eval_batch_size=208),

@@ -1,8 +1,7 @@
-"""Defines the presets of the ResNet-50 benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
+"""Defines the presets of the ResNet-50 benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
-The laptop's presets are in this file, Google's submissions in mlperf_presets.py, those of papers in
-large_batch_presets.py. docs/presets/resnet.md says for each preset where its values come from and which closed rule, if
-any, it breaks.
+This file has the laptop presets, mlperf_presets.py Google's submissions, and large_batch_presets.py the papers'
+presets. docs/presets/resnet.md lists each preset's sources and any closed-division rules it breaks.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from resnet.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """Lists the hyperparameters for the log's header, under the keys of the configuration's ruleset.
+    """Lists the hyperparameters for the log header, under the keys of the configuration's ruleset.
 
     Returns:
       [(key, value, metadata)]; every value is read from `config` or its clock.
@@ -33,7 +32,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
         "model_bn_span": config.bn_span,
         "opt_name": optimizer.name,
     }
-    if config.norm:  # Its statistics have no span that is known.
+    if config.norm:  # The span of its statistics is unknown.
         del pairs["model_bn_span"]
     if config.ruleset == "0.6.0":
         pairs["opt_base_learning_rate"] = optimizer.base_learning_rate
@@ -42,7 +41,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
             pairs["opt_learning_rate_decay_boundary_epochs"] = list(schedule.boundaries)
     else:
         pairs[prefix + "base_learning_rate"] = optimizer.base_learning_rate
-        # closed_resnet_lars.yaml has a warmup key of its own for LARS, closed_resnet_sgd.yaml the general one.
+        # closed_resnet_lars.yaml has a separate warmup key for LARS; closed_resnet_sgd.yaml uses the general key.
         key = prefix if optimizer.name == "lars" else "opt_"
         pairs[key + "learning_rate_warmup_epochs"] = warmup
     if schedule.kind == "poly":
@@ -60,17 +59,17 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 
 
 def _warmup_epochs(config: Config) -> float:
-    """Computes the warmup in epochs: that of the steps, or `warmup_epochs` where the two differ by rounding only.
+    """Computes the warmup in epochs from its steps, or returns `warmup_epochs` if the two differ only by rounding.
 
-    Published code rounds the steps of an epoch. The tolerance, 1.4 %, holds the largest such rounding, that of
-    dgx-2h-32: 39 steps per epoch for 38.5.
+    Published code rounds steps per epoch. The tolerance of 1.4 % covers the largest such rounding, in dgx-2h-32: 39
+    steps per epoch instead of 38.5.
     """
     schedule = config.schedule
     epochs = schedule.logged_warmup_epochs(Clock.of(config).steps_per_epoch)
     return schedule.warmup_epochs if abs(epochs - schedule.warmup_epochs) <= 0.014 * epochs else epochs
 
 
-# --- A laptop, minutes: ResNet-50 at a quarter or half of the width.
+# --- Minutes on a laptop: ResNet-50 at a quarter or half of the width.
 _CPU = Config(division="open", smoke_run=True, global_batch_size=64)
 
 PRESETS: dict[str, Config] = named(
@@ -122,13 +121,13 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a training image, in bytes (lab/bench/batch_memory.py: cpu-photos in bf16)."""
+    """Estimates the memory per training image, in bytes (lab/bench/batch_memory.py: cpu-photos in bf16)."""
     area = (config.image_size / 48) ** 2 * config.width / 32
     return 1.3e6 * area * (1 if config.precision == "bf16" else 2)
 
 
 def _reading(config: Config, machine: Machine, size: int) -> dict[str, tuple[Any, str]]:
-    """Chooses the shuffle buffer, and the cache: decoded images take some twelve times their JPEGs."""
+    """Chooses the shuffle buffer and the cache; a decoded image takes about twelve times its JPEG's memory."""
     cache = next(
         (name for name, factor in (("decoded", 12), ("encoded", 1)) if size * factor < machine.memory / 4),
         "none",

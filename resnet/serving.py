@@ -1,4 +1,4 @@
-"""Classifies encoded images with a trained network: the central crop of an evaluation, then the network."""
+"""Classifies encoded images with a trained network, after the same central crop as in an evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from resnet import input as pipeline
 
 
 def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving:
-    """JPEG or PNG files [b] -> `scores` [b, classes], softmax, and the best classes with their names."""
+    """Maps JPEG or PNG files [b] to softmax `scores` [b, classes] and the best classes with their names."""
     config, size = task.config, task.config.image_size
 
     def pixels(encoded: tf.Tensor) -> tf.Tensor:

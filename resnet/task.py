@@ -21,7 +21,7 @@ MODELS = {"resnet50": model.build, "alexnet_bn": alexnet.build}
 
 
 class Task(task.Task):
-    """Image classification on ImageNet, or on anything in its TFRecord layout."""
+    """Image classification on ImageNet, or on any data in its TFRecord layout."""
 
     input = pipeline
     has_pictures = True
@@ -36,7 +36,7 @@ class Task(task.Task):
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         logits = self.logits(model, batch, training=True)
         labels = tf.one_hot(batch["label"], self.config.num_classes, dtype=logits.dtype)
-        # smoothing / V on each of V classes, as in tf.losses, G6 and the reference (docs/sources.md, mlperf 0.7).
+        # Each of V classes gets smoothing / V, as in tf.losses, G6 and the reference (docs/sources.md, mlperf 0.7).
         smoothing = self.config.label_smoothing
         targets = labels * (1 - smoothing) + smoothing / self.config.num_classes
         losses = tf.nn.softmax_cross_entropy_with_logits(targets, logits)

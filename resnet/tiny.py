@@ -1,9 +1,9 @@
 """Generates the data set of cpu-tiny: textured figures, in the layout of ImageNet's TFRecords.
 
 A class is a pair (shape, texture): a figure of one shape, filled with one texture, on a background with a faint
-texture. Every shape comes with every texture, and colours, place, size, angle, texture phase and period are random, so
-that neither colour nor shape nor texture alone names the class. Figures and textures are their own mirror images up to
-a rotation, hence a flip keeps the class.
+texture. Every shape comes with every texture. Colours, place, size, angle, texture phase and period are random, so
+neither colour nor shape nor texture alone identifies the class. Figures and textures are their own mirror images up to
+a rotation, so a flip keeps the class.
 
     python -m resnet.tiny DATA_DIR
 """
@@ -26,31 +26,31 @@ SHAPES = ("circle", "square", "triangle", "cross")
 TEXTURES = ("stripes", "checks", "dots")
 NUM_CLASSES = len(SHAPES) * len(TEXTURES)
 SPLITS = ("train", "validation")
-VERSION = 1  # Version of the drawing: raise it when the same settings give other pictures.
-_CHUNK = 100  # Images drawn at once.
-# From the class of an image to that of the next; shares no factor with NUM_CLASSES, so that all classes occur.
+VERSION = 1  # Version of the drawing code: raise it when the same settings give different pictures.
+_CHUNK = 100  # Images per drawing call.
+# Step between the classes of consecutive images; shares no factor with NUM_CLASSES, so that all classes occur.
 _STRIDE = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Tiny:
-    """Number, size and difficulty of the images. Lengths are parts of the image's side, grey values 0..1.
+    """Number, size and difficulty of the images. Lengths are fractions of the image's side; grey values are 0..1.
 
     Attributes:
       seed: seeds all draws.
       image_size: side of the stored JPEG, in pixels.
-      train_images, eval_images: images of each set; the second is no multiple of a batch, so that there is padding.
+      train_images, eval_images: images per set; the second is not a multiple of a batch, so that padding occurs.
       train_files, eval_files: number of shards.
       jpeg_quality: quality setting of the JPEG encoder.
       radius: range of half the figure's extent.
-      offset: greatest distance of the figure's centre from the image's.
+      offset: maximum distance between the figure's centre and the image's centre.
       rotation: angles are drawn from +-rotation, in degrees.
       period: range of the texture's period.
-      contrast: range of the grey difference between the two colours of a texture.
+      contrast: range of the grey difference between a texture's two colours.
       ground_contrast: range of the background texture's contrast; 0 makes it plain.
       noise: standard deviation of the noise on each value.
-      occlusion: side of a square of random colour laid over the picture at a random place; 0: none.
-      label_noise: part of the *training* labels that is replaced by random ones.
+      occlusion: side of a randomly placed square of random colour that covers part of the picture; 0: none.
+      label_noise: fraction of the *training* labels replaced by random ones.
     """
 
     seed: int = 20
@@ -75,7 +75,7 @@ TINY = Tiny()
 
 
 def label_of(shape: int, texture: int) -> int:
-    """Numbers the class, from 0, of a pair of indices into SHAPES and TEXTURES."""
+    """Returns the class number, from 0, for indices into SHAPES and TEXTURES."""
     return shape * len(TEXTURES) + texture
 
 
@@ -113,7 +113,7 @@ def draw(tiny: Tiny, split: str, first: int, count: int) -> tuple[np.ndarray, np
 
 
 def _averaged(mask: np.ndarray) -> np.ndarray:
-    """Averages 2x2 blocks, bool [n, P, P] -> float32 [n, S, S]: the part of each pixel that is True."""
+    """Averages 2x2 blocks, bool [n, P, P] -> float32 [n, S, S]: the fraction of each pixel that is True."""
     rows = mask[:, 0::2].astype(np.float32) + mask[:, 1::2]
     return (rows[:, :, 0::2] + rows[:, :, 1::2]) / 4
 
@@ -123,7 +123,7 @@ def _turned(u: np.ndarray, v: np.ndarray, angle: np.ndarray) -> tuple[np.ndarray
 
 
 def _frame(tiny: Tiny, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Computes each pixel's coordinates in the figure's frame, moved and turned, in image sides: 2 x [n, P, P]."""
+    """Computes pixel coordinates in the figure's moved and rotated frame, in image sides: 2 x [n, P, P]."""
     pixels = tiny.image_size * 2  # Drawn larger and averaged, for smooth edges.
     line = (np.arange(pixels, dtype=np.float32) + 0.5) / pixels - 0.5
     shift = rng.uniform(-tiny.offset, tiny.offset, [2, count, 1, 1]).astype(np.float32)
@@ -133,7 +133,7 @@ def _frame(tiny: Tiny, rng: np.random.Generator, count: int) -> tuple[np.ndarray
 
 
 def _figure(shapes: np.ndarray, u: np.ndarray, v: np.ndarray, radius: np.ndarray) -> np.ndarray:
-    """Marks the pixels inside the figure: bool [n, P, P]. All shapes have about the same area, which names none."""
+    """Marks the pixels inside the figure: bool [n, P, P]. All shapes have similar areas, so area gives no hint."""
     u, v = u / radius, v / radius
     inside = np.empty(u.shape, bool)
     for number, shape in enumerate(SHAPES):
@@ -143,7 +143,7 @@ def _figure(shapes: np.ndarray, u: np.ndarray, v: np.ndarray, radius: np.ndarray
             inside[images] = a**2 + b**2 < 0.87**2
         elif shape == "square":
             inside[images] = np.maximum(abs(a), abs(b)) < 0.77
-        elif shape == "triangle":  # Equilateral, its sides 0.675 from the centre.
+        elif shape == "triangle":  # Equilateral; its sides are 0.675 from the centre.
             inside[images] = np.maximum(b, 0.75**0.5 * abs(a) - b / 2) < 0.675
         else:  # A cross of two bars.
             inside[images] = (np.minimum(abs(a), abs(b)) < 0.36) & (np.maximum(abs(a), abs(b)) < 1.0)
@@ -151,7 +151,7 @@ def _figure(shapes: np.ndarray, u: np.ndarray, v: np.ndarray, radius: np.ndarray
 
 
 def _texture(textures: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Chooses one of two colours at each (u, v), in periods: bool [n, P, P]."""
+    """Chooses one of two colours at each (u, v), in texture periods: bool [n, P, P]."""
     wave_u, wave_v = np.cos(2 * np.pi * u), np.cos(2 * np.pi * v)
     kinds = {
         "stripes": wave_u > 0,
@@ -209,7 +209,7 @@ def examples(tiny: Tiny, split: str) -> Iterator[bytes]:
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
-    """Writes train-* and validation-* into `data_dir`; does nothing where the same set is there already.
+    """Writes train-* and validation-* into `data_dir`; does nothing if the same set is already there.
 
     Raises:
       UserError: the folder holds other TFRecords, or cannot be written.

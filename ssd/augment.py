@@ -1,6 +1,6 @@
-"""Augments SSD's training images: a random crop with a minimum overlap with every object, mirroring, colours.
+"""Augments SSD's training images: a random crop that overlaps every object enough, mirroring, colour changes.
 
-All draws are stateless: the augmentation of an image is a function of its key alone.
+All draws are stateless, so an image's augmentation depends only on its key.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from common.detection import boxes as box_ops
 from ssd.config import Data
 
 _FLIP, _COLOUR = 1 << 62, 1 << 61  # Make the keys of the draws differ; record numbers stay far below.
-# Most passes of `crop_window`. Each ends the search with a probability of at least 1/7, "no crop"; (6/7)^50 is 0.05 %.
+# Maximum passes of `crop_window`. Each pass draws "no crop", which ends the search, with probability 1/7 or more;
+# (6/7)^50 is 0.05 %.
 _PASSES = 50
 
 
@@ -22,14 +23,14 @@ def train(
 
     Args:
       image: uint8 [H, W, 3].
-      boxes: float32 [n, 4] corners in parts of the image.
+      boxes: float32 [n, 4] corners as fractions of the image.
       classes: int32 [n].
       key: int64 [2] that determines the result.
       size: side of the result, in pixels.
       data: parameters of the augmentation.
 
     Returns:
-      (uint8 [size, size, 3], boxes [m, 4], classes [m]), without the objects whose centre is outside of the crop.
+      (uint8 [size, size, 3], boxes [m, 4], classes [m]), without objects whose centre is outside the crop.
     """
     if data.crop:
         window = crop_window(boxes, key, data)
@@ -43,10 +44,11 @@ def train(
 
 
 def crop_window(boxes: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
-    """Draws the crop, corners [4] in parts of the image (docs/sources.md, mlperf 2, SSD).
+    """Draws the crop: corners [4] as fractions of the image (docs/sources.md, mlperf 2, SSD).
 
-    A pass draws a minimum overlap, or "no crop at all", and `crop_attempts` proposals. It takes the first proposal that
-    has an allowed aspect, overlaps every object by more than the minimum and holds the centre of at least one object.
+    Each pass draws a minimum overlap, or "no crop at all", and `crop_attempts` proposals. It takes the first proposal
+    that has an allowed aspect, overlaps every object by more than the minimum and contains the centre of at least one
+    object.
     """
     whole = tf.constant([0.0, 0.0, 1.0, 1.0])
     options = tf.constant(data.crop_overlaps)
@@ -62,7 +64,7 @@ def crop_window(boxes: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
         sides = low + (high - low) * draws[1:, 2:]  # (height, width)
         start = draws[1:, :2] * (1 - sides)
         windows = tf.concat([start, start + sides], -1)
-        aspect = sides[:, 1] / sides[:, 0]  # The sides are in parts of the image, as in the reference.
+        aspect = sides[:, 1] / sides[:, 0]  # As in the reference, of sides as fractions of the image.
         fits = (aspect > data.crop_aspect[0]) & (aspect < data.crop_aspect[1])
         minimum = tf.gather(options, tf.minimum(option, len(data.crop_overlaps) - 1))
         fits &= tf.reduce_all(box_ops.iou(windows, boxes) > minimum, -1)
@@ -88,7 +90,7 @@ def cropped(
     begin = tf.cast(window[:2] * sides, tf.int32)
     end = tf.maximum(tf.cast(tf.round(window[2:] * sides), tf.int32), begin + 1)
     image = tf.slice(image, [begin[0], begin[1], 0], [end[0] - begin[0], end[1] - begin[1], 3])
-    # The window rounded to pixels, so that the boxes stay on their objects.
+    # Uses the window rounded to pixels, so that boxes stay on their objects.
     low, high = tf.cast(begin, tf.float32) / sides, tf.cast(end, tf.float32) / sides
     keep = _inside(box_ops.to_centres(boxes)[:, :2], tf.concat([low, high], 0)[None])[0]
     boxes, classes = tf.boolean_mask(boxes, keep), tf.boolean_mask(classes, keep)
@@ -103,7 +105,7 @@ def _inside(points: tf.Tensor, windows: tf.Tensor) -> tf.Tensor:
 
 
 def colours(pixels: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
-    """Changes brightness, contrast, saturation and hue, in this order, of float32 [H, W, 3], values 0..255."""
+    """Changes brightness, contrast, saturation and hue of float32 [H, W, 3], values 0..255, in this order."""
     draw = tf.random.stateless_uniform([4], key + _COLOUR, -1.0, 1.0, alg="philox")
     limits = tf.constant([data.brightness, data.contrast, data.saturation, data.hue])
     change = draw * limits
@@ -127,5 +129,5 @@ def resize(image: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def to_uint8(pixels: tf.Tensor) -> tf.Tensor:
-    """Rounds float32 pixels and clips them to 0..255; batching then moves a quarter of the bytes."""
+    """Rounds float32 pixels and clips them to 0..255, so that batching moves a quarter of the bytes."""
     return tf.cast(tf.clip_by_value(pixels + 0.5, 0.0, 255.0), tf.uint8)

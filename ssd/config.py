@@ -18,23 +18,23 @@ BIAS_INITIALIZERS = ("zeros", "fan_in")
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Settings of image reading and augmentation; the defaults are the published ones (docs/sources.md, mlperf 2, SSD).
+    """Settings of image reading and augmentation, with published defaults (docs/sources.md, mlperf 2, SSD).
 
     Attributes:
       train_pattern, eval_pattern: TFRecord shards inside the data folder, in tf-models' layout.
-      annotations: COCO file of the evaluated images inside the data folder; its categories are the classes.
-      cache: the form of the examples kept in memory after the first epoch: "none" or "encoded" (JPEG and boxes).
+      annotations: COCO file of the evaluated images, inside the data folder; its categories are the classes.
+      cache: what stays in memory after the first epoch: "none" or "encoded" examples (JPEG and boxes).
       shuffle_buffer: examples in the shuffle buffer, per input shard.
       max_boxes: training uses at most the first max_boxes objects of an image.
       crop: the random crop of SSD; False leaves whole images.
       crop_attempts: proposals for each drawn minimum overlap; the log calls it max_samples.
-      crop_sides: range of a crop's sides, in parts of the image's sides.
+      crop_sides: range of a crop's sides, as fractions of the image's sides.
       crop_aspect: range of a crop's width / height.
-      crop_overlaps: the minimum overlap (IoU) of all boxes with the crop is drawn from these and "no crop at all".
+      crop_overlaps: minimum overlaps (IoU) of all boxes with the crop; each pass draws one of them or "no crop at all".
       flip: mirror half of the training images.
       brightness, contrast, saturation: factors are drawn from 1 +- these.
-      hue: the hue turns by up to this part of a circle.
-      private_threads: threads of the tf.data pool; 0 leaves the choice to tf.data.
+      hue: maximum hue rotation, as a fraction of a circle.
+      private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
       deterministic: runs with the same seed read examples in the same order.
     """
 
@@ -66,29 +66,28 @@ class Config(BatchNormSpan, RunConfig):
       image_size: side of the square input, in pixels.
       num_classes: outputs per anchor; 0 is the background.
       width: channels of the first convolution; every other width is a multiple of it.
-      strided_extras: number of extra feature maps after the backbone's that halve the side (3x3, stride 2).
-      valid_extras: number of extra feature maps after those that lose a pixel on every side (3x3, unpadded). 3 and 2
-        make the published sizes 38, 19, 10, 5, 3, 1 from 300 pixels.
-      anchor_scales: sizes of the anchors of each level, and one more, in pixels of a 300 pixel image.
-      anchor_steps: distances of the anchors of each level, in pixels of a 300 pixel image.
+      strided_extras: number of extra feature maps, after the backbone's, that halve the side (3x3, stride 2).
+      valid_extras: number of further extra feature maps, each a pixel smaller on every side (3x3, unpadded). 3 strided
+        and 2 valid ones make the published sizes 38, 19, 10, 5, 3, 1 from 300 pixels.
+      anchor_scales: anchor size of each level, plus one more size, in pixels of a 300 pixel image.
+      anchor_steps: anchor spacing of each level, in pixels of a 300 pixel image.
       anchors_per_cell: 4 or 6 for each level.
-      match_overlap: least IoU with an object at which an anchor is positive.
-      negatives_per_positive: hardest negatives in an image's loss, for each of its positives.
-      score_threshold: a detection scores more than this.
-      suppression_overlap: of two detections of a class with at least this IoU, the better one stays.
-      candidates: best detections of each class that enter suppression.
-      detections: most detections of an image.
-      anchor_shift: distance, in cells, by which detections are decoded beside their anchors: a deliberate fault, for
-        tests.
-      batch_norm_span: images that share batch-norm statistics; 0: the micro-batch of a replica.
+      match_overlap: minimum IoU with an object for a positive anchor.
+      negatives_per_positive: number of hardest negatives in an image's loss per positive.
+      score_threshold: a detection must score more than this.
+      suppression_overlap: IoU at or above which suppression drops the worse of two detections of a class.
+      candidates: number of best detections per class that enter suppression.
+      detections: maximum number of detections per image.
+      anchor_shift: offset, in cells, added to the anchors when detections are decoded; a deliberate fault for tests.
+      batch_norm_span: number of images that share batch-norm statistics; 0: one replica's micro-batch.
       batch_norm_momentum: momentum of the moving averages.
       batch_norm_epsilon: added to the variance.
       space_to_depth: compute the stem on 2x2 blocks; the result is the same.
-      bias_initializer: of the convolutions of extra feature maps and predictions: "zeros" as in Google's code, or
-        "fan_in", uniform in +-1 / sqrt(fan-in), as in the reference (PyTorch's own) and NVIDIA's code.
+      bias_initializer: bias initialiser of the extra feature maps' and prediction convolutions: "zeros" as in Google's
+        code, or "fan_in", uniform in +-1 / sqrt(fan-in), as in the reference (PyTorch's default) and NVIDIA's code.
       backbone: checkpoint of a ResNet-34 to start from (ssd/backbone.py); "" starts from scratch.
-      epoch_images: images of an epoch as the schedule counts them; 0: `num_train_examples`. Published schedules count
-        118,287 or 120,000, though 117,266 images hold objects (docs/sources.md, mlperf 0.9).
+      epoch_images: images per epoch in the schedule's arithmetic; 0: `num_train_examples`. Published schedules count
+        118,287 or 120,000, though only 117,266 images contain objects (docs/sources.md, mlperf 0.9).
       logged_rate_batch: the log gives the base rate for a batch of this size, as published; 0: for the global batch.
     """
 
@@ -133,7 +132,7 @@ class Config(BatchNormSpan, RunConfig):
     starts_from: ClassVar[str] = "an ImageNet ResNet-34"
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         one_of(self, "model", ("ssd300_resnet34",))
         if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(f"config.optimizer.name={self.optimizer.name!r}: SSD is published with sgd only")
@@ -178,7 +177,7 @@ class Config(BatchNormSpan, RunConfig):
 
     @property
     def feature_sizes(self) -> tuple[int, ...]:
-        """Cells along a side of each feature map: 38, 19, 10, 5, 3, 1 for 300 pixels."""
+        """Returns the number of cells along a side of each feature map: 38, 19, 10, 5, 3, 1 for 300 pixels."""
         size = self.image_size
         for _ in range(3):  # Stem, pooling and second stage each halve the side, rounding up.
             size = -(-size // 2)

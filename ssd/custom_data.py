@@ -1,4 +1,4 @@
-"""Converts one's own pictures with boxes, for `timetotrain data ssd FOLDER OUT`."""
+"""Converts your own pictures with boxes, for `timetotrain data ssd FOLDER OUT`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from common.distributed.replicas.base import Shard
 from ssd import input as reader
 from ssd.presets import PRESETS
 
-PREVIEW = "cpu-nuclei"  # The preset whose sizes the page shows.
+PREVIEW = "cpu-nuclei"  # The page shows this preset's sizes.
 
 
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
@@ -28,7 +28,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
 
 
 def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
-    """Returns `count` training pictures after augmentation, with their boxes, and some of the evaluation."""
+    """Returns `count` augmented training pictures with their boxes, and some evaluation pictures."""
     config = data_description.apply(PRESETS[PREVIEW], description)
     config = dataclasses.replace(config, global_batch_size=count, eval_batch_size=count)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, cache="none"))

@@ -1,8 +1,8 @@
-"""Reads COCO TFRecords into SSD's batches, augmented to train and only resized to evaluate.
+"""Reads COCO TFRecords into SSD's batches: augmented for training, only resized for evaluation.
 
-A batch is {"image": uint8 [b, S, S, 3], "boxes": float32 [b, G, 4] corners in parts of the image, "classes": int32
-[b, G], 0 where there is no object, "image_id": int64 [b], "weight": float32 [b]}. Matching and `normalise` run on the
-device. Evaluation batches have no objects: the ground truth is the annotation file.
+A batch is {"image": uint8 [b, S, S, 3], "boxes": float32 [b, G, 4] corners as fractions of the image, "classes": int32
+[b, G], 0 for no object, "image_id": int64 [b], "weight": float32 [b]}. Matching and `normalise` run on the device.
+Evaluation batches have no objects, because the annotation file holds the ground truth.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ FIX = (
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Makes the endless, augmented training batches of one process, of images with at least one object or crowd.
+    """Yields one process's augmented training batches without end; skips images without object or crowd.
 
-    Augmentation depends on (config.seed, epoch, file, record) only, the order on these and the shard. A stream that
-    starts at `start_step` equals an uninterrupted one from there on.
+    Augmentation depends only on (config.seed, epoch, file, record); the order also depends on the shard. A stream that
+    starts at `start_step` yields what an uninterrupted one yields from there on.
 
     Args:
       config: `seed`, `image_size`, `num_classes` and `data` are read.
       data_dir: folder of the TFRecords.
-      shard: this process's part, see `record_stream.assign`.
+      shard: this process's part; see `record_stream.assign`.
       batch_size: images per batch of this replica.
       start_step: number of steps to skip.
 
     Raises:
-      UserError: there are no files, or the number of categories is not the configuration's.
+      UserError: there are no files, or the number of categories differs from the configuration's.
     """
     per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     data = config.data
@@ -74,14 +74,14 @@ def train_input(
 
 
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
-    """Makes one pass over this shard's validation images, padded so that every shard yields equally many batches.
+    """Makes one pass over this shard's validation images, padded so that all shards yield equally many batches.
 
-    Images are resized only; those without objects are evaluated too. Padding has image id -1 and weight 0.
+    Images are only resized. Images without objects are included. Padding has image id -1 and weight 0.
 
     Args:
       config: `image_size` and `data` are read.
       data_dir: folder of the TFRecords.
-      shard: the part that is read, see `record_stream.assign`.
+      shard: the part to read; see `record_stream.assign`.
       batch_size: images per batch.
 
     Raises:
@@ -112,7 +112,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """Repeats one batch of seeded noise with the element_spec of both inputs, to compile and to time a step."""
+    """Repeats one batch of seeded noise with both inputs' element_spec; used to compile and time a step."""
     key = tf.constant([config.seed, 0], tf.int64)
     shape = [batch_size, config.image_size, config.image_size, 3]
     pixels = tf.random.stateless_uniform(shape, key, maxval=256, dtype=tf.int32, alg="philox")
@@ -142,10 +142,10 @@ def annotation_file(config: Config, data_dir: str | os.PathLike) -> str:
 
 
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
-    """Checks names, and a note's numbers of records, without opening a file of the data.
+    """Checks file names, and a note's record counts, without opening a data file.
 
     Raises:
-      UserError: files are missing, or a note has too few training images or another number of evaluated ones.
+      UserError: files are missing, or a note has too few training images or the wrong number of evaluated ones.
     """
     train, held_out = _splits(config, data_dir)
     coco_records.check_there(annotation_file(config, data_dir))
@@ -156,8 +156,8 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
     """Checks the data against the configuration without reading images.
 
     Raises:
-      UserError: there are no files, the number of categories or of evaluated images is not the configuration's, there
-        are too few training images, or the annotations cannot be evaluated.
+      UserError: there are no files, the number of categories or of evaluated images differs from the configuration's,
+        there are too few training images, or the annotations cannot be evaluated.
     """
     train, held_out = _splits(config, data_dir)
     annotations = annotation_file(config, data_dir)
@@ -167,7 +167,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
-    """Finds what is wrong with the data after the input has failed: reads all files, names file, record and image."""
+    """Reads all files after the input has failed, and names the file, record and image at fault."""
 
     def find() -> UserError | None:
         categories = coco_records.Categories.read(annotation_file(config, data_dir), config.num_classes)
@@ -180,14 +180,14 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
 
 
 def _splits(config: Config, data_dir: str | os.PathLike) -> tuple[list[str], list[str]]:
-    """Returns the files to train on and those to evaluate on."""
+    """Returns (training files, evaluation files)."""
     patterns = config.data.train_pattern, config.data.eval_pattern
     train, held_out = (tfrecords.list_files(data_dir, pattern, FIX) for pattern in patterns)
     return train, held_out
 
 
 def _parse(serialized: tf.Tensor, categories: coco_records.Categories) -> dict[str, tf.Tensor]:
-    """Parses a record; an unknown category ends the stream, in an error that names the image."""
+    """Parses a record; an unknown category ends the stream with an error that names the image."""
     found = coco_records.parse(serialized)
     classes = categories.to_class(found["labels"])
     message = ["category is not in the annotation file", "image", found["image_id"]]
@@ -202,7 +202,7 @@ def _parse(serialized: tf.Tensor, categories: coco_records.Categories) -> dict[s
 
 
 def decode(encoded: tf.Tensor) -> tf.Tensor:
-    """Decodes to uint8 [H, W, 3]; greyscale JPEG, and PNG, become RGB."""
+    """Decodes to uint8 [H, W, 3]; converts greyscale JPEG, and PNG, to RGB."""
     return tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), [None, None, 3])
 
 

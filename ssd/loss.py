@@ -1,7 +1,7 @@
 """Computes SSD's loss: smooth L1 of the positives' codes, cross-entropy of the positives and the hardest negatives.
 
-The loss of an image is divided by its own number of positives, then the images are averaged (docs/sources.md, mlperf
-2); an image without a positive counts, with a loss of zero.
+Each image's loss is divided by its own number of positives, then averaged over images (docs/sources.md, mlperf 2). An
+image without positives counts as a loss of zero.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from common.detection import matching, topk
 
 
 class Targets(NamedTuple):
-    """Targets of the anchors: codes [b, A, 4], classes int32 [b, A], 0 for the background."""
+    """Anchor targets: codes [b, A, 4]; classes int32 [b, A], 0 for the background."""
 
     codes: tf.Tensor
     classes: tf.Tensor
 
 
 def targets(boxes: tf.Tensor, classes: tf.Tensor, anchors: tf.Tensor, overlap: float) -> Targets:
-    """Matches the anchors with the objects and encodes the boxes of the positive ones.
+    """Matches anchors with objects and encodes the boxes of positive anchors.
 
     Args:
       boxes: corners [b, G, 4].
       classes: int32 [b, G], 0 for padding.
       anchors: centre form [A, 4], of the boxes' dtype.
-      overlap: least IoU with an object at which an anchor is positive; the best anchor of an object always is.
+      overlap: minimum IoU with an object for a positive anchor; the best anchor of an object is always positive.
     """
     iou = matching.overlaps(boxes, classes > 0, box_ops.to_corners(anchors)[None])
     found = matching.match(iou, overlap, overlap, force=True)
@@ -40,7 +40,7 @@ def targets(boxes: tf.Tensor, classes: tf.Tensor, anchors: tf.Tensor, overlap: f
 
 
 def hard_negatives(losses: tf.Tensor, positive: tf.Tensor, ratio: int) -> tf.Tensor:
-    """Marks the negatives of largest loss, `ratio` for each positive of the image; ties with the last are included.
+    """Marks the negatives with the largest losses, `ratio` per positive of the image; includes ties with the last one.
 
     Args:
       losses: [b, A], at least 0.

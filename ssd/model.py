@@ -22,7 +22,7 @@ from common.layers.convolution import PaddedConv2D, SpaceToDepthStem
 from common.layers.precision import Precision
 from ssd.config import Config
 
-BLOCKS = (3, 4, 6)  # basic blocks of conv2_x, conv3_x, conv4_x; there is no conv5_x
+BLOCKS = (3, 4, 6)  # number of basic blocks in conv2_x, conv3_x, conv4_x; there is no conv5_x
 _BIASES = 1  # makes the seeds of biases differ from those of kernels
 STRIDES = (1, 2, 1)  # strides of conv2_x, conv3_x, conv4_x: conv4_x keeps 38x38
 
@@ -32,8 +32,8 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
     Returns:
       A functional model: images [b, S, S, 3], normalised, any float dtype -> (codes [b, A, 4], logits [b, A, classes])
-      in `precision.variable`, anchors in the order of `anchors`. Of several replicas that share their images each gets
-      those of its own (`Spatial.own_images`), so that loss and suppression are computed once.
+      in `precision.variable`, anchors in the order of `anchors`. If replicas share images, each replica gets the
+      outputs for its own images (`Spatial.own_images`), so that loss and suppression are computed once.
     """
     spatial = Spatial(replicas, config.partitions)
     net = _Layers(config, replicas, spatial, precision, _seeds(config.seed), _seeds(config.seed, _BIASES))
@@ -56,7 +56,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
 
 def anchors(config: Config) -> np.ndarray:
-    """Computes the network's anchors (cy, cx, h, w) in parts of the image, float64 [A, 4]; A is 8,732 at 300 pixels."""
+    """Computes the anchors (cy, cx, h, w) as fractions of the image, float64 [A, 4]; A is 8,732 at 300 pixels."""
     return anchor_boxes.ssd(
         config.feature_sizes,
         [scale / 300 for scale in config.anchor_scales],
@@ -68,7 +68,7 @@ def anchors(config: Config) -> np.ndarray:
 def backbone(net: _Layers, x: tf.Tensor) -> tf.Tensor:
     """Applies conv1 ... conv4_x of ResNet-34; the result has an eighth of the image's side and four times the width.
 
-    The layers have the names of published checkpoints (torchvision's), which ssd/backbone.py reads.
+    Layer names match published checkpoints (torchvision's), which ssd/backbone.py reads.
     """
     x = net.relu(net.batch_norm(net.stem(x, "conv1"), "bn1"))
     x = MaxPool(net.spatial, 3, 2, 1, dtype=net.precision.layer)(x)
@@ -81,7 +81,7 @@ def backbone(net: _Layers, x: tf.Tensor) -> tf.Tensor:
 
 
 def basic_block(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: bool, name: str) -> tf.Tensor:
-    """Applies two 3x3 convolutions and the shortcut, which the first block of a wider stage projects."""
+    """Applies two 3x3 convolutions and a shortcut; the first block of a wider stage projects the shortcut."""
     y = net.relu(net.batch_norm(net.conv(x, filters, 3, stride, f"{name}.conv1"), f"{name}.bn1"))
     y = net.batch_norm(net.conv(y, filters, 3, 1, f"{name}.conv2"), f"{name}.bn2")
     if project:
@@ -91,7 +91,7 @@ def basic_block(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: 
 
 
 def extras(config: Config) -> list[tuple[int, int, int, int]]:
-    """Lists (channels of the 1x1, channels, stride and padding of the 3x3) of each extra feature map."""
+    """Lists (1x1 channels, 3x3 channels, 3x3 stride, 3x3 padding) for each extra feature map."""
     w = config.width
     strided = [(4 * w, 8 * w, 2, 1), (4 * w, 8 * w, 2, 1)] + [(2 * w, 4 * w, 2, 1)] * config.strided_extras
     return strided[: config.strided_extras] + [(2 * w, 4 * w, 1, 0)] * config.valid_extras
@@ -99,7 +99,7 @@ def extras(config: Config) -> list[tuple[int, int, int, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Layers:
-    """Makes the network's layers with the settings that all layers of a kind share."""
+    """Creates the network's layers; layers of one kind share their settings."""
 
     config: Config
     replicas: Replicas
@@ -109,7 +109,7 @@ class _Layers:
     bias_seeds: Iterator[int]
 
     def conv(self, x: tf.Tensor, filters: int, size: int, stride: int, name: str) -> tf.Tensor:
-        """Applies a convolution of the backbone: without bias, zero-padded evenly."""
+        """Applies a backbone convolution: without bias, zero-padded evenly."""
         return PaddedConv2D(
             filters,
             size,
@@ -123,7 +123,7 @@ class _Layers:
         )(x)
 
     def stem(self, images: tf.Tensor, name: str) -> tf.Tensor:
-        """Applies the 7x7 convolution of stride 2, padded by 3."""
+        """Applies the 7x7 convolution with stride 2 and padding 3."""
         if not self.config.space_to_depth:
             return self.conv(images, self.config.width, 7, 2, name)
         return SpaceToDepthStem(
@@ -137,11 +137,11 @@ class _Layers:
     def extra(
         self, x: tf.Tensor, filters: int, size: int, stride: int = 1, pad: int = 0, name: str = ""
     ) -> tf.Tensor:
-        """Applies a convolution of an extra feature map: with bias, without batch norm after it."""
+        """Applies an extra feature map's convolution: with bias, without batch norm."""
         return self._biased(x, filters, size, stride, pad, name)
 
     def head(self, x: tf.Tensor, number: int, values: int, name: str) -> tf.Tensor:
-        """Predicts `values` numbers for each of `number` anchors of every cell: [b, number * H * W, values]."""
+        """Predicts `values` numbers for each of a cell's `number` anchors: [b, number * H * W, values]."""
         y = LeaveOwn(self.spatial, dtype=self.precision.full)(self._biased(x, number * values, 3, 1, 1, name))
         return _AnchorMajor(number, dtype=self.precision.full)(y)
 
@@ -161,7 +161,7 @@ class _Layers:
         return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
 
     def _biased(self, x: tf.Tensor, filters: int, size: int, stride: int, pad: int, name: str) -> tf.Tensor:
-        """Applies a convolution with bias and the reference's initialisation, Xavier's uniform one."""
+        """Applies a convolution with bias and the reference's initialisation, Xavier uniform."""
         bias: str | tf_keras.initializers.Initializer = "zeros"
         if self.config.bias_initializer == "fan_in":
             bound = (size * size * x.shape[-1]) ** -0.5
@@ -179,14 +179,14 @@ class _Layers:
         )(x)
 
     def _he(self) -> tf_keras.initializers.Initializer:
-        """Makes ResNet's initialiser N(0, 2 / fan-out), for a backbone without a checkpoint."""
+        """Creates ResNet's initialiser N(0, 2 / fan-out), for a backbone without a checkpoint."""
         return tf_keras.initializers.VarianceScaling(
             2.0, "fan_out", "untruncated_normal", seed=next(self.seeds)
         )
 
 
 class _AnchorMajor(tf_keras.layers.Layer):
-    """Reorders [b, H, W, n * values] to [b, n * H * W, values]: the order of a level is anchor, y, x."""
+    """Reorders [b, H, W, n * values] to [b, n * H * W, values], in the order anchor, y, x within a level."""
 
     def __init__(self, number: int, **kwargs):
         super().__init__(**kwargs)

@@ -1,6 +1,6 @@
-"""Defines the presets of the SSD benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
+"""Defines the presets of the SSD benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
-docs/presets/ssd.md says for each preset where its values come from and which closed rule, if any, it breaks.
+docs/presets/ssd.md lists each preset's sources and any closed-division rules it breaks.
 Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, paths start in
 their Google/ folders; NV6, NV7 are their NVIDIA/ folders; `mlperf_facts N` = docs/sources.md, mlperf N.
 """
@@ -20,7 +20,7 @@ from ssd.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """Lists the hyperparameters for the log's header, under the keys of the configuration's ruleset.
+    """Lists the hyperparameters for the log header, under the keys of the configuration's ruleset.
 
     Returns:
       [(key, value, metadata)]; every value is read from `config` or its clock.
@@ -32,10 +32,10 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
         "global_batch_size": config.global_batch_size,
         "model_bn_span": config.bn_span,
         "max_samples": config.data.crop_attempts,
-        # Rounded to twelve digits, so that 0.096 / 32 is logged as 0.003.
+        # Rounds to twelve digits, so that the log shows 0.003 for 0.096 / 32.
         "opt_base_learning_rate": float(f"{optimizer.base_learning_rate / factor:.12g}"),
-        # The warmup raises the logged base rate by this factor; 0, as in NVIDIA's logs, where the log has the rate of
-        # the global batch.
+        # The warmup raises the logged base rate by this factor; 0, as in NVIDIA's logs, if the log has the rate for the
+        # global batch.
         "opt_learning_rate_warmup_factor": factor if config.logged_rate_batch else 0.0,
         "opt_learning_rate_warmup_steps": int(warmup),
         "opt_weight_decay": optimizer.weight_decay,
@@ -45,11 +45,11 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     return without_metadata(pairs)
 
 
-# The momentum is TensorFlow 1's, whose velocity does not contain the rate; the loss decays every variable.
+# Momentum as in TensorFlow 1: the velocity does not contain the rate. The loss decays every variable.
 _SGD = Optimizer(name="sgd", momentum=0.9, weight_decay=5e-4, skip_kinds=(), scaled_momentum=True)
 
-# --- Round v0.6. The schedules count 120,000 images an epoch. Evaluations come after 120,000 and 160,000 steps of 32
-# images, then every 20,000 (G6 tpu-v3-2048-ssd/ssd/ssd_constants.py: EVAL_STEPS); a block is a loop of 20,000.
+# --- Round v0.6. The schedules count 120,000 images per epoch. Evaluations come after 120,000 and 160,000 steps of 32
+# images, then every 20,000 steps (G6 tpu-v3-2048-ssd/ssd/ssd_constants.py: EVAL_STEPS); a block is a loop of 20,000.
 _V06 = Config(
     ruleset="0.6.0",
     replicas="tpu",
@@ -122,8 +122,8 @@ _V06_PRESETS = {
     ),
 }
 
-# --- Round v0.7: evaluations after 40, 50, 55, 60, ... epochs of 118,287 images, as its rules fix them. Google's code
-# evaluates every five epochs; its runs end with a whole block, so the last of 64 epochs is the 65th.
+# --- Round v0.7: its rules require evaluations after 40, 50, 55, 60, ... epochs of 118,287 images. Google's code
+# evaluates every five epochs. Its runs end with a whole block, so a run of 64 epochs ends after the 65th.
 _V07 = Config(
     ruleset="0.7.0",
     replicas="tpu",
@@ -248,7 +248,7 @@ _V07_PRESETS = {
     ),
 }
 
-# --- A laptop: all layers of the backbone at a quarter of the width.
+# --- Laptop: all backbone layers at a quarter of the width.
 _CPU = Config(
     division="open",
     smoke_run=True,
@@ -262,7 +262,7 @@ _CPU = Config(
 )
 
 _CPU_PRESETS = {
-    # Minutes: the generated data set.
+    # The generated data set; takes minutes.
     "cpu-tiny": replace(
         _CPU,
         source="this repository: tuned for two CPU cores on the set that ssd/tiny.py generates",
@@ -304,7 +304,7 @@ _CPU_PRESETS = {
         anchor_scales=(12.0, 24.0, 48.0, 96.0, 150.0),
         anchor_steps=(6.25, 12.5, 25.0, 50.0),
         candidates=200,
-        detections=100,  # COCOeval counts no more.
+        detections=100,  # COCOeval counts at most 100.
         schedule=Schedule(kind="cosine", warmup_epochs=2.0, end_learning_rate=0.0),
         data=Data(shuffle_buffer=271, max_boxes=101, crop_sides=(0.5, 1.0)),
     ),
@@ -314,7 +314,7 @@ PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESE
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a training image, in bytes (lab/bench/batch_memory.py: cpu-nuclei)."""
+    """Estimates the memory per training image, in bytes (lab/bench/batch_memory.py: cpu-nuclei)."""
     return 5.5e7 * (config.image_size / 384) ** 2 * config.width / 16
 
 

@@ -1,4 +1,4 @@
-"""Detects objects in encoded images: resized as for an evaluation, boxes in pixels of the picture."""
+"""Detects objects in encoded images. Images are resized as in an evaluation; boxes are in pixels of the picture."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ssd import input as pipeline
 
 
 def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving:
-    """JPEG or PNG files [b] -> `boxes` [b, D, 4], `scores` [b, D], `classes` int32 [b, D] and `names` [b, D].
+    """Maps JPEG or PNG files [b] to `boxes` [b, D, 4], `scores` [b, D], `classes` int32 [b, D] and `names` [b, D].
 
-    Boxes are (top, left, bottom, right) in pixels of the picture, best first; class 0 is no detection.
+    Boxes are (top, left, bottom, right) in pixels of the picture, best first; class 0 means no detection.
     """
     config, size = task.config, task.config.image_size
 

@@ -1,4 +1,4 @@
-"""Converts torchvision's ResNet-34 to what SSD starts from: `python -m ssd.starting_weights FILE OUT.npz`."""
+"""Converts torchvision's ResNet-34 to SSD's starting weights: `python -m ssd.starting_weights FILE OUT.npz`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ssd.presets import PRESETS
 
 
 def stages(path: pathlib.Path, images: np.ndarray, replicas: Replicas) -> list[np.ndarray]:
-    """Returns the outputs of conv2_x, conv3_x and conv4_x, [1, h, w, c] in float64, of an image [1, 96, 96, 3]."""
+    """Returns the outputs of conv2_x, conv3_x and conv4_x, [1, h, w, c] in float64, for an image [1, 96, 96, 3]."""
     config = dataclasses.replace(PRESETS["cpu-tiny"], width=common.WIDTH, global_batch_size=1)
     network = model.build(config, replicas, precision("fp64"))
     backbone.load(network, path, replicas)

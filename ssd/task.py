@@ -21,12 +21,12 @@ from ssd import backbone, model
 from ssd import input as pipeline
 from ssd import loss as multibox
 
-# Bounds exp() of a code, which would be infinite early in training; from TFM official/vision/ops/box_ops.py.
+# Bounds exp() of a code, which would overflow early in training; from TFM official/vision/ops/box_ops.py.
 MAX_LOG_RATIO = math.log(1000 / 16)
 
 
 class Task(task.Task):
-    """Object detection on COCO, or on anything in its TFRecord layout with its annotation file."""
+    """Object detection on COCO, or on any data with its TFRecord layout and annotation file."""
 
     input = pipeline
     evaluate_in_worker = True
@@ -68,9 +68,9 @@ class Task(task.Task):
         return Outputs(arrays=arrays)
 
     def detect(self, model: tf_keras.Model, image: tf.Tensor) -> nms.Detections:
-        """Finds the detections of this replica's own images, of uint8 [b, S, S, 3].
+        """Detects objects in this replica's own images among uint8 [b, S, S, 3].
 
-        Boxes are corners in parts of the image. A replica that shares images with no other owns all b.
+        Boxes are corners as fractions of the image. A replica that shares no images owns all b.
         """
         config = self.config
         codes, logits = self._outputs(model, {"image": image}, training=False)
@@ -110,7 +110,7 @@ class Task(task.Task):
         return Quality(found["AP"], self.config.met(found["AP"]), details)
 
     def _anchors(self, shift: float = 0.0) -> np.ndarray:
-        """Computes the anchors, centre form [A, 4], moved by `shift` cells down and to the right."""
+        """Computes the anchors, centre form [A, 4], shifted by `shift` cells down and to the right."""
         anchors = model.anchors(self.config)
         if not shift:
             return anchors

@@ -1,4 +1,4 @@
-"""Generates SSD's data set of cpu-tiny, pictures of common/detection/drawing.py: `python -m ssd.tiny DATA_DIR`."""
+"""Generates SSD's cpu-tiny data set with common/detection/drawing.py: `python -m ssd.tiny DATA_DIR`."""
 
 from __future__ import annotations
 

@@ -11,18 +11,18 @@ from common.config.ranges import at_least, fraction, one_of
 from common.config.schema import RunConfig
 from common.errors import UserError
 
-# The converter's note beside the records: the lengths it cut the text to, and its counts.
+# The converter's note beside the records: its length limits and its counts.
 NOTE = "convert.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Files of the text, which `transformer/convert.py` writes, and how they are read.
+    """Text files from `transformer/convert.py`, and how to read them.
 
     Attributes:
       train_pattern: TFRecord shards of packed pairs inside the data folder.
       vocabulary: the subword file inside the data folder.
-      eval_source, eval_reference: text files inside the data folder, line i of one being line i of the other.
+      eval_source, eval_reference: text files inside the data folder; line i of one translates line i of the other.
       shuffle_buffer: packed sequences in the shuffle buffer, per input shard.
       cache: keep the records in memory after the first epoch.
     """
@@ -40,9 +40,9 @@ class Decode:
     """The beam search of an evaluation; defaults: docs/sources.md, mlperf 1.4.
 
     Attributes:
-      source_length: tokens that every source sentence is padded to, the end of sentence included; the longest of
+      source_length: padded length of every source sentence in tokens, including the end of sentence; the longest in
         newstest2014 has 97.
-      extra_length: greatest length of a translation beyond `source_length`, in tokens.
+      extra_length: maximum number of tokens by which a translation may exceed `source_length`.
       beam_size: number of hypotheses kept.
       alpha: exponent of the length penalty ((5 + length) / 6)^alpha.
     """
@@ -54,7 +54,7 @@ class Decode:
 
     @property
     def target_length(self) -> int:
-        """Most steps of the search."""
+        """Returns the maximum number of search steps."""
         return self.source_length + self.extra_length
 
 
@@ -62,27 +62,27 @@ class Decode:
 class Config(RunConfig):
     """All settings of a run of the Transformer.
 
-    A training example is a packed sequence: several sentence pairs, end to end, in `packed_length` tokens of
-    source and as many of target. `global_batch_size` and `num_train_examples` count packed sequences.
+    A training example is a packed sequence: several sentence pairs, end to end, in `packed_length` source tokens and
+    `packed_length` target tokens. `global_batch_size` and `num_train_examples` count packed sequences.
 
     Attributes:
-      vocabulary_size: entries of the subword vocabulary that source, target and softmax share.
-      packed_length: tokens of a packed sequence.
-      max_sequence_length: the converter discarded pairs with a longer side; the run logs this length and compares it
-        with the converter's note and with every record.
+      vocabulary_size: entries in the subword vocabulary that source, target and softmax share.
+      packed_length: tokens in a packed sequence.
+      max_sequence_length: the converter discarded pairs with a longer side; the run logs this length and checks it
+        against the converter's note and every record.
       layers: number of encoder layers, and of decoder layers.
       width: width of the residual stream.
       hidden: width of the feed-forward layers.
-      heads: heads of each attention.
+      heads: number of heads in each attention.
       residual_dropout: dropout rate after each sublayer and the embeddings.
       attention_dropout: dropout rate on the attention weights.
       relu_dropout: dropout rate after the ReLU.
-      dropout_generator: "counter" drops the same elements of an example on every machine; "hardware" asks the device's
-        own generator (replicas xla and pjrt), whose numbers follow from the device and the number of replicas.
-      label_smoothing: the part of the target probability that is spread over the other classes.
-      positions: False removes the position signal: a deliberate fault, for tests.
-      attend_source: False removes the decoder's attention to the source: a deliberate fault, for tests.
-      shift_targets: False shows the decoder the token that it is to predict: a deliberate fault, for tests.
+      dropout_generator: "counter" drops the same elements of an example on every machine; "hardware" uses the device's
+        own generator (replicas xla and pjrt), whose numbers depend on the device and the number of replicas.
+      label_smoothing: fraction of the target probability that is spread over the other classes.
+      positions: False removes the position signal, a deliberate fault for tests.
+      attend_source: False removes the decoder's attention to the source, a deliberate fault for tests.
+      shift_targets: False shows the decoder the token it must predict, a deliberate fault for tests.
     """
 
     benchmark: str = "transformer"
@@ -111,7 +111,7 @@ class Config(RunConfig):
     quality: ClassVar[Measure] = Measure("BLEU", unit="points")
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         one_of(self, "model", ("transformer_big",))
         at_least(self, 1, "vocabulary_size", "packed_length", "layers", "width", "hidden", "heads")
         if self.width % (2 * self.heads):

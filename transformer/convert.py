@@ -4,8 +4,8 @@
         --eval-source newstest2014.en --eval-target newstest2014.de --vocabulary FILE
     python -m transformer.convert DATA_DIR ... --vocabulary-size 8000 --max-length 40 --packed-length 128
 
-Files may be gzipped. Pairs with a side longer than --max-length tokens, EOS included, are discarded, as the benchmark's
-rules ask. Shards get their names when all are complete, after the note of how the text was cut is written.
+Files may be gzipped. The converter discards pairs with a side longer than --max-length tokens, including EOS, as the
+benchmark's rules require. Shards get their final names when all are complete and the note of the length limits exists.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Settings:
     """Settings of the conversion.
 
     Attributes:
-      max_length: most tokens of a side of a pair, EOS included.
-      packed_length: tokens of a side of a packed sequence.
+      max_length: maximum tokens in either side of a pair, including EOS.
+      packed_length: tokens in either side of a packed sequence.
       shards: number of TFRecord files.
-      drop_bad: leave out, and count, empty and undecodable training pairs.
+      drop_bad: omit and count empty and undecodable training pairs.
       workers: number of processes.
     """
 
@@ -63,7 +63,7 @@ def convert(
       folder: created if it does not exist.
       train: text to train on.
       evaluation: text to evaluate on, never cleaned.
-      vocabulary: a subword file, or the number of subwords to make from the training text.
+      vocabulary: a subword file, or the number of subwords to build from the training text.
       settings: lengths, shards and cleaning.
 
     Returns:
@@ -71,7 +71,7 @@ def convert(
       `parallel.Dropped`.
 
     Raises:
-      UserError: bad text (file and line are named), a folder that holds shards already, or a full disk.
+      UserError: the text is bad (the message names file and line), the folder holds shards, or the disk is full.
     """
     held_out = list(evaluation.pairs())
     _prepare(folder, settings)
@@ -91,7 +91,7 @@ def convert(
 
     def rows() -> Iterator[Mapping[str, Sequence[int]]]:
         yield from (row.features() for row in packed)
-        # Shards get their names after the last row: no shard is ever there without the note.
+        # Shards get their names after the last row, so no shard ever exists without the note.
         lengths = {"max_length": settings.max_length, "packed_length": settings.packed_length}
         _write_text(folder / NOTE, [json.dumps(lengths | counts(), indent=1)])
 
@@ -127,10 +127,10 @@ def _prepare(folder: Path, settings: Settings) -> None:
 
 
 def _vocabulary(path: Path, train: Text, vocabulary: Path | int, settings: Settings) -> Subwords:
-    """Makes the vocabulary at `path` from the training text, or copies it there."""
+    """Builds the vocabulary at `path` from the training text, or copies it there."""
     with _writing(path):
         if isinstance(vocabulary, int):
-            path.unlink(missing_ok=True)  # Left by an interrupted conversion, as there are no shards.
+            path.unlink(missing_ok=True)  # Left by an interrupted conversion; no shards exist.
             with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
                 clean = _clean(Path(scratch), train, settings.drop_bad)
                 return subwords.build(path, clean, vocabulary)
@@ -143,7 +143,7 @@ def _vocabulary(path: Path, train: Text, vocabulary: Path | int, settings: Setti
 
 
 def _clean(folder: Path, train: Text, drop_bad: bool) -> list[Path]:
-    """Writes the training text, without dropped pairs, as two files in `folder`."""
+    """Writes the training text, without dropped pairs, to two files in `folder`."""
     paths = [folder / side for side in ("source", "target")]
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(open(p, "w", encoding="utf-8", newline="\n")) for p in paths]

@@ -1,4 +1,4 @@
-"""Converts one's own parallel text, for `timetotrain data transformer SOURCE TARGET OUT`."""
+"""Converts your own parallel text, for `timetotrain data transformer SOURCE TARGET OUT`."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from transformer import input as reader
 from transformer.config import NOTE, Data
 from transformer.presets import PRESETS
 
-PREVIEW = "cpu-multi30k"  # The preset as which the page reads the records.
+PREVIEW = "cpu-multi30k"  # The page reads the records with this preset.
 _FILES = Data()
-# Subwords of small and of large text, in bytes: as lab/studies/multi30k has them for 29,000 pairs, as WMT has them.
+# (Text size limit in bytes, number of subwords), following lab/studies/multi30k (29,000 pairs) and WMT.
 _VOCABULARIES = ((200_000, 1000), (2_000_000, 4000), (50_000_000, 8000))
 _LARGE_VOCABULARY = 32768
-# Most tokens of a sentence, and tokens of a packed row: the rules' (docs/sources.md, mlperf 1.4), and for short text,
-# as the preset cpu-multi30k has them.
+# Maximum tokens in a sentence and tokens in a packed row: first the rules' values (docs/sources.md, mlperf 1.4), then
+# cpu-multi30k's values for short text.
 _LENGTHS, _SHORT_LENGTHS = (80, 256), (60, 128)
-_PIECES = 2  # A word takes about so many subwords.
+_PIECES = 2  # Approximate number of subwords per word.
 
 
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     """Writes the records, vocabulary, evaluation text and their description into `out`.
 
     Args:
-      sources: two text files, or one of sentence, tab, translation.
+      sources: two text files, or one with lines of sentence, tab, translation.
       out: folder for the records.
       options: split, vocabulary, lengths.
 
     Raises:
-      UserError: text that does not fit, too much of it broken, or `out` holds something else.
+      UserError: the text does not fit, too much of it is broken, or `out` holds something else.
     """
     with custom_text.prepared(sources, options) as pairs:
         longest, packed = _LENGTHS if pairs.common * _PIECES > _SHORT_LENGTHS[0] else _SHORT_LENGTHS
@@ -82,12 +82,12 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
 
 
 def vocabulary_size(size: int) -> int:
-    """Returns the number of subwords for text of `size` bytes."""
+    """Returns the number of subwords for a text of `size` bytes."""
     return next((number for most, number in _VOCABULARIES if size < most), _LARGE_VOCABULARY)
 
 
 def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
-    """Returns the pairs of the first packed rows, cut into their tokens, and the first sentences to evaluate on."""
+    """Returns the pairs of the first packed rows, split into tokens, and the first evaluation sentences."""
     config = data_description.apply(PRESETS[PREVIEW], description)
     config = dataclasses.replace(config, global_batch_size=1, eval_batch_size=1)
     pieces = _pieces(data_dir / config.data.vocabulary)
@@ -109,5 +109,5 @@ def _first(row: dict[str, np.ndarray], side: str, pieces: Sequence[str]) -> list
 
 
 def _pieces(path: Path) -> list[str]:
-    """Returns the subwords of a vocabulary file, in order; the file has one in quotes a line."""
+    """Returns the subwords of a vocabulary file in order; each line of the file has one, in quotes."""
     return [line.strip()[1:-1] for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]

@@ -3,7 +3,7 @@
 #
 #   DATA_DIR           folder for the records                                               (required; 6 GB free)
 #   SYSTEM             cpu-tiny generates its small data set instead                        (none)
-#   RAW_DIR            folder of the downloads; files that are there are not downloaded     (DATA_DIR/raw)
+#   RAW_DIR            folder for downloads; existing files are not downloaded again        (DATA_DIR/raw)
 #   NEWS_URL, CRAWL_URL, EUROPARL_URL   URLs of the folders with the training text
 #   NEWSTEST_URL       URL of the folder with newstest2014.en and .de
 #   VOCABULARY_URL     URL of the folder with the subword vocabulary
@@ -15,7 +15,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" transformer \
   "the records (6 GB free: downloads and records)"
 
 RAW_DIR=${RAW_DIR:-$DATA_DIR/raw}
-# The three corpora of tensor2tensor's translate_ende_wmt32k, which the reference and the submissions trained on.
+# The three corpora of tensor2tensor's translate_ende_wmt32k; the reference and the submissions trained on them.
 NEWS_URL=${NEWS_URL:-http://data.statmt.org/wmt17/translation-task}
 CRAWL_URL=${CRAWL_URL:-http://www.statmt.org/wmt13}
 EUROPARL_URL=${EUROPARL_URL:-http://www.statmt.org/wmt13}

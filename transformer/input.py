@@ -1,9 +1,8 @@
 """Reads packed TFRecords into training batches, and text into evaluation batches.
 
-Training records have tensor2tensor's packed features (`inputs`, `inputs_segmentation`, `inputs_position`, and the same
-three of `targets`); `transformer/convert.py` writes them. Batches to train and to evaluate hold int32 [b,
-packed_length] under the names in `model.INPUTS`, "index" int32 [b] and "weight" float32 [b]; a row of an evaluation is
-one source sentence.
+`transformer/convert.py` writes training records with tensor2tensor's packed features (`inputs`, `inputs_segmentation`,
+`inputs_position`, and the same three for `targets`). Training and evaluation batches hold int32 [b, packed_length]
+under the names in `model.INPUTS`, "index" int32 [b] and "weight" float32 [b]. An evaluation row is one source sentence.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from transformer.config import NOTE, Config
 from transformer.model import INPUTS
 
 FIX = "set DATA_DIR to a folder that transformer/init_datasets.sh, transformer.convert or `timetotrain data` filled"
-# Names in the records, in the order of INPUTS.
+# Feature names in the records, in the order of INPUTS.
 FEATURES = (
     "inputs",
     "inputs_segmentation",
@@ -41,7 +40,7 @@ _SPEC = {name: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True) f
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Makes the endless training batches of one process, in an order that depends on seed and epoch only.
+    """Yields one process's training batches without end, in an order that depends only on seed and epoch.
 
     Raises:
       UserError: there are no files.
@@ -70,16 +69,16 @@ def train_input(
 
 
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
-    """Makes one pass over this shard's source sentences, padded so that every shard yields equally many batches.
+    """Makes one pass over this shard's source sentences, padded so that all shards yield equally many batches.
 
     Args:
       config: `data`, `decode` and `packed_length` are read.
       data_dir: folder of the text and the vocabulary.
-      shard: the part that is read: every `count`-th sentence.
+      shard: the part to read: every `count`-th sentence.
       batch_size: sentences per batch.
 
     Raises:
-      UserError: a bad file, or a sentence longer than `decode.source_length`; evaluation drops nothing.
+      UserError: a file is bad, or a sentence is longer than `decode.source_length`; evaluation drops nothing.
     """
     arrays = _sentences(config, Path(data_dir))
     size = len(arrays["index"])
@@ -93,7 +92,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """Repeats one batch of seeded noise with the element_spec of both inputs, to compile and to time a step."""
+    """Repeats one batch of seeded noise with both inputs' element_spec; used to compile and time a step."""
     length = config.packed_length
     shape = [2, batch_size, length]
     key = tf.constant([config.seed, 0], tf.int64)
@@ -110,7 +109,7 @@ def references(config: Config, data_dir: str | os.PathLike) -> list[str]:
 
 
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
-    """Checks names, and what our own notes say, without opening a file of the data.
+    """Checks file names and our own notes, without opening a data file.
 
     Raises:
       UserError: files or a library are missing, or a note contradicts the configuration.
@@ -126,7 +125,7 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
 
 
 def check(config: Config, data_dir: str | os.PathLike) -> None:
-    """Raises UserError where the data are bad, or their numbers of examples are not the configuration's."""
+    """Raises UserError if the data are bad, or their numbers of examples differ from the configuration's."""
     files = tfrecords.list_files(data_dir, config.data.train_pattern, FIX)
     record_counts.check_totals(files, config.num_train_examples, "num_train_examples")
     sentences = len(_sentences(config, Path(data_dir))["index"])
@@ -138,7 +137,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
 
 
 def _check_note(config: Config, path: str) -> None:
-    """Raises UserError where the converter's note has other lengths; data of other converters has no note."""
+    """Raises UserError if the converter's note has other lengths; other converters leave no note."""
     if not tf.io.gfile.exists(path):
         return
     try:
@@ -156,7 +155,7 @@ def _check_note(config: Config, path: str) -> None:
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
-    """Finds what is wrong with the training data after the input has failed; names file and record."""
+    """Names the bad training file and record after the input has failed."""
 
     def check_record(serialized: bytes) -> str | None:
         try:
@@ -188,7 +187,7 @@ def _complaint(error: tf.errors.InvalidArgumentError) -> str:
 
 
 def _parse(config: Config, serialized: tf.Tensor, where: list) -> dict[str, tf.Tensor]:
-    """Parses the INPUTS of a record, int32 [packed_length]; a bad record ends the stream, in an error that names it."""
+    """Parses a record's INPUTS, int32 [packed_length]; a bad record ends the stream with an error that names it."""
     parsed = tf.io.parse_single_example(serialized, _SPEC)
     length = config.packed_length
     sizes = {name: tf.size(parsed[name]) for name in FEATURES}
@@ -214,7 +213,7 @@ def _parse(config: Config, serialized: tf.Tensor, where: list) -> dict[str, tf.T
 
 
 def _within(parsed: dict[str, tf.Tensor], suffix: str, low: int, high: int) -> tf.Tensor:
-    """Tests whether the features of both sides hold numbers of [low, high) only."""
+    """Tests whether both sides' features hold only numbers in [low, high)."""
     both = tf.concat([parsed[side + suffix] for side in ("inputs", "targets")], 0)
     return tf.reduce_all((both >= low) & (both < high))
 

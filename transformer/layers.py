@@ -2,7 +2,7 @@
 
 Attention is figure 2 of "Attention Is All You Need"; encoder and decoder layers are figure 1, with the normalisation
 before each sublayer. Activations are [b, length, width] in the precision of products; softmax and normalisation run in
-full precision. A decoder layer also takes one step at a time, with the keys and values of earlier steps in a cache.
+full precision. A decoder layer can also run one step at a time, with a cache of earlier steps' keys and values.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from common.layers.dropout import Dropout, drop
 from common.layers.precision import Precision
 from transformer.config import Config
 
-EPSILON = 1e-6  # Epsilon of the layer normalisation: G6 transformer/layers/common_layers.py.
+EPSILON = 1e-6  # Layer normalisation epsilon from G6 transformer/layers/common_layers.py.
 _MASKED = -1e9  # A score that the softmax turns into 0.
 Cache = Mapping[str, tf.Tensor]
 
 
 class Parts:
-    """Makes layers, each with its own seed."""
+    """Creates layers, each with its own seed."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
         self.config, self.replicas, self.precision = config, replicas, precision
         self._seeds = _seeds(config.seed)
 
     def dense(self, units: int, use_bias: bool) -> LastAxisDense:
-        """Makes a matrix product; weights uniform with variance 2 / (fan-in + fan-out) (docs/sources.md, mlperf 2)."""
+        """Creates a matrix product; weights uniform, variance 2 / (fan-in + fan-out) (docs/sources.md, mlperf 2)."""
         initial = tf_keras.initializers.VarianceScaling(1.0, "fan_avg", "uniform", seed=next(self._seeds))
         return LastAxisDense(units, use_bias=use_bias, kernel_initializer=initial, dtype=self.precision.layer)
 
@@ -58,9 +58,9 @@ def _seeds(seed: int) -> Iterator[int]:
 
 
 def position_signal(length: int, width: int) -> np.ndarray:
-    """Computes sines, then cosines, of wavelengths from 2 pi to 2 pi x 10^4: float64 [length, width].
+    """Computes sines, then cosines, with wavelengths from 2 pi to 2 pi x 10^4: float64 [length, width].
 
-    This is tensor2tensor's form of section 3.5, with (width/2 - 1) ratios between the wavelengths.
+    This is tensor2tensor's form of section 3.5, with (width/2 - 1) ratios between wavelengths.
     """
     half = width // 2
     rates = np.exp(-np.log(1e4) / max(half - 1, 1) * np.arange(half))
@@ -84,7 +84,7 @@ class Embedding(tf_keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, ids: tf.Tensor) -> tf.Tensor:
-        """Looks up [b, n] -> [b, n, width]: rows times sqrt(width), zeros for id 0, in the precision of products."""
+        """Looks up [b, n] -> [b, n, width]: rows times sqrt(width), or zeros for id 0, in the precision of products."""
         real = tf.cast(ids != 0, self.table.dtype)[..., None]
         rows = _rows(tf.convert_to_tensor(self.table), ids)
         return tf.cast(rows * real * self.config.width**0.5, self.precision.compute)
@@ -96,13 +96,13 @@ class Embedding(tf_keras.layers.Layer):
         return tf.cast(tf.reshape(flat, [*_leading(x), self.config.vocabulary_size]), self.precision.variable)
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Returns 0: a look-up multiplies no matrices."""
+        """Returns 0, because a lookup multiplies no matrices."""
         return 0
 
 
 @tf.custom_gradient
 def _rows(table: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """Gathers rows with a dense gradient: the softmax makes the table's gradient dense anyway."""
+    """Gathers rows with a dense gradient, because the softmax makes the table's gradient dense anyway."""
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
         flat = tf.reshape(upstream, [-1, table.shape[1]])
@@ -112,7 +112,7 @@ def _rows(table: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, Any]:
 
 
 def _leading(x: tf.Tensor) -> list[int | tf.Tensor]:
-    """Returns all dimensions of [b, n, width] but the last."""
+    """Returns all dimensions of [b, n, width] except the last."""
     return [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
 
 
@@ -129,7 +129,7 @@ class Attention(tf_keras.layers.Layer):
         self.dropout = parts.dropout(parts.config.attention_dropout)
 
     def call(self, queries: tf.Tensor, memory: tf.Tensor, allowed: tf.Tensor, training: bool) -> tf.Tensor:
-        """Attends: [b, q, width], [b, m, width] -> [b, q, width]; `allowed` is bool, broadcasting to [b, 1, q, m]."""
+        """Attends: [b, q, width], [b, m, width] -> [b, q, width]; bool `allowed` broadcasts to [b, 1, q, m]."""
         return self.attend(queries, self.keys_values(memory), allowed, training)
 
     def keys_values(self, memory: tf.Tensor) -> Cache:
@@ -151,7 +151,7 @@ class Attention(tf_keras.layers.Layer):
         return tf.transpose(heads, [0, 2, 1, 3])
 
     def products(self, queries: int, memory: int) -> int:
-        """Counts the multiply-adds of `queries` rows that attend to `memory` rows."""
+        """Counts the multiply-adds when `queries` rows attend to `memory` rows."""
         return self.width * (2 * self.width * (queries + memory) + 2 * queries * memory)
 
 
@@ -171,7 +171,7 @@ class FeedForward(tf_keras.layers.Layer):
 
 
 class _Residual(tf_keras.layers.Layer):
-    """x + dropout(sublayer(norm(x))), for the sublayers of a layer."""
+    """Computes x + dropout(sublayer(norm(x))) for each sublayer of a layer."""
 
     def __init__(self, parts: Parts, sublayers: int, **kwargs: Any):
         super().__init__(dtype=parts.precision.layer, **kwargs)
@@ -233,12 +233,12 @@ class DecoderLayer(_Residual):
         return self.add(2, x, self.feed_forward(self.normed(2, x), training), training)
 
     def empty_cache(self, rows: int | tf.Tensor, steps: int) -> Cache:
-        """Makes the cache of keys and values before the first step, for `rows` hypotheses of up to `steps` steps."""
+        """Creates an empty cache of keys and values for `rows` hypotheses of up to `steps` steps."""
         shape = [rows, self.attention.heads, steps, self.attention.width // self.attention.heads]
         return {name: tf.zeros(shape, self.precision.compute) for name in ("key", "value")}
 
     def source_cache(self, source: tf.Tensor) -> Cache:
-        """Computes keys and values of the encoder's output, which all steps share."""
+        """Computes the keys and values of the encoder's output, which all steps share."""
         return self.source_attention.keys_values(source) if self.source_attention else {}
 
     def step(
@@ -248,10 +248,10 @@ class DecoderLayer(_Residual):
 
         Args:
           x: [b, k, width], the k hypotheses of each sentence.
-          index: scalar int32, the step's number from 0.
+          index: scalar int32, the step number from 0.
           cache: from `empty_cache`, with b * k rows and the earlier steps filled in.
           source: from `source_cache`.
-          allowed: bool [b, 1, 1, m], the tokens of the source that are no padding.
+          allowed: bool [b, 1, 1, m], False for source tokens that are padding.
 
         Returns:
           ([b, k, width], the cache with this step filled in).
@@ -264,7 +264,7 @@ class DecoderLayer(_Residual):
         before = tf.range(cache["key"].shape[2]) <= index
         x += tf.reshape(self.attention.attend(y, cache, before, False), x.shape)
         if self.source_attention:
-            # The k hypotheses of a sentence are k queries to the same keys: nothing is copied k times.
+            # A sentence's k hypotheses are k queries to the same keys, so nothing is copied k times.
             x += self.source_attention.attend(self.normed(1, x), source, allowed, False)
         return x + self.feed_forward(self.normed(2, x), False), cache
 
@@ -276,5 +276,5 @@ class DecoderLayer(_Residual):
 
 
 def same(segments: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Marks pairs of tokens of the same segment: [b, n] and [b, m] -> bool [b, 1, n, m]."""
+    """Marks pairs of tokens in the same segment: [b, n] and [b, m] -> bool [b, 1, n, m]."""
     return segments[:, None, :, None] == others[:, None, None, :]

@@ -1,8 +1,8 @@
 """Builds the Transformer, big: figure 1 of "Attention Is All You Need" with the normalisation before each sublayer.
 
 Encoder and decoder end with a normalisation, as in the v0.6 TPU submission and the reference (docs/sources.md, mlperf
-2). Sentences are packed: a row has several, each with a segment number (0 is padding) and positions of its own from 0.
-A token sees only its own segment, so the network computes the same for a packed sentence as for an unpacked one.
+2). A row packs several sentences. Each has a segment number (0 is padding) and its own positions from 0. A token sees
+only its own segment, so a packed sentence gives the same result as an unpacked one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from common.text import beam
 from transformer.config import Config
 from transformer.layers import Cache, DecoderLayer, Embedding, EncoderLayer, Parts, position_signal
 
-# Names of the int32 [b, packed_length] inputs, in the order in which the model takes them.
+# Names of the model's inputs, int32 [b, packed_length], in order.
 INPUTS = ("inputs", "inputs_segment", "inputs_position", "targets", "targets_segment", "targets_position")
-EOS = 1  # The end of a sentence in the subword vocabulary; 0 is padding.
+EOS = 1  # End of sentence in the subword vocabulary; 0 is padding.
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> Transformer:
@@ -30,7 +30,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> Transform
 
 
 class Transformer(tf_keras.Model):
-    """The network. A call on INPUTS gives the logits of each target token from the tokens before it."""
+    """The network. A call on INPUTS returns the logits of each target token, given the tokens before it."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
         parts = Parts(config, replicas, precision)
@@ -59,16 +59,16 @@ class Transformer(tf_keras.Model):
         self.encoder_norm, self.decoder_norm, self.softmax = encoder_norm, decoder_norm, softmax
 
     def encode(self, ids: tf.Tensor, segments: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        """Encodes sources, [b, m] each -> [b, m, width], without dropout."""
+        """Encodes sources without dropout: each argument [b, m] -> [b, m, width]."""
         x = self.source_input(ids, positions)
         for layer in self.encoder_layers:
             x = layer(x, segments)
         return tf.cast(self.encoder_norm(x), self.precision.compute)
 
     def translate(self, ids: tf.Tensor, positions: tf.Tensor) -> beam.Hypotheses:
-        """Searches the best translations: [b, m], sentences that end in EOS, padded with 0 -> [b, beam, steps].
+        """Searches for the best translations: [b, m] -> [b, beam, steps]; sentences end in EOS, then 0 as padding.
 
-        `m` and the number of steps are static; the search ends earlier when no better translation can be found.
+        `m` and the number of steps are static; the search ends early when it can find no better translation.
         """
         decode = self.config.decode
         segments = tf.cast(ids != 0, tf.int32)
@@ -102,7 +102,7 @@ class Transformer(tf_keras.Model):
         memories: list[Cache],
         allowed: tf.Tensor,
     ) -> tuple[tf.Tensor, list[Cache]]:
-        """Computes the logits [b, k, vocabulary] after the last tokens [b, k] of k hypotheses."""
+        """Computes the next token's logits [b, k, vocabulary] from the last tokens [b, k] of k hypotheses."""
         x = self.target_input.one(tokens, index)
         after = []
         for layer, cache, memory in zip(self.decoder_layers, caches, memories):
@@ -112,7 +112,7 @@ class Transformer(tf_keras.Model):
 
 
 class TokenInput(tf_keras.layers.Layer):
-    """Embeds tokens and adds the position signal, with dropout; `shift` embeds the token before each place."""
+    """Embeds tokens and adds the position signal, with dropout; `shift` embeds the token before each position."""
 
     def __init__(self, parts: Parts, embedding: Embedding, shift: bool = False):
         super().__init__(dtype=parts.precision.layer)
@@ -126,7 +126,7 @@ class TokenInput(tf_keras.layers.Layer):
     def call(self, ids: tf.Tensor, positions: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Embeds [b, n] at positions [b, n] -> [b, n, width]."""
         if self.shift:
-            # The token before a sentence is id 0, whose embedding is zero, also where it follows another sentence.
+            # Id 0, whose embedding is zero, precedes every sentence, even one that follows another sentence.
             ids = tf.where(positions > 0, tf.pad(ids, [[0, 0], [1, 0]])[:, :-1], 0)
         x = self.embedding(ids) + tf.gather(self.signal, positions)
         return drop(self.dropout, x, training)
@@ -136,12 +136,12 @@ class TokenInput(tf_keras.layers.Layer):
         return self.embedding(tokens) + tf.gather(self.signal, position)
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Returns 0: a look-up multiplies no matrices."""
+        """Returns 0, because a lookup multiplies no matrices."""
         return 0
 
 
 class Logits(tf_keras.layers.Layer):
-    """Computes the logits: products with the embeddings."""
+    """Computes the logits as products with the embeddings."""
 
     def __init__(self, embedding: Embedding, precision: Precision):
         super().__init__(dtype=precision.full, autocast=False)

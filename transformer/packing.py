@@ -1,7 +1,7 @@
-"""Packs several sentence pairs into one row, end to end, so that little of a static shape is padding.
+"""Packs several sentence pairs into one row, end to end, so that a static shape has little padding.
 
-A packed sequence has tensor2tensor's features: `inputs` and `targets` and, for each token, the number of its sentence
-in the row from 1 (`..._segmentation`) and its place in the sentence from 0 (`..._position`).
+A packed sequence has tensor2tensor's features: `inputs`, `targets` and, for each token, its sentence's number in the
+row from 1 (`..._segmentation`) and its position in the sentence from 0 (`..._position`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from common.errors import UserError
 
 Tokens = list[int]
-# Rows that are open at once; a pair goes into the first with room (as in tensor2tensor's generator_utils.py).
+# Number of open rows; a pair goes into the first row with room (as in tensor2tensor's generator_utils.py).
 OPEN_ROWS = 10
 SIDES = ("inputs", "targets")
 
@@ -44,7 +44,7 @@ class Row:
 
 
 def pack(pairs: Iterable[tuple[Tokens, Tokens]], length: int) -> Iterator[Row]:
-    """Yields rows of at most `length` tokens on either side; every pair is in exactly one row.
+    """Yields rows of at most `length` tokens per side; every pair is in exactly one row.
 
     Raises:
       UserError: a side of a pair is longer than a row.

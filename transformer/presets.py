@@ -1,6 +1,6 @@
-"""Defines the presets of the Transformer benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
+"""Defines the presets of the Transformer benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
-docs/presets/transformer.md says for each preset where its values come from and which closed rule, if any, it breaks.
+docs/presets/transformer.md lists each preset's sources and any closed-division rules it breaks.
 Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, NV7 = the NVIDIA/
 folder of G7; other paths start in Google/; `mlperf_facts N` = docs/sources.md, mlperf N.
 """
@@ -19,11 +19,11 @@ from transformer.config import Config, Data, Decode
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """Lists the hyperparameters for the log's header; both rulesets have the same keys.
+    """Lists the hyperparameters for the log header; both rulesets have the same keys.
 
     Returns:
       [(key, value, metadata)]; every value is read from `config` or its clock. `opt_base_learning_rate` is the
-      constant of the schedule, as in the published logs, not the peak.
+      schedule's constant, as in the published logs, not the peak.
     """
     optimizer, schedule = config.optimizer, config.schedule
     warmup = schedule.warmup_length(Clock.of(config).steps_per_epoch)
@@ -39,7 +39,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     ]
 
 
-# --- Round v0.6: BLEU is logged from 0 to 100; an epoch is 1087 steps of 512 sequences or 271 of 2048.
+# --- Round v0.6: logs have BLEU from 0 to 100; an epoch is 1087 steps of 512 sequences or 271 of 2048.
 _V06_512 = Config(
     ruleset="0.6.0",
     quality_target=25.0,
@@ -63,8 +63,8 @@ _V06_2048 = Config(
     schedule=Schedule(kind="noam", warmup_steps=550.0, width=1024),
 )
 
-# Adam is 45 % of a step at a pod's size ("Scale MLPerf-0.6 Models on Google TPU-v3 Pods", section 2); which rows:
-# docs/sources.md, mlperf 3.
+# On a pod, Adam takes 45 % of a step ("Scale MLPerf-0.6 Models on Google TPU-v3 Pods", section 2). docs/sources.md,
+# mlperf 3, lists the rows that share the update.
 _SHARDED = Communication(shard_weight_update=True, shard_in_blocks=True)
 
 _V06_PRESETS = {
@@ -73,7 +73,7 @@ _V06_PRESETS = {
         hardware="tpu-v3-32",
         source="G6 benchmarks/transformer/tpu-v3-32/run_and_time.sh",
         num_replicas=32,
-        # Gradients are summed in bf16 at 32 cores only (docs/sources.md, mlperf 1.4).
+        # Only the 32-core run sums gradients in bf16 (docs/sources.md, mlperf 1.4).
         communication=Communication(wire="bf16_sum"),
     ),
     "tpu-v3-128": replace(
@@ -129,8 +129,8 @@ _V07_2048 = Config(
 )
 
 # 81,920 tokens are 320 sequences of 256. A peak of 1.9e-3 after 750 steps needs a base_learning_rate of 1.9e-3 *
-# sqrt(750 * 1024). Pairs end at the --max-source-positions of each row's script. Four micro-batches of 10 sequences,
-# whose logits take 1.4 GB: a V100 has 16 or 32 GB.
+# sqrt(750 * 1024). Each row's script limits pairs with --max-source-positions. A step has four micro-batches of 10
+# sequences, whose logits take 1.4 GB, because a V100 has 16 or 32 GB.
 _V100_8 = Config(
     hardware="v100-8",
     source="NV7 DGX-1 transformer: 81,920 tokens, peak 1.9e-3, warmup 750 (mlperf_facts 4); betas and "
@@ -185,7 +185,7 @@ _V07_PRESETS = {
         source="G7 results/tpu-v3-8192-JAX/transformer",
         num_replicas=2048,
         communication=_SHARDED,
-        # The log says 256: pairs were cut by the packed length alone.
+        # The log says 256, so only the packed length limited the pairs.
         max_sequence_length=256,
         optimizer=Optimizer(
             name="lazy_adam",
@@ -203,8 +203,8 @@ _V07_PRESETS = {
         source="NV7 benchmarks/transformer/implementations/pytorch/config_DGX1.sh and "
         "results/dgx1_ngc20.06_pytorch/transformer: 81,920 tokens, peak 1.9e-3, warmup 750",
     ),
-    # 131,072 tokens are 512 sequences; the peak of 1.976e-3 after 1000 steps is Google's factor of 2, rounded. 32 GB
-    # hold micro-batches of 16 sequences.
+    # 131,072 tokens are 512 sequences. The peak of 1.976e-3 after 1000 steps is Google's factor of 2, rounded. 32 GB
+    # are enough for micro-batches of 16 sequences.
     "dgx-2h": replace(
         _V100_8,
         hardware="dgx-2h",
@@ -252,7 +252,7 @@ _V07_PRESETS = {
     ),
 }
 
-# --- A laptop.
+# --- Laptop.
 _CPU = Config(
     division="open",
     smoke_run=True,
@@ -265,7 +265,7 @@ _CPU = Config(
 )
 
 _CPU_PRESETS = {
-    # Minutes: all twelve layers at a small width on the generated language pair.
+    # Takes minutes: all twelve layers at a small width on the generated language pair.
     "cpu-tiny": replace(
         _CPU,
         source="this repository: tuned for two CPU cores on the language pair that transformer/tiny.py generates",
@@ -281,7 +281,7 @@ _CPU_PRESETS = {
         schedule=Schedule(kind="noam", warmup_steps=100.0, width=64),
         decode=Decode(source_length=40, extra_length=10),
     ),
-    # Most of an hour: captions of photographs, English to German (lab/studies/multi30k.py).
+    # Takes most of an hour: photograph captions, English to German (lab/studies/multi30k.py).
     "cpu-multi30k": replace(
         _CPU,
         source="this repository, for two CPU cores; layers, widths and dropout as Transformer-Tiny of Wu et al., 'Good "
@@ -298,7 +298,7 @@ _CPU_PRESETS = {
         layers=4,
         width=128,
         residual_dropout=0.3,
-        # A cosine: a run of 45 minutes ends long before an inverse square root has brought the rate down.
+        # Cosine, because a run of 45 minutes ends long before an inverse square root lowers the rate enough.
         optimizer=Optimizer(name="lazy_adam", base_learning_rate=0.004, beta_2=0.98, epsilon=1e-9),
         schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
         decode=Decode(source_length=50, extra_length=10),
@@ -309,7 +309,7 @@ PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESE
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a packed sequence, in bytes (lab/bench/batch_memory.py: cpu-multi30k, most of it the logits)."""
+    """Estimates the memory per packed sequence, in bytes (lab/bench/batch_memory.py: cpu-multi30k, mostly logits)."""
     layers = 4 * config.layers * (20 * config.width + 4 * config.hidden)
     return config.packed_length * (24 * config.vocabulary_size + layers)
 

@@ -1,4 +1,4 @@
-"""Translates sentences of tokens with a trained network; the text becomes tokens on the host, by the vocabulary."""
+"""Translates tokenized sentences with a trained network; the host converts text to tokens with the vocabulary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transformer.config import Config
 
 
 def serving(task: Task, model: networks.Transformer, labels: Sequence[str]) -> Serving:
-    """Tokens int32 [b, m], 0 after the end of the sentence -> `tokens` int32 [b, n], likewise."""
+    """Maps tokens int32 [b, m] to `tokens` int32 [b, n]; both have 0 after the end of the sentence."""
     length = task.config.decode.source_length
 
     def network(tokens: tf.Tensor) -> tf.Tensor:

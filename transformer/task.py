@@ -24,7 +24,7 @@ from transformer.config import Config
 
 
 class Task(task.Task):
-    """Translation with a subword vocabulary that both languages share."""
+    """Translation with one subword vocabulary for both languages."""
 
     input = pipeline
     evaluate_in_worker = True
@@ -53,7 +53,7 @@ class Task(task.Task):
         return {name: (self.data_dir / name).read_bytes()} if self.data_dir else {}
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
-        """BLEU as tensor2tensor computes it, lower-cased; from 0 to 1, in round v0.6 from 0 to 100."""
+        """Computes BLEU as tensor2tensor does, lower-cased; from 0 to 1, or from 0 to 100 in round v0.6."""
         hypotheses = self.translations(arrays)
         texts = _references(self.config, self.data_dir)
         score = bleu.t2t(texts, hypotheses)
@@ -65,7 +65,7 @@ class Task(task.Task):
         """Decodes the translation of every evaluation sentence, in order.
 
         Raises:
-          ValueError: a sentence is missing or came twice.
+          ValueError: a sentence is missing or duplicated.
         """
         tokens = in_order(arrays, self.config.num_eval_examples)
         subwords = _subwords(self.data_dir / self.config.data.vocabulary)
@@ -75,13 +75,13 @@ class Task(task.Task):
 def smoothed_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf.Tensor:
     """Computes cross-entropy with target 1 - smoothing for the label and smoothing / (V - 1) for each other class.
 
-    This is the Transformer's definition, not that of tf.losses (docs/sources.md, mlperf 0.7). The entropy of the
-    targets is subtracted, so that the least possible loss is 0.
+    This is the Transformer's definition, not the one in tf.losses (docs/sources.md, mlperf 0.7). The function subtracts
+    the targets' entropy, so that the minimum loss is 0.
 
     Args:
       logits: [b, n, V].
       labels: int [b, n].
-      smoothing: the part of the target probability that the other classes share.
+      smoothing: fraction of the target probability that the other classes share.
 
     Returns:
       [b, n].
@@ -90,7 +90,7 @@ def smoothed_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: floa
     confidence, rest = 1 - smoothing, smoothing / (classes - 1)
     parts = np.array([confidence] + [rest] * (classes - 1 if rest else 0))
     least = -float(np.sum(parts * np.log(parts)))
-    # Spreading s over the other V - 1 classes is spreading s V / (V - 1) over all V.
+    # Spreading s over the other V - 1 classes equals spreading s V / (V - 1) over all V.
     losses = sparse_cross_entropy(tf.reshape(logits, [-1, classes]), tf.reshape(labels, [-1]), rest * classes)
     return tf.reshape(losses, tf.shape(labels)) - least
 

@@ -1,4 +1,4 @@
-"""Generates the language pair of cpu-tiny (common/text/pair.py), in the layout of the real data.
+"""Generates cpu-tiny's language pair (common/text/pair.py) in the layout of the real data.
 
 python -m transformer.tiny DATA_DIR
 """
@@ -25,11 +25,11 @@ _FILES = Data()
 
 @dataclasses.dataclass(frozen=True)
 class Tiny(pair.Pair):
-    """Settings of the language pair and of its encoding.
+    """Settings of the language pair and its encoding.
 
     Attributes:
       vocabulary_size: approximate number of subwords.
-      max_length, packed_length: tokens of a sentence and of a packed sequence.
+      max_length, packed_length: tokens in a sentence and in a packed sequence.
       shards: number of training files.
     """
 
@@ -43,7 +43,7 @@ TINY = Tiny()
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
-    """Writes the pair into `data_dir` through the converter; does nothing where the same data is there already.
+    """Writes the pair into `data_dir` through the converter; does nothing if the same data is already there.
 
     Raises:
       UserError: the folder holds other data, or cannot be written.

@@ -11,7 +11,7 @@ from common.config.ranges import at_least, fraction, one_of, positive
 from common.config.schema import RunConfig
 from common.errors import UserError
 
-# Frames of a clip, by model: Table 1 of "Training Kinetics in 15 Minutes".
+# Frames per clip for each model: Table 1 of "Training Kinetics in 15 Minutes".
 FRAMES = {"tsm": 8, "i3d_3x3x3": 16, "i3d_3x1x1": 32, "tsn": 8}
 MODELS = tuple(FRAMES)
 SAMPLINGS = ("dense", "uniform")
@@ -23,21 +23,21 @@ INFLATIONS = ("mean", "center")
 class Data:
     """Settings of frame sampling and augmentation.
 
-    The defaults are those of mit-han-lab/temporal-shift-module (docs/sources.md, mlperf 2).
+    The defaults follow mit-han-lab/temporal-shift-module (docs/sources.md, mlperf 2).
 
     Attributes:
-      sampling: "dense", equally spaced frames of a window, or "uniform", one frame of each of equal segments.
+      sampling: "dense", equally spaced frames from a window, or "uniform", one frame from each of equal segments.
       window: frames that a dense clip spans; a video with fewer frames repeats from its start.
-      modality: the network's input: "rgb", the frames, or "rgb_difference", each frame minus the one before.
-      scales: the sides of a training crop are drawn from these parts of the short side.
-      flip: mirror half of the training clips; false where left and right are classes.
-      jitter: brightness, saturation and contrast of a training clip are multiplied by factors from 1 - jitter to
+      modality: the network's input: "rgb", the frames, or "rgb_difference", each frame minus the previous one.
+      scales: fractions of the short side to draw a training crop's sides from.
+      flip: mirror half of the training clips; set to false if left and right are classes.
+      jitter: each training clip's brightness, saturation and contrast are multiplied by factors from 1 - jitter to
         1 + jitter; the published recipe has 0.
       eval_clips: clips per video, at equal distances.
-      eval_crops: crops per clip: 1, the centre, or 3, along the long side.
-      eval_short_side: short side, in pixels, that frames are scaled to in an evaluation.
-      eval_size: side of the crops of an evaluation, in pixels.
-      private_threads: threads of the tf.data pool; 0 leaves the choice to tf.data.
+      eval_crops: crops per clip: 1 (centre) or 3 (along the long side).
+      eval_short_side: short side of scaled evaluation frames, in pixels.
+      eval_size: side of evaluation crops, in pixels.
+      private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
     """
 
     sampling: str = "dense"
@@ -59,19 +59,19 @@ class Config(RunConfig):
 
     Attributes:
       model: "tsm", "i3d_3x3x3", "i3d_3x1x1" or "tsn".
-      num_frames: frames of a clip; 0 takes the model's own, see FRAMES.
-      shift_fraction: part of the channels that "tsm" shifts in each direction; 0 is "tsn".
-      online: "tsm" shifts from the past only, so that it can run on a stream.
-      image_size: side of the square frames of training, in pixels.
+      num_frames: frames per clip; 0 uses the model's number from FRAMES.
+      shift_fraction: fraction of the channels that "tsm" shifts in each direction; 0 is "tsn".
+      online: "tsm" shifts only from the past, so that it can run on a stream.
+      image_size: side of the square training frames, in pixels.
       num_classes: outputs of the network; labels are 0 .. num_classes - 1.
       width: channels of the first convolution; every other width is a multiple of it.
       blocks: residual blocks of the four stages; (3, 4, 6, 3) is ResNet-50.
       batch_norm_momentum: momentum of the moving averages.
       batch_norm_epsilon: added to the variance.
-      zero_init_last_gamma: the gamma of the last batch norm of each block starts as zero.
-      initial_weights: an .npz or .h5 file with an ImageNet ResNet-50, see pretrained.py; "": random.
-      inflation: initialisation of a 3-D kernel of k frames from 2-D weights: "mean", each frame has 1/k of them, or
-        "center", the middle frame has all.
+      zero_init_last_gamma: the last batch norm of each block starts with gamma 0.
+      initial_weights: an .npz or .h5 file with an ImageNet ResNet-50 (see pretrained.py); "": random.
+      inflation: how 2-D weights initialise a 3-D kernel of k frames: "mean" puts 1/k of them in each frame, "center"
+        puts all in the middle frame.
     """
 
     benchmark: str = "tsm_kinetics"
@@ -106,12 +106,12 @@ class Config(RunConfig):
 
     @property
     def frames(self) -> int:
-        """Frames of a clip."""
+        """Returns the number of frames per clip."""
         return self.num_frames or FRAMES[self.model]
 
     @property
     def views(self) -> int:
-        """Number of views, clips times crops, of a video that an evaluation averages over."""
+        """Returns the number of views (clips times crops) per video that an evaluation averages over."""
         return self.data.eval_clips * self.data.eval_crops
 
     @property
@@ -121,7 +121,7 @@ class Config(RunConfig):
         return f"{super().weight_transformations}, 2-D kernels inflated to 3-D ({self.inflation})"
 
     def validate_own_fields(self) -> None:
-        """Raises UserError where a field is out of range or fields contradict each other."""
+        """Raises UserError if a field is out of range or fields contradict each other."""
         one_of(self, "model", MODELS)
         one_of(self, "inflation", INFLATIONS)
         one_of(self, "data.sampling", SAMPLINGS)

@@ -3,10 +3,10 @@
     python -m tsm_kinetics.convert DATA_DIR --train videos/train --validation videos/val
     python -m tsm_kinetics.convert DATA_DIR --train train.csv --validation val.csv --videos /data/kinetics
 
-A source is a folder CLASS/*.mp4 or a CSV file. A CSV file has the columns `path,label` and optionally `split`, or those
-of Kinetics' own lists (label, youtube_id, time_start, time_end), whose files are named ID_000010_000020.mp4. Videos
-that cannot be decoded are left out, counted, and listed in DATA_DIR/left_out.txt. A shard gets its name when it is
-complete; after an interruption the finished shards are kept.
+A source is a folder CLASS/*.mp4 or a CSV file. A CSV file has the columns `path,label` and optionally `split`, or the
+columns of Kinetics' own lists (label, youtube_id, time_start, time_end), whose files are named ID_000010_000020.mp4.
+The converter skips videos that it cannot decode, counts them, and lists them in DATA_DIR/left_out.txt. A shard gets its
+final name only when it is complete, so a restart after an interruption keeps the finished shards.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from common.errors import UserError
 from tsm_kinetics import shards, video
 
 _VIDEOS = {".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v"}
-_ORDER_SEED = 400  # Seeds the order in which videos are dealt to shards.
+_ORDER_SEED = 400  # Seeds the order that deals videos to shards.
 LEFT_OUT = "left_out.txt"
 
 
@@ -43,7 +43,7 @@ class Item:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Settings of the conversion of videos to frames, see video.read."""
+    """Settings for converting videos to frames; see video.read."""
 
     short_side: int = 256
     rate: float = 0.0
@@ -54,12 +54,12 @@ AS_THE_PAPER = Settings()
 
 
 def items(source: str | os.PathLike, videos: str | os.PathLike | None = None, split: str = "") -> list[Item]:
-    """Lists the videos of a folder or of a CSV file.
+    """Lists the videos in a folder or CSV file.
 
     Args:
-      source: a folder or a CSV file, see the module's description.
-      videos: the folder that paths in the CSV file are relative to; by default the folder of the CSV file.
-      split: takes only rows with this value in the column `split`; "" takes all.
+      source: a folder or a CSV file; see the module docstring.
+      videos: base folder of paths in the CSV file; by default, the CSV file's folder.
+      split: selects rows with this value in the column `split`; "" selects all.
 
     Raises:
       UserError: the source cannot be read, lists no videos, or has no known columns.
@@ -125,20 +125,20 @@ def convert(
     settings: Settings = AS_THE_PAPER,
     workers: int = 1,
 ) -> list[str]:
-    """Writes the shards of `splits`, {prefix: (videos, number of shards)}; shards that exist are kept.
+    """Writes the shards of `splits`, {prefix: (videos, number of shards)}; keeps shards that exist.
 
     Args:
       data_dir: folder for the shards.
-      splits: "train" comes first and decides the classes, which are numbered from 0 in alphabetical order.
-      settings: conversion of videos to frames.
+      splits: "train" comes first and defines the classes, numbered from 0 in alphabetical order.
+      settings: settings for converting videos to frames.
       workers: number of processes.
 
     Returns:
-      A line about every video that is left out, wholly or from a damaged place on.
+      A line about every omitted video, and about every video cut off at a damaged place.
 
     Raises:
-      UserError: a class of a later split is missing in the first, the folder holds another conversion, the disk is
-        full, or a split has no sound video.
+      UserError: the first split lacks a class of a later one, the folder holds another conversion, the disk is full, or
+        a split has no usable video.
     """
     folder = Path(data_dir)
     classes = sorted({item.label for item in next(iter(splits.values()))[0]})
@@ -201,7 +201,7 @@ def _write_shard(path: Path, videos: list[Item], labels: dict[str, int], setting
 def _note(
     folder: Path, splits: dict[str, tuple[list[Item], int]], settings: Settings, classes: list[str]
 ) -> None:
-    """Refuses a folder that holds shards of another conversion; writes classes.txt."""
+    """Rejects a folder that holds shards of another conversion; writes classes.txt."""
     digest = hashlib.sha256(json.dumps(dataclasses.asdict(settings)).encode())
     for split, (videos, count) in splits.items():
         digest.update(f"{split} {count}\n".encode())

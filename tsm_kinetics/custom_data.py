@@ -1,4 +1,4 @@
-"""Converts one's own videos, a folder per class or a CSV file, for `timetotrain data tsm_kinetics FOLDER OUT`."""
+"""Converts your own videos, one folder per class or a CSV file, for `timetotrain data tsm_kinetics FOLDER OUT`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tsm_kinetics import shards
 from tsm_kinetics.convert import Item
 from tsm_kinetics.presets import PRESETS
 
-PREVIEW = "cpu-ucf101"  # The preset whose sizes the page shows.
+PREVIEW = "cpu-ucf101"  # The page shows this preset's sizes.
 _NAMES = "classes.txt"
-_MOST_FRAMES = 8  # Frames of a strip on the page.
-# The part of a UCF101 file name that says from which film it is cut: v_Archery_g01_c02.avi.
+_MOST_FRAMES = 8  # Maximum frames in a strip on the page.
+# The part of a UCF101 file name that identifies its film: v_Archery_g01_c02.avi.
 _GROUP = re.compile(r"_(g\d+)_c\d+$")
 
 
@@ -33,13 +33,13 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     """Writes the records and their description into `out`.
 
     Args:
-      sources: one folder, of class folders or of train/ and val/ with class folders, or one CSV file of path,label and
-        optionally split.
+      sources: one folder that contains class folders, or train/ and val/ with class folders; or one CSV file with
+        path,label and optionally split.
       out: folder for the records.
-      options: split, limits, size of the frames.
+      options: split, limits, frame size.
 
     Raises:
-      UserError: no videos, too many broken ones, or `out` holds something else.
+      UserError: there are no videos, too many are broken, or `out` holds something else.
     """
     train, held = _split(sources[0], options)
     classes = sorted({item.label for item in train})
@@ -74,9 +74,9 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
 
 
 def _names(source: Path, classes: Sequence[str], given: Path | None) -> dict[str, str]:
-    """Reads lines of class and name, or the names of the classes 0, 1, ... of a CSV file, a line each.
+    """Reads lines with a class and a name, or for a CSV file the names of classes 0, 1, ..., one per line.
 
-    A classes.txt beside the videos that is neither is no such list.
+    Ignores a classes.txt beside the videos that has neither form.
     """
     path = given or (source if source.is_dir() else source.parent) / _NAMES
     if given is None and not path.is_file():
@@ -122,7 +122,7 @@ def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
 
 
 def _folder(path: Path, rows: Sequence[Mapping[str, str]]) -> Path:
-    """Returns the folder that the paths of a CSV file count from: its own, or the one above it."""
+    """Returns the base folder of a CSV file's paths: the file's own folder or the parent of it."""
     names = [row["path"] for row in rows if row.get("path")]
     found = (
         place
@@ -142,7 +142,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def _divided(items: list[Item], options: Options) -> tuple[list[Item], list[Item]]:
-    """Holds out part of each class; clips that UCF101's names say are of one film stay together."""
+    """Holds out part of each class; keeps clips of one film together, according to UCF101's file names."""
     groups: dict[tuple[str, str], list[Item]] = {}
     for item in items:
         stem = Path(item.path).stem
@@ -167,7 +167,7 @@ def _facts(indices: Sequence[shards.Index]) -> list[tuple[str, str]]:
 
 
 def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
-    """Returns strips of training clips after augmentation, and of the first clips of the evaluation."""
+    """Returns strips of augmented training clips and of the first evaluation clips."""
     config = data_description.apply(PRESETS[PREVIEW], description)
     config = dataclasses.replace(config, global_batch_size=count, eval_batch_size=count // 2)
     cards = []

@@ -32,7 +32,7 @@ from tsm_kinetics import model
 from tsm_kinetics.config import MODELS, Config
 from tsm_kinetics.presets import PRESETS
 
-# Table 1 of the paper: top-1, multiply-adds, parameters, clips per second on a P100 at batch 16, compute/IO.
+# Paper, Table 1: top-1, multiply-adds, parameters, clips per second on a P100 at batch 16, compute/IO.
 PAPER = {
     "tsm": {
         "accuracy": 0.741,
@@ -56,17 +56,17 @@ PAPER = {
         "compute_per_input": 6.85e3,
     },
 }
-GRADIENT_BYTES = 4  # Bytes per gradient element: Horovod sends fp32.
+GRADIENT_BYTES = 4  # Bytes per gradient element, because Horovod sends fp32.
 NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """The network between nodes. Default: Summit's two EDR InfiniBand ports of 100 Gbit/s a node.
+    """The network between nodes. Default: Summit's two EDR InfiniBand ports per node, 100 Gbit/s each.
 
     Attributes:
-      latency: seconds per message between two nodes; 1.5 us, typical of EDR with MPI, is an assumption.
-      bandwidth: bytes per second of a node in each direction.
+      latency: seconds per message between two nodes; the default of 1.5 us, typical of EDR with MPI, is an assumption.
+      bandwidth: bytes per second per node in each direction.
     """
 
     latency: float = 1.5e-6
@@ -74,9 +74,9 @@ class Network:
 
 
 def communication_seconds(size: float, nodes: int, network: Network) -> float:
-    """Predicts the seconds of a ring all-reduce of `size` bytes: equation 1 of the paper, latency + size / bandwidth.
+    """Predicts the seconds of a ring all-reduce of `size` bytes: the paper's equation 1, latency + size / bandwidth.
 
-    A ring makes 2 (n - 1) messages of 1/n of the gradients each (Patarasuk and Yuan, "Bandwidth optimal all-reduce
+    A ring sends 2 (n - 1) messages, each with 1/n of the gradients (Patarasuk and Yuan, "Bandwidth optimal all-reduce
     algorithms for clusters of workstations", 2009): 2 (n - 1) latency + 2 (n - 1) / n x size / bandwidth.
     """
     if nodes == 1:
@@ -85,12 +85,12 @@ def communication_seconds(size: float, nodes: int, network: Network) -> float:
 
 
 def scalability(step_seconds: float, size: float, nodes: int, network: Network) -> float:
-    """Predicts actual over ideal speed (paper 3c), no communication hidden: step / (step + communication)."""
+    """Predicts actual over ideal speed without hidden communication (paper 3c): step / (step + communication)."""
     return step_seconds / (step_seconds + communication_seconds(size, nodes, network))
 
 
 def unhidden_loading(load_seconds: float, compute_seconds: float) -> float:
-    """Computes the seconds per step that the computation waits for a prefetching input (paper 3b, Figure 3b)."""
+    """Computes how many seconds per step the computation waits for a prefetching input (paper 3b, Figure 3b)."""
     return max(0.0, load_seconds - compute_seconds)
 
 
@@ -99,7 +99,7 @@ def counted(config: Config) -> dict[str, Any]:
 
     Returns:
       model, parameters, macs, input (frames x channels x height x width), input_elements, compute_per_input (the
-      paper's Compute/IO: multiply-adds per number of the input), and the paper's own figures under "paper".
+      paper's Compute/IO: multiply-adds per input element), and the paper's own figures under "paper".
     """
     network = _built(config)
     macs, elements = forward_macs(network), config.frames * 3 * config.image_size**2
@@ -115,7 +115,7 @@ def counted(config: Config) -> dict[str, Any]:
 
 
 def predicted(size: float, step_seconds: float, network: Network) -> list[dict[str, float]]:
-    """Predicts communication time and scalability per number of nodes (figures 3c and 6)."""
+    """Predicts communication time and scalability for each number of nodes (figures 3c and 6)."""
     return [
         {
             "nodes": nodes,
@@ -127,7 +127,7 @@ def predicted(size: float, step_seconds: float, network: Network) -> list[dict[s
 
 
 def measured(config: Config, batch_size: int, steps: int, peak: float) -> dict[str, float]:
-    """Measures inference of full batches on this machine: clips per second, and achieved over measured peak."""
+    """Measures full-batch inference on this machine: clips per second, and achieved over measured peak."""
     network = _built(config)
     shape = [batch_size, config.frames, config.image_size, config.image_size, 3]
     clips = tf.random.stateless_normal(shape, [1, 2])
@@ -144,15 +144,15 @@ def measured(config: Config, batch_size: int, steps: int, peak: float) -> dict[s
 
 
 def peak_flops(size: int = 0, steps: int = 5) -> float:
-    """Measures the peak of this machine for the utilization: flops per second of a large float32 matrix product."""
-    size = size or (8192 if _on_gpu() else 2048)  # On a CPU, 1024 reaches a fifth less.
+    """Measures this machine's peak, for the utilization: flops per second of a large float32 matrix product."""
+    size = size or (8192 if _on_gpu() else 2048)  # On a CPU, size 1024 is a fifth slower.
     a = tf.random.stateless_normal([size, size], [3, 4])
     product = tf.function(lambda a: tf.reduce_sum(a @ a))
     return 2 * size**3 / min(_seconds(lambda: product(a).numpy(), steps))
 
 
 def loading_seconds(config: Config, data_dir: str, batches: int) -> float:
-    """Measures the seconds per training batch of the input alone, after a first batch."""
+    """Measures the input's seconds per training batch, after the first batch and without training."""
     index = pipeline.load(config, data_dir, training=True)
     share = config.global_batch_size
     stream = iter(pipeline.train_input(config, index, Shard(), share, 0))
@@ -186,10 +186,10 @@ def _median_seconds(run: Callable[[], Any], steps: int) -> float:
 
 
 def report(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Makes the record of each network, as the module's description says.
+    """Makes each network's record, as described in the module docstring.
 
     Raises:
-      UserError: a flag is out of range, or the data in --data_dir do not fit the preset.
+      UserError: a flag is out of range, or the data in --data_dir does not fit the preset.
     """
     _check(arguments)
     base = configs.preset(PRESETS, arguments.system) if arguments.system else Config()
@@ -243,7 +243,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Formats Table 1 with the paper's figures in brackets, and the scalability per number of nodes below it."""
+    """Formats Table 1 with the paper's figures in brackets, then the scalability for each number of nodes."""
     lines = [
         "model       MACs G        parameters M   input                 compute/IO k   clips/s         utilization"
     ]

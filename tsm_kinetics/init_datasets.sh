@@ -10,15 +10,15 @@
 #   LISTS_SHA256      checksum of the archive; "" takes any                                      ("")
 #   TRAIN_SHARDS, VALIDATION_SHARDS   files to write                                             (1024, 128)
 #   WORKERS           processes that decode                                                      (one per core)
-# The videos are YouTube's, of which some vanish every year: get a copy under its terms. Missing and damaged videos are
-# counted and listed in DATA_DIR/left_out.txt.
+# The videos are from YouTube, and some vanish every year; get a copy under its terms. The conversion counts missing and
+# damaged videos and lists them in DATA_DIR/left_out.txt.
 source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" tsm_kinetics \
   "the TFRecords (Kinetics-400 at a short side of 256 needs about 1 TB)"
 
 [[ -n ${VIDEOS_DIR:-} && -d ${VIDEOS_DIR} ]] ||
   refuse "VIDEOS_DIR='${VIDEOS_DIR:-}' is no folder; name the one with your copy of Kinetics-400's videos"
 LISTS_DIR=${LISTS_DIR:-$DATA_DIR/lists}
-# https://github.com/google-deepmind/kinetics-i3d names the data set's page, which offers this archive.
+# https://github.com/google-deepmind/kinetics-i3d links to the data set's page, which offers this archive.
 LISTS_URL=${LISTS_URL:-https://storage.googleapis.com/deepmind-media/Datasets/kinetics400.tar.gz}
 
 mkdir -p "$LISTS_DIR"

@@ -1,10 +1,10 @@
 """Makes batches of clips as a function of (seed, step), reading single frames from the shards of shards.py.
 
-A batch is {"frames": uint8 [b, N, H, W, 3], "label": int32 [b], "weight": float32 [b]}. In training the N frames are a
-clip, H = W = image_size; in evaluation they are all clips and crops of a video, [views x T], H = W = data.eval_size. N,
-H and W are not in the element_spec, so that both inputs have the same one. An epoch is a permutation of the videos,
-keyed by seed and epoch; the endless sequence of epochs is cut into global batches, the same ones on any number of
-replicas.
+A batch is {"frames": uint8 [b, N, H, W, 3], "label": int32 [b], "weight": float32 [b]}. In training, the N frames are a
+clip, and H = W = image_size. In evaluation, they are all clips and crops of a video, [views x T], and H = W =
+data.eval_size. The element_spec omits N, H and W, so that both inputs have the same one. An epoch is a permutation of
+the videos, keyed by seed and epoch. The endless sequence of epochs is cut into global batches, which are the same on
+any number of replicas.
 """
 
 from __future__ import annotations
@@ -23,19 +23,17 @@ from tsm_kinetics import sampling, shards
 from tsm_kinetics.config import Config
 
 SPLITS = {True: "train", False: "validation"}
-# Luma of red, green and blue: ITU-R BT.601.
+# Luma weights of red, green and blue: ITU-R BT.601.
 _LUMA = (0.299, 0.587, 0.114)
-_ORDER_STREAM = 0x6F72  # Makes the key of the order differ from those of sampling.py.
-_KEPT_ORDERS = (
-    3  # Permutations kept: a step may reach into the next epoch while an earlier one is still being read.
-)
+_ORDER_STREAM = 0x6F72  # Makes the key of the order differ from the keys in sampling.py.
+_KEPT_ORDERS = 3  # Permutations to keep: a step may reach into the next epoch while an earlier one is in use.
 
 
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
-    """Raises UserError where shards or their indices are missing, or a note has other numbers of videos; opens none."""
+    """Raises UserError if shards or indices are missing, or a note has the wrong number of videos; opens no file."""
     for training, field in ((True, "num_train_examples"), (False, "num_eval_examples")):
         files = shards.check_files(data_dir, SPLITS[training])
-        if record_counts.noted(files):  # On the clock the index tells the number.
+        if record_counts.noted(files):  # Without a note, the index supplies the number on the clock.
             record_counts.check_totals(files, getattr(config, field), field, read=False)
 
 
@@ -43,7 +41,8 @@ def load(config: Config, data_dir: str | os.PathLike, training: bool) -> shards.
     """Loads the index of the videos that a run trains or evaluates on.
 
     Raises:
-      UserError: files are missing or damaged, the number of videos is not the configuration's, or a label is no class.
+      UserError: files are missing or damaged, the number of videos differs from the configuration's, or a label is not
+        a class.
     """
     index = shards.Index(data_dir, SPLITS[training])
     wanted, field = (
@@ -65,7 +64,7 @@ def load(config: Config, data_dir: str | os.PathLike, training: bool) -> shards.
 
 
 class Order:
-    """The endless sequence of the epochs' permutations of videos; a call looks a place up."""
+    """The endless sequence of the epochs' video permutations; a call looks up one place in it."""
 
     def __init__(self, seed: int, count: int):
         self._seed, self._count = seed % 2**63, count
@@ -80,7 +79,7 @@ class Order:
             if permutation is None:
                 key = np.random.SeedSequence([self._seed, _ORDER_STREAM, epoch])
                 permutation = np.random.default_rng(key).permutation(self._count)
-                # The latest made are kept, which are not always the highest epochs: a stream may begin anew.
+                # Keeps the latest permutations, not always the highest epochs, because a stream may start again.
                 self._epochs[epoch] = permutation
                 for old in list(self._epochs)[:-_KEPT_ORDERS]:
                     del self._epochs[old]
@@ -90,12 +89,12 @@ class Order:
 def train_input(
     config: Config, index: shards.Index, shard: Shard, batch_size: int, start_step: int
 ) -> tf.data.Dataset:
-    """Makes the endless, augmented training batches of one shard from global step `start_step` on.
+    """Yields one shard's augmented training batches without end, starting at global step `start_step`.
 
     Args:
       config: `seed`, `global_batch_size`, `frames`, `image_size` and `data` are read.
       index: from `load`.
-      shard: the consecutive part of each global batch that is read.
+      shard: the consecutive part of each global batch to read.
       batch_size: clips per batch; a shard's part of a step may be several batches.
       start_step: number of steps to skip.
     """
@@ -134,7 +133,7 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
     data = config.data
     own = np.arange(shard.index, len(index), shard.count)
     sizes = [len(range(i, len(index), shard.count)) for i in range(shard.count)]
-    # One stream may feed several replicas, each with a whole number of batches.
+    # One stream may feed several replicas; each gets a whole number of batches.
     per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
 
     def sample(video: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -161,7 +160,7 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
 
 
 def synthetic(config: Config, batch_size: int, training: bool = True) -> tf.data.Dataset:
-    """Repeats one batch of seeded noise with the element_spec of both inputs, in the shape of one of them."""
+    """Repeats one batch of seeded noise with both inputs' element_spec, in the training or evaluation shape."""
     views, size = (1, config.image_size) if training else (config.views, config.data.eval_size)
     rng = np.random.default_rng(config.seed)
     batch = {
@@ -178,8 +177,8 @@ def synthetic(config: Config, batch_size: int, training: bool = True) -> tf.data
 def normalise(clips: tf.Tensor, dtype: tf.DType, modality: str = "rgb") -> tf.Tensor:
     """Computes the network's input from clips [b, T, H, W, 3], on the device; the arithmetic is at least float32.
 
-    "rgb": (pixels - mean) / standard deviation per channel. "rgb_difference": each frame minus the one before, which
-    removes what stands still (Wang et al., "Temporal Segment Networks", section 3.2); the first difference is repeated.
+    "rgb": (pixels - mean) / standard deviation per channel. "rgb_difference": each frame minus the previous one, which
+    removes static content (Wang et al., "Temporal Segment Networks", section 3.2); the first difference is repeated.
     """
     frames = normalise_rgb(clips, dtype)
     if modality == "rgb_difference":
@@ -189,11 +188,12 @@ def normalise(clips: tf.Tensor, dtype: tf.DType, modality: str = "rgb") -> tf.Te
 
 
 def jittered(frames: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
-    """Changes brightness, saturation and contrast of a clip, uint8 [T, H, W, 3], equally in every frame.
+    """Changes a clip's brightness, saturation and contrast equally in every frame, uint8 [T, H, W, 3].
 
     Args:
-      frames: the frames of the clip.
-      factors: float32 [3], of brightness, of each pixel's distance from its grey, and from the clip's mean grey.
+      frames: the clip's frames.
+      factors: float32 [3], which scale brightness, each pixel's distance from its grey value, and its distance from the
+        clip's mean grey.
     """
     brightness, saturation, contrast = tf.unstack(factors)
     pixels = tf.cast(frames, tf.float32) * brightness
@@ -205,7 +205,7 @@ def jittered(frames: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError | None:
-    """Finds what is wrong with the data after the input has failed: reads all files, names file and record."""
+    """Reads all files after the input has failed, and names the file and record at fault."""
     try:
         for training in (True, False):
             files = load(config, data_dir, training).files
@@ -218,11 +218,11 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError | None:
 
 
 def _strings(encoded: list[bytes]) -> np.ndarray:
-    return np.array([*encoded, b""], dtype=object)[:-1]  # Objects: a bytes dtype has one length for all.
+    return np.array([*encoded, b""], dtype=object)[:-1]  # A bytes dtype would have one length for all.
 
 
 def decoded(encoded: tf.Tensor, windows: tf.Tensor, size: int) -> tf.Tensor:
-    """Cuts each window (top, left, height, width) from each frame, scaled: uint8 [windows x frames, size, size, 3]."""
+    """Cuts and scales each window (top, left, height, width) of each frame: uint8 [windows x frames, size, size, 3]."""
     encoded, windows = tf.ensure_shape(encoded, [None]), tf.ensure_shape(windows, [None, 4])
 
     def one(place: tf.Tensor) -> tf.Tensor:
@@ -241,7 +241,7 @@ def decoded(encoded: tf.Tensor, windows: tf.Tensor, size: int) -> tf.Tensor:
 def flipped(frames: tf.Tensor) -> tf.Tensor:
     """Mirrors frames [T, H, W, 3] left to right.
 
-    As one tall picture: TensorFlow has a faster kernel for rows of pixels.
+    Treats them as one tall picture, because TensorFlow has a faster kernel for rows of pixels.
     """
     shape = tf.shape(frames)
     rows = tf.reshape(frames, [-1, shape[2], 3])
@@ -253,7 +253,7 @@ def _element(frames: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def _of_any_size(frames: tf.Tensor, *leading: int) -> tf.Tensor:
-    """Hides the sizes of all axes but the channels and `leading` from the graph; the pixels stay."""
+    """Hides the sizes of all axes except the channels and `leading` from the graph; the pixels stay the same."""
     return tf.ensure_shape(
         tf.raw_ops.PlaceholderWithDefault(input=frames, shape=[*leading, None, None, None, 3]),
         [*leading, None, None, None, 3],

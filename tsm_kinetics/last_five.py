@@ -1,10 +1,10 @@
-"""Computes mean and standard deviation of a log's last five evaluations, as the paper reports its accuracy.
+"""Computes the mean and standard deviation of a log's last five evaluations, the paper's form of accuracy.
 
     python -m tsm_kinetics.last_five results/summit-8/tsm_kinetics/result_0.txt
 
 "For the reported results, we calculate the average and standard deviation from the checkpoint of last 5 epochs to
-reduce the influence of randomness" (paper 4.1). A run stops at its target: train to the end with
---config.quality_target=1. TensorFlow-free.
+reduce the influence of randomness" (paper 4.1). A run stops at its target, so use --config.quality_target=1 to train to
+the end. TensorFlow-free.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PREFIX = ":::MLLOG "
 
 
 def accuracies(lines: Iterable[str]) -> list[float]:
-    """Reads the values of eval_accuracy, in order; other lines are skipped.
+    """Reads the values of eval_accuracy, in order; skips other lines.
 
     Raises:
-      UserError: a line with the log's prefix is no JSON.
+      UserError: a line with the log's prefix is not JSON.
     """
     values = []
     for number, line in enumerate(lines, 1):
@@ -41,7 +41,7 @@ def accuracies(lines: Iterable[str]) -> list[float]:
 
 
 def summary(values: Sequence[float], last: int = 5) -> tuple[float, float]:
-    """Computes (mean, standard deviation) of the last values; the deviation has n - 1 in the denominator.
+    """Computes (mean, standard deviation) of the last values; the deviation divides by n - 1.
 
     Raises:
       UserError: there are fewer than `last` values.

@@ -11,7 +11,7 @@ from common.layers.convolution import PaddedConv2D
 def shift(x: tf.Tensor, forward: int, backward: int) -> tf.Tensor:
     """Moves channels of [b, T, ..., C] by one frame, with zeros at the ends.
 
-    Channels [0, backward) show the next frame, the following `forward` ones the previous frame, as in
+    Channels [0, backward) show the next frame, and the following `forward` channels show the previous frame, as in
     mit-han-lab/temporal-shift-module ops/temporal_shift.py; the others stay. The shift is one concatenation, which XLA
     compiles to one pass over memory. The gradient is the reverse shift, not a sum of padded slices.
     """
@@ -43,7 +43,7 @@ def _later(x: tf.Tensor) -> tf.Tensor:
 
 
 class TemporalShift(tf_keras.layers.Layer):
-    """Shifts a part of the channels in each direction; `online` shifts from the past only."""
+    """Shifts a fraction of the channels in each direction; `online` shifts only from the past."""
 
     def __init__(self, fraction: float, online: bool = False, **kwargs):
         super().__init__(**kwargs)
@@ -73,7 +73,7 @@ class FrameConv2D(PaddedConv2D):
 class PaddedConv3D(tf_keras.layers.Conv3D):
     """Conv3D without bias that pads (size - 1) / 2 zeros on every side of each axis.
 
-    A kernel of one pixel runs as a 2-D convolution over (frame, pixel), for which libraries have better kernels.
+    A kernel of one pixel runs as a 2-D convolution over (frame, pixel), because libraries have better kernels for it.
     """
 
     def __init__(self, filters: int, kernel_size: tuple[int, int, int], **kwargs):
@@ -100,20 +100,20 @@ class PaddedConv3D(tf_keras.layers.Conv3D):
     def compute_output_shape(self, input_shape: tf.TensorShape) -> tf.TensorShape:
         shape = tf.TensorShape(input_shape)
         axes = zip(shape[1:4], self.strides)
-        # An odd kernel with this padding gives one output per stride.
+        # With this padding, an odd kernel gives one output per stride.
         sizes = [None if size is None else -(-size // stride) for size, stride in axes]
         return tf.TensorShape([shape[0], *sizes, self.filters])
 
 
 class MaxPool(tf_keras.layers.Layer):
-    """Max pooling with windows of odd size, padded by half a window, over space, over time, or both.
+    """Max pooling over space, time or both, with windows of odd size and half a window of padding.
 
-    A maximum over a box is one over space, then one over time: no 3-D kernel is needed. The padding is even, as in
+    A maximum over a box is a maximum over space, then over time, so it needs no 3-D kernel. The padding is even, as in
     torchvision's and Keras's ResNet; "same" would start windows elsewhere.
 
     Attributes:
-      space: side of the window; 1 leaves space as it is, else the stride is 2.
-      time: frames of the window; 1 leaves time as it is, else the stride is 2.
+      space: window side; 1 leaves space unchanged, otherwise the stride is 2.
+      time: frames in the window; 1 leaves time unchanged, otherwise the stride is 2.
     """
 
     def __init__(self, space: int, time: int, **kwargs):

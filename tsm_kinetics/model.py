@@ -1,9 +1,9 @@
-"""Builds TSM, TSN and both I3Ds on one ResNet-50; a few numbers per model say how each treats time.
+"""Builds TSM, TSN and both I3Ds on one ResNet-50; a few numbers per model define how each treats time.
 
 The backbone is torchvision's ResNet-50 (stride on the 3x3 convolution, even padding), with torchvision's layer names.
-The temporal sizes are those of Table 2 of "Training Kinetics in 15 Minutes". I3D 3x3x3 is Hara et al.'s ResNet-50 ("Can
-Spatiotemporal 3D CNNs Retrace the History of 2D CNNs and ImageNet?"); I3D 3x1x1 is Wang et al.'s ("Non-local Neural
-Networks"), in the wiring of facebookresearch/video-nonlocal-net (docs/sources.md, mlperf 2).
+Temporal sizes follow Table 2 of "Training Kinetics in 15 Minutes". I3D 3x3x3 is Hara et al.'s ResNet-50 ("Can
+Spatiotemporal 3D CNNs Retrace the History of 2D CNNs and ImageNet?"). I3D 3x1x1 is Wang et al.'s ("Non-local Neural
+Networks"), wired as in facebookresearch/video-nonlocal-net (docs/sources.md, mlperf 2).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ EXPANSION = 4  # a bottleneck's last 1x1 has four times the channels of its 3x3
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """Kernels, strides and pooling of a network over time.
+    """A network's kernels, strides and pooling over time.
 
     Attributes:
-      stem: (frames of conv1's kernel, its stride over time).
-      pool1, pool2: frames of the max pooling after conv1 and after the first stage, stride 2; 1: none over time.
-      middle: frames of the kernel of each block's 3x3 convolution.
+      stem: (frames in conv1's kernel, its stride over time).
+      pool1, pool2: frames in the max pooling after conv1 and after the first stage, stride 2; 1: no pooling over time.
+      middle: frames in the kernel of each block's 3x3 convolution.
       strides: strides of the four stages over time.
-      first: for each stage a repeating pattern of 0 and 1; a block with a 1 has three frames in its first 1x1 kernel.
+      first: a repeating pattern of 0 and 1 for each stage; a block with a 1 has three frames in its first 1x1 kernel.
     """
 
     stem: tuple[int, int] = (1, 1)
@@ -44,7 +44,7 @@ class Geometry:
     first: tuple[str, ...] = ("0", "0", "0", "0")
 
     def first_frames(self, stage: int, block: int) -> int:
-        """Returns the frames of the first 1x1 kernel of a block."""
+        """Returns the number of frames in a block's first 1x1 kernel."""
         pattern = self.first[stage]
         return 3 if pattern[block % len(pattern)] == "1" else 1
 
@@ -53,16 +53,16 @@ GEOMETRIES = {
     "tsm": Geometry(),
     "tsn": Geometry(),
     "i3d_3x3x3": Geometry(stem=(7, 1), pool1=3, middle=3, strides=(1, 2, 2, 2)),
-    # The patterns of `first` repeat to 1,1,1 / 1,0,1,0 / 1,0,1,0,1,0 / 0,1,0.
+    # Repeated, the patterns in `first` are 1,1,1 / 1,0,1,0 / 1,0,1,0,1,0 / 0,1,0.
     "i3d_3x1x1": Geometry(stem=(5, 2), pool1=3, pool2=3, first=("1", "10", "10", "01")),
 }
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
-    """Builds the network that `config.model` names.
+    """Builds the network named by `config.model`.
 
     Returns:
-      A functional model: clips [b, T, H, W, 3], normalised -> logits [b, classes] in `precision.variable`. It takes
+      A functional model: normalised clips [b, T, H, W, 3] -> logits [b, classes] in `precision.variable`. It accepts
       frames of any size.
     """
     geometry = GEOMETRIES[config.model]
@@ -79,7 +79,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
             x = bottleneck(net, geometry, x, stage, block)
         if stage == 0 and geometry.pool2 > 1:
             x = MaxPool(1, geometry.pool2, dtype=precision.layer, name="maxpool2")(x)
-    # The mean of the frames' logits is the logits of their mean.
+    # The mean of the frames' logits equals the logits of the frames' mean.
     x = tf_keras.layers.GlobalAveragePooling3D(dtype=precision.full, name="avgpool")(x)
     network = tf_keras.Model(clips, net.classifier(x), name=config.model)
     network.input_spec = tf_keras.layers.InputSpec(shape=(None, config.frames, None, None, 3))
@@ -87,7 +87,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
 
 def bottleneck(net: _Layers, geometry: Geometry, x: tf.Tensor, stage: int, block: int) -> tf.Tensor:
-    """Applies a bottleneck block; the shift is inside the residual branch, so that the shortcut keeps each frame."""
+    """Applies a bottleneck block; the shift is in the residual branch, so that the shortcut keeps each frame."""
     config, name = net.config, f"layer{stage + 1}.{block}"
     filters = config.width * 2**stage
     space = 2 if stage > 0 and block == 0 else 1
@@ -111,7 +111,7 @@ def bottleneck(net: _Layers, geometry: Geometry, x: tf.Tensor, stage: int, block
 
 @dataclasses.dataclass(frozen=True)
 class _Layers:
-    """Makes the network's layers with the settings that all layers of a kind share."""
+    """Creates the network's layers; layers of one kind share their settings."""
 
     config: Config
     replicas: Replicas
@@ -130,7 +130,7 @@ class _Layers:
         return PaddedConv3D(filters, (frames, side, side), strides=(time, space, space), **settings)(x)
 
     def batch_norm(self, x: tf.Tensor, name: str, last: bool = False) -> tf.Tensor:
-        """Applies batch norm over the replica's clips; `last` in a branch starts at 0 by `zero_init_last_gamma`."""
+        """Applies batch norm over the replica's clips; a branch's `last` starts at 0 with `zero_init_last_gamma`."""
         config = self.config
         return SpanBatchNorm(
             self.replicas,

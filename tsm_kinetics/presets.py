@@ -1,7 +1,7 @@
-"""Defines the presets of the video benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
+"""Defines the presets of the video benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
-Paper = "Training Kinetics in 15 Minutes: Large-scale Distributed Training on Videos", section 4 and Table 3;
-docs/presets/tsm_kinetics.md lists the values that the paper leaves open, and those chosen here.
+Paper = "Training Kinetics in 15 Minutes: Large-scale Distributed Training on Videos", section 4 and Table 3.
+docs/presets/tsm_kinetics.md lists the values that the paper leaves open and our choices for them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tsm_kinetics.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """Lists the hyperparameters for the log's header: [(key, value, metadata)], read from `config`."""
+    """Lists the hyperparameters for the log header: [(key, value, metadata)], read from `config`."""
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
         "model": config.model,
@@ -36,11 +36,12 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     return without_metadata(pairs)
 
 
-# PyTorch's SGD keeps v = m v + (g + wd w) and steps by lr v: scaled momentum. Weight decay 1e-4, none on batch norm and
-# bias, cosine, 5 epochs of warmup and 100 epochs: the paper. Momentum .9: mit-han-lab/temporal-shift-module.
+# PyTorch's SGD keeps v = m v + (g + wd w) and steps by lr v, which is scaled momentum. The paper gives a weight decay
+# of 1e-4 except on batch norm and bias, cosine, 5 warmup epochs and 100 epochs. Momentum .9 comes from
+# mit-han-lab/temporal-shift-module.
 _SGD = Optimizer(name="sgd", momentum=0.9, weight_decay=1e-4, scaled_momentum=True)
 
-# Table 3: Summit, 6 GPUs a node. Paper 4.1: a rate of "0.00125 for every 8 samples".
+# Table 3: Summit, 6 GPUs per node. Paper 4.1: a rate of "0.00125 for every 8 samples".
 _SUMMIT = Config(
     precision="fp32",
     replicas="horovod",
@@ -48,12 +49,12 @@ _SUMMIT = Config(
     schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
 )
 
-# A laptop: a network of four narrow blocks.
+# Laptop: a network of four narrow blocks.
 _CPU = Config(division="open", smoke_run=True, global_batch_size=16, width=16, blocks=(1, 1, 1, 1))
 
 PRESETS: dict[str, Config] = named(
     {
-        # Minutes: the generated videos of tsm_kinetics/tiny.py, whose classes are directions of motion.
+        # Takes minutes on generated videos (tsm_kinetics/tiny.py), whose classes are directions of motion.
         "cpu-tiny": replace(
             _CPU,
             source="this repository: chosen for two CPU cores on the set that tsm_kinetics/tiny.py generates",
@@ -67,7 +68,7 @@ PRESETS: dict[str, Config] = named(
             num_classes=4,
             optimizer=replace(_SGD, base_learning_rate=0.05),
             schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
-            # A flip would turn left into right.
+            # A flip would swap left and right.
             data=Data(
                 window=8, scales=(1.0, 0.9), flip=False, eval_clips=2, eval_short_side=36, eval_size=32
             ),
@@ -87,7 +88,7 @@ PRESETS: dict[str, Config] = named(
             num_classes=10,
             optimizer=Optimizer(name="adam", base_learning_rate=0.001, epsilon=1e-8),
             schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
-            # Differences of frames hide the background, which would give clips away (lab/studies/ucf101/tuning.md).
+            # Frame differences hide the background, which would reveal the class (lab/studies/ucf101/tuning.md).
             data=Data(
                 window=16,
                 modality="rgb_difference",
@@ -187,7 +188,7 @@ PRESETS: dict[str, Config] = named(
             eval_batch_size=6144,
             optimizer=replace(_SGD, base_learning_rate=49152 / 8 * 0.00125),
         ),
-        # The paper simulated these batches and does not say on how many nodes; 256 is the most that kept the accuracy.
+        # The paper simulated these batches without stating the number of nodes; 256 is the most that kept the accuracy.
         "summit-256-batch-24576": replace(
             _SUMMIT,
             hardware="summit-256",
@@ -213,7 +214,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a training clip, in bytes (lab/bench/batch_memory.py: cpu-ucf101 in bf16)."""
+    """Estimates the memory per training clip, in bytes (lab/bench/batch_memory.py: cpu-ucf101 in bf16)."""
     area = config.frames / 8 * (config.image_size / 64) ** 2 * config.width / 16 * sum(config.blocks) / 4
     return 6e6 * area * (1 if config.precision == "bf16" else 2)
 

@@ -18,19 +18,19 @@ from common.layers.batch_norm import SpanBatchNorm
 
 
 def load(network: tf_keras.Model, path: str | os.PathLike, inflation: str, replicas: Replicas) -> None:
-    """Sets the weights of `network`; those of the classifier only where the numbers of classes are equal.
+    """Sets the weights of `network`; sets the classifier's only if the numbers of classes are equal.
 
     Args:
       network: from model.build; its layers have torchvision's names.
       path: .npz with torchvision's names and layouts ("layer1.0.conv1.weight", [O, I, h, w]), as
         `numpy.savez(path, **{k: v.numpy() for k, v in torch_model.state_dict().items()})` writes it, or the .h5 file
-        of tf_keras.applications.ResNet50. Keras's network has its strides on the 1x1 convolutions: its weights are a
-        start, not the same function.
-      inflation: of a 2-D kernel to k frames: "mean", a k-th in each, or "center", all in the middle frame.
+        of tf_keras.applications.ResNet50. Keras's network has its strides on the 1x1 convolutions, so its weights are
+        only a starting point, not the same function.
+      inflation: how a 2-D kernel becomes k frames: "mean" puts a k-th in each, "center" puts all in the middle frame.
       replicas: the replicas, which own the moving moments.
 
     Raises:
-      UserError: the file is missing or has no weights, or a layer is missing or has another shape.
+      UserError: the file is missing or has no weights, or a layer is missing or has the wrong shape.
     """
     weights = _read(path)
     for layer in network.layers:
@@ -53,7 +53,7 @@ def load(network: tf_keras.Model, path: str | os.PathLike, inflation: str, repli
 
 
 def inflated(kernel: np.ndarray, shape: tf.TensorShape, inflation: str) -> np.ndarray:
-    """Inflates [h, w, I, O] to `shape`, which in a 3-D kernel has a leading axis of frames."""
+    """Inflates [h, w, I, O] to `shape`; a 3-D kernel's shape has a leading frames axis."""
     if len(shape) == 4:
         return kernel
     frames = shape[0]
@@ -88,19 +88,19 @@ def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
         if os.fspath(path).endswith((".pth", ".pt")):
             return weight_files.torch_arrays(pathlib.Path(path))
         return dict(_from_keras(weight_files.hdf_arrays(path)))
-    except weight_files.DAMAGE as error:  # The errors of h5py are among these.
+    except weight_files.DAMAGE as error:  # These include h5py's errors.
         raise UserError(
             f"{path}: no .npz, .pth or .h5 file of weights ({error}); see tsm_kinetics/README.md"
         ) from error
 
 
 def _from_keras(arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields (torchvision's name, array in torchvision's layout) of each weight of tf_keras.applications.ResNet50.
+    """Yields (name, array), in torchvision's names and layout, for each weight of tf_keras.applications.ResNet50.
 
-    Keras's convolutions have a bias, which the batch norm after them subtracts again: it goes into the moving mean.
+    Keras's convolutions have a bias, which the next batch norm subtracts again, so it goes into the moving mean.
 
     Args:
-      arrays: by their paths in the file, LAYER/.../NAME.
+      arrays: arrays by their paths in the file, LAYER/.../NAME.
     """
     layers: dict[str, dict[str, np.ndarray]] = {}
     for path, array in arrays.items():

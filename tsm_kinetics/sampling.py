@@ -1,6 +1,6 @@
-"""Draws the frames of a clip and their crop from a key, in numpy, without reading the video.
+"""Draws a clip's frames and their crop from a key, in numpy, without reading the video.
 
-The rules are those of mit-han-lab/temporal-shift-module (ops/dataset.py, ops/transforms.py; docs/sources.md, mlperf 2).
+The rules follow mit-han-lab/temporal-shift-module (ops/dataset.py, ops/transforms.py; docs/sources.md, mlperf 2).
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ import numpy as np
 
 from tsm_kinetics.config import Data
 
-_TRAIN_STREAM = 0x7563  # Makes the key of these draws differ from others with the same seed.
+_TRAIN_STREAM = 0x7563  # Makes these draws' key differ from other keys with the same seed.
 
 
 def generator(seed: int, epoch: int, video: int) -> np.random.Generator:
-    """Makes the generator of all draws for one video in one epoch."""
+    """Creates the generator for all draws for one video in one epoch."""
     return np.random.default_rng(np.random.SeedSequence([seed % 2**63, _TRAIN_STREAM, epoch, video]))
 
 
 def train_frames(count: int, frames: int, data: Data, rng: np.random.Generator) -> np.ndarray:
     """Draws the frame indices, [frames], of a training clip from a video of `count` frames.
 
-    "dense": every (window / frames)-th frame from a start that is uniform over those at which the window fits, modulo
-    `count` where the video is shorter. "uniform": one frame drawn from each of `frames` equal segments.
+    "dense": every (window / frames)-th frame from a random start, uniform over all starts where the window fits;
+    indices wrap modulo `count` if the video is shorter. "uniform": one random frame from each of `frames` equal
+    segments.
     """
     if data.sampling == "dense":
         start = int(rng.integers(max(1, count - data.window + 1)))
@@ -31,7 +32,7 @@ def train_frames(count: int, frames: int, data: Data, rng: np.random.Generator) 
 
 
 def eval_frames(count: int, frames: int, data: Data) -> np.ndarray:
-    """Lists the frame indices, [clips, frames], of an evaluation's clips; equally spread, the same every time."""
+    """Lists the frame indices, [clips, frames], of an evaluation's clips; equally spaced, the same every time."""
     clips = data.eval_clips
     if data.sampling == "dense":
         starts = np.linspace(0, max(0, count - data.window), clips, dtype=np.int64)
@@ -48,13 +49,13 @@ def _dense(count: int, frames: int, data: Data, start: int) -> np.ndarray:
 def train_window(height: int, width: int, data: Data, rng: np.random.Generator) -> np.ndarray:
     """Draws (top, left, height, width) of a training crop: GroupMultiScaleCrop.
 
-    Height and width are the short side times equal or neighbouring entries of `data.scales`; the place is one of 13.
+    Height and width are the short side times equal or neighbouring entries of `data.scales`. There are 13 positions.
     """
     sides = [max(1, int(min(height, width) * scale)) for scale in data.scales]
     near = [(h, w) for i, h in enumerate(sides) for j, w in enumerate(sides) if abs(i - j) <= 1]
     crop_height, crop_width = near[int(rng.integers(len(near)))]
     down, right = (height - crop_height) // 4, (width - crop_width) // 4
-    # Corners, centre, middles of the edges, and the centres of the four quarters.
+    # Corners, centre, edge midpoints, and centres of the four quarters.
     places = [
         (0, 0),
         (0, 4),
@@ -84,8 +85,8 @@ def train_factors(data: Data, rng: np.random.Generator) -> np.ndarray:
 def eval_windows(height: int, width: int, data: Data) -> np.ndarray:
     """Lists windows (top, left, side, side), [crops, 4]: the centre, or both ends of the long side and the centre.
 
-    A window's side is eval_size / eval_short_side of the short side, so that scaling the window to eval_size scales the
-    short side to eval_short_side.
+    A window's side is the short side times eval_size / eval_short_side, so that scaling the window to eval_size scales
+    the short side to eval_short_side.
     """
     side = max(1, round(min(height, width) * data.eval_size / data.eval_short_side))
     room = np.array([height - side, width - side])

@@ -1,4 +1,4 @@
-"""Classifies a video from its frames: an evaluation's clips and crops, cut in the graph; the mean of their scores."""
+"""Classifies a video from its frames: the graph cuts an evaluation's clips and crops and averages their scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tsm_kinetics.config import Data
 
 
 def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving:
-    """JPEG files [n] of one video's frames, in order -> `scores` [1, classes] and the best classes with their names."""
+    """Maps one video's frames, ordered JPEG files [n], to `scores` [1, classes] and the best classes with names."""
     config, size = task.config, task.config.data.eval_size
 
     def network(frames: tf.Tensor) -> tf.Tensor:
@@ -35,12 +35,12 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
 
 
 def frame_places(count: tf.Tensor, frames: int, data: Data) -> tf.Tensor:
-    """Computes `sampling.eval_frames` in the graph: int64 [clips, frames], of a video of `count` frames."""
+    """Computes `sampling.eval_frames` in the graph for a video of `count` frames: int64 [clips, frames]."""
     clips = data.eval_clips
     number = tf.cast(count, tf.float64)
     if data.sampling == "dense":
         last = tf.cast(tf.maximum(count - data.window, 0), tf.float64)
-        # As numpy.linspace computes it, whose last element is exact.
+        # Matches numpy.linspace, whose last element is exact.
         step = last / max(clips - 1, 1)
         starts = tf.cast(tf.range(clips, dtype=tf.float64) * step, tf.int64)
         if clips > 1:

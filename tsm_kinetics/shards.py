@@ -1,7 +1,7 @@
 """Reads and writes TFRecord shards of videos with an index of frames, so that a sample reads only the frames it needs.
 
-A record is a tf.train.Example: video/frames (JPEG files), video/label, video/name, video/height, video/width. Beside
-`train-00003-of-00128` lies `index-train-00003-of-00128.npz`, which says where in the file each frame begins. TensorFlow
+A record is a tf.train.Example: video/frames (JPEG files), video/label, video/name, video/height, video/width. The index
+`index-train-00003-of-00128.npz`, beside `train-00003-of-00128`, has the position of each frame in the file. TensorFlow
 can read the records without the index; the index gives access to frames without parsing the record.
 """
 
@@ -38,7 +38,7 @@ def write(path: Path, clips: Iterable[tuple[str, int, Clip]], failed: Sequence[s
     Args:
       path: path of the shard.
       clips: (name, label, clip) of each video; consumed while writing.
-      failed: lines about videos left out, which the index keeps; read after `clips` has ended.
+      failed: lines about omitted videos, which the index stores; read after `clips` ends.
 
     Raises:
       UserError: the folder cannot be written or the disk is full.
@@ -99,22 +99,22 @@ def _serialize(name: str, label: int, clip: Clip) -> bytes:
 
 
 class Index:
-    """The place of every frame of a split.
+    """The position of every frame in a split.
 
     Attributes:
       files: paths of the shards.
-      file: int [videos], number of the video's shard in `files`.
+      file: int [videos], index of the video's shard in `files`.
       label: int [videos].
       size: int [videos, 2], height and width in pixels.
-      offset, length: int [frames], first byte of a frame in its shard, and its bytes.
+      offset, length: int [frames], a frame's first byte in its shard and its number of bytes.
       first, count: int [videos]: a video's frames are first .. first + count - 1 of `offset` and `length`.
     """
 
     def __init__(self, data_dir: str | os.PathLike, split: str):
-        """Reads the indices of all shards of `split`; 12 bytes per frame, 0.9 GB for Kinetics-400.
+        """Reads the indices of all shards of `split`; takes 12 bytes per frame, 0.9 GB for Kinetics-400.
 
         Raises:
-          UserError: there are no shards, or a shard has no sound index or another length than its index says.
+          UserError: there are no shards, a shard has no valid index, or its length differs from its index.
         """
         self.files = tfrecords.list_files(data_dir, f"{split}-*", FIX)
         loaded = [_load(path) for path in self.files]
@@ -127,14 +127,14 @@ class Index:
         return len(self.label)
 
     def read(self, video: int, frames: np.ndarray) -> list[bytes]:
-        """Reads the JPEG files of some frames of a video, and no other bytes."""
+        """Reads only the JPEG files of the given frames of a video, and no other bytes."""
         path = self.files[self.file[video]]
         places = self.first[video] + np.asarray(frames)
         return [_read(path, int(self.length[i]), int(self.offset[i])) for i in places]
 
 
 def check_files(data_dir: str | os.PathLike, split: str) -> list[str]:
-    """Returns the shards of `split`, each of which has an index; opens none of them.
+    """Returns the shards of `split` after checking that each has an index; opens none of them.
 
     Raises:
       UserError: there are no shards, or an index is missing.
@@ -175,7 +175,7 @@ def _descriptor(path: str) -> _Open:
 
 
 class _Open:
-    """A file descriptor that is closed when neither the cache nor a reader holds it."""
+    """A file descriptor that closes when neither the cache nor a reader holds it."""
 
     def __init__(self, path: str):
         self.number = os.open(path, os.O_RDONLY)
@@ -193,7 +193,7 @@ def _read(path: str, length: int, offset: int) -> bytes:
 
 
 def complaint(record: bytes, num_classes: int) -> str | None:
-    """Says what is wrong with a record whose checksum is right; None where it is sound."""
+    """Describes what is wrong with a record that has a correct checksum; None if the record is valid."""
     try:
         feature = tf.train.Example.FromString(record).features.feature
         label = feature["video/label"].int64_list.value[0]

@@ -1,4 +1,4 @@
-"""Converts torchvision's ResNet-50 to what TSM starts from: `python -m tsm_kinetics.starting_weights FILE OUT.npz`."""
+"""Converts torchvision's ResNet-50 to start TSM from: `python -m tsm_kinetics.starting_weights FILE OUT.npz`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tsm_kinetics.presets import PRESETS
 
 
 def stages(path: pathlib.Path, images: np.ndarray, replicas: Replicas) -> list[np.ndarray]:
-    """Returns the outputs of the four stages, [1, h, w, c] in float64, of an image [1, h, w, 3].
+    """Returns the outputs of the four stages, [1, h, w, c] in float64, for an image [1, h, w, 3].
 
-    The image is a clip of one frame: TSM's shift only moves channels between frames, so TSN has the same layers.
+    The image is a clip of one frame. TSM's shift only moves channels between frames, so TSN has the same layers.
     """
     blocks = common.RESNET50.blocks
     changes = {

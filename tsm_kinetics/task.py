@@ -21,18 +21,18 @@ from tsm_kinetics.config import Config
 
 
 class Task(task.Task):
-    """Classification of Kinetics-400, or of any videos that tsm_kinetics.convert has converted."""
+    """Classification of Kinetics-400, or of any videos converted with tsm_kinetics.convert."""
 
     input = pipeline
     has_pictures = True
     input_errors = (
         *task.Task.input_errors,
         tf.errors.UnknownError,
-    )  # Raised for an exception in a numpy_function.
+    )  # TensorFlow raises these for an exception in a numpy_function.
 
     def __init__(self, config: Config, data_dir: str | None):
         super().__init__(config, data_dir)
-        # The check and the batches share one reading.
+        # The check and the batches share one load.
         self._load = functools.lru_cache(maxsize=2)(functools.partial(pipeline.load, config, data_dir))
 
     def check_data(self) -> None:
@@ -61,7 +61,7 @@ class Task(task.Task):
         return pipeline.synthetic(self.config, batch_size, training=False)
 
     def fitted(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Inflates a kernel of images to several frames, by `config.inflation`."""
+        """Inflates an image kernel to several frames according to `config.inflation`."""
         images = array.ndim == 4 and len(shape) == 5
         return pretrained.inflated(array, shape, self.config.inflation) if images else array
 

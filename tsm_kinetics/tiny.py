@@ -1,7 +1,7 @@
-"""Generates the data set of cpu-tiny: mp4 files of soft blobs that move left, right, up or down.
+"""Generates the cpu-tiny data set: mp4 files of soft blobs that move left, right, up or down.
 
-A class is a direction. Blobs of random place, size and colour move together and wrap around at the edges, so that every
-frame of every class has the same distribution: neither a single frame nor any set of frames without their order tells
+A class is a direction. Blobs of random position, size and colour move together and wrap around at the edges. So every
+frame of every class has the same distribution, and neither a single frame nor an unordered set of frames distinguishes
 left from right. The videos are encoded, decoded and converted like any other.
 
     python -m tsm_kinetics.tiny DATA_DIR
@@ -20,22 +20,22 @@ import numpy as np
 from common.data import tiny_data
 from tsm_kinetics import convert, video
 
-CLASSES = ("down", "left", "right", "up")  # Alphabetical: the converter's order.
+CLASSES = ("down", "left", "right", "up")  # Alphabetical, the converter's order.
 _DIRECTIONS = {"down": (1, 0), "left": (0, -1), "right": (0, 1), "up": (-1, 0)}
-VERSION = 1  # Version of the drawing: raise it when the same settings give other videos.
+VERSION = 1  # Version of the drawing code: raise it when the same settings give different videos.
 
 
 @dataclasses.dataclass(frozen=True)
 class Tiny:
-    """Number, size and difficulty of the videos. Lengths in pixels, grey values 0..1.
+    """Number, size and difficulty of the videos. Lengths are in pixels; grey values are 0..1.
 
     Attributes:
       seed: seeds all draws.
       size: side of a frame.
-      frames: frames of a video.
-      train_videos, eval_videos: videos of each set; the second is no multiple of a batch, so that there is padding.
+      frames: frames per video.
+      train_videos, eval_videos: videos per set; the second is not a multiple of a batch, so that padding occurs.
       train_files, eval_files: number of shards.
-      blobs: blobs in a frame.
+      blobs: blobs per frame.
       radius: range of a blob's standard deviation.
       speed: range of pixels per frame.
       noise: standard deviation of the noise on each value, fresh in every frame.
@@ -58,7 +58,7 @@ TINY = Tiny()
 
 
 def draw(tiny: Tiny, split: str, number: int) -> tuple[str, np.ndarray]:
-    """Draws (class, uint8 [T, S, S, 3]) of a video of a split, "train" or "validation"."""
+    """Draws one video of a split, "train" or "validation": (class, uint8 [T, S, S, 3])."""
     rng = np.random.default_rng([tiny.seed, split == "validation", number])
     name = CLASSES[number % len(CLASSES)]
     velocity = np.array(_DIRECTIONS[name]) * rng.uniform(*tiny.speed)
@@ -78,7 +78,7 @@ def draw(tiny: Tiny, split: str, number: int) -> tuple[str, np.ndarray]:
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
-    """Fills `data_dir` with the videos and their shards; does nothing where the same set is there already.
+    """Fills `data_dir` with the videos and their shards; does nothing if the same set is already there.
 
     Raises:
       UserError: the folder holds other data, or cannot be written.

@@ -15,7 +15,7 @@ from common.data.videos import MOST_FRAMES, MOST_PIXELS, opened
 
 
 class BadVideoError(Exception):
-    """A video that cannot be used; the message says why."""
+    """Raised for an unusable video; the message gives the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Clip:
     """A decoded video.
 
     Attributes:
-      frames: JPEG files, in the order of presentation.
-      height, width: size of the frames, in pixels.
-      remark: "", or the damage of a video that can be used in part.
+      frames: JPEG files, in presentation order.
+      height, width: frame size, in pixels.
+      remark: "", or a description of the damage if the video is only partly usable.
     """
 
     frames: Sequence[bytes]
@@ -37,13 +37,13 @@ class Clip:
 def read(path: str | os.PathLike, short_side: int, rate: float = 0.0, quality: int = 92) -> Clip:
     """Reads all frames of a video, scaled down to a short side of at most `short_side` pixels.
 
-    Frames come in the order of presentation, turned as the file's rotation flag says. Where the end of a file is
-    damaged, the frames before it are kept, with a remark.
+    Frames come in presentation order, rotated by the file's rotation flag. If the end of a file is damaged, the
+    function keeps the frames before it and adds a remark.
 
     Args:
       path: any file that FFmpeg reads: mp4, avi, webm, mkv.
       short_side: in pixels; smaller videos keep their size.
-      rate: frames per second, resampled to even out a variable frame rate; 0 takes the frames as they are.
+      rate: frames per second after resampling, to even out a variable frame rate; 0 keeps the frames as they are.
       quality: quality setting of the JPEG encoder.
 
     Raises:
@@ -77,14 +77,14 @@ def read(path: str | os.PathLike, short_side: int, rate: float = 0.0, quality: i
 
 
 def _evenly(frames: Iterator[av.VideoFrame], rate: float) -> Iterator[av.VideoFrame]:
-    """Yields the frame shown at each of the times 0, 1 / rate, 2 / rate, ... after the first frame."""
+    """Yields the frame shown at each time 0, 1 / rate, 2 / rate, ... after the first frame."""
     previous, begin, number = None, 0.0, 0
     for frame in frames:
         if frame.time is None:
             continue
         if previous is None:
             begin = frame.time
-        # The previous frame is shown until the time of this one.
+        # The previous frame stays on screen until this frame's time.
         while previous is not None and begin + number / rate < frame.time - 1e-6:
             yield previous
             number += 1
@@ -94,7 +94,7 @@ def _evenly(frames: Iterator[av.VideoFrame], rate: float) -> Iterator[av.VideoFr
 
 
 def _picture(frame: av.VideoFrame, short_side: int, size: tuple[int, int]) -> Image.Image:
-    """Scales and turns a frame for display; `size` is that of the video's first frame, (0, 0) for the first itself."""
+    """Scales and rotates a frame for display; `size` is the first frame's size, or (0, 0) for the first frame."""
     turned = frame.rotation % 180 != 0
     width, height = (frame.height, frame.width) if turned else (frame.width, frame.height)
     if any(size):
@@ -115,18 +115,18 @@ def _jpeg(picture: Image.Image, quality: int) -> bytes:
 
 
 def write(path: str | os.PathLike, frames: np.ndarray, rate: int = 25, codec: str = "mpeg4") -> None:
-    """Encodes uint8 [T, H, W, 3] into a video file; H and W even. For generated data and tests."""
+    """Encodes uint8 [T, H, W, 3] into a video file; H and W must be even. For generated data and tests."""
     with av.open(os.fspath(path), "w") as container:
         stream = container.add_stream(codec, rate=rate)
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = "yuv420p"
-        stream.options = {"threads": "1"}  # So that the file is the same everywhere.
+        stream.options = {"threads": "1"}  # Makes the file the same on every machine.
         if codec == "mpeg4":
             stream.options = {
                 "threads": "1",
                 "qmin": "2",
                 "qmax": "2",
-            }  # A constant quantiser, near the best.
+            }  # A constant quantiser, close to the best quality.
         for image in frames:
             for packet in stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")):
                 container.mux(packet)
