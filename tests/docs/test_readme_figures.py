@@ -1,0 +1,44 @@
+"""Tests that the figures of README.md equal the files that hold them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tools.docs import markdown
+
+TEXT = (markdown.ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = markdown.ROOT / "lab/bench/results"
+
+
+def read(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def test_the_step_on_the_gpu() -> None:
+    found = read("gpu/h200-2026-11/resnet.json")
+    ms = found["programs"][0]["ms"]
+    assert found["batch"]["train"] == 256
+    assert f"256 images takes {ms:.1f} ms in bf16: {256 / ms * 1000:,.0f} images/s" in TEXT
+
+
+def test_the_seconds_of_the_checker() -> None:
+    row = read("compliance.json")["rows"]["1000 published v5.0 logs"]
+    ours, stock = row["ours"]["seconds"], row["stock"]["seconds"]
+    assert f"1,000 published v5.0 logs in {ours:.2f} s; MLCommons' checker takes {stock:.1f} s" in TEXT
+
+
+def test_the_published_logs() -> None:
+    rounds = read("compliance_published.json")["rounds"].values()
+    assert f"On {sum(each['logs'] for each in rounds):,} published logs, four verdicts differ" in TEXT
+    assert sum(each["stock pass"] - each["ours pass"] for each in rounds) == 4
+
+
+def test_the_errors_of_the_forecasts() -> None:
+    """docs/prediction.md, which a test holds to the code, has the row of TPU v3: 32 results, both errors at last."""
+    page = (markdown.ROOT / "docs/prediction.md").read_text(encoding="utf-8")
+    (row,) = [line for line in page.splitlines() if line.startswith("| **TPU v3** |")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    middle, most = cells[6].replace("%", " %").split(" / ")
+    assert f"For {cells[1]} published TPU v3 results" in TEXT
+    assert f"half of the forecasts are within {middle} and nine of ten within {most}" in TEXT
