@@ -53,7 +53,7 @@ def step(replayed: Mapping[str, Any]) -> dict[str, Any]:
 
 def label(card: Card) -> str:
     """Device and date."""
-    return f"{card['device'].removeprefix('NVIDIA ')}, {card['date'][:7]}"
+    return f"{card['device'].removeprefix('NVIDIA ')}, {card['date'][:10]}"
 
 
 def machines() -> Table:
