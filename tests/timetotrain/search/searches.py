@@ -26,6 +26,8 @@ class Config(RunConfig):
     precision: str = "fp32"
     quality_target: float = 0.9
     train_epochs: float = 10.0
+    num_train_examples: int = 100
+    num_eval_examples: int = 10
 
 @dataclasses.dataclass(frozen=True)
 class Both(Config):
