@@ -142,11 +142,18 @@ def test_a_session_is_killed_as_a_whole() -> None:
     assert children.kill_session(leader.pid) == 0
 
 
-MODULES = ("common/__init__.py", "common/errors.py", "common/files.py", "common/config", "common/launch")
+# {Part of the checkout: its place in the parent}, as in the wheel.
+MODULES = {
+    "common/__init__.py": "common/__init__.py",
+    "common/errors.py": "common/errors.py",
+    "common/files.py": "common/files.py",
+    "common/config": "common/config",
+    "timetotrain/launch": "launch",
+}
 ELSEWHERE = """
 import sys
 from parent.common.config import benchmarks
-from parent.common.launch.children import Children
+from parent.launch.children import Children
 print(benchmarks.command("resnet"), flush=True)
 sys.exit(Children().run(["bash", "-c", "exit 5"]))
 """
@@ -154,12 +161,13 @@ sys.exit(Children().run(["bash", "-c", "exit 5"]))
 
 def test_the_guard_is_found_under_another_parent(tmp_path) -> None:
     """The guard is found where the project is a part of another package."""
-    for name in MODULES:
-        target = tmp_path / "parent" / name
+    for name, place in MODULES.items():
+        target = tmp_path / "parent" / place
         target.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, target)
     for path in (tmp_path / "parent").rglob("*.py"):
-        path.write_text(path.read_text().replace("from common", "from parent.common"))
+        text = path.read_text().replace("from common", "from parent.common")
+        path.write_text(text.replace("from timetotrain", "from parent"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-c", ELSEWHERE]
     done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=60)

@@ -6,11 +6,12 @@ import csv
 import os
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import optuna
 import pytest
 
+from common.config import benchmarks
 from timetotrain.search.storage import open_storage
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -25,6 +26,8 @@ class Config(RunConfig):
     precision: str = "fp32"
     quality_target: float = 0.9
     train_epochs: float = 10.0
+    num_train_examples: int = 100
+    num_eval_examples: int = 10
 
 @dataclasses.dataclass(frozen=True)
 class Both(Config):
@@ -79,19 +82,29 @@ reached = quality >= get("quality_target", 0.9)
 log(quality, *(("success", "") if reached else ("aborted", "the target was not reached in 10 steps")))
 sys.exit(0 if reached else 1)
 """
+# `python -m timetotrain.search` in a process that lists the benchmark: its folder is not in the checkout.
+SEARCH = """
+import runpy
+from common.config import benchmarks
+
+benchmarks.NAMES = (*benchmarks.NAMES, "bowl")
+runpy.run_module("timetotrain.search", run_name="__main__", alter_sys=True)
+"""
 RATE = "optimizer.base_learning_rate=0.0001..10:log"
 DECAY = "optimizer.weight_decay=0..1"
 GRID = ["--space", "train_epochs=1,2,3,4", "--sampler=grid"]
 
 
 def bowl_in(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
-    """Makes a folder, for fixtures, in which `python -m bowl` is a benchmark."""
+    """Makes a folder, for fixtures, in which `python -m bowl` is a benchmark that this process lists."""
     package = tmp_path / "packages" / "bowl"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "config.py").write_text(CONFIG)
     (package / "presets.py").write_text(PRESETS)
     (package / "__main__.py").write_text(MAIN)
+    (package / "search.py").write_text(SEARCH)
+    monkeypatch.setattr(benchmarks, "NAMES", (*benchmarks.NAMES, "bowl"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(package.parent), str(ROOT)]))
     monkeypatch.syspath_prepend(str(package.parent))
     monkeypatch.chdir(tmp_path)
@@ -103,6 +116,11 @@ def bowl_in(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def search(*flags: str) -> list[str]:
     """Arguments of `python -m timetotrain.search`."""
     return ["bowl", "--system=cpu-tiny", "--data-dir=.", "--name=it", *flags]
+
+
+def in_a_process(flags: Sequence[str]) -> list[str]:
+    """The command that runs `python -m timetotrain.search`, with these arguments, in a process of its own."""
+    return [sys.executable, "-m", "bowl.search", *flags]
 
 
 def table(folder: pathlib.Path) -> list[dict[str, str]]:

@@ -16,7 +16,17 @@ import optuna
 import pytest
 
 from mnist.presets import PRESETS
-from tests.timetotrain.search.searches import DECAY, GRID, RATE, bowl_in, epochs_tried, search, study, table
+from tests.timetotrain.search.searches import (
+    DECAY,
+    GRID,
+    RATE,
+    bowl_in,
+    epochs_tried,
+    in_a_process,
+    search,
+    study,
+    table,
+)
 from timetotrain.launch import procfs
 from timetotrain.search import __main__ as command
 from timetotrain.search import driver, space, trial
@@ -36,9 +46,7 @@ def test_forty_trials_killed_half_way_and_resumed_lose_none_and_find_the_optimum
     """Two processes search; SIGKILL, which they cannot catch, comes while two runs are in progress."""
     monkeypatch.setenv("BOWL_SECONDS", "0.1")
     flags = search("--space", RATE, DECAY, "--trials=40", "--processes=2", "--sampler=tpe")
-    first = subprocess.Popen(
-        [sys.executable, "-m", "timetotrain.search", *flags], stdout=subprocess.PIPE, text=True
-    )
+    first = subprocess.Popen(in_a_process(flags), stdout=subprocess.PIPE, text=True)
     told = [first.stdout.readline() for _ in range(20)]
     first.send_signal(signal.SIGKILL)
     told += first.stdout.readlines()
@@ -46,9 +54,7 @@ def test_forty_trials_killed_half_way_and_resumed_lose_none_and_find_the_optimum
     numbers = {int(line.split()[1].rstrip(":")) for line in told if line.startswith("trial")}
     before = {t.number: t.values for t in study(bowl).trials if t.state.is_finished()}
     assert numbers <= set(before) and 20 <= len(before) < 40
-    done = subprocess.run(
-        [sys.executable, "-m", "timetotrain.search", *flags], capture_output=True, text=True
-    )
+    done = subprocess.run(in_a_process(flags), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     after = {t.number: t.values for t in study(bowl).trials if t.state.is_finished()}
     assert all(after[number] == values for number, values in before.items())
@@ -64,7 +70,7 @@ def test_forty_trials_killed_half_way_and_resumed_lose_none_and_find_the_optimum
 def test_sigterm_ends_the_runs_and_a_later_search_begins_them_again(bowl, monkeypatch) -> None:
     monkeypatch.setenv("BOWL_SECONDS", "60")
     flags = search("--space", RATE, "--trials=2", "--processes=2")
-    first = subprocess.Popen([sys.executable, "-m", "timetotrain.search", *flags])
+    first = subprocess.Popen(in_a_process(flags))
     journal = bowl / "results" / "search" / "it" / "journal.log"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (
@@ -94,7 +100,7 @@ def test_sigterm_ends_the_runs_and_a_later_search_begins_them_again(bowl, monkey
 def test_the_runs_of_a_killed_search_end_by_themselves(bowl, monkeypatch) -> None:
     monkeypatch.setenv("BOWL_SECONDS", "60")
     flags = search("--space", RATE, "--trials=1")
-    killed = subprocess.Popen([sys.executable, "-m", "timetotrain.search", *flags])
+    killed = subprocess.Popen(in_a_process(flags))
     output = bowl / "results" / "search" / "it" / "trial-0" / "output.txt"
     wait_for(lambda: output.is_file() and output.read_text() == "trained\n")
     (left,) = study(bowl).trials

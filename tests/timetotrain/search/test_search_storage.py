@@ -7,12 +7,21 @@ import os
 import pathlib
 import resource
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests.timetotrain.search.searches import DECAY, GRID, RATE, bowl_in, epochs_tried, search, study, table
+from tests.timetotrain.search.searches import (
+    DECAY,
+    GRID,
+    RATE,
+    bowl_in,
+    epochs_tried,
+    in_a_process,
+    search,
+    study,
+    table,
+)
 from timetotrain.launch.children import Children
 from timetotrain.search import __main__ as command
 from timetotrain.search import storage, trial
@@ -46,7 +55,7 @@ def test_a_journal_of_half_a_line_is_usable(tmp_path) -> None:
 def test_a_disk_that_fills_up_ends_the_search_in_one_line_and_loses_no_trial(bowl) -> None:
     """A limit on the length of a file leaves the journal room for the first trials only."""
     flags = search("--space", RATE, DECAY, "--trials=8", "--sampler=random")
-    call = [sys.executable, "-m", "timetotrain.search", *flags]
+    call = in_a_process(flags)
     limit = 7000
     ended = subprocess.run(
         call,
