@@ -9,10 +9,10 @@ from timetotrain import cli
 
 def test_a_file_s_name_that_is_not_utf8_is_an_escape(tmp_path, monkeypatch, capsys):
     network = types.SimpleNamespace(kind="text", measured=lambda: "")
-    answers = types.SimpleNamespace(
+    inference = types.SimpleNamespace(
         load=lambda model, trust: network, ask=lambda network, files, *_: ({"file": name} for name in files)
     )
-    monkeypatch.setattr(common.export, "answers", answers, raising=False)
+    monkeypatch.setattr(common.export, "inference", inference, raising=False)
     monkeypatch.setattr(common.export, "pictures", None, raising=False)
     path = tmp_path / "answers.json"
     assert cli.main(["predict", "model", "\udcff.jpg", "--json", str(path)]) == 0

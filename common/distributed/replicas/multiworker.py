@@ -1,7 +1,7 @@
 """Backend on MultiWorkerMirroredStrategy: processes on one host or many, with no software but TensorFlow.
 
 A process has one replica on CPUs, or one per visible GPU. The strategy starts the servers, places variables and makes
-them equal at the start. Collectives call TensorFlow's collective kernels directly (`collective_kernels.py`), because the
+them equal at the start. Collectives call TensorFlow's kernels directly (`collective_kernels.py`), because the
 strategy's own collectives have no groups.
 """
 

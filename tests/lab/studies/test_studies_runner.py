@@ -245,7 +245,7 @@ def test_a_study_that_is_ended_leaves_no_training_of_run_and_time_running(tmp_pa
     path.parent.mkdir()
     path.write_text("#!/usr/bin/env bash\nsleep 120 & echo $!; wait\n")
     path.chmod(0o755)
-    code = "import pathlib, sys; from studies import runner; runner.ROOT = pathlib.Path(sys.argv[1]); "
+    code = "import pathlib, sys; from lab.studies import runner; runner.ROOT = pathlib.Path(sys.argv[1]); "
     code += "runner.run_and_time('idle', 's', runner.ROOT, runner.ROOT, [])"
     command = [sys.executable, "-c", code, str(tmp_path)]
     study = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
