@@ -73,6 +73,7 @@ def run(
     calls: Mapping[str, Callable[[], Any]],
     timeout: float = 300,
     environment: Mapping[str, str] | None = None,
+    grace: float = GRACE_SECONDS,
 ) -> Results:
     """Runs all `calls` (functions of modules, or functools.partial of them) in each of `processes` processes.
 
@@ -82,13 +83,14 @@ def run(
       calls: by name; made in this order.
       timeout: seconds after which all are killed; the report then has their stacks.
       environment: further variables, the same for all processes.
+      grace: seconds that the others have to end after one has failed, before they are killed.
     """
     require(backend)
     with tempfile.TemporaryDirectory() as folder, _environments(backend, processes) as environments:
         path = pathlib.Path(folder)
         (path / "calls").write_bytes(pickle.dumps(dict(calls)))
         started = [_start(path, i, {**e, **(environment or {})}) for i, e in enumerate(environments)]
-        late = _wait(path, started, timeout)
+        late = _wait(path, started, timeout, grace)
         by_process = [_read(path / f"result{i}") for i in range(processes)]
         report = _report(path, [p.returncode for p in started], timeout if late else None)
     return Results(list(calls), by_process, report)
@@ -109,7 +111,7 @@ def _start(path: pathlib.Path, index: int, environment: Mapping[str, str]) -> su
         )
 
 
-def _wait(path: pathlib.Path, started: list[subprocess.Popen], timeout: float) -> bool:
+def _wait(path: pathlib.Path, started: list[subprocess.Popen], timeout: float, grace: float) -> bool:
     """Waits until all processes have ended, and kills those left; returns whether the time was up."""
     deadline, failed = time.monotonic() + timeout, False
     while _running(started):
@@ -117,7 +119,7 @@ def _wait(path: pathlib.Path, started: list[subprocess.Popen], timeout: float) -
             if process.returncode:
                 (path / f"done{i}").touch()
         if not failed and any(p.returncode for p in started):
-            failed, deadline = True, min(deadline, time.monotonic() + GRACE_SECONDS)
+            failed, deadline = True, min(deadline, time.monotonic() + grace)
         if time.monotonic() > deadline:
             for number, seconds in ((signal.SIGABRT, 2), (signal.SIGKILL, 30)):
                 _end(started, number, seconds)

@@ -1,0 +1,270 @@
+"""Tests the core on a toy task against numpy: loop, checkpoint, sums, sharded updates, segments, loss scale.
+
+The whole file takes under a minute of one core, so `make quick` runs it after any edit of the loop or the update. The
+files of each part test more backends and cases.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.config.schema import Communication, Optimizer
+from common.distributed import gradient_sum
+from common.distributed import replicas as backends
+from common.layers.precision import precision
+from common.train import checkpoint, events, gradients
+from common.train.loop import Loop
+from common.train.step import State
+from tests.common.train import naive_toy, toy
+
+# Learning rates are float32 numbers; these are exact in it.
+SGD = Optimizer("sgd", base_learning_rate=0.25, weight_decay=1e-2)
+LARS = Optimizer("lars", base_learning_rate=1.0, eta=0.05, weight_decay=1e-2, epsilon=1e-5)
+# The norm of most of the toy's gradients is larger.
+LIMIT = 0.1
+CLIPPED = dataclasses.replace(SGD, clip_norm=LIMIT)
+# Several buckets, one of them with several weights.
+BUCKETS = Communication(bucket_bytes=1500)
+
+
+def config(**changes: Any) -> toy.Config:
+    """Two epochs of four steps in float64, with batch norm over four examples and no target."""
+    fields = {"precision": "fp64", "quality_target": 2.0, "train_epochs": 2, "batch_norm_span": 4}
+    return toy.config(**{**fields, "optimizer": SGD, **changes})
+
+
+def mirrored(number: int, communication: Communication = BUCKETS, **changes: Any) -> dict[str, Any]:
+    return {"replicas": "mirrored", "num_replicas": number, "communication": communication, **changes}
+
+
+def sharded(**changes: Any) -> Communication:
+    return dataclasses.replace(BUCKETS, shard_weight_update=True, **changes)
+
+
+def make(task: type[toy.Task] = toy.Task, **changes: Any) -> tuple[Loop, list[np.ndarray]]:
+    """A loop, and the weights from which it starts."""
+    chosen = config(**changes)
+    loop = Loop(task(chosen), backends.make(chosen))
+    return loop, weights(loop)
+
+
+def weights(loop: Loop) -> list[np.ndarray]:
+    """The trainable weights of the first replica; asserts that all replicas have the same."""
+    copies = [loop.replicas.local_results(v) for v in loop.state.model.trainable_variables]
+    for first, *others in copies:
+        assert all(np.array_equal(first, other) for other in others), "replicas differ"
+    return [first.numpy() for first, *_ in copies]
+
+
+def of(kind: type, seen: list) -> list:
+    return [event for event in seen if isinstance(event, kind)]
+
+
+def losses(seen: list) -> list[float]:
+    return [loss for event in of(events.Trained, seen) for loss in event.losses]
+
+
+def assert_equals(loop: Loop, seen: list, naive: naive_toy.Training) -> None:
+    np.testing.assert_allclose(losses(seen), naive.losses, rtol=1e-10)
+    for mine, other in zip(weights(loop), naive.weights, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-12)
+
+
+# -- the loop ------------------------------------------------------------------------------------------------------
+
+
+def test_the_loop_trains_and_evaluates_as_numpy_does() -> None:
+    loop, start = make(train_epochs=3)
+    loop.compile()
+    seen = list(loop.run())
+    naive = naive_toy.train(loop.config, start)
+    assert_equals(loop, seen, naive)
+    assert [e.value for e in of(events.Evaluated, seen)] == naive.values
+    assert naive.losses[-1] < 0.9 * naive.losses[0], "it must train"
+    block = ["BlockStarted", "Trained", "EvalRan", "Evaluated", "BlockStopped"]
+    kinds = [type(e).__name__ for e in seen if not isinstance(e, events.Progress)]
+    assert kinds == ["RunStarted", *3 * block, "RunStopped"]
+    assert [e.block.first_step for e in of(events.BlockStarted, seen)] == [0, 4, 8]
+    assert (seen[-1].status, seen[-1].step) == ("aborted", 12)
+
+
+def test_the_loop_stops_at_the_evaluation_that_meets_the_target() -> None:
+    loop, start = make()
+    values = naive_toy.train(dataclasses.replace(loop.config, train_epochs=8), start).values
+    best = int(np.argmax(values))
+    assert 0 < best < 7
+    loop, _ = make(train_epochs=8, quality_target=values[best])
+    seen, saved = [], []
+    for event in loop.run(saved.append):
+        seen.append(event)
+    assert [e.value for e in of(events.Evaluated, seen)] == values[: best + 1]
+    assert (seen[-1].status, seen[-1].step, saved[-1]) == ("success", 4 * best + 4, 4 * best + 4)
+
+
+# -- checkpoints ---------------------------------------------------------------------------------------------------
+
+
+class Slow(toy.Task):
+    """Each training batch takes 20 ms, so that the run can be stopped within a block."""
+
+    def train_input(self, *arguments: Any) -> tf.data.Dataset:
+        def wait(batch: Any) -> Any:
+            tf.py_function(lambda: time.sleep(0.02), [], [])
+            return batch
+
+        return super().train_input(*arguments).map(wait)
+
+
+def bits(loop: Loop) -> list[bytes]:
+    """Every variable: weights, moments, slots, loss scale, counters."""
+    return [loop.replicas.local_results(v)[0].numpy().tobytes() for v in loop.state.variables()]
+
+
+@pytest.mark.parametrize("within", [False, True], ids=["between blocks", "within a block"])
+def test_a_resumed_run_is_bitwise_the_uninterrupted_one(tmp_path, within) -> None:
+    changes = {"loss_scale": 64.0, "loss_scale_growth_steps": 3, "optimizer": LARS, "precision": "fp32"}
+    if within:
+        changes |= {"steps_per_block": 30, "train_steps": 30}
+    whole, _ = make(**changes)
+    seen = list(whole.run())
+    first, _ = make(Slow if within else toy.Task, **changes)
+    begun = []
+    for event in first.run(lambda _: checkpoint.save(first, tmp_path)):
+        begun.append(event)
+        if isinstance(event, events.Progress) and event.step >= 3:
+            first.stop("SIGTERM")
+    stopped = begun[-1].step
+    assert begun[-1].status == "aborted" and 3 <= stopped < (30 if within else 8)
+    resumed, _ = make(**changes)
+    resumed.compile()
+    assert checkpoint.restore_latest(resumed, tmp_path) == stopped
+    rest = list(resumed.run())
+    assert [*losses(begun), *losses(rest)] == losses(seen)
+    assert bits(resumed) == bits(whole)
+
+
+# -- sums of gradients ---------------------------------------------------------------------------------------------
+
+SHAPES = [(3, 5), (7,), (), (2, 2, 2), (64,)]
+ROUTES = {
+    f"{algorithm}, {size} bytes": Communication(algorithm, 2 if algorithm == "hierarchical" else 0, size)
+    for algorithm in ("flat", "hierarchical", "2d")
+    for size in (1, 200, 1 << 20)
+}
+
+
+def test_every_route_and_every_bucket_sums_alike() -> None:
+    """Whole numbers have exact sums, so that the order of additions does not count."""
+    number = 4
+    replicas = backends.make(config(**mirrored(number)))
+    rng = np.random.default_rng(0)
+    own = [rng.integers(-1000, 1000, [number, *shape]).astype(np.float64) for shape in SHAPES]
+
+    def one() -> dict[str, list[tf.Tensor]]:
+        mine = [tf.gather(tf.constant(x), replicas.replica_id()) for x in own]
+        return {name: gradient_sum.sum_gradients(replicas, mine, way) for name, way in ROUTES.items()}
+
+    found = tf.function(lambda: replicas.run(one), autograph=False)()
+    for name, sums in found.items():
+        for mine, parts in zip(sums, own, strict=True):
+            for copy in replicas.local_results(mine):
+                np.testing.assert_array_equal(copy.numpy(), parts.sum(0), err_msg=name)
+
+
+# -- one update in many ways ---------------------------------------------------------------------------------------
+
+WAYS = {
+    "micro-batches": {"accumulation_steps": 4},
+    "two replicas": mirrored(2),
+    "batch norm over two of four replicas": mirrored(4, batch_norm_span=8),
+    "replicas with micro-batches": mirrored(2, accumulation_steps=2),
+    "hierarchical sums": mirrored(4, dataclasses.replace(BUCKETS, algorithm="hierarchical", group_size=2)),
+    "loss scale": {"loss_scale": 96.0},
+    "dynamic loss scale": {"loss_scale": 64.0, "loss_scale_growth_steps": 3},
+    "sharded update": mirrored(2, sharded()),
+    "sharded update, 2d": mirrored(4, sharded(algorithm="2d"), optimizer=LARS),
+    "update sharded in blocks": mirrored(2, sharded(shard_in_blocks=True)),
+    # These two need the norms of whole weights.
+    "sharded update, LARS": mirrored(2, sharded(), optimizer=LARS),
+    "update sharded in blocks, LARS": mirrored(4, sharded(shard_in_blocks=True), optimizer=LARS),
+    "sharded update of scaled micro-batches": mirrored(
+        2, sharded(), accumulation_steps=2, loss_scale=64.0, loss_scale_growth_steps=3
+    ),
+    "compiled": {"compile": "on"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_trains_as_numpy_does(way) -> None:
+    loop, start = make(**{"optimizer": CLIPPED, **WAYS[way]})
+    seen = list(loop.run())
+    naive = naive_toy.train(loop.config, start)
+    assert_equals(loop, seen, naive)
+    # The moving averages of micro-batches move once for each of them.
+    if loop.config.accumulation_steps == 1:
+        assert [e.value for e in of(events.Evaluated, seen)] == naive.values
+    if loop.config.loss_scale_growth_steps:
+        assert loop.state.loss_scale.report() == {"loss_scale": 256.0, "skipped_updates": 0}
+
+
+def test_each_replica_clips_its_own_gradient() -> None:
+    """Clipping the sum instead trains otherwise, and so does no clipping: numpy tells them apart."""
+    own = dataclasses.replace(SGD, clip_replica_norm=LIMIT)
+    loop, start = make(**mirrored(2, optimizer=own))
+    seen = list(loop.run())
+    assert_equals(loop, seen, naive_toy.train(loop.config, start, replicas=2))
+    for other in (SGD, CLIPPED):
+        changed = naive_toy.train(dataclasses.replace(loop.config, optimizer=other), start)
+        assert np.abs(np.array(changed.losses) - losses(seen)).max() > 1e-3
+
+
+class Spoilt(toy.Task):
+    """The gradients of the second step are not finite; its loss is."""
+
+    def examples(self, first: int, count: int, offset: int) -> dict[str, np.ndarray]:
+        found = super().examples(first, count, offset)
+        return found | {"fine": 1.0 - (np.arange(first, first + count) // 16 == 1)}
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        terms = dict(super().loss(model, batch))
+        term = terms["cross_entropy"]
+        roots = [tf.reduce_sum(tf.sqrt(0 * w + batch["fine"][0])) for w in model.trainable_variables]
+        nothing = tf.add_n(roots) - tf.stop_gradient(tf.add_n(roots))
+        return {"cross_entropy": dataclasses.replace(term, total=term.total + nothing)}
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, mirrored(4, sharded(), optimizer=LARS)], ids=["one replica", "sharded"]
+)
+def test_an_update_that_is_not_finite_is_skipped_and_halves_the_loss_scale(changes) -> None:
+    loop, start = make(Spoilt, loss_scale=64.0, loss_scale_growth_steps=9, train_epochs=1, **changes)
+    seen = list(loop.run())
+    assert_equals(loop, seen, naive_toy.train(loop.config, start, skipped=[1]))
+    assert loop.state.loss_scale.report() == {"loss_scale": 32.0, "skipped_updates": 1}
+
+
+# -- segments ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+def test_compiled_segments_compute_the_gradients_of_the_whole(segments) -> None:
+    chosen = config(communication=Communication(bucket_bytes=300))
+    task, replicas, policy = toy.Task(chosen), backends.make(chosen), precision(chosen.precision)
+    state = State(task, replicas, policy)
+    make_gradients = gradients.make(task, state.model, replicas, state.loss_scale, True, segments)
+    batch = next(iter(task.train_input(backends.base.Shard(), 16, 0)))
+    loss, found = tf.function(make_gradients, autograph=False)(batch)
+    network = naive_toy.Network([v.numpy() for v in state.model.trainable_variables], span=4)
+    expected, naive, _ = network.gradients(batch["x"].numpy(), batch["label"].numpy(), np.full(16, 1 / 16))
+    np.testing.assert_allclose(loss, expected, rtol=1e-12)
+    for mine, other in zip(found, naive, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-10, atol=1e-13)
+    if segments > 1:
+        (cut,) = make_gradients._cuts.values()
+        assert len(cut.segments) == segments
