@@ -43,7 +43,7 @@ def draw(run: runs.Run, path: Path) -> None:
     from matplotlib import pyplot
 
     figure = pyplot.figure(figsize=(12, 4.4))
-    grid = figure.add_gridspec(2, 2, height_ratios=(5, 1), width_ratios=(1.25, 1), hspace=0.12, wspace=0.2)
+    grid = figure.add_gridspec(2, 2, height_ratios=(5, 1), width_ratios=(1.25, 1), hspace=0.32, wspace=0.2)
     curve = figure.add_subplot(grid[0, 0])
     _curve(curve, run)
     _time_line(figure.add_subplot(grid[1, 0], sharex=curve), run)
@@ -77,7 +77,7 @@ def _time_line(axes: Any, run: runs.Run) -> None:
     spans = [(_seconds(run, e.start), (e.stop - e.start) / 1000) for e in run.evals if e.stop is not None]
     axes.broken_barh(spans, (0, 1), color=_EVAL, label="evaluation")
     axes.set(yticks=[], xlabel="seconds since run_start", xlim=(-0.02 * stop, 1.02 * stop))
-    axes.legend(fontsize=8, ncols=2, loc="upper right", bbox_to_anchor=(1, 1.55), frameon=False)
+    axes.legend(fontsize=8, ncols=2, loc="upper right", bbox_to_anchor=(1, 1.75), frameon=False)
 
 
 def _forecasts(axes: Any) -> None:
