@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -23,6 +22,7 @@ from common.data import pipeline, record_counts, tfrecords
 from common.data.images import normalise_rgb
 from common.detection import coco_index, coco_records, notes
 from common.detection.coco_index import Index
+from common.distributed import process
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.train.task import Batch
@@ -171,10 +171,9 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
         coco_records.check_totals(train, held_out, config, read=False)
     for files in (train, held_out):
         if "://" not in files[0] and not coco_index.is_kept(files):
-            print(
+            process.tell(
                 f"{files[0]} and the like have no index: the run reads them all on the clock; make it before: "
-                f"{notes.command(data_dir)}",
-                file=sys.stderr,
+                f"{notes.command(data_dir)}"
             )
 
 
@@ -203,10 +202,9 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
         )
     if train.no_area.any():
         first = int(np.flatnonzero(train.no_area)[0])
-        print(
+        process.tell(
             f"{int(train.no_area.sum())} training objects whose box has no area are left out, in image "
-            f"{train.image_id[first]} for one",
-            file=sys.stderr,
+            f"{train.image_id[first]} for one"
         )
 
 

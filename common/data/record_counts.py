@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from common.config import benchmarks
 from common.data import tfrecords
+from common.distributed import process
 from common.errors import UserError
 from common.files import write_atomically
 
@@ -87,17 +88,16 @@ def counts(files: Sequence[str]) -> list[int]:
 def known_or_read(files: Sequence[str], read: bool) -> list[int] | None:
     """Returns `counts`, or None if no note lists the files and they may not be read or are in an object store.
 
-    Without a note, and with `read` False, it prints to standard error that the run will count.
+    Without a note, and with `read` False, the first process prints to standard error that the run will count.
     """
     known = noted(files)
     if known is None and "://" not in files[0]:
         if read:
             return counts(files)
         folder = os.path.dirname(files[0])
-        print(
+        process.tell(
             f"{files[0]} and the like: {NAME} does not know them, so the run counts their records on the clock; "
-            f"note them before: {_command(folder)}",
-            file=sys.stderr,
+            f"note them before: {_command(folder)}"
         )
     return known
 

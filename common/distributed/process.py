@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -38,6 +39,12 @@ def here() -> Process:
     except (ValueError, KeyError, TypeError):
         pass  # The backend reports what is wrong with the variable.
     return Process()
+
+
+def tell(line: str) -> None:
+    """Prints a line to standard error, in the first process only: all processes check the same data."""
+    if here().main:
+        print(line, file=sys.stderr)
 
 
 def of(config: RunConfig) -> Process:

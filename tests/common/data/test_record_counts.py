@@ -81,6 +81,14 @@ def test_without_a_note_no_file_is_read_before_the_clock_and_a_line_says_so(file
     assert not capsys.readouterr().err
 
 
+def test_of_several_processes_the_first_says_so(files, monkeypatch, capsys):
+    monkeypatch.setenv("HOROVOD_SIZE", "2")
+    for rank, lines in (("0", 1), ("1", 0)):
+        monkeypatch.setenv("HOROVOD_RANK", rank)
+        record_counts.check_totals(files, 19, "n", read=False)
+        assert capsys.readouterr().err.count("on the clock") == lines
+
+
 @pytest.mark.parametrize("size", [0, 18, 19 * 6 + 1])
 def test_a_file_of_another_size_than_noted_is_refused_before_the_clock(files, size):
     note(files)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.data import tfrecords
+from common.data import record_counts, tfrecords
 from tests.benchmarks import small_disk
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -74,7 +74,8 @@ def data(tmp_path, images):
     return write_data(tmp_path / "data", images)
 
 
-def write_data(folder, images, label=lambda i: i % 12 + 1):
+def write_data(folder, images, label=lambda i: i % 12 + 1, note=True):
+    """Writes three files; with `note`, notes their records beside them, as converters do."""
     examples = [
         tfrecords.example({"image/encoded": image, "image/class/label": label(i)})
         for i, image in enumerate(images)
@@ -82,6 +83,8 @@ def write_data(folder, images, label=lambda i: i % 12 + 1):
     tfrecords.write(folder / tfrecords.shard_name("train", 0, 2), examples[:20])
     tfrecords.write(folder / tfrecords.shard_name("train", 1, 2), examples[20:40])
     tfrecords.write(folder / tfrecords.shard_name("validation", 0, 1), examples[40:])
+    if note:
+        record_counts.write(folder, [path.name for path in folder.glob("*-of-*")])
     return folder
 
 
@@ -119,7 +122,7 @@ NO_TENSORFLOW = "raise ImportError('TensorFlow was imported')"
         (["--system=cpu-tiny", "--export=x", "--export_programs"], ["expected one argument", "--help"]),
         (
             ["--system=cpu-tiny", "--replicas=mirored"],
-            ["--replicas=mirored: unknown (did you mean mirrored?)"],
+            ["--replicas=mirored: unknown (did you mean mirrored, multiworker?)"],
         ),
         (["--system=cpu-tiny", "--config.precision=fp8"], ["config.precision='fp8': unknown"]),
         (["--system=cpu-tiny", "--config.smoke_run=true", "--config.division=closed"], ["smoke_run"]),
@@ -223,19 +226,30 @@ def test_damaged_data_is_named_and_the_run_aborted(tmp_path, images, fault):
     assert record["status"] == "aborted" and record["score_minutes"] is None
 
 
+@pytest.mark.parametrize("note", [True, False])
 @pytest.mark.parametrize("inside", [True, False])
-def test_a_truncated_file_is_named_before_the_run(tmp_path, images, inside):
-    """The file is cut off inside a record, or exactly between two."""
-    data = write_data(tmp_path / "data", images)
+def test_a_truncated_file_is_named(tmp_path, images, inside, note):
+    """The file is cut off inside a record, or exactly between two.
+
+    With a note of the records, its size tells before the run. Without, the run reads it on the clock and is aborted.
+    """
+    data = write_data(tmp_path / "data", images, note=note)
     if inside:
         path, parts = data / "validation-00000-of-00001", ["record 19 is damaged"]
         path.write_bytes(path.read_bytes()[:-30])
     else:
         path, parts = data / "train-00001-of-00002", ["hold 37 records, config.num_train_examples is 40"]
         tfrecords.write(path, list(tfrecords.read(path))[:17])
+    if note:
+        parts = [f"has {path.stat().st_size} bytes, records.json beside it says", "copy it again"]
     done = run(*QUICK, f"--data_dir={data}", f"--result_dir={tmp_path / 'out'}")
-    refused(done, 2, str(path), *parts)
-    assert not list((tmp_path / "out").rglob("result*"))
+    error = refused(done, 2, str(path), *parts)
+    logs = list((tmp_path / "out").rglob("result*"))
+    assert [log.name for log in logs] == ([] if note else ["result_0.txt"])
+    for log in logs:
+        assert "run_start" in [record["key"] for record in records_of(log)]
+        stop = stop_of(log)
+        assert stop["status"] == "aborted" and stop["reason"] in error
 
 
 # -- Signals, disks ------------------------------------------------------------------------------------------

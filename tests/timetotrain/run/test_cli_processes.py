@@ -16,7 +16,8 @@ HOROVOD = ["--replicas=horovod", "--config.num_replicas=2"]
 
 @pytest.fixture
 def data(tmp_path, images):
-    return write_data(tmp_path / "data", images)
+    """Files without a note of their records, which a run tells before it starts."""
+    return write_data(tmp_path / "data", images, note=False)
 
 
 def launched(*arguments):
@@ -47,6 +48,7 @@ def test_a_run_of_two_processes(tmp_path, data):
     assert first.returncode == 1, first.stderr
     # The second process prints nothing, and the launcher nothing about a run that ended as announced.
     assert "rank 1" not in first.stderr and first.stderr.count("initialising") == 1
+    assert first.stderr.count("records.json does not know them") == 2  # Training files, evaluated ones.
     assert first.stdout.splitlines()[1] == "score    none: aborted"
 
     folder = tmp_path / "out" / "cpu-tiny" / "resnet"

@@ -185,7 +185,7 @@ def test_jax_without_a_runtime_for_the_machine_is_named(monkeypatch, gpus, hardw
     with pytest.raises(UserError, match=rf"no runtime for its devices .*; {fix}.*--allow_cpu"):
         devices.check(config)
     assert asked == packages
-    monkeypatch.setattr(devices.machine, "jax_gpus", lambda: 8)
+    monkeypatch.setattr(devices.hardware, "jax_gpus", lambda: 8)
     for package in packages:
         monkeypatch.setattr(devices, "_installed", lambda name, package=package: name == package)
         devices.check(config)  # TensorFlow needs no GPU then.
@@ -194,7 +194,7 @@ def test_jax_without_a_runtime_for_the_machine_is_named(monkeypatch, gpus, hardw
 
 def test_gpus_that_jax_does_not_see_are_one_line(monkeypatch):
     monkeypatch.setattr(devices, "_installed", lambda name: True)
-    monkeypatch.setattr(devices.machine, "jax_gpus", lambda: 0)
+    monkeypatch.setattr(devices.hardware, "jax_gpus", lambda: 0)
     with pytest.raises(
         UserError, match=r"^config.hardware=h100-8: jax sees no GPU .*; --allow_cpu trains without$"
     ):
