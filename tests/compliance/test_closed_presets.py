@@ -64,7 +64,7 @@ def write_runs(folder, config, runs, commit, monkeypatch):
 @pytest.mark.parametrize(("benchmark", "name"), CLOSED)
 def test_runs_of_a_closed_preset_are_accepted(benchmark, name, tmp_path, source, caplog, capsys, monkeypatch):
     config = preset(benchmark, name)
-    runs = rules.load(config.ruleset, rules.benchmark_file(config.ruleset, "closed", benchmark))["runs"]
+    runs = rules.load(config.ruleset, rules.benchmark_section(config.ruleset, "closed", benchmark))["runs"]
     place = write_runs(tmp_path / "results", config, runs, head(source), monkeypatch)
     outcome = check(sorted(place.glob("result_*.txt")))
     assert (outcome.findings, outcome.verdict.answer) == ([], GO)

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from common import machine_tools
 from common.config import backend, hardware
 from common.config.hardware import Gpu
 from mnist.presets import PRESETS
@@ -77,6 +78,6 @@ def test_variables_hide_gpus(runtime, environment, seen):
 
 
 def test_a_machine_without_nvidia_smi_is_asked_nothing(monkeypatch):
-    monkeypatch.setattr(hardware.shutil, "which", lambda name: None)
-    monkeypatch.setattr(hardware.subprocess, "run", asked)
+    monkeypatch.setattr(machine_tools.shutil, "which", lambda name: None)
+    monkeypatch.setattr(machine_tools.subprocess, "run", asked)
     assert hardware.jax_gpus() == 0
