@@ -124,7 +124,7 @@ def test_header_follows_the_configuration() -> None:
 def test_rows_of_gpus_have_the_reference_s_losses_and_initial_values() -> None:
     """NVIDIA's rates belong to them: NV7 maskrcnn_benchmark/modeling/rpn/loss.py, roi_heads/box_head/loss.py."""
     for name, config in PRESETS.items():
-        gpu = name.startswith(("v100", "dgx", "h100", "b200"))
+        gpu = name.startswith(("v100", "dgx", "h100", "h200", "b200"))
         assert config.loss_divisors == ("sampled" if gpu else "positives"), name
         assert config.uniform_initializer == ("fan_in" if gpu else "fan_avg"), name
         assert config.rpn_inside == gpu, name
