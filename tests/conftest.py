@@ -52,16 +52,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
     """Leaves out the files that --quick, --headline or --rest does not select; they are not even imported."""
+    quick, rest = config.getoption("--quick"), config.getoption("--rest")
+    if not (quick or rest or config.getoption("--headline")) or not collection_path.is_file():
+        return None
     name = collection_path.relative_to(config.rootpath).as_posix()
-    quick = name not in SLOW.read_text().splitlines()
-    headline = quick or name in HEADLINE.read_text().splitlines()
-    if config.getoption("--quick"):
-        return not quick or None
-    if config.getoption("--headline"):
-        return not headline or None
-    if config.getoption("--rest") and collection_path.is_file():
-        return headline or None
-    return None
+    slow = name in SLOW.read_text().splitlines()
+    left_out = slow and (quick or name not in HEADLINE.read_text().splitlines())
+    return left_out != rest or None
 
 
 @pytest.fixture(scope="module")
