@@ -215,7 +215,7 @@ print(status, int(peak.split()[1]) // 1024)
 """
 
 
-# At this many evaluations, what is kept of a long log is full (downsampling.py, whole_run.py). A longer log adds nothing.
+# At this many evaluations, what is kept of a long log is full (downsampling.py, whole_run.py); more add nothing.
 _RISE_MB = 40
 
 
