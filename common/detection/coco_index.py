@@ -89,7 +89,7 @@ def _read(files: tuple[str, ...], state: tuple) -> Index:
             with npz.opened(kept) as stored:
                 if str(stored["state_of_files"]) == repr(state):
                     index = Index(files, *(stored[f"{name}_of"] for name in _COLUMNS))
-                    _check_places(index, [size for _, size, _ in state[1:]])
+                    _check_places(index, [size for _, size in state[1:]])
                     return index
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
         parts = list(pool.map(_scan, range(len(files)), files))

@@ -3,9 +3,9 @@
     python -m lab.bench.hostile_models [--cases 2000] [--seed 0] [--output FILE]
 
 Each case is watched for files made or changed outside of the output, imported modules, a traceback or more than one
-line of error, a signal, and the peak of resident memory. Cases run in forked processes, several in each, so that
-TensorFlow is imported only once. Each process has limited address space, so that a memory bomb ends the process and not
-the machine.
+line of error, a signal, and the rise of resident memory to its peak. Cases run in forked processes, several in each,
+so that TensorFlow is imported only once. Each process has limited address space, so that a memory bomb ends the process
+and not the machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lab.bench.harness.results import head, write
 
 SECONDS = 300  # A longer case counts as hanging; on a busy machine it takes a minute to build a network.
 CHUNK = 20  # Cases per process.
-MOST_BYTES = 1 << 30  # Limit of resident memory.
+MOST_BYTES = 1 << 30  # Limit of the rise of resident memory.
 SPACE = 12 << 30  # Address space of a process; TensorFlow maps a few gigabytes.
 _FINE = (str(ROOT), sys.prefix, sys.base_prefix)
 
@@ -117,13 +117,17 @@ def _in(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _peak() -> Iterator[list[int]]:
-    """Yields a list that gets the peak of resident memory in the block, in bytes."""
-    found = [0]
+    """Yields a list that gets how far resident memory rises in the block, in bytes."""
+    found, before = [0], _memory("VmRSS")
     with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5")  # Resets the peak.
     yield found
-    text = Path("/proc/self/status").read_text()
-    found[0] = int(text.partition("VmHWM:")[2].split()[0]) * 1024
+    found[0] = _memory("VmHWM") - before
+
+
+def _memory(key: str) -> int:
+    """Returns a size from /proc/self/status, in bytes."""
+    return int(Path("/proc/self/status").read_text().partition(f"{key}:")[2].split()[0]) * 1024
 
 
 def _files(place: Path) -> set[tuple]:

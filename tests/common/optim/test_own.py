@@ -111,10 +111,8 @@ def test_a_schedule_that_is_no_curve_is_one_line(mine):
 def test_a_search_takes_it(mine):
     arguments = ["mnist", "--system=cpu-tiny", "--data-dir=.", "--space", "optimizer.name=mine:lion,adam"]
     args = search.parser().parse_args(arguments)
-    base = search._base(args, [])
-    spaces = space.parse(
-        args.space, dataclasses.replace(base, optimizer=dataclasses.replace(base.optimizer, epsilon=1e-8))
-    )
+    base = search._base(args, ["--config.optimizer.epsilon=1e-8"])
+    spaces = space.parse(args.space, base)
     space.check(spaces, base)
     assert list(spaces["optimizer.name"].choices) == ["mine:lion", "adam"]
 
