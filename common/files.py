@@ -16,6 +16,7 @@ import pathlib
 import re
 import stat
 import tempfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ _NAME_BYTES = 255  # Longest file name that common file systems accept.
 NPZ_DAMAGE = (
     *(OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error),
     *(NotImplementedError, RuntimeError),
+    tokenize.TokenError,  # numpy reads the header of an array as Python's tokens
 )
 
 

@@ -85,7 +85,7 @@ def attempt(verb: str, model: Path, place: Path, flags: Sequence[str] = ()) -> d
     changed = {p for p in _files(place) ^ before if not str(p[0]).startswith("here/out")}
     return {
         "status": status,
-        "error": errors[-1] if status else "",
+        "error": errors[-1] if status != 0 and errors else "",
         "traceback": status is None or (status != 0 and len(errors) != 1),
         "wrote": sorted(str(path) for path, *_ in changed),
         "imported": sorted(_foreign(set(sys.modules) - modules)) + ["marker"] * marker.exists(),

@@ -81,3 +81,9 @@ def test_a_wrong_checksum_is_damage(tmp_path):
     with pytest.raises(zipfile.BadZipFile):
         npz.read(tmp_path / "a.npz")
     assert issubclass(zipfile.BadZipFile, NPZ_DAMAGE)
+
+
+def test_a_header_whose_bracket_never_closes_is_damage(tmp_path):
+    hostile.write(tmp_path / "a.npz", [("a.npy", hostile.header([3]).replace(b"}", b"("))])
+    with pytest.raises(NPZ_DAMAGE):
+        npz.read(tmp_path / "a.npz")
