@@ -41,7 +41,7 @@ class RunOptions:
       checkpoint_dir: save checkpoints here, and resume from the newest one in it.
       keep_checkpoints: how many of the newest checkpoints to keep.
       tensorboard_dir: write loss, learning rate, throughput and quality for TensorBoard here.
-      profile_steps: record a trace of the steps A:B for TensorBoard beside the log, and summarize it.
+      profile_steps: record a trace of the steps A:B for TensorBoard's profiler beside the log.
       examples: number of evaluated examples, right and wrong, to keep as pictures beside the log.
       cache_cleared: state that the system's caches were cleared before this run; --clear_caches sets it.
       allow_cpu: train on the CPU if the preset's GPUs, or NCCL, are missing.

@@ -263,16 +263,10 @@ class Run(Training):
         profile = self._profile
         if profile is None:
             return []
-        from common.train import trace
-
-        try:
-            found = trace.read(profile.folder) if profile.steps else None
-        except Exception as error:  # TensorFlow's trace format differs between versions.
-            return [f"profile  {profile.folder}: cannot be read here ({error}); TensorBoard may"]
-        if found is None:
+        if not profile.steps:
             return [f"profile  none: the run had no step of {self.options.profile_steps}"]
-        self.facts["profile"] = {"steps": profile.steps, **dataclasses.asdict(found)}
-        return [f"profile  {profile.folder}: {found.line(profile.steps)}"]
+        self.facts["profile"] = {"steps": profile.steps, "folder": str(profile.folder)}
+        return [f"profile  {profile.folder}: {profile.steps} steps (tensorboard --logdir {profile.folder})"]
 
     def _initialise(self) -> None:
         super()._initialise()
