@@ -1,5 +1,6 @@
 """Tests the page that follows a run, and the examples beside it."""
 
+import argparse
 import html.parser
 import json
 import threading
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from common.errors import UserError
-from timetotrain.follow import command, page
+from timetotrain import report
+from timetotrain.follow import command, page, tensorboard
 from timetotrain.run import examples
 
 HEAD = {
@@ -37,6 +39,7 @@ def records(steps=20, loss=lambda step: 2.0 / step):
             "kind": "train",
             "step": step,
             "seconds": 0.5 * step,
+            "time": 1e9 + step,
             "loss": loss(step),
             "learning_rate": 0.1,
             "examples_per_second": 16.0,
@@ -45,6 +48,7 @@ def records(steps=20, loss=lambda step: 2.0 / step):
             yield {
                 "kind": "evaluation",
                 "step": step,
+                "time": 1e9 + step,
                 "epoch": step // 5,
                 "seconds": 0.5 * step,
                 "value": step / 50,
@@ -171,6 +175,56 @@ def test_the_server_shows_the_page_and_its_pictures_and_nothing_else(tmp_path):
         with pytest.raises(UserError, match=rf"--port={server.server_address[1]}: .*give another --port"):
             command.server(history, server.server_address[1])
         server.shutdown()
+
+
+def shown_by_tensorboard(folder, tag):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(folder))
+    board.Reload()
+    return {e.step: e.value for e in board.Scalars(tag)}
+
+
+def test_tensorboard_shows_what_the_history_has(tmp_path, capsys):
+    """Also after another conversion into the same folder, of a run with fewer steps."""
+    written(tmp_path / "history_0.jsonl", records())
+    board = tmp_path / "board"
+    parse = argparse.ArgumentParser()
+    report.add_arguments(parse)
+    for steps in (20, 10):
+        written(tmp_path / "history_0.jsonl", records(steps))
+        assert report.run(parse.parse_args([str(tmp_path), f"--tensorboard={board}"])) == 0
+        assert capsys.readouterr().out == f"{board}\n"
+        losses = {r["step"]: r["loss"] for r in records(steps) if r["kind"] == "train"}
+        assert shown_by_tensorboard(board, "train/loss") == pytest.approx(losses)
+        values = {r["step"]: r["value"] for r in records(steps) if r["kind"] == "evaluation"}
+        assert shown_by_tensorboard(board, "evaluation/top-1 accuracy") == pytest.approx(values)
+    assert shown_by_tensorboard(board, "train/learning_rate") == pytest.approx(
+        dict.fromkeys(range(1, 11), 0.1)
+    )
+
+
+def test_tensorboard_follows_a_history_that_grows_and_repeats_steps(tmp_path):
+    first, again = list(records(20)), list(records(20, loss=lambda step: 3.0 + step))
+    early = [r for r in first if r["step"] <= 10]
+    writer = tensorboard.Writer(tmp_path)
+    for state in (first[:7], first, [*early, *(r for r in again if r["step"] > 10)]):
+        writer.write(state)
+        losses = {r["step"]: r["loss"] for r in state if r["kind"] == "train"}
+        assert shown_by_tensorboard(tmp_path, "train/loss") == pytest.approx(losses)
+    writer.close()
+
+
+def test_events_that_cannot_be_written_are_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file/board: cannot write"):
+        tensorboard.Writer(tmp_path / "file/board")
+    history = written(
+        tmp_path / "history_0.jsonl", [{"kind": "train", "step": 1, "seconds": 1.0, "loss": 1.0}]
+    )
+    options = argparse.Namespace(result=history, serve=False, follow=False, tensorboard=tmp_path / "board")
+    with pytest.raises(UserError, match="history_0.jsonl: its records cannot be drawn: KeyError: 'time'"):
+        command.run(options)
 
 
 def test_detections_are_right_where_every_object_is_found_once():
