@@ -1,7 +1,9 @@
 """Tests the page that follows a run, and the examples beside it."""
 
 import argparse
+import dataclasses
 import html.parser
+import importlib
 import json
 import threading
 import urllib.error
@@ -244,3 +246,34 @@ def test_detections_are_right_where_every_object_is_found_once():
     assert not one(both, [7, 7], [0.9, 0.8]).right
     assert examples.overlap((0, 0, 1, 1), (0, 0.5, 1, 1.5)) == pytest.approx(1 / 3)
     assert examples.overlap((0, 0, 1, 1), (2, 2, 3, 3)) == 0
+
+
+SMALL = {
+    "mnist": {"lstm_units": 8},
+    "resnet": {"width": 4, "image_size": 32, "space_to_depth": True, "eval_batch_size": 4},
+    "tsm_kinetics": {"width": 4, "eval_batch_size": 2},
+}
+
+
+@pytest.mark.parametrize("benchmark", SMALL)
+def test_pictures_labels_and_scores_of_a_batch(benchmark):
+    """The classifiers show a batch as a person sees it, with the scores of the evaluation."""
+    from common.distributed.replicas.single import Single
+    from common.layers.precision import precision
+
+    preset = importlib.import_module(f"{benchmark}.presets").PRESETS["cpu-tiny"]
+    config = dataclasses.replace(preset, global_batch_size=4, **SMALL[benchmark])
+    task = importlib.import_module(f"{benchmark}.task").Task(config, None)
+    assert task.has_pictures
+    model = task.build(Single(), precision("fp32"))
+    batch = next(iter(task.synthetic_eval_input(4)))
+    seen = {name: value.numpy() for name, value in task.look(model, batch).items()}
+    assert seen["image"].ndim == 4 and seen["image"].shape[-1] in (1, 3)
+    np.testing.assert_allclose(seen["scores"].sum(-1), 1, rtol=1e-4)
+    said = seen["scores"].argmax(-1)
+    correct = int(task.evaluate(model, batch).sums["correct"])
+    assert correct == int(np.sum(said == seen["label"]))
+    one = {name: value[0] for name, value in seen.items()}
+    one["image"] = one["image"].astype(np.uint8)
+    example = examples.classified(one, ())
+    assert example.right == bool(said[0] == seen["label"][0])
