@@ -208,11 +208,11 @@ def write_text(path: pathlib.Path, text: str) -> None:
 
 
 def write_rows(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes `rows` to results.csv and table.md in `folder`; all rows have the same fields."""
+    """Writes `rows` to results.csv in `folder` and prints them as a table; all rows have the same fields."""
     write_csv(folder / "results.csv", list(rows[0]), [list(row.values()) for row in rows])
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
     lines += ["| " + " | ".join(str(v) for v in row.values()) + " |" for row in rows]
-    write_text(folder / "table.md", "\n".join(lines) + "\n")
+    print("\n".join(lines) + "\n")
 
 
 def write_picture(path: pathlib.Path, figure: Figure, fix: str = FIX, **options: Any) -> None:

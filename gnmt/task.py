@@ -13,7 +13,7 @@ from common.distributed.replicas.base import Replicas
 from common.layers.cross_entropy import sparse_cross_entropy
 from common.layers.precision import Precision
 from common.text import bleu
-from common.text.translations import in_order
+from common.text.bleu import in_order
 from common.train import task
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from gnmt import input as pipeline

@@ -276,3 +276,9 @@ def untimed(path: pathlib.Path) -> list[dict]:
     """The records of a log that equal runs share, without times and the keys in SEED_KEYS."""
     kept = [{k: v for k, v in record.items() if k != "time_ms"} for record in records(path)]
     return [record for record in kept if record["key"] not in SEED_KEYS]
+
+
+def line(key: str, value: Any = None, time_ms: int = 0, **metadata: Any) -> str:
+    """A line of a log, with its line end."""
+    record = {"namespace": "", "time_ms": time_ms, "event_type": "POINT_IN_TIME", "key": key, "value": value}
+    return ":::MLLOG " + json.dumps({**record, "metadata": {"file": "", "lineno": 1, **metadata}}) + "\n"

@@ -1,4 +1,4 @@
-"""`timetotrain report PATH`: reports on logs; with --follow or --serve, shows the page of a run in progress."""
+"""`timetotrain report PATH`: reports on logs; with --follow, --serve or --tensorboard, shows a run in progress."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--serve", action="store_true", help="serve its page on this machine, until Ctrl-C")
     add("--port", type=int, default=command.PORT, help="of --serve (default: %(default)s; 0: a free one)")
     add("--follow", action="store_true", help="write its page, follow_<i>.html beside the log, until it ends")
+    about = "write its curves for TensorBoard into DIR; with --follow until it ends"
+    add("--tensorboard", metavar="DIR", type=Path, help=about)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -33,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     """
     # A terminal that cannot show a character shows an escape instead.
     sys.stdout.reconfigure(errors="backslashreplace")
-    if options.serve or options.follow:
+    if options.serve or options.follow or options.tensorboard:
         options.result = options.path
         return command.run(options)
     from compliance.report import report

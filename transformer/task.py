@@ -14,8 +14,8 @@ from common.errors import UserError
 from common.layers.cross_entropy import sparse_cross_entropy
 from common.layers.precision import Precision
 from common.text import bleu
+from common.text.bleu import in_order
 from common.text.subwords import Subwords
-from common.text.translations import in_order
 from common.train import task
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from transformer import input as pipeline

@@ -123,7 +123,7 @@ def load(
     """
     path = find(path)
     file = checkpoint_file.read(path, training=False)
-    benchmark = benchmark or file.meta.get("benchmark") or file.meta["config"].get("benchmark", "")
+    benchmark = benchmark or file.meta["benchmark"]
     saved, config = described(benchmark, file.meta["config"], path, trust)
     with one_line(f"{path}: no network can be made of it", _FIX):
         task, replicas = benchmarks.module(benchmark, "task").Task(config, None), Single()
@@ -133,7 +133,7 @@ def load(
         batch_norm.merge_moments(network.model, replicas)
         if fold_batch_norm:
             fold(network.model)
-        labels = tuple(file.meta.get("labels", ()))
+        labels = tuple(file.meta["labels"])
         serving = benchmarks.module(benchmark, "serving").serving(task, network.model, labels)
     if not trust.large:
         limits.check_input(serving, path)

@@ -2,7 +2,7 @@
 
 A resumed run is bitwise the same. The step also gives the input position, because inputs are functions of it.
 checkpoint_file.py defines the file's contents; checkpoint_variables.py maps variables to arrays. Variables have their
-layers' names (names.py). Files of earlier versions, whose variables are numbered (`0000.kernel`), restore as well.
+layers' names (names.py).
 
 Every process calls `save` and `restore_latest`, which exchange data between processes. Process 0 writes and all
 processes read, so all hosts must share the folder.
@@ -129,7 +129,7 @@ def restore_weights_of(network: Network, file: checkpoint_file.File) -> None:
     Raises:
       UserError: the checkpoint belongs to another network.
     """
-    arrays, weights = checkpoint_variables.of_file(file, network), checkpoint_variables.weights(network)
+    arrays, weights = file.arrays, checkpoint_variables.weights(network)
     for name, weight in weights.items():
         if (
             name not in arrays
@@ -155,7 +155,7 @@ def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
             f"{path}: written by another configuration ({_difference(file.meta['config'], loop)}); use its own"
         )
     arrays, shapes, moving = (
-        checkpoint_variables.of_file(file, loop.state),
+        file.arrays,
         checkpoint_variables.shapes(loop.state),
         checkpoint_variables.moving(loop.state),
     )

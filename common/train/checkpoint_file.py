@@ -39,7 +39,7 @@ class File:
     Attributes:
       path: path of the file.
       arrays: arrays by their names in the file.
-      meta: "step", "digest", "config" (plain values), "format"; from format 2 on also "benchmark" and "labels".
+      meta: "step", "digest", "config" (plain values), "format", "benchmark" and "labels".
       assets: {file name: content}: what the trained network needs besides its weights.
     """
 
@@ -57,11 +57,11 @@ def read(path: pathlib.Path, training: bool = True) -> File:
       training: False leaves out the optimizer's slots, and accepts only assets with plain file names.
 
     Raises:
-      UserError: the file is damaged or no checkpoint, or an asset has another name.
+      UserError: the file is damaged, no checkpoint or of another format, or an asset has another name.
     """
     try:
         with npz.opened(path) as archive:
-            meta = _checked_meta(parsed(archive["meta"].tobytes()))
+            meta = _checked_meta(path, parsed(archive["meta"].tobytes()))
             names = [name for name in archive.files if name != "meta"]
             assets = [name for name in names if name.startswith(ASSETS)]
             for name in [] if training else assets:
@@ -80,16 +80,19 @@ def read(path: pathlib.Path, training: bool = True) -> File:
         ) from error
 
 
-def _checked_meta(meta: Any) -> dict[str, Any]:
+def _checked_meta(path: pathlib.Path, meta: Any) -> dict[str, Any]:
     if not isinstance(meta, dict):
         raise ValueError("meta is no object")
-    meta = {"format": 1, **meta}
-    if not {"step", "digest", "config"} <= meta.keys():
-        raise KeyError("meta")
+    found = meta.get("format", 1)
+    if isinstance(found, int) and found != FORMAT:
+        raise UserError(
+            f"{path}: a checkpoint of format {found}, this version reads {FORMAT}; "
+            "use the version that wrote it, or train again"
+        )
     for name, kind in _META.items():
-        if name in meta and (not isinstance(meta[name], kind) or isinstance(meta[name], bool)):
+        if not isinstance(meta[name], kind) or isinstance(meta[name], bool):
             raise ValueError(f"meta.{name} is of another kind")
-    if not 0 <= meta["step"] < 2**63 or not all(isinstance(label, str) for label in meta.get("labels", ())):
+    if not 0 <= meta["step"] < 2**63 or not all(isinstance(label, str) for label in meta["labels"]):
         raise ValueError("meta has a step or a label that cannot be")
     return meta
 

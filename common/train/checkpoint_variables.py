@@ -17,7 +17,7 @@ import tensorflow as tf
 from common.errors import UserError
 from common.layers import batch_norm
 from common.train import names
-from common.train.checkpoint_file import WEIGHTS, File, merged
+from common.train.checkpoint_file import WEIGHTS, merged
 from common.train.step import Network, State
 
 
@@ -79,7 +79,7 @@ def moments(state: Network) -> dict[str, tf.Variable]:
 
 
 def _carried(state: Network) -> dict[str, tf.Variable]:
-    layers = _carriers(state)
+    layers = [m for m in state.model.submodules if hasattr(m, "carried")]
     return {
         f"carried/{path}/{name}": getattr(layer, name)
         for path, layer in zip(_paths(state, layers), layers)
@@ -87,32 +87,10 @@ def _carried(state: Network) -> dict[str, tf.Variable]:
     }
 
 
-def _carriers(state: Network) -> list[Any]:
-    return [m for m in state.model.submodules if hasattr(m, "carried")]
-
-
 def _paths(state: Network, layers: Sequence[Any]) -> list[str]:
     """Returns the layers' names; a module outside the network's layers gets its index in `layers`."""
     paths = names.of_layers(state.model)
     return [paths.get(id(layer), f"{i:03d}") for i, layer in enumerate(layers)]
-
-
-def of_file(file: File, state: Network) -> dict[str, np.ndarray]:
-    """Renames a file's arrays to the names of `state`'s variables; format 1 numbers them in their order."""
-    if file.meta["format"] > 1:
-        return file.arrays
-    # The network's variables come first.
-    ordered = entries(state) if isinstance(state, State) else weights(state)
-    news = {f"{i:04d}": name for i, name in enumerate(ordered)}
-    for kind, layers in (("moments", batch_norm.span_layers(state.model)), ("carried", _carriers(state))):
-        paths = _paths(state, layers)
-        news |= {f"{kind}/{i:03d}": f"{kind}/{path}" for i, path in enumerate(paths)}
-    found = {}
-    for old, array in file.arrays.items():
-        stem, _, last = old.rpartition("/")
-        name = f"{news[stem]}/{last}" if stem in news else news.get(old.partition(".")[0], old)
-        found[name] = array
-    return found
 
 
 def fitted(

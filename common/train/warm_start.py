@@ -87,10 +87,6 @@ def read(path: str | os.PathLike, state: State, task: Any) -> dict[str, np.ndarr
     if path.suffix != ".npz" or not checkpoint_file.is_checkpoint(path):
         return weight_files.read(path)
     file = checkpoint_file.read(path)
-    if file.meta["format"] < 2:
-        raise UserError(
-            f"{path}: an older version's checkpoint, without names; resume its run once, which saves them"
-        )
     prefix = checkpoint_file.WEIGHTS
     found = {n.removeprefix(prefix): a for n, a in file.arrays.items() if n.startswith(prefix)}
     weights = {n: a for n, a in found.items() if "/merged_" not in n and a.dtype.kind == "f"}

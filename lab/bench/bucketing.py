@@ -32,8 +32,8 @@ from common.data.bucketing import Buckets, equal_width, least_padding
 from common.distributed.replicas.base import Shard
 from common.text.subwords import Subwords
 from lab.bench.harness import arguments
-from lab.bench.harness.errors import status_of
 from lab.bench.harness.results import head, write
+from lab.bench.harness.scripts import status_of
 from lab.studies.data import unpack
 
 REPLICAS, EPOCHS = 4, 2

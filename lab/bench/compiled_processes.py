@@ -18,8 +18,8 @@ import tempfile
 from pathlib import Path
 
 from lab.bench.harness import arguments
-from lab.bench.harness.processes import output_of
 from lab.bench.harness.results import head, write
+from lab.bench.harness.scripts import output_of
 
 PROCESSES = 2
 

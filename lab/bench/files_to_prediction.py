@@ -24,8 +24,8 @@ from typing import Any
 from common.config import benchmarks
 from common.errors import UserError
 from lab.bench.harness import ROOT, arguments
-from lab.bench.harness.errors import status_of
 from lab.bench.harness.results import head, write
+from lab.bench.harness.scripts import status_of
 from lab.studies import data
 from timetotrain.run import outcome
 

@@ -28,9 +28,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from lab.bench.harness import arguments
-from lab.bench.harness.processes import output_of
 from lab.bench.harness.results import head, write
 from lab.bench.harness.rounds import alternate, ratio
+from lab.bench.harness.scripts import output_of
 
 BATCH = 64
 BAR = 1.02  # Maximum ratio of the loop's seconds to the program's (at 10 ms per step).

@@ -27,9 +27,9 @@ from official.vision.dataloaders import classification_input, input_reader_facto
 from common.data import images, tfrecords
 from common.distributed.replicas.base import Shard
 from lab.bench.harness import arguments
-from lab.bench.harness.errors import status_of
 from lab.bench.harness.results import head, write
 from lab.bench.harness.rounds import alternate
+from lab.bench.harness.scripts import status_of
 from lab.studies.data import unpack
 from resnet import input as resnet_input
 from resnet.config import Config, Data

@@ -19,9 +19,9 @@ from typing import Any
 
 from lab.bench.harness import arguments
 from lab.bench.harness.interpreters import TORCH, installed_torch
-from lab.bench.harness.processes import output_of
 from lab.bench.harness.results import head, write
 from lab.bench.harness.rounds import command, compare
+from lab.bench.harness.scripts import output_of
 
 NAMES = ("ours", "tfm_orbit", "keras_fit", "ours_lars")
 # Minimum ratios of their seconds to ours; PyTorch's depends on the precision.

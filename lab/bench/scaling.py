@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from lab.bench.harness import arguments
-from lab.bench.harness.processes import output_of
 from lab.bench.harness.results import head, write
 from lab.bench.harness.rounds import alternate, ratio
+from lab.bench.harness.scripts import output_of
 
 BAR = 1.3
 # (benchmark, system, optimizer) of the largest systems in the TPU-v3 paper.

@@ -86,7 +86,7 @@ def _counts(records: pathlib.Path) -> dict[str, int]:
 
 
 def _publish(logs: Sequence[pathlib.Path]) -> None:
-    """Writes results.csv and table.md, one row per run, the logs and the pictures into lab/studies/resnet-photos/."""
+    """Writes results.csv, one row per run, the logs and the pictures into lab/studies/resnet-photos/."""
     records = json.loads((logs[0].parent / "run.json").read_text())["runs"]
     rows = []
     for log in logs:

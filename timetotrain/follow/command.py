@@ -1,7 +1,7 @@
-"""Shows a run while it trains: rewrites a page repeatedly (--follow), or serves it on this machine (--serve).
+"""Shows a run while it trains: as a page that is written again (--follow) or served (--serve), or in TensorBoard.
 
-RESULT is a run's log (finished or still being written), its history, or a folder that holds them; in a folder, the
-newest run is shown. TensorFlow-free.
+All read the run's history, the only store of its curves. The path is a run's log (finished or still being written), its
+history, or a folder that holds them; in a folder, the newest run is shown. TensorFlow-free.
 """
 
 from __future__ import annotations
@@ -23,22 +23,12 @@ from timetotrain.run import history
 
 SECONDS = 5.0
 PORT = 8090
+_SOUND = "get a sound copy of the history"
 _FIX = "name a run's result_<i>.txt, its history_<i>.jsonl, or a folder that holds one"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments to a parser."""
-    parser.add_argument("result", metavar="RESULT", help="log or history of a run, or a folder with one")
-    parser.add_argument("--serve", action="store_true", help="serve the page on this machine, until Ctrl-C")
-    parser.add_argument(
-        "--port", type=int, default=PORT, help="of --serve (default %(default)s; 0: a free one)"
-    )
-    parser.add_argument("--follow", action="store_true", help="write the page again while the run goes on")
-    parser.add_argument("-o", "--output", help="the page to write (default: follow_<i>.html beside the log)")
-
-
 def run(options: argparse.Namespace) -> int:
-    """Writes or serves the page; returns the exit status.
+    """Writes or serves the page, or writes TensorBoard's events; returns the exit status.
 
     Raises:
       UserError: there is no history, it is damaged, the page cannot be written or the port is taken.
@@ -46,11 +36,26 @@ def run(options: argparse.Namespace) -> int:
     found = find(pathlib.Path(options.result))
     if options.serve:
         return serve(found, options.port)
-    output = pathlib.Path(options.output or found.with_name(f"follow_{number(found)}.html"))
+    if options.tensorboard:
+        from timetotrain.follow.tensorboard import Writer
+
+        output = pathlib.Path(options.tensorboard)
+        writer = Writer(output)
+
+        def write(records: list[history.Record]) -> None:
+            with one_line(f"{found}: its records cannot be drawn", _SOUND):
+                writer.write(records)
+
+    else:
+        output = pathlib.Path(options.output or found.with_name(f"follow_{number(found)}.html"))
+
+        def write(records: list[history.Record]) -> None:
+            files.write_atomically(output, _drawn(found, records))
+
     print(output, flush=True)
     while True:
         records = history.read(found)
-        files.write_atomically(output, _drawn(found, records))
+        write(records)
         if not options.follow or page.ended(records):
             return 0
         try:
@@ -87,7 +92,7 @@ def number(path: pathlib.Path) -> str:
 
 def _drawn(found: pathlib.Path, records: list[history.Record]) -> bytes:
     """Returns the page of a history, which may come from a stranger."""
-    with one_line(f"{found}: its records cannot be drawn", "get a sound copy of the history"):
+    with one_line(f"{found}: its records cannot be drawn", _SOUND):
         return page.render(records, _examples(found), f"examples_{number(found)}/").encode()
 
 

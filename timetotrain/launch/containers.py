@@ -14,7 +14,7 @@ RUNTIMES = ("docker", "apptainer", "pyxis")
 # Flags of a run whose value is a folder or file on the host.
 PATH_FIELDS = ("init", "backbone", "initial_weights")  # Fields of a configuration.
 _PATHS = (
-    *("data_dir", "result_dir", "checkpoint_dir", "tensorboard_dir", "init", "evaluate", "export"),
+    *("data_dir", "result_dir", "checkpoint_dir", "init", "evaluate", "export"),
     *(f"config.{name}" for name in PATH_FIELDS),
 )
 PYTHON = "python"  # In the images of tools/containers/, whose environment is on the PATH.

@@ -1,4 +1,4 @@
-"""Keeps a run's files beside its log: the history, the best checkpoint, TensorBoard's events, the summary."""
+"""Keeps a run's history and its best checkpoint, and sums them up in lines."""
 
 from __future__ import annotations
 
@@ -21,25 +21,15 @@ class Kept:
     def __init__(self, config: RunConfig, options: RunOptions, path: pathlib.Path):
         """`path` is the history's path, beside the log."""
         self._config, self._path = config, path
-        self._tensorboard_dir = options.tensorboard_dir
         self._checkpoints = pathlib.Path(options.checkpoint_dir) if options.checkpoint_dir else None
         self.history: history.History | None = None
-        self._tensorboard: Any = None
-        self._first = 0  # Number of evaluations in earlier runs.
 
     def begin(self, start: int) -> None:
         """Opens the files; the run resumes from step `start`."""
         earlier: list[history.Record] = []
         if start and self._checkpoints:
             earlier = history.until(history.read(self._checkpoints / history.NAME), start)
-        listeners = []
-        if self._tensorboard_dir:
-            from timetotrain.run.tensorboard import Writer
-
-            self._tensorboard = Writer(pathlib.Path(self._tensorboard_dir), self._config.quality, start)
-            listeners.append(self._tensorboard)
-        self.history = history.History(self._config, self._path, _rates(self._config), earlier, listeners)
-        self._first = len(self.history.evaluations)
+        self.history = history.History(self._config, self._path, _rates(self._config), earlier)
 
     def record(self, event: events.Event) -> None:
         """Records an event, and points to the best checkpoint."""
@@ -64,11 +54,13 @@ class Kept:
 
     def close(self) -> None:
         """Writes what is still pending."""
-        if self._tensorboard is not None:
-            self._tensorboard.close()
-            self._tensorboard = None
         if self.history is not None and self._checkpoints and self._steps():
             self.history.save(self._checkpoints)
+
+    @property
+    def records(self) -> list[history.Record]:
+        """The history so far; empty before `begin`."""
+        return [] if self.history is None else self.history.records
 
     def summary(self) -> list[str]:
         """Returns the lines that end the run's output: the best checkpoint, and one line per evaluation."""

@@ -88,6 +88,7 @@ def run(benchmark: str, options: BenchmarkFlags, overrides: Sequence[tuple[str, 
         task = benchmarks.module(benchmark, "task").Task(config, options.data_dir)
         return _evaluate(task, options.evaluate)
     from timetotrain.run import run
+    from timetotrain.run.recorder import Recorder
 
     preset = request.preset(benchmark, options)
     closed_division.check(config, preset, hyperparameters)
@@ -99,10 +100,11 @@ def run(benchmark: str, options: BenchmarkFlags, overrides: Sequence[tuple[str, 
         from timetotrain.run import devices
 
         devices.check(config)
-    if not process.main:
-        return run.Training(benchmark, config, options, process).execute()
-    facts = {"config_overrides": closed_division.overrides(config, preset), **said}
-    return run.Run(benchmark, config, options, process, hyperparameters(config), facts).execute()
+    recorder = None
+    if process.main:
+        facts = {"config_overrides": closed_division.overrides(config, preset), **said}
+        recorder = Recorder(config, options, process.count, hyperparameters(config), facts)
+    return run.Run(benchmark, config, options, process, recorder).execute()
 
 
 def _evaluate(task: Any, checkpoint: str) -> int:

@@ -28,7 +28,7 @@ def enabled() -> bool:
 
 
 class Rebuilt(Protocol):
-    """The loop's owner, such as `Training` in timetotrain/run/run.py."""
+    """The loop's owner, such as `Run` in timetotrain/run/run.py."""
 
     loop: Loop
 

@@ -1,6 +1,7 @@
-"""Keeps a run's learning curve in a file, complete across resumes: for the page, TensorBoard and best checkpoint.
+"""Keeps a run's learning curve in a file, complete across resumes: all viewers read it (timetotrain/follow/).
 
-`history_<i>.jsonl` beside the log has one JSON object per line, each with `kind`, `step` and `seconds`. `seconds` is
+`history_<i>.jsonl` beside the log is the only store of the curve; the log repeats evaluations and some losses, as the
+rules ask. It has one JSON object per line, each with `kind`, `step` and `seconds`. `seconds` is
 the training time so far, including earlier runs from the same checkpoints:
 
     run         what runs: benchmark, system, seed, the quality's name and unit, target, steps of the whole run
@@ -34,7 +35,7 @@ Record = dict[str, Any]
 
 
 class History:
-    """Turns a run's events into records, writes them, and passes each to `listeners`."""
+    """Turns a run's events into records and writes them."""
 
     def __init__(
         self,
@@ -42,7 +43,6 @@ class History:
         path: pathlib.Path,
         rate: Callable[[Sequence[int]], Sequence[float]] | None = None,
         earlier: Sequence[Record] = (),
-        listeners: Iterable[Callable[[Record], None]] = (),
     ):
         """`rate`: maps steps to learning rates; `earlier`: records of the runs that this one continues.
 
@@ -51,7 +51,6 @@ class History:
         """
         self._config, self.path, self._rate = config, path, rate
         self.records = list(earlier)
-        self._listeners = list(listeners)
         self._offset = max((r["seconds"] for r in self.records), default=0.0)
         self._start, self._last, self._told = 0.0, 0.0, 0.0
         self.save(path.parent, path.name)
@@ -121,9 +120,6 @@ class History:
                 file.write(b"".join(map(_line, records)))
         except OSError as error:
             raise UserError(f"{self.path}: cannot write: {error.strerror}; {files.FIX}") from error
-        for listener in self._listeners:
-            for record in records:
-                listener(record)
 
 
 def _head(config: RunConfig) -> Record:

@@ -40,8 +40,7 @@ class RunOptions:
       run: number of the result file; default: the first free one.
       checkpoint_dir: save checkpoints here, and resume from the newest one in it.
       keep_checkpoints: how many of the newest checkpoints to keep.
-      tensorboard_dir: write loss, learning rate, throughput and quality for TensorBoard here.
-      profile_steps: record a trace of the steps A:B for TensorBoard beside the log, and summarize it.
+      profile_steps: record a trace of the steps A:B for TensorBoard's profiler beside the log.
       examples: number of evaluated examples, right and wrong, to keep as pictures beside the log.
       cache_cleared: state that the system's caches were cleared before this run; --clear_caches sets it.
       allow_cpu: train on the CPU if the preset's GPUs, or NCCL, are missing.
@@ -52,7 +51,6 @@ class RunOptions:
     run: int | None = flag(None, bounds=(0,))
     checkpoint_dir: str | None = flag(None, path=FOLDER)
     keep_checkpoints: int = flag(2, bounds=(1,))
-    tensorboard_dir: str | None = flag(None, path=FOLDER)
     profile_steps: str | None = None
     examples: int = flag(0, bounds=(0,))
     cache_cleared: bool = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import os
@@ -17,7 +16,7 @@ from common import files
 from common.config.digest import digest, to_dict
 from common.config.schema import RunConfig
 from common.errors import UserError
-from common.train import events
+from timetotrain.run.history import Record
 
 SCHEMA = 1
 _FIX = "free space there or change --result_dir"
@@ -121,62 +120,37 @@ def _runs(path: pathlib.Path) -> dict[str, Any]:
         raise UserError(f"{path}: not a run.json of this version ({error}); move it away") from error
 
 
-class Curve:
-    """Collects a run's events and draws its learning curve."""
+def draw_curve(records: Sequence[Record], config: RunConfig, path: pathlib.Path) -> pathlib.Path:
+    """Writes a PNG of a history: quality with its target, and training loss, over minutes of training."""
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    from matplotlib import pyplot
 
-    def __init__(self, config: RunConfig):
-        self._config = config
-        self.start = 0.0
-        self.losses: list[tuple[float, float]] = []
-        self.evaluations: list[tuple[float, Any]] = []
-
-    @property
-    def started_iso(self) -> str:
-        """The time of run_start in UTC."""
-        return datetime.datetime.fromtimestamp(self.start, datetime.UTC).isoformat(timespec="seconds")
-
-    def record(self, event: events.Event) -> None:
-        """Keeps what the picture shows of an event."""
-        if isinstance(event, events.RunStarted):
-            self.start = event.time
-        elif isinstance(event, events.Trained):
-            self.losses += [(t - self.start, loss) for t, loss in zip(event.times, event.losses)]
-        elif isinstance(event, events.Evaluated):
-            self.evaluations.append((event.time - self.start, event.value))
-
-    def draw(self, path: pathlib.Path) -> pathlib.Path:
-        """Writes a PNG: quality with its target, and training loss, over minutes since run_start."""
-        os.environ.setdefault("MPLBACKEND", "Agg")
-        from matplotlib import pyplot
-
-        figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
-        loss_axes = axes.twinx()
-        if self.losses:
-            times, losses = zip(*self.losses)
-            loss_axes.plot(
-                [t / 60 for t in times], losses, color="#999999", linewidth=0.8, label="training loss"
-            )
-        curves: dict[str, list[tuple[float, float]]] = {}
-        for at, value in self.evaluations:
-            for name, part in parts(value, "quality").items():
-                curves.setdefault(name, []).append((at / 60, part))
-        for (name, points), color in zip(curves.items(), _COLORS):
-            axes.plot(*zip(*points), "o-", color=color, label=name)
-        aimed = self._config.logged_target
-        for name, target in ({} if aimed is None else parts(aimed, "target")).items():
-            label = name if name == "target" else f"target of {name}"
-            axes.axhline(target, color="#c0392b", linestyle="--", linewidth=1, label=label)
-        axes.set_zorder(loss_axes.get_zorder() + 1)
-        axes.patch.set_visible(False)
-        axes.set(xlabel="minutes since run_start", ylabel=self._config.quality.name)
-        loss_axes.set_ylabel("training loss")
-        smoke = ", smoke run" if self._config.smoke_run else ""
-        axes.set_title(f"{self._config.benchmark} on {self._config.system}, seed {self._config.seed}{smoke}")
-        lines = [*axes.get_lines(), *loss_axes.get_lines()]
-        axes.legend(lines, [str(line.get_label()) for line in lines], loc="center right", frameon=False)
-        figure.tight_layout()
-        files.write_picture(path, figure, _FIX)
-        return path
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
+    loss_axes = axes.twinx()
+    losses = [(r["seconds"] / 60, r["loss"]) for r in records if r["kind"] == "train"]
+    if losses:
+        loss_axes.plot(*zip(*losses), color="#999999", linewidth=0.8, label="training loss")
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for record in records:
+        for name, part in parts(record["value"], "quality").items() if record["kind"] == "evaluation" else ():
+            curves.setdefault(name, []).append((record["seconds"] / 60, part))
+    for (name, points), color in zip(curves.items(), _COLORS):
+        axes.plot(*zip(*points), "o-", color=color, label=name)
+    aimed = config.logged_target
+    for name, target in ({} if aimed is None else parts(aimed, "target")).items():
+        label = name if name == "target" else f"target of {name}"
+        axes.axhline(target, color="#c0392b", linestyle="--", linewidth=1, label=label)
+    axes.set_zorder(loss_axes.get_zorder() + 1)
+    axes.patch.set_visible(False)
+    axes.set(xlabel="minutes of training", ylabel=config.quality.name)
+    loss_axes.set_ylabel("training loss")
+    smoke = ", smoke run" if config.smoke_run else ""
+    axes.set_title(f"{config.benchmark} on {config.system}, seed {config.seed}{smoke}")
+    lines = [*axes.get_lines(), *loss_axes.get_lines()]
+    axes.legend(lines, [str(line.get_label()) for line in lines], loc="center right", frameon=False)
+    figure.tight_layout()
+    files.write_picture(path, figure, _FIX)
+    return path
 
 
 def parts(value: Any, name: str) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
-"""Makes docs/gpu.md's tables from lab/bench/results/gpu: each entry is a lab.bench.gpu file, or a folder of files.
+"""Makes docs/gpu.md's tables from lab/bench/results/gpu: each file is a report of lab.bench.gpu, or lines of reports.
 
-A folder contains lab.bench.gpu's files and lab.bench.replay's files, each of the latter with one network's steps.
+A file of lines (.jsonl) has reports of lab.bench.gpu, and of lab.bench.replay, each with the steps of one network.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Card = Mapping[str, Any]
 def cards(folder: Path = FOLDER) -> Iterator[tuple[str, Card]]:
     """(name, contents) of each measurement, by date; rows include their floors."""
     found = []
-    for path in sorted(folder.iterdir()) if folder.exists() else []:
-        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-        parts = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.suffix == ".json"]
+    for path in sorted(folder.glob("*.json*")):
+        text = path.read_text(encoding="utf-8")
+        parts = [json.loads(part) for part in (text.splitlines() if path.suffix == ".jsonl" else [text])]
         heads = [part for part in parts if "rows" in part]
         if not heads:
             continue

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tools.docs import custom_data, gpu, large_batch, measurements, published, tables, trees
+from tools.docs import compliance, gpu, measurements, studies, tables
 from tools.docs.measurements import ROOT, Comparison
 from tools.mutate.summary import MECHANICAL, summary, survivors
 from tools.mutate.summary import RESULTS as MUTATIONS
@@ -133,15 +133,15 @@ TABLES: dict[str, Callable[[], str]] = {
     "mutations-survivors": lambda: mutations(MECHANICAL, survivors),
     "faults": lambda: markdown_table(*tables.faults()),
     "long-runs": lambda: markdown_table(*tables.long_runs()),
-    "tree-rounds": lambda: markdown_table(*trees.rounds()),
-    "trees": lambda: markdown_table(*trees.trees()),
-    "published-logs": lambda: markdown_table(*published.rounds()),
-    "published-classes": lambda: markdown_table(*published.classes()),
-    "own-data": lambda: markdown_table(*custom_data.four_commands()),
-    "fine-tuning": lambda: markdown_table(*custom_data.fine_tuning()),
-    "ptb-base-rates": lambda: markdown_table(*large_batch.base_rates()),
-    "ptb-changes": lambda: markdown_table(*large_batch.changes()),
-    "tree-classes": lambda: markdown_table(*trees.classes()),
+    "tree-rounds": lambda: markdown_table(*compliance.rounds()),
+    "trees": lambda: markdown_table(*compliance.trees()),
+    "published-logs": lambda: markdown_table(*compliance.log_rounds()),
+    "published-classes": lambda: markdown_table(*compliance.log_classes()),
+    "own-data": lambda: markdown_table(*studies.four_commands()),
+    "fine-tuning": lambda: markdown_table(*studies.fine_tuning()),
+    "ptb-base-rates": lambda: markdown_table(*studies.base_rates()),
+    "ptb-changes": lambda: markdown_table(*studies.changes()),
+    "tree-classes": lambda: markdown_table(*compliance.classes()),
 }
 
 

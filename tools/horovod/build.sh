@@ -34,6 +34,24 @@ install() {  # ARGS...: pip's or uv's `install`
   else "$python" -m pip install -q --disable-pip-version-check "$@"; fi
 }
 
+# Horovod includes these headers on a CPU too, where it uses nothing of them; they would draw in the whole of XLA, and
+# TensorFlow 2.20 has those of compiler/xla elsewhere.
+write_headers() {  # FOLDER
+  local header source
+  while read -r header source; do
+    mkdir -p "$1/tensorflow/compiler/${header%/*}"
+    printf '#if HAVE_GPU\n%s\n#endif\n' "$source" >"$1/tensorflow/compiler/$header"
+  done <<'HEADERS'
+tf2xla/xla_op_kernel.h #include_next <tensorflow/compiler/tf2xla/xla_op_kernel.h>
+tf2xla/xla_op_registry.h #include_next <tensorflow/compiler/tf2xla/xla_op_registry.h>
+xla/client/xla_builder.h #include <xla/hlo/builder/xla_builder.h>
+xla/service/custom_call_target_registry.h #include <xla/service/custom_call_target_registry.h>
+xla/service/hlo.pb.h #include <xla/service/hlo.pb.h>
+xla/shape.h #include <xla/shape.h>
+xla/xla_data.pb.h #include <xla/xla_data.pb.h>
+HEADERS
+}
+
 build() (
   local tool work=$root/.cache/horovod-build
   for tool in g++ make patch tar; do
@@ -43,14 +61,15 @@ build() (
   rm -rf "$work"
   mkdir -p "$work"/{out,source} "$wheels"
   # The tools include pip, because an environment made by uv has none.
-  install --target "$work/tools" -r "$here/build-requirements.txt"
+  install --target "$work/tools" cmake==4.4.4 pip==25.3 setuptools==84.2.1 wheel==0.48.0
+  write_headers "$work/include"
   export PATH=$work/tools/bin:$PATH PYTHONPATH=$work/tools${PYTHONPATH:+:$PYTHONPATH}
   LDFLAGS="-Wl,-s ${LDFLAGS:-}"
   if [[ -n $gpu ]]; then export_nccl "$work"; else unset HOROVOD_GPU_OPERATIONS; fi
   # MPI is off: neither Gloo, which Horovod bundles, nor NCCL needs it. -Wl,-s strips the library from 15 MB to 1 MB.
   export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 \
     HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITHOUT_MPI=1 \
-    CXXFLAGS="-I$here/include ${CXXFLAGS:-}" LDFLAGS MAKEFLAGS=-j$(nproc) \
+    CXXFLAGS="-I$work/include ${CXXFLAGS:-}" LDFLAGS MAKEFLAGS=-j$(nproc) \
     CMAKE_POLICY_VERSION_MINIMUM=3.5
   local pip=("$python" -m pip --disable-pip-version-check)
   {
@@ -67,7 +86,8 @@ build() (
 )
 
 compgen -G "$wheels/horovod-*.whl" >/dev/null || build
-install -r "$here/runtime-requirements.txt"
+# Horovod's imports that the extra `train` lacks, in the versions of tools/requirements/dev.lock.
+install cloudpickle==3.1.2 psutil==7.2.2
 if [[ -n $uv ]]; then install --no-deps --reinstall "$wheels"/horovod-*.whl
 else install --no-deps --force-reinstall "$wheels"/horovod-*.whl; fi
 "$python" -c 'import sys, horovod.tensorflow as hvd; sys.exit(len(sys.argv) > 1 and not hvd.nccl_built())' $gpu 2>/dev/null ||

@@ -22,8 +22,7 @@ from common.layers.precision import precision
 from common.train.describe import parameters
 from gnmt.config import Config
 from gnmt.task import Task
-from lab.bench.contenders.fused_loop import fused_loop
-from lab.bench.contenders.keras_fit import fit
+from lab.bench.contenders.tensorflow_loops import fit, fused_loop
 
 L = tf_keras.layers
 Run = Callable[[int], object]  # Runs N steps.

@@ -16,8 +16,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.config.schema import Optimizer, Schedule
-from lab.bench.contenders.fused_loop import fused_loop
-from lab.bench.contenders.keras_fit import set_policy
+from lab.bench.contenders.tensorflow_loops import fused_loop, set_policy
 from maskrcnn.config import Config
 from maskrcnn.task import Task
 

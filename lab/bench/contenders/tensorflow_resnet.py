@@ -17,8 +17,7 @@ from official.vision.modeling import classification_model
 from official.vision.modeling.backbones import resnet as tfm_resnet
 
 from common.config.schema import Optimizer, Schedule
-from lab.bench.contenders.fused_loop import fused_loop
-from lab.bench.contenders.keras_fit import fit, set_policy
+from lab.bench.contenders.tensorflow_loops import fit, fused_loop, set_policy
 from resnet.config import Config
 from resnet.task import Task
 

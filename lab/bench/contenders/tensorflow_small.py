@@ -24,7 +24,7 @@ import ptb.presets
 import ptb.task
 from common.distributed import replicas
 from common.train.loop import Loop
-from lab.bench.contenders.keras_fit import fit
+from lab.bench.contenders.tensorflow_loops import fit
 from timetotrain.run import allocator
 
 Run = Callable[[int], object]  # Runs N steps.

@@ -15,8 +15,7 @@ import tf_keras
 
 from common.config.digest import from_dict
 from common.train.describe import parameters
-from lab.bench.contenders.fused_loop import fused_loop
-from lab.bench.contenders.keras_fit import fit, set_policy
+from lab.bench.contenders.tensorflow_loops import fit, fused_loop, set_policy
 from ssd import input as pipeline
 from ssd import loss as multibox
 from ssd import model

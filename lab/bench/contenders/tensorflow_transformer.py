@@ -16,8 +16,7 @@ import tf_keras
 
 from common.config.digest import from_dict
 from common.train.describe import parameters
-from lab.bench.contenders.fused_loop import fused_loop
-from lab.bench.contenders.keras_fit import fit
+from lab.bench.contenders.tensorflow_loops import fit, fused_loop
 from transformer.config import Config
 from transformer.layers import EPSILON, position_signal
 from transformer.task import Task

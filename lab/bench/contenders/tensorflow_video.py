@@ -16,7 +16,7 @@ from common.config.digest import from_dict
 from common.distributed import replicas
 from common.layers.precision import precision
 from common.train.describe import parameters
-from lab.bench.contenders.fused_loop import fused_loop
+from lab.bench.contenders.tensorflow_loops import fused_loop
 from timetotrain.run import allocator
 from tsm_kinetics import model
 from tsm_kinetics.config import Config

@@ -23,7 +23,7 @@ from lab.bench.gpu import children, flags
 from lab.bench.gpu.children import Row
 from lab.bench.gpu.plan import Plan, Stage
 from lab.bench.gpu.report import Report, line, with_floor
-from lab.bench.harness.errors import status_of
+from lab.bench.harness.scripts import status_of
 
 # If the times of two programs, one compiled alone and one beside others, differ by less, they count as the same.
 _SAME = 1.01

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from common.errors import UserError
 from lab.bench.harness import ROOT
-from lab.bench.harness.errors import status_of
+from lab.bench.harness.scripts import status_of
 
 WORTH = 1.01  # A set counts only if it is faster by this factor and slows no network down by it.
 _CONVOLUTIONS = ("resnet", "ssd", "tsm_kinetics", "maskrcnn")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from lab.bench.harness import ROOT
-from lab.bench.harness.errors import status_of
+from lab.bench.harness.scripts import status_of
 
 ARCHIVE = "exports.tar.xz"
 _ALONE = ["--config.replicas=single", "--config.num_replicas=1"]

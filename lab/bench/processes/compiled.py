@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from common.config.schema import RunConfig
 from common.distributed import replicas as backends
-from common.train import trace
 from common.train.loop import Loop
+from lab.bench.harness import trace
 from lab.bench.harness.rounds import alternate, ratio
 
 # A network so small that XLA's CPU compiler takes only seconds; other settings are cpu-tiny's.
@@ -85,7 +85,7 @@ def exchange_beside_programs(call: Callable[[], float], main: bool) -> float | N
         call()
         tf.profiler.experimental.stop()
         found = trace.operations(Path(folder))
-    exchanges = [e for e in found if re.search("Horovod|Collective", e.kind)]
+    exchanges = [(e.begin, e.end) for e in found if re.search("Horovod|Collective", e.kind)]
     programs = [(e.begin, e.end) for e in found if e.kind == "StatefulPartitionedCall"]
     # Exchanges of one process may overlap, so merge them into the time in which any is running.
     whole = trace.covered(exchanges, [(found[0].begin, max(e.end for e in found))])

@@ -1,10 +1,14 @@
-"""Tests that tf.data autotunes none of the data sets that a run reads, and that their parallelism is explicit."""
+"""Tests parts of input pipelines: no autotuning, padded evaluation that counts each example once, normalized pixels."""
 
 import os
 
+import numpy as np
+import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from common.data import pipeline
+from common.data import images, padding, pipeline
 from common.distributed import replicas as backends
 from common.train.loop import Loop
 from tests.common.train import toy
@@ -42,3 +46,48 @@ def test_disabling_autotune_keeps_elements_and_other_options():
 def test_parallel_calls_default_to_the_available_cores():
     assert pipeline.parallel_calls(48) == 48
     assert pipeline.parallel_calls() == len(os.sched_getaffinity(0))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 60), st.integers(1, 16), st.integers(1, 6))
+def test_each_example_counts_once(examples, batch_size, replicas):
+    shards = [list(range(i, examples, replicas)) for i in range(replicas)]
+    batches = padding.num_batches([len(shard) for shard in shards], batch_size)
+    seen, total = [], 0.0
+    for shard in shards:
+        dataset = tf.data.Dataset.from_tensor_slices({"label": tf.constant(shard, tf.int32)})
+        padded = list(padding.pad(dataset, {"label": -1}, batch_size, batches).as_numpy_iterator())
+        assert len(padded) == batches
+        for batch in padded:
+            assert batch["label"].shape == batch["weight"].shape == (batch_size,)
+            assert ((batch["label"] >= 0) == (batch["weight"] == 1)).all()
+            assert ((batch["label"] == -1) == (batch["weight"] == 0)).all()
+            seen += batch["label"][batch["weight"] == 1].tolist()
+            total += float(batch["weight"].sum())
+    assert sorted(seen) == list(range(examples))
+    assert total == examples
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), st.integers(1, 4096))
+def test_batches_are_enough_and_no_more(sizes, batch_size):
+    batches = padding.num_batches(sizes, batch_size)
+    assert batches * batch_size >= max(sizes)
+    assert batches == 1 or (batches - 1) * batch_size < max(sizes)
+
+
+def test_padding_must_have_the_examples_keys():
+    dataset = tf.data.Dataset.from_tensor_slices({"label": [1], "image": [[1.0]]})
+    with pytest.raises(KeyError, match="image"):
+        padding.pad(dataset, {"label": -1}, 2, 1)
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_pixels_lose_the_mean_and_are_divided_by_the_deviation(repeats: int) -> None:
+    """Beside the numbers that torchvision's documentation gives for ImageNet."""
+    pixels = np.random.default_rng(0).integers(0, 256, [2, 3, 3 * repeats], np.uint8)
+    mean, deviation = (np.tile(x, repeats) for x in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+    expected = (pixels / 255.0 - mean) / deviation
+    for dtype, tolerance in ((tf.float64, 1e-12), (tf.bfloat16, 1e-5)):
+        found = images.normalise_rgb(tf.constant(pixels), dtype, repeats)
+        assert found.dtype == (tf.float64 if dtype == tf.float64 else tf.float32)
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)

@@ -8,7 +8,6 @@ import stat
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from common.config.schema import Communication, Optimizer
 from common.data import tfrecords
@@ -375,34 +374,20 @@ def test_unwritable_folder(tmp_path, loop):
         checkpoint.save(loop, tmp_path / "file")
 
 
-def numbered(loop, path):
-    """The arrays of a checkpoint as version 1 named them: numbered, without layers; moments by the layer's number."""
+def test_a_checkpoint_of_another_format_is_one_line(tmp_path, loop):
+    """Format 1 did not state its format."""
+    path = checkpoint.save(loop, tmp_path)
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
     meta = json.loads(arrays["meta"].tobytes())
-    for name in ("format", "benchmark", "labels"):
-        meta.pop(name)
-    state = loop.state
-    values = [(v.name.split(":")[0].rpartition("/")[2], v.numpy()) for v in state.model.variables]
-    values = [(stem, value) for stem, value in values if not stem.startswith("moving_")]
-    for slots in state.update.read_slots():
-        values += [(name, slots[name]) for name in state.update.rule.slots]
-    values += [("step", state.step.numpy()), ("evaluated", state.evaluated.numpy())]
-    old = {f"{i:04d}.{stem}": value for i, (stem, value) in enumerate(values)}
-    moments = {n.replace("span_batch_norm", "000"): v for n, v in arrays.items() if n.startswith("moments/")}
-    return old | moments | {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
-
-
-def test_a_checkpoint_of_the_version_that_numbered_variables_restores(tmp_path, loop):
-    loop.one_step()
-    old = numbered(loop, checkpoint.save(loop, tmp_path / "new"))
-    (tmp_path / "old").mkdir()
-    np.savez(tmp_path / "old" / "checkpoint_00000007.npz", **old)
-    before = everything(loop)
-    for weight in loop.state.variables():
-        weight.assign(tf.zeros_like(weight))
-    assert checkpoint.restore_latest(loop, tmp_path / "old") == json.loads(old["meta"].tobytes())["step"]
-    assert everything(loop) == before
+    del meta["format"]
+    for more, found in (({}, 1), ({"format": 3}, 3)):
+        text = json.dumps({**meta, **more}).encode()
+        np.savez(path, **{**arrays, "meta": np.frombuffer(text, np.uint8)})
+        with pytest.raises(
+            UserError, match=f"npz: a checkpoint of format {found}, this version reads 2; use"
+        ):
+            checkpoint.restore_latest(loop, tmp_path)
 
 
 def test_a_checkpoint_has_the_names_of_the_layers_and_says_what_it_is(tmp_path, loop):

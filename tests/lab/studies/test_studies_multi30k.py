@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import UserError
 from lab.studies import data, multi30k, runner
-from tests.loglines import line
+from tests.benchmarks import line
 
 
 def block(epoch, step, minute, sacrebleu):

@@ -11,7 +11,7 @@ import pytest
 
 from common.errors import UserError
 from lab.studies import nuclei, runner
-from tests.loglines import line
+from tests.benchmarks import line
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 ASKED = {"preset": "a", "flags": ["--config.num_train_examples=3"]}

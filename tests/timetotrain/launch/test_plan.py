@@ -1,4 +1,4 @@
-"""Tests the placement of processes: hosts from flags, files and SLURM, and the ranks on them."""
+"""Tests the placement of processes: hosts from flags, files and SLURM, the ranks on them, and their shares of cores."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from common.config.schema import RunConfig
+from common.distributed import process
 from common.errors import UserError
 from timetotrain.launch import plan
 
@@ -75,3 +77,21 @@ def test_hosts_that_slurm_counts_in_two_ways_are_one_line(tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(UserError, match="is of 2 hosts, SLURM_STEP_NODELIST=.* of 1"):
         plan.slurm_hosts(4, SRUN)
+
+
+def test_runs_side_by_side_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process.os, "sched_getaffinity", lambda _: set(range(8)))
+    assert process.core_share(1) == {}
+    assert process.core_share(4)["TF_NUM_INTRAOP_THREADS"] == "2"
+    assert process.core_share(16)["TF_NUM_INTRAOP_THREADS"] == "1"
+
+
+def test_pjrt_is_one_process_or_those_of_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOROVOD_RANK", raising=False)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    config = RunConfig(replicas="pjrt", num_replicas=4)
+    assert process.of(config) == process.Process()
+    ranks = plan.ranks([plan.Host("localhost", 2)])
+    for name, value in plan.multiworker_environment(ranks[1], ["a:1", "a:2"]).items():
+        monkeypatch.setenv(name, value)
+    assert process.of(config) == process.Process(1, 2)

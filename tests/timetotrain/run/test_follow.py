@@ -1,6 +1,9 @@
 """Tests the page that follows a run, and the examples beside it."""
 
+import argparse
+import dataclasses
 import html.parser
+import importlib
 import json
 import threading
 import urllib.error
@@ -10,7 +13,8 @@ import numpy as np
 import pytest
 
 from common.errors import UserError
-from timetotrain.follow import command, page
+from timetotrain import report
+from timetotrain.follow import command, page, tensorboard
 from timetotrain.run import examples
 
 HEAD = {
@@ -37,6 +41,7 @@ def records(steps=20, loss=lambda step: 2.0 / step):
             "kind": "train",
             "step": step,
             "seconds": 0.5 * step,
+            "time": 1e9 + step,
             "loss": loss(step),
             "learning_rate": 0.1,
             "examples_per_second": 16.0,
@@ -45,6 +50,7 @@ def records(steps=20, loss=lambda step: 2.0 / step):
             yield {
                 "kind": "evaluation",
                 "step": step,
+                "time": 1e9 + step,
                 "epoch": step // 5,
                 "seconds": 0.5 * step,
                 "value": step / 50,
@@ -173,6 +179,56 @@ def test_the_server_shows_the_page_and_its_pictures_and_nothing_else(tmp_path):
         server.shutdown()
 
 
+def shown_by_tensorboard(folder, tag):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(folder))
+    board.Reload()
+    return {e.step: e.value for e in board.Scalars(tag)}
+
+
+def test_tensorboard_shows_what_the_history_has(tmp_path, capsys):
+    """Also after another conversion into the same folder, of a run with fewer steps."""
+    written(tmp_path / "history_0.jsonl", records())
+    board = tmp_path / "board"
+    parse = argparse.ArgumentParser()
+    report.add_arguments(parse)
+    for steps in (20, 10):
+        written(tmp_path / "history_0.jsonl", records(steps))
+        assert report.run(parse.parse_args([str(tmp_path), f"--tensorboard={board}"])) == 0
+        assert capsys.readouterr().out == f"{board}\n"
+        losses = {r["step"]: r["loss"] for r in records(steps) if r["kind"] == "train"}
+        assert shown_by_tensorboard(board, "train/loss") == pytest.approx(losses)
+        values = {r["step"]: r["value"] for r in records(steps) if r["kind"] == "evaluation"}
+        assert shown_by_tensorboard(board, "evaluation/top-1 accuracy") == pytest.approx(values)
+    assert shown_by_tensorboard(board, "train/learning_rate") == pytest.approx(
+        dict.fromkeys(range(1, 11), 0.1)
+    )
+
+
+def test_tensorboard_follows_a_history_that_grows_and_repeats_steps(tmp_path):
+    first, again = list(records(20)), list(records(20, loss=lambda step: 3.0 + step))
+    early = [r for r in first if r["step"] <= 10]
+    writer = tensorboard.Writer(tmp_path)
+    for state in (first[:7], first, [*early, *(r for r in again if r["step"] > 10)]):
+        writer.write(state)
+        losses = {r["step"]: r["loss"] for r in state if r["kind"] == "train"}
+        assert shown_by_tensorboard(tmp_path, "train/loss") == pytest.approx(losses)
+    writer.close()
+
+
+def test_events_that_cannot_be_written_are_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file/board: cannot write"):
+        tensorboard.Writer(tmp_path / "file/board")
+    history = written(
+        tmp_path / "history_0.jsonl", [{"kind": "train", "step": 1, "seconds": 1.0, "loss": 1.0}]
+    )
+    options = argparse.Namespace(result=history, serve=False, follow=False, tensorboard=tmp_path / "board")
+    with pytest.raises(UserError, match="history_0.jsonl: its records cannot be drawn: KeyError: 'time'"):
+        command.run(options)
+
+
 def test_detections_are_right_where_every_object_is_found_once():
     image = np.zeros([10, 10, 3], np.uint8)
     objects = [((0.0, 0.0, 0.5, 0.5), 3), ((0.5, 0.5, 1.0, 1.0), 7)]
@@ -190,3 +246,34 @@ def test_detections_are_right_where_every_object_is_found_once():
     assert not one(both, [7, 7], [0.9, 0.8]).right
     assert examples.overlap((0, 0, 1, 1), (0, 0.5, 1, 1.5)) == pytest.approx(1 / 3)
     assert examples.overlap((0, 0, 1, 1), (2, 2, 3, 3)) == 0
+
+
+SMALL = {
+    "mnist": {"lstm_units": 8},
+    "resnet": {"width": 4, "image_size": 32, "space_to_depth": True, "eval_batch_size": 4},
+    "tsm_kinetics": {"width": 4, "eval_batch_size": 2},
+}
+
+
+@pytest.mark.parametrize("benchmark", SMALL)
+def test_pictures_labels_and_scores_of_a_batch(benchmark):
+    """The classifiers show a batch as a person sees it, with the scores of the evaluation."""
+    from common.distributed.replicas.single import Single
+    from common.layers.precision import precision
+
+    preset = importlib.import_module(f"{benchmark}.presets").PRESETS["cpu-tiny"]
+    config = dataclasses.replace(preset, global_batch_size=4, **SMALL[benchmark])
+    task = importlib.import_module(f"{benchmark}.task").Task(config, None)
+    assert task.has_pictures
+    model = task.build(Single(), precision("fp32"))
+    batch = next(iter(task.synthetic_eval_input(4)))
+    seen = {name: value.numpy() for name, value in task.look(model, batch).items()}
+    assert seen["image"].ndim == 4 and seen["image"].shape[-1] in (1, 3)
+    np.testing.assert_allclose(seen["scores"].sum(-1), 1, rtol=1e-4)
+    said = seen["scores"].argmax(-1)
+    correct = int(task.evaluate(model, batch).sums["correct"])
+    assert correct == int(np.sum(said == seen["label"]))
+    one = {name: value[0] for name, value in seen.items()}
+    one["image"] = one["image"].astype(np.uint8)
+    example = examples.classified(one, ())
+    assert example.right == bool(said[0] == seen["label"][0])

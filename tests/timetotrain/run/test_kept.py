@@ -1,4 +1,4 @@
-"""Tests what a run keeps beside its log: history, best checkpoint, TensorBoard's events; all whole across resumes."""
+"""Tests what a run keeps beside its log: history, best checkpoint; both whole across resumes."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from common.config.quality import Measure
 from common.errors import UserError
 from common.train import checkpoint_file
 from tests.common.train import toy
-from timetotrain.run import best, history, run
+from timetotrain.run import best, history, recorder, run
 from timetotrain.run.options import RunOptions
 
 MAIN = types.SimpleNamespace(main=True, count=1)
@@ -24,29 +24,29 @@ def evaluations(*values):
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
-    """Starts runs of the toy task in this process; returns (exit status, run)."""
+    """Starts runs of the toy task in this process; returns (exit status, recorder)."""
     monkeypatch.setattr(run.benchmarks, "module", lambda benchmark, part: toy)
-    monkeypatch.setattr(run.Training, "_listen", lambda self: None)
+    monkeypatch.setattr(run.Run, "_listen", lambda self: None)
     monkeypatch.setattr(toy.Task, "__init__", _init)
 
     def started(stop_at=None, **changes):
         options = RunOptions(
             result_dir=str(tmp_path / "out"),
             checkpoint_dir=str(tmp_path / "saved"),
-            tensorboard_dir=str(tmp_path / "board"),
         )
         config = toy.config(quality_target=None, train_epochs=6, **changes)
-        found = run.Run("resnet", config, options, MAIN, [], {"config_overrides": {}})
+        found = recorder.Recorder(config, options, 1, [], {"config_overrides": {}})
+        whole = run.Run("resnet", config, options, MAIN, found)
         if stop_at is not None:
             record = found.kept.record
 
             def stopping(event):
                 record(event)
                 if getattr(event, "block", None) and event.block.end_step >= stop_at:
-                    found._on_signal(signal.SIGTERM, None)
+                    whole._on_signal(signal.SIGTERM, None)
 
             found.kept.record = stopping
-        return found.execute(), found
+        return whole.execute(), found
 
     return started
 
@@ -77,9 +77,7 @@ def test_a_target_that_is_not_reached_still_aborts(start, monkeypatch):
     assert start()[0] == run.NOT_REACHED
 
 
-def test_history_tensorboard_and_best_are_whole_across_a_resume(start, tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
+def test_history_and_best_are_whole_across_a_resume(start, tmp_path):
     status, first = start(stop_at=12)
     assert status == 128 + signal.SIGTERM
     status, second = start()
@@ -92,13 +90,6 @@ def test_history_tensorboard_and_best_are_whole_across_a_resume(start, tmp_path)
     evaluated = [r["step"] for r in records if r["kind"] == "evaluation"]
     assert evaluated == [4, 8, 12, 16, 20, 24]
     assert history.read(tmp_path / "saved" / history.NAME) == records
-    board = EventAccumulator(str(tmp_path / "board"))
-    board.Reload()
-    for tag, field in (("train/loss", "loss"), ("train/learning_rate", "learning_rate")):
-        values = {e.step: e.value for e in board.Scalars(tag)}
-        assert values == pytest.approx({r["step"]: r[field] for r in records if r["kind"] == "train"})
-    values = {e.step: e.value for e in board.Scalars("evaluation/quality")}
-    assert values == pytest.approx({r["step"]: r["value"] for r in records if r["kind"] == "evaluation"})
     top = best.best(toy.config().quality, records and second.kept.history.evaluations, evaluated)
     kept = {checkpoint_file.step_of(p) for p in checkpoint_file.checkpoints(tmp_path / "saved")}
     assert top["step"] in kept and kept >= {20, 24}

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tests.loglines import line
+from tests.benchmarks import line
 from timetotrain.run import outcome
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]

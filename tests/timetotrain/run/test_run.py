@@ -12,7 +12,7 @@ import pytest
 from common.errors import UserError
 from common.train import events
 from tests.common.train import toy
-from timetotrain.run import mllog, results, run
+from timetotrain.run import mllog, recorder, results, run
 from timetotrain.run.options import RunOptions
 
 ALONE = types.SimpleNamespace(main=False)
@@ -20,11 +20,18 @@ ENDED = events.RunStopped(60.0, "success", 8)
 
 
 @pytest.fixture
-def training(monkeypatch, tmp_path) -> run.Training:
+def training(monkeypatch, tmp_path) -> run.Run:
     """A run of the toy task in a process that writes no log."""
     monkeypatch.setattr(run.benchmarks, "module", lambda benchmark, part: toy)
-    monkeypatch.setattr(run.Training, "_listen", lambda self: None)
-    return run.Training("resnet", toy.config(), RunOptions(result_dir=str(tmp_path)), ALONE)
+    monkeypatch.setattr(run.Run, "_listen", lambda self: None)
+    return run.Run("resnet", toy.config(), RunOptions(result_dir=str(tmp_path)), ALONE)
+
+
+@pytest.fixture
+def recording(training) -> run.Run:
+    """A run of the toy task in the process that writes the log."""
+    config, options = toy.config(), training.options
+    return run.Run("resnet", config, options, ALONE, recorder.Recorder(config, options, 1, [], {}))
 
 
 def test_a_signal_before_training_ends_the_run(training) -> None:
@@ -45,15 +52,15 @@ def test_a_signal_while_a_loop_is_replaced_stops_the_next_one(training) -> None:
     assert (last.status, last.reason) == ("aborted", "SIGTERM")
 
 
-def test_data_that_do_not_fit_end_the_log_on_the_clock(training, monkeypatch) -> None:
+def test_data_that_do_not_fit_end_the_log_on_the_clock(recording, monkeypatch) -> None:
     def check_data(self) -> None:
         raise UserError("train-00001: is damaged")
 
     monkeypatch.setattr(toy.Task, "check_data", check_data)
-    monkeypatch.setattr(run, "_checker", lambda config: None)
-    whole = run.Run("resnet", toy.config(), training.options, ALONE, [], {})
+    monkeypatch.setattr(recorder, "_checker", lambda config: None)
+    whole = recording.recorder
     with pytest.raises(UserError, match="train-00001: is damaged"):
-        whole.execute()
+        recording.execute()
     *_, started, stopped = (json.loads(line.split(" ", 1)[1]) for line in whole.path.open())
     assert (started["key"], stopped["key"]) == ("run_start", "run_stop")
     assert stopped["metadata"]["status"] == "aborted"
@@ -72,47 +79,47 @@ def test_a_peer_that_dies_while_all_leave_changes_nothing(training, monkeypatch)
 
 
 def test_a_picture_that_cannot_be_drawn_costs_neither_record_nor_score(
-    training, monkeypatch, tmp_path, capsys
+    recording, monkeypatch, capsys
 ) -> None:
-    whole = run.Run("resnet", toy.config(), training.options, ALONE, [], {})
+    whole = recording.recorder
     whole.path.parent.mkdir(parents=True)
     whole.path.write_text("")
 
-    def draw(path: object) -> None:
+    def draw(*arguments: object) -> None:
         raise UserError("disk full")
 
-    monkeypatch.setattr(whole.curve, "draw", draw)
-    monkeypatch.setattr(run, "_verdict", lambda path: "passes")
-    assert whole._finish(ENDED) == 0
+    monkeypatch.setattr(results, "draw_curve", draw)
+    monkeypatch.setattr(recorder, "_verdict", lambda path: "passes")
+    whole._stopped = ENDED
+    whole.finish(None, print)
     assert "curve    none: disk full" in capsys.readouterr().out
     record = json.loads((whole.folder / "run.json").read_text())["runs"]["result_0.txt"]
     assert (record["status"], record["score_minutes"]) == ("success", 1.0)
 
 
-def test_a_log_that_another_run_ends_meanwhile_stays(training) -> None:
-    whole = run.Run("resnet", toy.config(), training.options, ALONE, [], {})
+def test_a_log_that_another_run_ends_meanwhile_stays(recording) -> None:
+    whole = recording.recorder
     whole.path.parent.mkdir(parents=True)
     whole.path.write_text("a result")
     with pytest.raises(UserError, match="result_0.txt: another run has just ended there; give another --run"):
-        whole.execute()
+        recording.execute()
     assert [p.name for p in whole.folder.iterdir()] == [
         "result_0.txt"
     ] and whole.path.read_text() == "a result"
 
 
-def test_an_error_after_the_end_leaves_the_result_in_log_and_record(training, monkeypatch, tmp_path) -> None:
-    whole = run.Run("resnet", toy.config(), training.options, ALONE, [], {})
-    log = whole._log = mllog.RunLog(whole.path, whole.config)
-    whole._start = 0
-    whole._record(events.RunStarted(0.0, 0))
+def test_an_error_after_the_end_leaves_the_result_in_log_and_record(recording, monkeypatch) -> None:
+    whole = recording.recorder
+    whole._log = mllog.RunLog(whole.path, whole.config)
+    whole.record(events.RunStarted(0.0, 0))
 
     def fail(event: object) -> None:
         raise UserError("disk full")
 
     monkeypatch.setattr(whole.kept, "record", fail)
-    with pytest.raises(UserError, match="disk full") as error:
-        whole._record(ENDED)
-    whole._failed(log, error.value)
+    with pytest.raises(UserError, match="disk full"):
+        whole.record(ENDED)
+    whole.failed("disk full", 61.0, print)
     assert '"status": "success"' in whole.path.read_text().splitlines()[-1]
     record = json.loads((whole.folder / "run.json").read_text())["runs"]["result_0.txt"]
     assert (record["status"], record["score_minutes"]) == ("success", 1.0)

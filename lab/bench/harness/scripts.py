@@ -1,14 +1,24 @@
-"""Runs a program of lab/bench/processes/ to its end and reads its output."""
+"""What every measuring script needs: bad input in one line, and the output of a program in lab/bench/processes/."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from common.errors import UserError
 from lab.bench.harness import ROOT
 
 _TIMEOUT_SECONDS = 3600
+
+
+def status_of(main: Callable[[], int | None]) -> int:
+    """Returns a script's exit status. A `UserError` goes to standard error and has its own status."""
+    try:
+        return main() or 0
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
 
 
 def output_of(script: str, command: Sequence[str]) -> str:

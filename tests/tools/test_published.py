@@ -1,9 +1,9 @@
-"""Tests that tools/published_headers.py leaves its file as it was where a log is missing."""
+"""Tests that readers of published logs and scores say in one line what is missing, and leave their file as it was."""
 
 import pytest
 
 from common.errors import UserError
-from tools import published_headers
+from tools import published_headers, published_scores
 
 
 def test_a_wrong_folder_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys):
@@ -25,3 +25,11 @@ def test_a_script_may_be_absent_a_log_may_not(monkeypatch):
     monkeypatch.setattr(published_headers, "show", lambda _, path: "")
     with pytest.raises(UserError, match="name a clone of mlcommons/training_results_v0"):
         published_headers.headers({"0.6": "a", "0.7": "b"})
+
+
+def test_a_missing_round_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(published_scores, "TARGET", tmp_path / "scores.csv")
+    assert published_scores.main([str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {tmp_path / 'v1.0'}: no such folder") and error.count("\n") == 1
+    assert not (tmp_path / "scores.csv").exists()

@@ -1,4 +1,4 @@
-"""Makes the tables about published submitters' trees, from lab/bench/results/compliance_trees.json."""
+"""Makes the tables about published logs and submitters' trees, from lab/bench/results/compliance_*.json."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tools.docs.measurements import Table, load
 
-_FILE = "compliance_trees.json"
+_PUBLISHED, _TREES = "compliance_published.json", "compliance_trees.json"
 # (difference, who is right). A tree or folder belongs to the first class that fits.
 CLASSES: dict[str, tuple[str, str]] = {
     "dlrm": (
@@ -92,7 +92,7 @@ def _class_of_folder(row: dict, kind: str, name: str, ours: object, theirs: obje
 def rounds() -> Table:
     """Table with a row per round: how the verdicts on its trees compare, and how many folders agree."""
     rows = []
-    found = load(_FILE)["trees"]
+    found = load(_TREES)["trees"]
     for name in sorted({row["round"] for row in found}):
         of_round = [row for row in found if row["round"] == name]
         both = Counter((row["ours"] == "go", row["stock"] == "go") for row in of_round)
@@ -114,7 +114,7 @@ def _same(rows: list[dict]) -> tuple[str, ...]:
 def trees() -> Table:
     """Table with a row per submitter whose tree or folder is judged differently."""
     rows = []
-    for row in load(_FILE)["trees"]:
+    for row in load(_TREES)["trees"]:
         names = dict.fromkeys((_class_of_tree(row), *_folders(row)))
         if any(names):
             cells = (row["round"], row["submitter"], str(row["logs"]), row["ours"], _stock(row))
@@ -125,7 +125,7 @@ def trees() -> Table:
 
 def classes() -> Table:
     """Table with a row per class of differences: where it occurs, and who is right."""
-    found = load(_FILE)["trees"]
+    found = load(_TREES)["trees"]
     whole = Counter(_class_of_tree(row) for row in found)
     parts = Counter(name for row in found for name in _folders(row))
     rows = [
@@ -144,3 +144,23 @@ def _folders(row: dict) -> Iterator[str]:
 def _stock(row: dict) -> str:
     crash = next((kind for kind in row["stock_kinds"] if kind.startswith("crash")), "")
     return crash.replace("crash: ", "traceback: ") or row["stock"]
+
+
+def log_rounds() -> Table:
+    """Table of both verdicts on each round's published logs."""
+    head = ("round", "logs", "stock passes", "stock fails", "stock breaks", "ours passes", "different")
+    keys = ("logs", "stock pass", "stock fail", "stock crash", "ours pass", "different")
+    found = load(_PUBLISHED)["rounds"]
+    whole = {key: sum(row.get(key, 0) for row in found.values()) for key in keys}
+    named = [*((f"v{name}", row) for name, row in found.items()), ("all", whole)]
+    return head, [(name, *(f"{row.get(key, 0):,}" for key in keys)) for name, row in named]
+
+
+def log_classes() -> Table:
+    """Table of the differences by class."""
+    found = load(_PUBLISHED)["classes"]
+    rows = [
+        (f"{one['logs']}", ", ".join(f"v{name}" for name in one["rounds"]), why.replace("|", "/"))
+        for why, one in found.items()
+    ]
+    return ("logs", "rounds", "verdicts"), rows or [("0", "", "none differs")]

@@ -1,4 +1,7 @@
-"""Turns PTB's runs into table rows: LEGW at other base rates, and settings tried on the validation text."""
+"""Turns results of studies and of training on your own data into table rows.
+
+LEGW at other base rates, PTB's settings tried on the validation text, four commands on your own data, and fine-tuning.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import csv
 import json
 import statistics
 
-from tools.docs.measurements import ROOT, Table
+from tools.docs.measurements import ROOT, Table, load
 
 STUDY = ROOT / "lab/studies" / "legw-ptb"
 TUNE = STUDY / "tune.json"
+FINE_TUNING = ROOT / "lab/studies" / "fine-tuning" / "results.csv"
+_VERBS = ("data", "run", "export", "predict")
 # (base rate, base warmup in epochs) -> LEGW's results with them, on the test text. The second pair is the presets'.
 BASES = {
     ("0.025", "0.025"): STUDY / "at-0.025" / "results.csv",
@@ -62,3 +67,36 @@ def _changed(run: dict) -> str:
     last = {field: value for field, value in own if field not in _COMMON}  # The last value counts.
     changed = [f"`{field}={value}`" for field, value in last.items() if _PRESET.get(field) != value]
     return ", ".join(changed) or "nothing"
+
+
+def four_commands() -> Table:
+    """Table of lab/bench/files_to_prediction.py: seconds of each command, best quality of a run of a few minutes."""
+    rows = []
+    for row in load("own_data.json")["rows"]:
+        seconds = (f"{row['seconds'][verb]:.0f} s" for verb in _VERBS)
+        examples = f"{row['train']:,} and {row['eval']:,}"
+        load_before = f"{row['load'][0]:.0f}"
+        rows.append(
+            (
+                row["data"],
+                row["benchmark"],
+                examples,
+                f"{row['epochs']:g}",
+                *seconds,
+                row["shown"],
+                load_before,
+            )
+        )
+    return ("set", "benchmark", "examples", "epochs", *_VERBS, "best", "load"), rows
+
+
+def fine_tuning() -> Table:
+    """Table of `python -m lab.studies fine-tuning`: top-1 accuracies, and the margin over training from scratch."""
+    with open(FINE_TUNING, newline="", encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    rows = []
+    for row in found:
+        margin = f"{100 * float(row['over_scratch']):+.1f} points" if row["over_scratch"] else ""
+        top1 = f"{100 * float(row['top1']):.1f} %"
+        rows.append((row["run"], row["classes"], row["photographs"], row["epochs"], top1, margin))
+    return ("run", "classes", "photographs", "epochs", "top-1", "over from scratch"), rows

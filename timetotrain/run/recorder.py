@@ -1,0 +1,211 @@
+"""Writes what the first process of a run leaves: the log, the history, examples, the picture and run.json."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import itertools
+import pathlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from common.config import automatic
+from common.config.schema import RunConfig
+from common.errors import UserError
+from common.train import events
+from timetotrain.run import closed_division, results
+from timetotrain.run import mllog as logs
+from timetotrain.run.artifacts import Kept
+from timetotrain.run.options import RunOptions
+
+
+class Recorder:
+    """Call `open`, `header`, `built`, `begin`, then `record` for each event, then `finish`; `failed` after an error.
+
+    Attributes:
+      options: the run's options; a run of `--system=here` gets a folder for checkpoints.
+      folder, path: folder of the results; path of the log.
+      kept: the history and the best checkpoint.
+      facts: what the log and run.json say about the configuration.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        options: RunOptions,
+        processes: int,
+        hyperparameters: logs.Hyperparameters,
+        facts: Mapping[str, Any],
+    ):
+        """`facts` describes the configuration, for the log and run.json.
+
+        "config_overrides" is {path: value} of the fields that differ from the preset; "chosen" says what
+        `--system=here` chose, and why.
+
+        Raises:
+          UserError: the log of this number exists.
+        """
+        self.config, self.options, self.hyperparameters = config, options, hyperparameters
+        self.facts = {**facts, "initial_weights": closed_division.initial_weights(config)}
+        self.folder = pathlib.Path(options.result_dir) / config.system / config.benchmark
+        self.index = self._free_index() if options.run is None else options.run
+        self.path = self.folder / f"result_{self.index}.txt"
+        if self.path.exists():
+            raise UserError(f"{self.path}: exists; give another --run or --result_dir, or move it away")
+        if config.system == automatic.NAME and not options.checkpoint_dir and processes == 1:
+            self.options = dataclasses.replace(options, checkpoint_dir=str(self._free_checkpoints()))
+        self.kept = Kept(config, self.options, self.folder / f"history_{self.index}.jsonl")
+        self._looker: Any = None
+        self._log: Any = None
+        self._resumed = 0  # The step at which the run resumed.
+        self._started = 0.0
+        self._stopped: Any = None  # The run's last event, once the log contains it.
+
+    def _free_index(self) -> int:
+        taken = {p.name for p in self.folder.glob("result_*.txt")}
+        return next(i for i in range(len(taken) + 1) if f"result_{i}.txt" not in taken)
+
+    def _free_checkpoints(self) -> pathlib.Path:
+        """Returns a new folder for checkpoints: only --checkpoint_dir continues a killed run."""
+        folders = (self.folder / f"checkpoints_{i}" for i in itertools.count(self.index))
+        return next(folder for folder in folders if not folder.exists())
+
+    @property
+    def profile_folder(self) -> pathlib.Path:
+        """The folder of a trace."""
+        return self.folder / f"profile_{self.index}"
+
+    def open(self) -> None:
+        """Opens the log.
+
+        Raises:
+          UserError: the folder is not writable, the disk is full, or another run holds or has ended this log.
+        """
+        self._log = logs.RunLog(self.path, self.config, _checker(self.config))
+        if self.path.exists():  # This process holds the log's lock, so no one else can take the name.
+            self._log.discard()
+            raise UserError(f"{self.path}: another run has just ended there; give another --run")
+
+    def header(self) -> None:
+        """Writes the log's header."""
+        self._log.header(self.hyperparameters, self.options.cache_cleared, self.facts)
+
+    def built(self, loop: Any, say: Callable[[str], None]) -> None:
+        """Notes what the compiled `loop` runs on, and says what `--system=here` chose."""
+        self.facts["compiled"] = str(loop.compiled)
+        if loop.replicas.platform:
+            self.facts["devices"] = f"{loop.replicas.num_replicas} x {loop.replicas.platform}"
+        if self.options.examples:
+            from timetotrain.run.examples import Looker
+
+            self._looker = Looker(loop, self.folder / f"examples_{self.index}", self.options.examples)
+        for field, choice in self.facts.get("chosen", {}).items():
+            say(f"chosen: {automatic.Choice(field, **choice)}")
+
+    def begin(self, step: int) -> None:
+        """Ends the initialisation; the run starts at `step`, which is above 0 if it resumes."""
+        self._resumed = step
+        self.kept.begin(step)
+        self._log.init_stop(step)
+
+    def record(self, event: events.Event) -> None:
+        """Writes an event to the log and the history."""
+        self._log.record(event)
+        if isinstance(event, events.RunStarted):
+            self._started = event.time
+        elif isinstance(event, events.RunStopped):
+            self._stopped = event
+        self.kept.record(event)
+
+    def look(self, step: int) -> None:
+        """Keeps evaluated examples, if the options ask for them."""
+        if self._looker is not None:
+            self._looker.look(step)
+
+    def publish(self) -> None:
+        """Gives the log its final name."""
+        self._log.publish()
+
+    def failed(self, reason: str, failed: float, say: Callable[[str], None]) -> None:
+        """Ends the log of a run that failed at `failed`, in seconds since 1970, for `reason`."""
+        if self._log.started:
+            self._log.abort(reason, failed)
+            with contextlib.suppress(UserError):  # The disk may be full; the log matters more.
+                self._write_record(*(self._result() if self._stopped else ("aborted", None)))
+            if self._stopped:
+                say(f"the run had ended, {self._stopped.status}, before the error: {self.path}")
+        else:
+            self._log.discard()
+        with contextlib.suppress(UserError):
+            self.kept.close()
+
+    def _result(self) -> tuple[str, float | None]:
+        """Returns status and score in minutes; a resumed run has no score."""
+        scored = self._stopped.status == "success" and not self._resumed
+        return self._stopped.status, (self._stopped.time - self._started) / 60 if scored else None
+
+    def finish(self, profile: Any, say: Callable[[str], None]) -> None:
+        """Writes run.json and the picture, and prints where the results are. `profile` is the run's trace or None."""
+        status, minutes = self._result()
+        profiled = [] if profile is None else [self._profiled(profile)]
+        self._write_record(status, minutes)
+        try:
+            self.kept.close()
+        except UserError as error:
+            say(f"error: {error}")
+        # The log and the record are written; the picture can be drawn later.
+        try:
+            picture = self.folder / f"curve_{self.index}.png"
+            curve: Any = results.draw_curve(self.kept.records, self.config, picture)
+        except (OSError, UserError) as error:
+            curve = f"none: {error}"
+        print(f"result   {self.path}")
+        print(f"score    none: {status}" if minutes is None else f"score    {minutes:.3f} minutes")
+        if status == "complete":
+            print(f"verdict  no MLPerf result: {events.NO_TARGET}")
+        else:
+            print(f"verdict  {_verdict(self.path)}")
+        print(f"curve    {curve}")
+        for line in [*profiled, *self.kept.summary()]:
+            print(line)
+
+    def _profiled(self, profile: Any) -> str:
+        """Returns the line about the profiled steps."""
+        if not profile.steps:
+            return f"profile  none: the run had no step of {self.options.profile_steps}"
+        self.facts["profile"] = {"steps": profile.steps, "folder": str(profile.folder)}
+        return f"profile  {profile.folder}: {profile.steps} steps (tensorboard --logdir {profile.folder})"
+
+    def _write_record(self, status: str, minutes: float | None) -> None:
+        from systems import detect
+
+        record = results.describe_run(self.config, sys.argv, detect()[0], self.facts)
+        since = itertools.takewhile(lambda r: r["kind"] != "run", reversed(self.kept.records))
+        qualities = (r["value"] for r in since if r["kind"] == "evaluation")
+        started = datetime.datetime.fromtimestamp(self._started, datetime.UTC)
+        record |= {
+            "status": status,
+            "score_minutes": minutes,
+            "quality": next(qualities, None),
+            "started": started.isoformat(timespec="seconds"),
+            "resumed_from_step": self._resumed,
+        }
+        results.update_run_json(self.folder, self.path, record)
+
+
+def _checker(config: RunConfig) -> Any:
+    from compliance.log.engine import StreamChecker
+
+    return StreamChecker(config.ruleset, config.benchmark, config.division)
+
+
+def _verdict(path: pathlib.Path) -> str:
+    from compliance.api import check_paths
+
+    findings = check_paths([path])
+    errors = [f for f in findings if f.severity == "error"]
+    if not errors:
+        return f"passes, {len(findings)} pieces of advice (python -m compliance check {path})"
+    return f"{len(errors)} errors: {errors[0].message} (python -m compliance check {path})"

@@ -1,4 +1,0 @@
-// Horovod includes this header on a CPU too, where it uses nothing of it; TensorFlow 2.20 has it elsewhere.
-#if HAVE_GPU
-#include <xla/xla_data.pb.h>
-#endif
