@@ -50,7 +50,9 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         size = options.vocabulary_size or vocabulary_size(pairs.bytes)
         if folder_conversion.start(out, "transformer"):
             custom_text.clear(out)
-        settings = converter.Settings(longest, packed, custom_text.shards(pairs), True, options.workers)
+        # A split of ours leaves out what the decoder cannot take.
+        kept = 0 if options.eval_sources else packed
+        settings = converter.Settings(longest, packed, custom_text.shards(pairs), True, options.workers, kept)
         counts = converter.convert(out, pairs.train, pairs.held, size, settings)
         words = Subwords(out / _FILES.vocabulary)
         tokens, worst = max((len(words.encode(source)), source) for source, _ in pairs.held.pairs())

@@ -166,6 +166,11 @@ def named(classes: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
     return {name: label if counts[label] == 1 else f"{label} ({name})" for name, label in found.items()}
 
 
+def counted(count: int, what: str) -> str:
+    """Returns "1 broken file", "2 broken files"."""
+    return f"{count} {what}{'s' if count != 1 else ''}"
+
+
 def check_broken(broken: Sequence[str], kept: int, options: Options) -> None:
     """Raises UserError if too many items are broken or none is left."""
     if not kept:
@@ -173,7 +178,7 @@ def check_broken(broken: Sequence[str], kept: int, options: Options) -> None:
         raise UserError(f"nothing to convert: every file is broken{first}")
     if options.most_broken is not None and len(broken) > options.most_broken:
         raise UserError(
-            f"{len(broken)} broken files, --most-broken={options.most_broken}; the first: {broken[0]}"
+            f"{counted(len(broken), 'broken file')}, --most-broken={options.most_broken}; the first: {broken[0]}"
         )
 
 
