@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import os
 import pathlib
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from common.data import pictures
+from common.data import pictures, text_files
 from common.errors import UserError, one_line
 from common.export import saved_graph, trained
-from common.export.formats import ABOUT, EXTRA
+from common.export.formats import ABOUT, EXTRA, LENGTH
 from common.export.trained import STRANGER, Trust
 from common.files import parsed, read_plain
 from common.train.serving import Codec
@@ -73,9 +71,12 @@ class Network:
         return found
 
     def measured(self) -> str:
-        """Returns a line with a call's median latency and the throughput, without the first call of each shape."""
+        """Returns a line with a call's median latency and the throughput, without the first call of each shape.
+
+        The line is empty if there was no other call.
+        """
         if not self.seconds:
-            return "latency  not measured: the first call of a shape also compiles; give more files"
+            return ""
         times, counts = zip(*self.seconds)
         unit = {"video": "frames", "translation": "sentences", "words": "texts"}.get(self.kind, "pictures")
         median = sorted(times)[len(times) // 2]
@@ -104,6 +105,11 @@ def load(path: str | os.PathLike, trust: Trust = STRANGER) -> Network:
     if about["kind"] == "translation":
         _, config = trained.described(about["benchmark"], about["config"], path, trust)
         codec = trained.codec(about["benchmark"], config, _assets(path), path)
+        # An export of an earlier version takes the evaluation's length.
+        length = about.get(LENGTH, config.decode.source_length)
+        if not isinstance(length, int) or not 1 <= length <= codec.length:
+            raise UserError(f"{path}: {EXTRA}/{ABOUT} has {LENGTH}={str(length)[:40]}; {_EXPORT_AGAIN}")
+        codec = dataclasses.replace(codec, length=length)
     network = Network(
         about["kind"],
         lambda values: signature(**{name: tf.constant(values)}),
@@ -156,7 +162,8 @@ def ask(network: Network, files: Sequence[str], batch: int = 8, score: float = L
     """Yields an answer for each file in order, or for each line of a text file.
 
     An answer has "file". Depending on the network's kind, it also has "classes" [{name, score}], "objects" [{name,
-    score, box, mask}], "times" [{from, to, name, score}] for a video, or "text" and "translation" or "next".
+    score, box, mask}], "times" [{from, to, name, score}] for a video, or "text" and "translation" or "next". A text, or
+    a line of it, that the network cannot take has "error" instead.
 
     Args:
       network: from `load` or `of`.
@@ -237,45 +244,49 @@ def _objects(one: Mapping[str, np.ndarray], least: float) -> dict[str, Any]:
 
 
 def _texts(network: Network, files: Sequence[str], batch: int) -> Iterator[dict]:
-    lines = [(name, number, line) for name in files for number, line in _lines(name)]
+    """Yields an answer for each line that is not empty; a line that cannot be answered has "error"."""
+    lines = [{"file": name, **found} for name in files for found in _lines(name)]
     for start in range(0, len(lines), batch):
         part = lines[start : start + batch]
-        texts = [line for _, _, line in part]
-        if network.kind == "words":
-            found = network(np.array([text.encode() for text in texts] + [b""], object)[:-1])
-            results = [
-                {"next": _classes({k: v[i] for k, v in found.items()})["classes"]} for i in range(len(part))
-            ]
-        else:
-            results = [{"translation": text} for text in _translated(network, part)]
-        for (name, number, text), result in zip(part, results):
-            yield {"file": name, "line": number, "text": text, **result}
+        sound = [line for line in part if "error" not in line]
+        results = (_translated if network.codec else _followed)(network, sound)
+        for line, result in zip(sound, results):
+            line.update(result)
+        yield from part
 
 
-def _translated(network: Network, part: Sequence[tuple[str, int, str]]) -> list[str]:
+def _followed(network: Network, part: Sequence[dict]) -> list[dict]:
+    """Returns the words that may follow each text."""
+    if not part:
+        return []
+    found = network(np.array([line["text"].encode() for line in part] + [b""], object)[:-1])
+    return [{"next": _classes({k: v[i] for k, v in found.items()})["classes"]} for i in range(len(part))]
+
+
+def _translated(network: Network, part: Sequence[dict]) -> list[dict]:
+    """Returns the translation of each text; an error for a text that is too long."""
     codec = network.codec
-    tokens = np.zeros([len(part), codec.length], np.int32)
-    for row, (name, number, text) in zip(tokens, part):
-        encoded = codec.encode(text)
-        if len(encoded) > codec.length:
-            raise UserError(
-                f"{name}: line {number} has {len(encoded)} tokens, the network takes {codec.length}; split the sentence"
-            )
-        row[: len(encoded)] = encoded
-    return [codec.decode(row.tolist()) for row in network(tokens)["tokens"]]
+    encoded = [codec.encode(line["text"]) for line in part]
+    fits = [i for i, tokens in enumerate(encoded) if len(tokens) <= codec.length]
+    rows = np.zeros([len(fits), codec.length], np.int32)
+    for row, i in zip(rows, fits):
+        row[: len(encoded[i])] = encoded[i]
+    texts = [codec.decode(row.tolist()) for row in network(rows)["tokens"]] if fits else []
+    found = {i: {"translation": text} for i, text in zip(fits, texts)}
+    long = "{} tokens, the network takes {}; split the sentence"
+    return [found.get(i) or {"error": long.format(len(t), codec.length)} for i, t in enumerate(encoded)]
 
 
-def _lines(name: str) -> list[tuple[int, str]]:
-    import sys
-
+def _lines(name: str) -> Iterator[dict]:
+    """Yields the line number, and the text or an error, of each line that is not empty; a file without any has one."""
     try:
-        data = sys.stdin.buffer.read() if name == "-" else _read(name)
-        text = (gzip.decompress(data) if name.endswith(".gz") else data).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{name}: byte {error.start} is not UTF-8; save the text as UTF-8") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{name}: not a whole gzip file ({error}); get a sound copy") from error
-    return [(i, line.strip()) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+        for line in text_files.lines(name):
+            if line.text is None or "\0" in line.text:
+                yield {"line": line.number, "error": line.fault or text_files.NUL}
+            elif line.text.strip():
+                yield {"line": line.number, "text": line.text.strip()}
+    except UserError as error:
+        yield {"error": str(error)}
 
 
 def _read(name: str) -> bytes:

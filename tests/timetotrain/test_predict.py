@@ -19,3 +19,18 @@ def test_a_file_s_name_that_is_not_utf8_is_an_escape(tmp_path, monkeypatch, caps
     assert json.loads(path.read_text(encoding="utf-8")) == [{"file": "\udcff.jpg"}]
     assert cli.main(["predict", "model", "\udcff.jpg"]) == 0
     assert capsys.readouterr().out == '{"file": "\\udcff.jpg"}\n'
+
+
+def test_an_input_without_an_answer_is_a_line_and_status_1(monkeypatch, capsys):
+    network = types.SimpleNamespace(kind="translation", measured=lambda: "")
+    answers = [
+        {"file": "a.txt", "line": 2, "error": "not UTF-8"},
+        {"file": "a.txt", "line": 3, "translation": "x"},
+    ]
+    inference = types.SimpleNamespace(load=lambda *_: network, ask=lambda *_: iter(answers))
+    monkeypatch.setattr(common.export, "inference", inference, raising=False)
+    monkeypatch.setattr(common.export, "pictures", None, raising=False)
+    assert cli.main(["predict", "model", "a.txt"]) == 1
+    said = capsys.readouterr()
+    assert [json.loads(line) for line in said.out.splitlines()] == answers
+    assert said.err.splitlines() == ["error: a.txt: line 2: not UTF-8"], "no line about an unmeasured latency"

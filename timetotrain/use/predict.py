@@ -44,7 +44,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Predicts; returns 0.
+    """Predicts; returns 0, or 1 if an input got an error for an answer.
 
     Raises:
       UserError: see `common.export.inference`.
@@ -66,10 +66,14 @@ def run(options: argparse.Namespace) -> int:
         raise UserError("--pictures: this network answers no pictures; leave it out")
     # A terminal that cannot show a character shows an escape instead.
     sys.stdout.reconfigure(errors="backslashreplace")
-    lines = []
+    lines, failed = [], 0
     found = inference.ask(network, options.files, options.batch, options.score)
     for answer in tqdm(found, total=len(options.files), unit="file", disable=not sys.stderr.isatty()):
-        if options.pictures:
+        if "error" in answer:
+            failed += 1
+            place = f": line {answer['line']}" if "line" in answer else ""
+            print(f"error: {answer['file']}{place}: {answer['error']}", file=sys.stderr)
+        elif options.pictures:
             answer["picture"] = str(pictures.draw(answer, options.pictures))
         lines.append(json.dumps(_plain(answer), ensure_ascii=False))
         if not options.json:
@@ -80,8 +84,9 @@ def run(options: argparse.Namespace) -> int:
         text = "[\n" + ",\n".join(lines) + "\n]\n"
         # A file name that is not UTF-8 becomes a JSON escape.
         write_atomically(pathlib.Path(options.json), text.encode(errors="backslashreplace"))
-    print(network.measured(), file=sys.stderr)
-    return 0
+    if measured := network.measured():
+        print(measured, file=sys.stderr)
+    return 1 if failed else 0
 
 
 def _plain(answer: dict[str, Any]) -> dict[str, Any]:
