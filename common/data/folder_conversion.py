@@ -20,6 +20,7 @@ import tqdm
 
 from common.config import data_description
 from common.config.data_description import Description
+from common.data.report import Report
 from common.errors import UserError
 
 T = TypeVar("T")
@@ -45,6 +46,8 @@ class Options:
       vocabulary_size, max_length: for text; 0 chooses them by the amount of text.
       languages: ISO codes of source and target; None takes them from the file names.
       short_side: maximum length of a video's shorter side, in pixels; larger videos are scaled down.
+      strict: whether anything suspicious ends the conversion.
+      report: receives what the converter takes, leaves out, changes and suspects, also if the conversion fails.
     """
 
     eval_part: float = 0.1
@@ -59,6 +62,8 @@ class Options:
     max_length: int = 0
     languages: tuple[str, str] | None = None
     short_side: int = 256
+    strict: bool = False
+    report: Report = dataclasses.field(default_factory=Report)
 
 
 @dataclasses.dataclass(frozen=True)
