@@ -21,13 +21,15 @@ import tqdm
 from common.config import data_description
 from common.config.data_description import Description
 from common.data.report import Report
-from common.errors import UserError
+from common.errors import UserError, counted, printable
+from common.files import write_atomically
 
 T = TypeVar("T")
 # Usual folder names for a split that the user made.
 TRAIN, EVAL = ("train", "training"), ("val", "valid", "validation", "eval", "test")
 SHARD_BYTES = 128 << 20  # Approximate size of a shard, as in ImageNet's 1,024 shards.
 LEAST_SHARDS, MOST_SHARDS = 8, 1024  # With at least 8, several readers share a small set.
+HELD_OUT = "held_out.txt"  # Lists the examples to evaluate on, one file a line.
 _THREADS = 8  # Pictures checked at once; Pillow releases the interpreter lock while it decodes.
 
 
@@ -171,11 +173,6 @@ def named(classes: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
     return {name: label if counts[label] == 1 else f"{label} ({name})" for name, label in found.items()}
 
 
-def counted(count: int, what: str) -> str:
-    """Returns "1 broken file", "2 broken files"."""
-    return f"{count} {what}{'s' if count != 1 else ''}"
-
-
 def check_broken(broken: Sequence[str], kept: int, options: Options) -> None:
     """Raises UserError if too many items are broken or none is left."""
     if not kept:
@@ -219,8 +216,22 @@ def finish(
     broken: Sequence[str],
     labels: Sequence[str] = (),
     defaults: Mapping[str, Any] | None = None,
+    baseline: tuple[Any, str] | None = None,
+    held_out: Sequence[str] = (),
 ) -> Description:
-    """Writes and returns the description of complete records; `patterns` match the files in `out` that a run reads."""
+    """Writes and returns the description of complete records.
+
+    Args:
+      out: folder of the records.
+      patterns: match the files in `out` that a run reads.
+      split: number of training and evaluation examples.
+      baseline: a trivial answer's quality, and the answer.
+      held_out: names of the examples to evaluate on, for HELD_OUT.
+      benchmark, fields, broken, labels, defaults: see `Description`.
+    """
+    if held_out:
+        text = "".join(f"{printable(name)}\n" for name in sorted(held_out))
+        write_atomically(out / HELD_OUT, text.encode())
     names = sorted({path.name for pattern in patterns for path in out.glob(pattern)})
     files = data_description.listed(out, names)
     description = Description(
@@ -232,7 +243,8 @@ def finish(
         data_description.digest(files),
         f"timetotrain data {benchmark}, version {_version()}",
         {"train": split[0], "eval": split[1]},
-        tuple(broken),
+        tuple(map(printable, broken)),
+        dict(zip(("value", "what"), baseline)) if baseline else {},
     )
     data_description.write(out, description)
     return description
@@ -243,6 +255,12 @@ def _version() -> str:
         return metadata.version("timetotrain")
     except metadata.PackageNotFoundError:  # A checkout.
         return "of a checkout"
+
+
+def majority(train: Sequence[str], held: Sequence[str]) -> tuple[float, str]:
+    """Returns the share of `held` in the class that `train` has most often, as `finish` takes a baseline."""
+    name = max(sorted(set(train)), key=Counter(train).__getitem__)
+    return held.count(name) / len(held), f"always the most frequent class, {name}"
 
 
 def balance(labels: Sequence[str], train: Sequence[str], held: Sequence[str]) -> list[tuple[str, int, int]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from common.data import folder_conversion, text_files
 from common.data.folder_conversion import Options
-from common.errors import UserError
+from common.errors import UserError, counted
 from common.text import parallel, subwords
 from common.text.conversion import Text
 
@@ -133,7 +133,7 @@ def _check(
         raise UserError(f"{paths[0]}: no sentence pair is left: {why}")
     if options.most_broken is not None and left_out.total > options.most_broken:
         raise UserError(
-            f"{folder_conversion.counted(left_out.total, 'bad line')}, --most-broken={options.most_broken}: "
+            f"{counted(left_out.total, 'bad line')}, --most-broken={options.most_broken}: "
             f"{left_out.counted()}"
         )
 
@@ -227,6 +227,6 @@ def listed(pairs: Pairs, counts: dict[str, int]) -> list[str]:
     """Returns the lines about left-out pairs, for the description."""
     lines = pairs.left_out.lines()
     if counts["too_long"]:
-        some = folder_conversion.counted(counts["too_long"], "pair")
+        some = counted(counts["too_long"], "pair")
         lines.append(f"{some}: more tokens than --max-length")
     return lines

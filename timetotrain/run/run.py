@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from common import files
 from common.config import automatic, benchmarks
 from common.config.clock import Clock
 from common.config.schema import RunConfig
@@ -19,13 +20,11 @@ from common.distributed import heartbeat
 from common.distributed.process import Process
 from common.errors import UserError
 from common.train import events
-from timetotrain.run import closed_division, results
+from timetotrain.run import closed_division, ending, results
 from timetotrain.run import mllog as logs
 from timetotrain.run.artifacts import Kept
 from timetotrain.run.options import RunOptions
 from timetotrain.run.progress import Reporter
-
-NOT_REACHED = 1
 
 
 class Training:
@@ -52,7 +51,7 @@ class Training:
         try:
             self._initialise()
             self._start = self._resume()
-            return _status(self._train())
+            return ending.exit_status(self._train())
         except BaseException as error:
             explained = self._explain(error)
             if explained:
@@ -218,10 +217,12 @@ class Run(Training):
         if config.system == automatic.NAME and not options.checkpoint_dir and process.count == 1:
             self.options = dataclasses.replace(options, checkpoint_dir=str(self._free_checkpoints()))
         self.curve = results.Curve(config)
+        self._least = self.reporter.least = ending.baseline(config, options.data_dir)
         self.kept = Kept(config, self.options, self.folder / f"history_{self.index}.jsonl")
         self._looker: Any = None
         self._log: Any = None
         self._stopped: Any = None  # The run's last event, once the log contains it.
+        self._made: list[pathlib.Path] = []  # Folders for checkpoints that did not exist.
 
     def _free_index(self) -> int:
         taken = {p.name for p in self.folder.glob("result_*.txt")}
@@ -241,6 +242,9 @@ class Run(Training):
             raise UserError(f"{self.path}: another run has just ended there; give another --run")
         try:
             log.header(self.hyperparameters, self.options.cache_cleared, self.facts)
+            if self.options.checkpoint_dir:
+                folder = pathlib.Path(self.options.checkpoint_dir)
+                self._made = files.try_to_write(folder, "--checkpoint_dir")
             self._initialise()
             self._start = self._resume()
             self.kept.begin(self._start)
@@ -298,10 +302,12 @@ class Run(Training):
                 self._write_record(*(self._result(self._stopped) if self._stopped else ("aborted", None)))
             if self._stopped:
                 self.reporter.say(f"the run had ended, {self._stopped.status}, before the error: {self.path}")
-        else:
-            log.discard()
         with contextlib.suppress(UserError):
             self.kept.close()
+        if not log.started:
+            self.kept.discard()
+            files.remove_empty(self._made)
+            log.discard()
         if explained:
             raise explained from error
 
@@ -346,14 +352,21 @@ class Run(Training):
             curve = f"none: {error}"
         print(f"result   {self.path}")
         print(f"score    none: {status}" if minutes is None else f"score    {minutes:.3f} minutes")
-        if status == "complete":
-            print(f"verdict  no MLPerf result: {events.NO_TARGET}")
-        else:
-            print(f"verdict  {_verdict(self.path)}")
+        print(f"verdict  {ending.verdict(self.config, self.path)}")
         print(f"curve    {curve}")
-        for line in [*profiled, *self.kept.summary()]:
+        for line in [
+            *profiled,
+            *self.kept.summary(),
+            *ending.against(
+                self.config,
+                self._least,
+                [value for _, value in self.curve.evaluations],
+                stopped.reason.startswith(events.NOT_FINITE),
+            ),
+            *ending.continued(stopped, self.options.checkpoint_dir),
+        ]:
             print(line)
-        return _status(stopped)
+        return ending.exit_status(stopped)
 
     def _write_record(self, status: str, minutes: float | None) -> None:
         from systems import detect
@@ -374,25 +387,7 @@ def _stopped_early(name: str) -> UserError:
     return UserError(message, 128 + signal.Signals[name].value)
 
 
-def _status(stopped: Any) -> int:
-    """Returns the exit status for the last event: 128 + the signal's number, whichever process received it."""
-    if stopped.status in ("success", "complete"):
-        return 0
-    name = stopped.reason.partition(" ")[0]
-    return 128 + signal.Signals[name].value if name in signal.Signals.__members__ else NOT_REACHED
-
-
 def _checker(config: RunConfig) -> Any:
     from compliance.log.engine import StreamChecker
 
     return StreamChecker(config.ruleset, config.benchmark, config.division)
-
-
-def _verdict(path: pathlib.Path) -> str:
-    from compliance.api import check_paths
-
-    findings = check_paths([path])
-    errors = [f for f in findings if f.severity == "error"]
-    if not errors:
-        return f"passes, {len(findings)} pieces of advice (python -m compliance check {path})"
-    return f"{len(errors)} errors: {errors[0].message} (python -m compliance check {path})"

@@ -82,7 +82,7 @@ def test_a_picture_that_cannot_be_drawn_costs_neither_record_nor_score(
         raise UserError("disk full")
 
     monkeypatch.setattr(whole.curve, "draw", draw)
-    monkeypatch.setattr(run, "_verdict", lambda path: "passes")
+    monkeypatch.setattr(run.ending, "verdict", lambda config, path: "passes")
     assert whole._finish(ENDED) == 0
     assert "curve    none: disk full" in capsys.readouterr().out
     record = json.loads((whole.folder / "run.json").read_text())["runs"]["result_0.txt"]
