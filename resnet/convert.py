@@ -27,7 +27,7 @@ import numpy as np
 import tqdm
 from PIL import Image
 
-from common.data import conversion, pictures, record_counts, tfrecords
+from common.data import conversion, pictures, record_counts, text_files, tfrecords
 from common.errors import UserError
 
 _IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
@@ -209,7 +209,7 @@ def _in_folders(source: Path) -> Iterator[Item]:
     for folder in sorted(path for path in source.iterdir() if path.is_dir()):
         for path in sorted(folder.rglob("*")):
             if path.suffix.lower() in _IMAGES and path.is_file():
-                yield Item(str(path), 0, path.stat().st_size, folder.name, path.name)
+                yield Item(str(path), 0, path.stat().st_size, text_files.normal(folder.name), path.name)
 
 
 def _in_nested_tar(source: Path) -> Iterator[Item]:
@@ -274,25 +274,20 @@ def verify(path: str | os.PathLike, expected: str) -> None:
         )
 
 
-def class_names(path: str | os.PathLike | None) -> dict[str, str]:
+def class_names(path: str | os.PathLike | None, flag: str = "--class-names") -> dict[str, str]:
     """Reads lines with a WordNet id (or class folder) and a name; skips other lines.
 
     Raises:
-      UserError: the file cannot be read.
+      UserError: the file cannot be read, or a line is no text; the message names `flag`.
     """
     if not path:
         return {}
-    lines = _lines(path, "--class-names")
+    lines = [text_files.normal(line) for line in _lines(path, flag)]
     return dict(line.split(None, 1) for line in lines if len(line.split(None, 1)) == 2)
 
 
 def _lines(path: str | os.PathLike, flag: str) -> list[str]:
-    try:
-        return [line.strip() for line in Path(path).read_text(encoding="utf-8").split("\n")]
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; give {flag} another file") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: no text in UTF-8 ({error}); give {flag} another file") from error
+    return [line.strip() for line in text_files.read(path, f"give {flag} another file")]
 
 
 def _splits(arguments: argparse.Namespace) -> dict[str, tuple[list[Item], int]]:

@@ -53,6 +53,10 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
             f"{first}: pictures of one class, {synsets[0]}; a classifier needs two folders or more"
         )
     names = _names(options.names or folder / _NAMES, options.names is not None)
+    if options.names and not names.keys() & set(synsets):
+        raise UserError(
+            f"{options.names}: names no class, such as {synsets[0]}; write lines of class and name"
+        )
     folder_conversion.start(out, "resnet")
     splits = {
         split: (part, folder_conversion.shard_count(len(part), sum(item.size for item in part)))
@@ -88,7 +92,7 @@ def _names(path: Path, given: bool) -> dict[str, str]:
     """Reads lines with a class folder and a name; ignores a file in the source that has no such line."""
     if not given and not path.is_file():
         return {}
-    return converter.class_names(path)
+    return converter.class_names(path, "--names")
 
 
 def _facts(items: Sequence[Item]) -> list[tuple[str, str]]:

@@ -12,7 +12,6 @@ final name only when it is complete, so a restart after an interruption keeps th
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import hashlib
 import json
@@ -24,13 +23,14 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import conversion, record_counts, tfrecords
+from common.data import conversion, record_counts, tables, text_files, tfrecords
 from common.errors import UserError
 from tsm_kinetics import shards, video
 
 _VIDEOS = {".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v"}
 _ORDER_SEED = 400  # Seeds the order that deals videos to shards.
 LEFT_OUT = "left_out.txt"
+_KINETICS = {"label", "youtube_id", "time_start", "time_end"}  # Columns of Kinetics' own lists.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,55 +68,52 @@ def items(source: str | os.PathLike, videos: str | os.PathLike | None = None, sp
     if source.is_dir():
         folders = sorted(path for path in source.iterdir() if path.is_dir())
         found = [
-            Item(str(path), folder.name)
+            Item(str(path), text_files.normal(folder.name))
             for folder in folders
             for path in sorted(folder.rglob("*"))
             if path.suffix.lower() in _VIDEOS
         ]
         expected = "folders CLASS/*.mp4"
     else:
-        try:
-            with open(source, newline="") as file:
-                rows = csv.DictReader(file)
-                found = list(_listed(source, rows, Path(videos or source.parent), split))
-        except (OSError, csv.Error, ValueError) as error:  # UnicodeDecodeError is a ValueError.
-            reason = getattr(error, "strerror", None) or error
-            raise UserError(f"cannot read {source}: {reason}; name a folder or a CSV file") from error
+        listed_ = listed(source, Path(videos) if videos else None)
+        wanted = text_files.normal(split).lower()
+        if split and not any(part for _, part in listed_):
+            raise UserError(
+                f"{source}: no column split to select {split!r} by; leave out --train-split and the like"
+            )
+        found = [item for item, part in listed_ if not split or part == wanted]
         expected = f"rows{' of split ' + split if split else ''} below a line of column names"
     if not found:
         raise UserError(f"{source}: no videos; expected {expected}")
     return found
 
 
-def _listed(source: Path, rows: csv.DictReader, folder: Path, split: str) -> Iterator[Item]:
-    columns = set(rows.fieldnames or [])
-    kinetics = {"label", "youtube_id", "time_start", "time_end"} <= columns
-    if not kinetics and not {"path", "label"} <= columns:
-        raise UserError(
-            f"{source}: columns {', '.join(sorted(columns)) or '(none)'}; expected path,label or Kinetics' own"
-        )
-    if split and "split" not in columns:
-        raise UserError(
-            f"{source}: no column split to select {split!r} by; leave out --train-split and the like"
-        )
-    for row in rows:
-        missing = [name for name in columns if row[name] is None]
-        if missing:
-            raise UserError(f"{source}: line {rows.line_num}: no {missing[0]}; give every row all columns")
-        if split and row["split"] != split:
-            continue
-        if not kinetics:
-            yield Item(str(folder / row["path"]), row["label"])
-            continue
+def listed(source: Path, videos: Path | None = None) -> list[tuple[Item, str]]:
+    """Returns the videos of a CSV file, each with its split in lower case, "" without one.
+
+    Args:
+      source: the file; see the module docstring.
+      videos: base folder of its paths; by default, the file's folder or the parent of it.
+
+    Raises:
+      UserError: the file cannot be read, or a row is bad; the message names file and line.
+    """
+    table = tables.read(source)
+    if not set(table.columns) >= _KINETICS:
+        return [(Item(str(e.path), e.label), e.split) for e in tables.examples(table, videos)]
+    found = []
+    for row, number in zip(table.rows, table.numbers):
         try:
             start, end = (int(float(row[name])) for name in ("time_start", "time_end"))
         except (ValueError, OverflowError):
-            raise UserError(
-                f"{source}: line {rows.line_num}: time_start and time_end must be numbers"
-            ) from None
+            raise UserError(f"{source}: line {number}: time_start and time_end must be numbers") from None
+        folder = videos or source.parent
         name = f"{row['youtube_id']}_{start:06d}_{end:06d}.mp4"
         path = folder / row["label"] / name
-        yield Item(str(path if path.exists() else folder / name), row["label"])
+        found.append(
+            (Item(str(path if path.exists() else folder / name), row["label"]), row.get("split", "").lower())
+        )
+    return found
 
 
 def convert(
@@ -189,7 +186,7 @@ def _write_shard(path: Path, videos: list[Item], labels: dict[str, int], setting
             try:
                 clip = video.read(item.path, settings.short_side, settings.rate, settings.quality)
             except video.BadVideoError as error:
-                failed.append(f"{item.path}: left out: {error}")
+                failed.append(f"{item.path}: {error}")
                 continue
             if clip.remark:
                 failed.append(f"{item.path}: {clip.remark}")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import folder_conversion, pictures
+from common.data import folder_conversion, pictures, text_files
 from common.data.folder_conversion import Card, Made, Options
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
@@ -81,11 +80,7 @@ def _names(source: Path, classes: Sequence[str], given: Path | None) -> dict[str
     path = given or (source if source.is_dir() else source.parent) / _NAMES
     if given is None and not path.is_file():
         return {}
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").split("\n")]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot read {path}: {reason}; give --names another file") from error
+    lines = [text_files.normal(line) for line in text_files.read(path, "give --names another file")]
     pairs = dict(line.split(None, 1) for line in lines if len(line.split(None, 1)) == 2)
     if set(classes) <= pairs.keys():
         return pairs
@@ -109,36 +104,10 @@ def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
         if second:
             return train, converter.items(second)
         return _divided(train, options)
-    rows = _rows(source)
-    names = sorted({row["split"] for row in rows if row.get("split")})
-    folder = _folder(source, rows)
-    if not names:
-        return _divided(converter.items(source, folder), options)
-    train = next((name for name in names if name.lower() in folder_conversion.TRAIN), None)
-    held = next((name for name in names if name.lower() in folder_conversion.EVAL), None)
-    if train is None or held is None:
-        raise UserError(f"{source}: column split has {', '.join(names)}; expected train and val (or test)")
-    return converter.items(source, folder, train), converter.items(source, folder, held)
-
-
-def _folder(path: Path, rows: Sequence[Mapping[str, str]]) -> Path:
-    """Returns the base folder of a CSV file's paths: the file's own folder or the parent of it."""
-    names = [row["path"] for row in rows if row.get("path")]
-    found = (
-        place
-        for place in (path.parent, path.parent.parent)
-        if any((place / name).is_file() for name in names)
-    )
-    return next(found, path.parent)
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-    except (OSError, csv.Error, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot read {path}: {reason}; name a folder or a CSV file") from error
+    rows = converter.listed(source)
+    if not any(part for _, part in rows):
+        return _divided([item for item, _ in rows], options)
+    return folder_conversion.listed_split(source, rows, options.report)
 
 
 def _divided(items: list[Item], options: Options) -> tuple[list[Item], list[Item]]:

@@ -26,7 +26,11 @@ from common.files import write_atomically
 
 T = TypeVar("T")
 # Usual folder names for a split that the user made.
-TRAIN, EVAL = ("train", "training"), ("val", "valid", "validation", "eval", "test")
+TESTS = ("test", "testing")
+TRAIN, EVAL = (
+    ("train", "training"),
+    ("val", "valid", "validate", "validation", "eval", "evaluation", "dev", *TESTS),
+)
 SHARD_BYTES = 128 << 20  # Approximate size of a shard, as in ImageNet's 1,024 shards.
 LEAST_SHARDS, MOST_SHARDS = 8, 1024  # With at least 8, several readers share a small set.
 HELD_OUT = "held_out.txt"  # Lists the examples to evaluate on, one file a line.
@@ -110,6 +114,38 @@ def given_split(folder: Path) -> tuple[Path, Path | None]:
     if train and set(inside) <= {*TRAIN, *EVAL}:
         raise UserError(f"{folder}: holds {train.name}/ but no val/; add it, or name {train} to split that")
     return folder, None
+
+
+def part_of(name: str) -> int | None:
+    """Returns the part that a split's name means: 0 for training, 1 for evaluation; None for another name."""
+    return next((part for part, names in enumerate((TRAIN, EVAL)) if name.lower() in names), None)
+
+
+def listed_split(source: Path, rows: Sequence[tuple[T, str]], report: Report) -> tuple[list[T], list[T]]:
+    """Returns the training and the evaluation examples of a list with a column of splits.
+
+    If the list has a validation and a test split, the test split stays out, and the report says so.
+
+    Args:
+      source: the list, for errors.
+      rows: (example, split in lower case).
+      report: receives the examples that belong to no part.
+
+    Raises:
+      UserError: a row's split is unknown, or a part has no row.
+    """
+    names = list(dict.fromkeys(name for _, name in rows))
+    unknown = [name for name in names if part_of(name) is None]
+    held = [name for name in names if part_of(name) == 1]
+    if unknown or not held or len(held) == len(names):
+        shown = ", ".join(name or "(empty)" for name in names)
+        raise UserError(f"{source}: column split has {shown}; expected train and val (or test)")
+    tests = [name for name in held if name in TESTS] if set(held) - set(TESTS) else []
+    for name in tests:
+        count = sum(part == name for _, part in rows)
+        report.skip(f"split {name}, because another one is for evaluation", str(source), count)
+    kept = [(item, name) for item, name in rows if name not in tests]
+    return tuple([item for item, name in kept if part_of(name) == part] for part in (0, 1))
 
 
 def divide(classes: Sequence[str], part: float, seed: int) -> np.ndarray:

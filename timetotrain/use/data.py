@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 NAMES = tuple(name for name in benchmarks.NAMES if (ROOT / name / "custom_data.py").is_file())
 _TEXT = ("transformer", "gnmt")
 _SHOWN = 12  # Examples per split on the page.
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # The errors of a full disk.
 _LISTED = 20  # Broken files on the screen; the page lists all.
 
 _EXAMPLES = """
@@ -86,7 +89,7 @@ def _run(options: argparse.Namespace) -> int:
     _check_sources(benchmark, sources, out)
     module = benchmarks.module(benchmark, "custom_data")
     settings = _options(options, benchmark)
-    report = settings.report
+    report, before = settings.report, _inside(out)
     try:
         made = module.convert(sources, out, settings)
         report.complete(made.description.broken, made.balance, made.counted, made.description.split)
@@ -94,12 +97,14 @@ def _run(options: argparse.Namespace) -> int:
         page = None if options.no_page else _page(module, out, made, report)
     except OSError as error:
         _say_left_out(report, out)
+        _clear(out, before, error)
         where = error.filename or out
         raise UserError(
             f"{where}: {error.strerror or error}; free some space or name another folder"
         ) from error
-    except UserError:
+    except UserError as error:
         _say_left_out(report, out)
+        _clear(out, before, error)
         raise
     if options.strict and report.suspicious:
         data_description.begin(
@@ -109,6 +114,29 @@ def _run(options: argparse.Namespace) -> int:
         _say(out, made, page, report)
     report.check(options.strict)
     return 0
+
+
+def _inside(folder: Path) -> int:
+    """Returns the number of entries in a folder; -1 if it does not exist."""
+    return len(list(folder.iterdir())) if folder.is_dir() else -1
+
+
+def _clear(out: Path, before: int, error: Exception) -> None:
+    """Removes what a failed conversion wrote into a folder that was new or empty, so that none is half made.
+
+    After a full disk the records stay, because the same command goes on with them.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if getattr(cause, "errno", None) in _FULL or type(cause).__name__ == "ResourceExhaustedError":
+            return
+        cause = cause.__cause__
+    if before > 0 or not out.is_dir():
+        return
+    for path in out.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    if before < 0:
+        out.rmdir()
 
 
 def _check_sources(benchmark: str, sources: Sequence[Path], out: Path) -> None:
