@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
+import errno
 import json
 import signal
 import types
@@ -140,3 +142,43 @@ def test_an_installed_package_has_no_commit(monkeypatch) -> None:
     """A repository around site-packages is not the repository of the code."""
     monkeypatch.setattr(results.files, "INSTALLED", True)
     assert results.git_state() == {"commit": "", "dirty": True}
+
+
+def test_a_failed_start_leaves_no_folder(training, monkeypatch, tmp_path) -> None:
+    """An empty results folder would turn `check` into a no-go and break `package`."""
+
+    def fail(self) -> None:
+        raise UserError("no data")
+
+    monkeypatch.setattr(run.Training, "_initialise", fail)
+    options = dataclasses.replace(
+        training.options,
+        result_dir=str(tmp_path / "results"),
+        checkpoint_dir=str(tmp_path / "new" / "checkpoints"),
+    )
+    with pytest.raises(UserError, match="no data"):
+        run.Run("resnet", toy.config(), options, ALONE, [], {}).execute()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_folder_that_cannot_be_written_is_found_before_the_run(
+    training, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setattr(run.Training, "_initialise", lambda self: pytest.fail("too late"))
+    (tmp_path / "file").touch()
+    options = dataclasses.replace(training.options, checkpoint_dir=str(tmp_path / "file" / "checkpoints"))
+    with pytest.raises(
+        UserError, match="--checkpoint_dir=.*: cannot write: Not a directory; name a folder that"
+    ):
+        run.Run("resnet", toy.config(), options, ALONE, [], {}).execute()
+
+    def refuse(**_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(run.files.tempfile, "TemporaryFile", refuse)
+    options = dataclasses.replace(options, checkpoint_dir=str(tmp_path / "new"))
+    with pytest.raises(
+        UserError, match="new: cannot write: Permission denied; name a folder that you can write"
+    ):
+        run.Run("resnet", toy.config(), options, ALONE, [], {}).execute()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
