@@ -13,7 +13,7 @@ from common.config.data_description import Description
 from common.data import folder_conversion
 from common.data.bucketing import least_padding
 from common.data.folder_conversion import Card, Made, Options
-from common.text import bpe, custom_text
+from common.text import bleu, bpe, custom_text
 from gnmt import convert as converter
 from gnmt import corpus as reader
 from gnmt.config import Data
@@ -89,6 +89,11 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
             # A translation may be longer than its reference.
             "decode.target_length": max(PRESETS[PREVIEW].decode.target_length, target + _ROOM),
         },
+        baseline=custom_text.copied(
+            out / _FILES.eval_source,
+            out / _FILES.eval_reference,
+            lambda texts, copies: bleu.sacre(texts, copies, lowercase=True, tokenize="intl"),
+        ),
     )
     return Made(description, (), "pairs", custom_text.facts(pairs, counts))
 

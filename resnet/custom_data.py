@@ -73,10 +73,18 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         "data.train_pattern": "train-*",
         "data.eval_pattern": "validation-*",
     }
-    description = folder_conversion.finish(
-        out, "resnet", ["train-*-of-*", "validation-*-of-*"], fields, (len(train), len(held)), broken, labels
-    )
     shown = [[label[item.synset] for item in part] for part in (train, held)]
+    description = folder_conversion.finish(
+        out,
+        "resnet",
+        ["train-*-of-*", "validation-*-of-*"],
+        fields,
+        (len(train), len(held)),
+        broken,
+        labels,
+        baseline=folder_conversion.majority(*shown),
+        held_out=folder_conversion.relative([item.path for item in held], folder),
+    )
     return Made(description, folder_conversion.balance(labels, *shown), "pictures", _facts([*train, *held]))
 
 

@@ -14,7 +14,7 @@ from common.data import folder_conversion
 from common.data.folder_conversion import Card, Made, Options
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.text import custom_text
+from common.text import bleu, custom_text
 from common.text.subwords import Subwords
 from transformer import convert as converter
 from transformer import input as reader
@@ -78,6 +78,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         (counts["pairs"], counts["eval"]),
         custom_text.listed(pairs, counts),
         defaults={"decode.source_length": tokens},
+        baseline=custom_text.copied(out / _FILES.eval_source, out / _FILES.eval_reference, bleu.t2t),
     )
     facts = [*custom_text.facts(pairs, counts), ("packed rows", f"{counts['packed']} of {packed} tokens")]
     return Made(description, (), "pairs", facts)

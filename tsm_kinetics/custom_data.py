@@ -65,10 +65,18 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         "num_eval_examples": len(indices[1]),
     }
     patterns = ["train-*-of-*", "validation-*-of-*", "index-*-of-*.npz"]
-    description = folder_conversion.finish(
-        out, "tsm_kinetics", patterns, fields, (len(indices[0]), len(indices[1])), broken, labels
-    )
     shown = [[labels[number] for number in index.label] for index in indices]
+    description = folder_conversion.finish(
+        out,
+        "tsm_kinetics",
+        patterns,
+        fields,
+        (len(indices[0]), len(indices[1])),
+        broken,
+        labels,
+        baseline=folder_conversion.majority(*shown),
+        held_out=folder_conversion.relative([item.path for item in held], sources[0]),
+    )
     return Made(description, folder_conversion.balance(labels, *shown), "videos", _facts(indices))
 
 

@@ -293,6 +293,12 @@ def _version() -> str:
         return "of a checkout"
 
 
+def relative(paths: Sequence[str], source: Path) -> list[str]:
+    """Returns paths of files as seen from the source folder, or from the folder of a source file."""
+    base = source if source.is_dir() else source.parent
+    return [os.path.relpath(path, base) for path in paths]
+
+
 def majority(train: Sequence[str], held: Sequence[str]) -> tuple[float, str]:
     """Returns the share of `held` in the class that `train` has most often, as `finish` takes a baseline."""
     name = max(sorted(set(train)), key=Counter(train).__getitem__)

@@ -89,8 +89,12 @@ def made(
     facts: Sequence[tuple[str, str]],
     fields: Mapping[str, Any],
     defaults: Mapping[str, Any],
+    baseline: float | Mapping[str, float] = 0.0,
 ) -> Made:
-    """Writes the description with `fields` and those that SSD and Mask R-CNN share; returns the result."""
+    """Writes the description with `fields` and those that SSD and Mask R-CNN share; returns the result.
+
+    `baseline` is the quality of an empty answer, in the form of the run's log.
+    """
     shared = {
         "num_classes": len(counts.labels),
         "num_eval_examples": counts.held,
@@ -107,6 +111,7 @@ def made(
         broken,
         counts.labels,
         defaults,
+        baseline=(baseline, "an empty answer"),
     )
     return Made(description, balance, "objects", facts)
 

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -201,6 +201,18 @@ def _written(folder: Path, name: str, pairs: Sequence[parallel.Pair]) -> Text:
     for column, path in enumerate(paths):
         path.write_text("".join(f"{pair[column]}\n" for pair in pairs), encoding="utf-8", newline="\n")
     return Text([paths[0]], [paths[1]])
+
+
+def copied(
+    sources: Path, references: Path, score: Callable[[Sequence[str], Sequence[str]], float]
+) -> tuple[float, str]:
+    """Returns the BLEU, from 0 to 1, of the untranslated sentences to evaluate on, as `finish` takes a baseline.
+
+    `score` maps (references, hypotheses) to BLEU from 0 to 100.
+    """
+    texts = zip(*parallel.read_pairs(sources, references))
+    copies, right = next(texts), next(texts)
+    return score(right, copies) / 100, "copying the source"
 
 
 def shards(pairs: Pairs) -> int:
