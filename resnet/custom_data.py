@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy as np
 from common.config import data_description
 from common.config.data_description import Description
 from common.data import folder_conversion, pictures
-from common.data.folder_conversion import Card, Made, Options
+from common.data.folder_conversion import Card, Looked, Made, Options
+from common.data.report import Report
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from resnet import convert as converter
@@ -35,18 +36,21 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
       UserError: no pictures, too many broken ones, or `out` holds something else.
     """
     (folder,) = sources
+    report = options.report
     first, second = folder_conversion.given_split(folder)
-    items, broken = _sound(first)
+    looked: dict[str, Looked] = {}
+    items = _sound(first, report, looked)
     if second:
-        train = items
-        held, more = _sound(second)
-        broken += more
+        train, held = items, _sound(second, report, looked)
     else:
-        folder_conversion.check_broken(broken, len(items), options)
+        folder_conversion.check_broken(report.lines, len(items), options)
         out_of = folder_conversion.divide([item.synset for item in items], options.eval_part, options.seed)
         train = [item for item, is_held in zip(items, out_of) if not is_held]
         held = [item for item, is_held in zip(items, out_of) if is_held]
-    folder_conversion.check_broken(broken, min(len(train), len(held)), options)
+    folder_conversion.check_broken(report.lines, min(len(train), len(held)), options)
+    folder_conversion.report_pictures(report, looked)
+    parts = [{item.path: looked[item.path].digest for item in part} for part in (train, held)]
+    folder_conversion.report_copies(report, *parts, "picture")
     synsets = sorted({item.synset for item in train})
     if len(synsets) < 2:
         raise UserError(
@@ -70,18 +74,36 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         "data.eval_pattern": "validation-*",
     }
     description = folder_conversion.finish(
-        out, "resnet", ["train-*-of-*", "validation-*-of-*"], fields, (len(train), len(held)), broken, labels
+        out,
+        "resnet",
+        ["train-*-of-*", "validation-*-of-*"],
+        fields,
+        (len(train), len(held)),
+        report.lines,
+        labels,
     )
     shown = [[label[item.synset] for item in part] for part in (train, held)]
-    return Made(description, folder_conversion.balance(labels, *shown), "pictures", _facts([*train, *held]))
+    return Made(description, folder_conversion.balance(labels, *shown), "pictures", _facts(looked.values()))
 
 
-def _sound(folder: Path) -> tuple[list[Item], list[str]]:
-    found = [dataclasses.replace(item, upright=True) for item in converter.train_items(folder)]
-    items, broken = folder_conversion.sound(found, lambda item: pictures.fault(item.path), "pictures")
+def _sound(folder: Path, report: Report, looked: dict[str, Looked]) -> list[Item]:
+    """Returns the sound pictures of a folder; adds what is known of each to `looked`, {path: ...}."""
+    found = converter.train_items(folder, report)
+    results = folder_conversion.examined(
+        found, lambda item: folder_conversion.look(item.path, png=False), "pictures"
+    )
+    kept = []
+    for item, result in zip(found, results):
+        if isinstance(result, str):
+            report.leave_out("no whole picture", item.path, result)
+        else:
+            kept.append(item)
+            looked[item.path] = result
     seen = {item.synset for item in found}
-    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return items, [*broken, *(f"{path}: no pictures in it" for path in folders if path.name not in seen)]
+    for path in folder_conversion.folders(folder):
+        if path.name not in seen:
+            report.leave_out("no pictures in it", str(path))
+    return kept
 
 
 def _names(path: Path, given: bool) -> dict[str, str]:
@@ -91,8 +113,8 @@ def _names(path: Path, given: bool) -> dict[str, str]:
     return converter.class_names(path)
 
 
-def _facts(items: Sequence[Item]) -> list[tuple[str, str]]:
-    sizes = np.array([pictures.size(item.path) for item in items])
+def _facts(looked: Iterable[Looked]) -> list[tuple[str, str]]:
+    sizes = np.array([(one.width, one.height) for one in looked])
     smallest, middle, largest = (sizes[np.argsort(sizes.prod(1))[i]] for i in (0, len(sizes) // 2, -1))
     return [
         ("smallest picture", f"{smallest[0]} x {smallest[1]}"),
