@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import conversion, record_counts, tables, text_files, tfrecords
+from common.data import conversion, folder_conversion, record_counts, tables, text_files, tfrecords
 from common.errors import UserError
 from tsm_kinetics import shards, video
 
@@ -66,11 +66,11 @@ def items(source: str | os.PathLike, videos: str | os.PathLike | None = None, sp
     """
     source = Path(source)
     if source.is_dir():
-        folders = sorted(path for path in source.iterdir() if path.is_dir())
+        folders = folder_conversion.folders(source)
         found = [
             Item(str(path), text_files.normal(folder.name))
             for folder in folders
-            for path in sorted(folder.rglob("*"))
+            for path in folder_conversion.files(folder)
             if path.suffix.lower() in _VIDEOS
         ]
         expected = "folders CLASS/*.mp4"

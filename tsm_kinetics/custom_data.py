@@ -110,6 +110,7 @@ def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
         first, second = folder_conversion.given_split(source)
         train = converter.items(first)
         if second:
+            folder_conversion.report_unused(source, (first, second), options.report)
             return train, converter.items(second)
         return _divided(train, options)
     rows = converter.listed(source)

@@ -20,11 +20,13 @@ import tqdm
 
 from common.config import data_description
 from common.config.data_description import Description
+from common.data import pictures
 from common.data.report import Report
 from common.errors import UserError, counted, printable
 from common.files import write_atomically
 
 T = TypeVar("T")
+R = TypeVar("R")
 # Usual folder names for a split that the user made.
 TESTS = ("test", "testing")
 TRAIN, EVAL = (
@@ -73,6 +75,18 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True)
+class Looked:
+    """What is known of a sound picture: see `pictures.Picture`; `digest` stands for its pixels."""
+
+    width: int
+    height: int
+    orientation: int
+    changes: tuple[str, ...]
+    doubts: tuple[str, ...]
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Made:
     """A conversion's result, for the description and the page.
 
@@ -106,7 +120,7 @@ def given_split(folder: Path) -> tuple[Path, Path | None]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; name the folder with your files")
-    inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    inside = {path.name.lower(): path for path in folders(folder)}
     train = next((inside[name] for name in TRAIN if name in inside), None)
     held = next((inside[name] for name in EVAL if name in inside), None)
     if train and held:
@@ -114,6 +128,14 @@ def given_split(folder: Path) -> tuple[Path, Path | None]:
     if train and set(inside) <= {*TRAIN, *EVAL}:
         raise UserError(f"{folder}: holds {train.name}/ but no val/; add it, or name {train} to split that")
     return folder, None
+
+
+def report_unused(folder: Path, used: Sequence[Path], report: Report) -> None:
+    """Notes the folders beside a split's two that the conversion does not read, such as test/."""
+    names = " and ".join(f"{path.name}/" for path in used)
+    for path in folders(folder):
+        if path not in used:
+            report.skip(f"beside {names}, which are read", f"{path}/", max(1, len(files(path))))
 
 
 def part_of(name: str) -> int | None:
@@ -182,29 +204,72 @@ def shard_count(examples: int, size: int) -> int:
     return max(min(wanted, examples), 1)
 
 
-def sound(items: Sequence[T], fault: Callable[[T], str | None], what: str) -> tuple[list[T], list[str]]:
-    """Returns (the sound items, one line about each faulty item); shows progress.
+def visible(name: str) -> bool:
+    """Whether a file or folder may hold a user's data: not hidden, and not macOS's folder of attributes."""
+    return not name.startswith(".") and name != "__MACOSX"
+
+
+def files(folder: Path) -> list[Path]:
+    """Returns the visible files in a folder, at any depth and behind links, in a fixed order."""
+    found: list[Path] = []
+    seen = set()
+    for place, inside, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        inside[:] = [] if real in seen else sorted(filter(visible, inside))
+        if real not in seen:
+            found += [Path(place, name) for name in filter(visible, names)]
+        seen.add(real)
+    return sorted(path for path in found if path.is_file())
+
+
+def folders(folder: Path) -> list[Path]:
+    """Returns the visible folders directly in a folder, in order."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and visible(path.name))
+
+
+def examined(items: Sequence[T], look: Callable[[T], R | str], what: str) -> list[R | str]:
+    """Returns `look(item)` of each item, in order; shows progress.
 
     Args:
       items: files or similar.
-      fault: returns an item's fault, or None; runs in several threads.
+      look: returns what is known of a sound item, or a line about a faulty one; runs in several threads.
       what: name of the items, such as "pictures", for the progress bar.
     """
-    kept: list[T] = []
-    broken: list[str] = []
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-        found = threads.map(fault, items)
-        for item, why in zip(items, tqdm.tqdm(found, f"checking {what}", len(items), disable=None)):
-            if why is None:
-                kept.append(item)
-            else:
-                broken.append(" ".join(why.split()))
-    return kept, broken
+        found = threads.map(look, items)
+        return list(tqdm.tqdm(found, f"checking {what}", len(items), disable=None))
+
+
+def look(path: str | os.PathLike, png: bool) -> Looked | str:
+    """Decodes a picture file as a training run does; returns what is known of it, or a line about its fault."""
+    try:
+        picture, digest = pictures.checked(pictures.contents(path), png)
+    except pictures.BadPictureError as error:
+        return f"{os.fspath(path)}: no whole picture ({error})"
+    return Looked(picture.width, picture.height, picture.orientation, picture.changes, picture.doubts, digest)
+
+
+def report_pictures(report: Report, found: Mapping[str, Looked]) -> None:
+    """Notes what reading changed in sound pictures {name: what is known}."""
+    for name, looked in found.items():
+        for change in looked.changes:
+            report.change(f"picture {change}", name)
+        for doubt in looked.doubts:
+            report.suspect(doubt, name)
+
+
+def report_copies(report: Report, train: Mapping[str, str], held: Mapping[str, str], what: str) -> None:
+    """Notes examples to evaluate on whose content is also trained on; both are {name: digest of the content}."""
+    by_digest = {digest: name for name, digest in train.items()}
+    for name, digest in held.items():
+        if digest in by_digest:
+            report.suspect(f"the same {what} to train and to evaluate on", f"{by_digest[digest]} and {name}")
 
 
 def named(classes: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
     """Returns {class: label}: the class's name, else the class itself; "name (class)" if classes share a name."""
-    found = {name: names.get(name, name) for name in classes}
+    # A folder's name that is not UTF-8 gets escapes.
+    found = {name: names.get(name, name).encode(errors="backslashreplace").decode() for name in classes}
     counts = Counter(found.values())
     return {name: label if counts[label] == 1 else f"{label} ({name})" for name, label in found.items()}
 

@@ -12,7 +12,8 @@ from PIL import Image
 from common.config import data_description
 from common.data import pictures
 from common.data.folder_conversion import Options
-from common.detection import coco_source
+from common.data.report import Report
+from common.detection import coco_source, coco_tidy
 from common.detection import convert as converter
 from common.errors import UserError, one_line
 from common.export import inference
@@ -182,9 +183,10 @@ def test_annotations_name_pictures_in_their_folder_alone(tmp_path, name):
     name = str(tmp_path / "secret.jpg") if name.startswith("/") else name
     content = coco(tmp_path, name)
     source, _ = coco_source.find(tmp_path / "pictures", Options())
-    (tidied,), _, broken = coco_source.tidy([source], masks=False)
+    report = Report()
+    (tidied,), _, _ = coco_tidy.tidy([source], False, report)
     assert [image["file_name"] for image in tidied["images"]] == ["a.jpg"]
-    assert any("leaves the folder of the pictures" in line for line in broken)
+    assert any("leaves the folder of the pictures" in line for line in report.lines)
     with pytest.raises(UserError, match="leaves the folder of the pictures"):
         converter.Pictures(str(tmp_path / "pictures")).read(content["images"][1])
 
@@ -201,9 +203,10 @@ def test_xml_defines_no_entities(tmp_path, head):
     first = sorted((tmp_path / "Annotations").glob("*.xml"))[0]
     first.write_text(head + first.read_text())
     os.mkfifo(tmp_path / "Annotations/pipe.xml")
-    source, _ = coco_source.find(tmp_path, Options())
+    options = Options()
+    source, _ = coco_source.find(tmp_path, options)
     assert len(source.content["images"]) == 2
-    assert any("it defines the entity 'a'" in line for line in source.content["broken"])
+    assert any("it defines the entity 'a'" in line for line in options.report.lines)
 
 
 # --------------------------------------------------------------------------------------------------- descriptions
