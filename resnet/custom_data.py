@@ -10,7 +10,7 @@ import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import folder_conversion, pictures, text_files
+from common.data import folder_conversion, given_splits, pictures, text_files
 from common.data.folder_conversion import Card, Looked, Made, Options
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
@@ -80,8 +80,8 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         (len(train), len(held)),
         report.lines,
         labels,
-        baseline=folder_conversion.majority(*shown),
-        held_out=folder_conversion.relative([item.path for item in held], folder),
+        baseline=given_splits.majority(*shown),
+        held_out=given_splits.relative([item.path for item in held], folder),
     )
     return Made(description, folder_conversion.balance(labels, *shown), "pictures", _facts(looked.values()))
 
@@ -92,13 +92,13 @@ def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[l
     if source.is_dir():
         first, second = folder_conversion.given_split(source)
         if second:
-            folder_conversion.report_unused(source, (first, second), report)
+            given_splits.report_unused(source, (first, second), report)
             return _in_folder(first, report, looked), _in_folder(second, report, looked)
         items = _in_folder(first, report, looked)
     else:
         rows = converter.listed(source, report)
         if any(part for _, part in rows):
-            parts = folder_conversion.listed_split(source, rows, report)
+            parts = given_splits.listed_split(source, rows, report)
             return _sound(parts[0], report, looked), _sound(parts[1], report, looked)
         items = _sound([item for item, _ in rows], report, looked)
     folder_conversion.check_broken(report.lines, len(items), options)

@@ -11,7 +11,7 @@ import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import folder_conversion, pictures, text_files
+from common.data import folder_conversion, given_splits, pictures, text_files
 from common.data.folder_conversion import Card, Made, Options
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
@@ -74,8 +74,8 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         (len(indices[0]), len(indices[1])),
         broken,
         labels,
-        baseline=folder_conversion.majority(*shown),
-        held_out=folder_conversion.relative([item.path for item in held], sources[0]),
+        baseline=given_splits.majority(*shown),
+        held_out=given_splits.relative([item.path for item in held], sources[0]),
     )
     return Made(description, folder_conversion.balance(labels, *shown), "videos", _facts(indices))
 
@@ -110,13 +110,13 @@ def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
         first, second = folder_conversion.given_split(source)
         train = converter.items(first)
         if second:
-            folder_conversion.report_unused(source, (first, second), options.report)
+            given_splits.report_unused(source, (first, second), options.report)
             return train, converter.items(second)
         return _divided(train, options)
     rows = converter.listed(source)
     if not any(part for _, part in rows):
         return _divided([item for item, _ in rows], options)
-    return folder_conversion.listed_split(source, rows, options.report)
+    return given_splits.listed_split(source, rows, options.report)
 
 
 def _divided(items: list[Item], options: Options) -> tuple[list[Item], list[Item]]:

@@ -8,6 +8,7 @@ import unicodedata
 import pytest
 
 from common.config import data_description
+from common.data import folder_conversion
 from common.text import custom_text, subwords
 from tests import custom_sources
 from timetotrain.use import data
@@ -191,3 +192,64 @@ def test_a_failed_conversion_leaves_the_folder_as_it_was(tmp_path, capsys, monke
     monkeypatch.setattr(converter.tfrecords, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
     assert convert("resnet", source, out) == 2
     assert json.loads((out / data_description.NAME).read_text())["unfinished"], "the same command goes on"
+
+
+def test_photographs_of_a_table_are_those_of_folders(tmp_path, capsys):
+    source = custom_sources.photographs(tmp_path / "photos", 4)
+    rows = [f"{p.relative_to(source)},{p.parent.name}" for p in sorted(source.glob("*/*.jpg"))]
+    table = source / "list.csv"
+    table.write_text("file_name,label\n" + "\n".join([*rows, "nowhere.jpg,red"]).replace("/", "\\"))
+    assert convert("resnet", table, tmp_path / "table") == 0
+    assert "nowhere.jpg: no such file" in capsys.readouterr().err
+    table.unlink()
+    assert convert("resnet", source, tmp_path / "folders") == 0
+    one, other = (data_description.read(tmp_path / name) for name in ("table", "folders"))
+    assert one.files == other.files and one.labels == ("blue", "red")
+    held = (tmp_path / "table" / folder_conversion.HELD_OUT).read_text().splitlines()
+    assert len(held) == one.split["eval"] and all((source / name).is_file() for name in held)
+    assert one.baseline == {"value": 0.5, "what": "always the most frequent class, blue"}
+
+
+def test_hidden_folders_and_files_hold_no_data(tmp_path):
+    source = custom_sources.photographs(tmp_path / "photos", 4)
+    clean = tmp_path / "clean"
+    shutil.copytree(source, clean)
+    for hidden in (".ipynb_checkpoints", "__MACOSX/red", "red/.ipynb_checkpoints", "red/.thumbs/deep"):
+        (source / hidden).mkdir(parents=True)
+        shutil.copy(source / "red" / "red0.jpg", source / hidden / "copy.jpg")
+    shutil.copy(source / "red" / "red0.jpg", source / "red" / "._red0.jpg")
+    for name, folder in (("a", source), ("b", clean)):
+        assert convert("resnet", folder, tmp_path / name) == 0
+    assert same_files(tmp_path / "a", tmp_path / "b")
+    clips = custom_sources.clips(tmp_path / "clips", 3)
+    shutil.copytree(clips / "left", clips / ".ipynb_checkpoints")
+    shutil.copytree(clips / "left", clips / "left" / "__MACOSX")
+    assert convert("tsm_kinetics", clips, tmp_path / "c") == 0
+    description = data_description.read(tmp_path / "c")
+    assert description.labels == ("left", "right") and sum(description.split.values()) == 6
+
+
+def test_a_test_folder_beside_the_split_and_loose_pictures_are_said(tmp_path, capsys):
+    photos = tmp_path / "photos"
+    for part, count in (("train", 4), ("val", 2), ("test", 3)):
+        custom_sources.photographs(photos / part, count)
+    assert convert("resnet", photos, tmp_path / "out") == 0
+    assert (
+        f"skipped: beside train/ and val/, which are read: 6, such as {photos}/test/"
+        in capsys.readouterr().err
+    )
+    assert convert("resnet", photos / "test" / "red", tmp_path / "other") == 2
+    said = capsys.readouterr().err
+    assert (
+        "its pictures, such as red0.jpg, are in no class's folder" in said
+        and "a CSV file of path,label" in said
+    )
+
+
+def test_a_baseline_of_text_is_a_copy_of_the_source(tmp_path):
+    needs_text()
+    source, target = custom_sources.sentences(tmp_path / "text")
+    target.write_text(source.read_text())
+    status, description = text(source, target, out=tmp_path / "out")
+    assert status == 0 and description.baseline["what"] == "copying the source"
+    assert description.baseline["value"] == pytest.approx(1.0)
