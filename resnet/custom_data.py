@@ -22,14 +22,15 @@ from resnet.presets import PRESETS
 
 PREVIEW = "cpu-photos"  # The page shows this preset's sizes.
 _NAMES = "classes.txt"
+_METADATA = ("metadata.csv", "metadata.jsonl")  # Hugging Face's names for a list of a folder's pictures.
 
 
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     """Writes the records and their description into `out`.
 
     Args:
-      sources: one folder, of class folders or of train/ and val/ with class folders; or one CSV file of path,label and
-        perhaps split.
+      sources: one folder, of class folders or with Hugging Face's metadata.csv, or of train/ and val/ with these; or one
+        CSV file of path,label and perhaps split.
       out: folder for the records.
       options: split, names, limits.
 
@@ -110,6 +111,9 @@ def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[l
 
 
 def _in_folder(folder: Path, report: Report, looked: dict[str, Looked]) -> list[Item]:
+    table = next((folder / name for name in _METADATA if (folder / name).is_file()), None)
+    if table:
+        return _sound([item for item, _ in converter.listed(table, report)], report, looked)
     found = converter.train_items(folder, report)
     seen = {item.synset for item in found}
     kept = _sound(found, report, looked)

@@ -1,7 +1,8 @@
 """Reads CSV files that list examples: a column of paths, one of labels and perhaps one of splits. TensorFlow-free.
 
 The separator is a comma, semicolon, tab or bar, whichever the first line has most. Columns may have any usual name, in
-any case. A file without a line of column names has the path first, then the label.
+any case. A file without a line of column names has the path first, then the label. A file *.jsonl has a JSON object a
+line instead.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from common.data import text_files
 from common.errors import UserError
+from common.files import parsed
 
 # Names of columns as people and tools write them: pandas, Excel, Hugging Face's `file_name`, Kaggle's `image`.
 NAMES = {
@@ -25,6 +27,7 @@ NAMES = {
     "split": ("split", "set", "subset", "partition", "dataset"),
 }
 _SEPARATORS = ",;\t|"
+_JSON_LINES = (".jsonl", ".ndjson")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +69,8 @@ def read(path: str | os.PathLike) -> Table:
     """
     path = Path(path)
     lines = text_files.read(path)
+    if path.suffix.lower() in _JSON_LINES:
+        return _of_objects(path, lines)
     head = next((line for line in lines if line.strip()), "")
     separator = max(_SEPARATORS, key=lambda sign: (head.count(sign), -_SEPARATORS.index(sign)))
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=separator, strict=True)
@@ -86,6 +91,25 @@ def read(path: str | os.PathLike) -> Table:
     else:
         rows, numbers = rows[1:], numbers[1:]
     return Table(path, columns, [_row(path, columns, *row) for row in zip(rows, numbers)], numbers)
+
+
+def _of_objects(path: Path, lines: Sequence[str]) -> Table:
+    """Returns the table of a file with a JSON object a line, as Hugging Face's metadata.jsonl."""
+    rows, numbers = [], []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            values = parsed(line)
+        except ValueError as error:
+            raise UserError(f"{path}: line {number}: no JSON ({error}); correct it") from error
+        if not isinstance(values, dict):
+            raise UserError(f"{path}: line {number}: no JSON object; write one a line")
+        plain = {k: v for k, v in values.items() if isinstance(v, str | int) and not isinstance(v, bool)}
+        rows.append({text_files.normal(name).lower(): str(value).strip() for name, value in plain.items()})
+        numbers.append(number)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return Table(path, tuple(columns), [dict.fromkeys(columns, "") | row for row in rows], numbers)
 
 
 def _is_example(path: Path, cells: Sequence[str]) -> bool:

@@ -203,6 +203,17 @@ def test_photographs_of_a_table_are_those_of_folders(tmp_path, capsys):
     assert "nowhere.jpg: no such file" in capsys.readouterr().err
     table.unlink()
     assert convert("resnet", source, tmp_path / "folders") == 0
+    flat = tmp_path / "flat"  # As Hugging Face's image folders.
+    flat.mkdir()
+    for path in source.glob("*/*.jpg"):
+        shutil.copy(path, flat)
+    rows = [json.dumps({"file_name": p.name, "label": p.name[:-5]}) for p in sorted(flat.iterdir())]
+    (flat / "metadata.jsonl").write_text("\n".join(rows))
+    assert convert("resnet", flat, tmp_path / "metadata") == 0
+    assert (
+        data_description.read(tmp_path / "metadata").files
+        == data_description.read(tmp_path / "folders").files
+    )
     one, other = (data_description.read(tmp_path / name) for name in ("table", "folders"))
     assert one.files == other.files and one.labels == ("blue", "red")
     held = (tmp_path / "table" / folder_conversion.HELD_OUT).read_text().splitlines()

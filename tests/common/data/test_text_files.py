@@ -136,6 +136,25 @@ def test_paths_are_relative_to_the_file_or_its_folder_and_may_have_backslashes(t
     assert example.path == tmp_path / "clips/run/a.mp4"
 
 
+def test_a_json_object_a_line_is_a_row(tmp_path):
+    path = written(
+        tmp_path,
+        b'{"file_name": "a.jpg", "label": 3, "more": [1]}\n\n{"label": "x ", "file_name": "b.jpg"}',
+        "m.jsonl",
+    )
+    assert [(e.path.name, e.label, e.line) for e in tables.examples(tables.read(path))] == [
+        ("a.jpg", "3", 1),
+        ("b.jpg", "x", 3),
+    ]
+    for content, message in (
+        (b"{}\n[", "line 2: no JSON"),
+        (b"3", "line 1: no JSON object"),
+        (b"{}", "columns .none."),
+    ):
+        with pytest.raises(UserError, match=message):
+            tables.examples(tables.read(written(tmp_path, content, "m.jsonl")))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
