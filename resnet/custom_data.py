@@ -29,8 +29,8 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     """Writes the records and their description into `out`.
 
     Args:
-      sources: one folder, of class folders or with Hugging Face's metadata.csv, or of train/ and val/ with these; or one
-        CSV file of path,label and perhaps split.
+      sources: one folder, of class folders or with Hugging Face's metadata.csv, or of train/ and val/ with these; or
+        one CSV file of path,label and perhaps split.
       out: folder for the records.
       options: split, names, limits.
 
