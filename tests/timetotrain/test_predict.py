@@ -8,9 +8,11 @@ from timetotrain import cli
 
 
 def test_a_file_s_name_that_is_not_utf8_is_an_escape(tmp_path, monkeypatch, capsys):
-    network = types.SimpleNamespace(kind="text", measured=lambda: "")
+    network = types.SimpleNamespace(kind="text", seconds=[])
     inference = types.SimpleNamespace(
-        load=lambda model, trust: network, ask=lambda network, files, *_: ({"file": name} for name in files)
+        load=lambda model, trust: network,
+        files_in=lambda network, files: (files, []),
+        ask=lambda network, files, *_: ({"file": name} for name in files),
     )
     monkeypatch.setattr(common.export, "inference", inference, raising=False)
     monkeypatch.setattr(common.export, "pictures", None, raising=False)
