@@ -1,6 +1,7 @@
 """Makes tiny folders of one's own data: photographs, boxes, masks, sentence pairs and clips."""
 
 import json
+import struct
 from pathlib import Path
 
 import av
@@ -87,6 +88,17 @@ def sentences(folder: Path, count: int = 300) -> tuple[Path, Path]:
     paths[0].write_text("".join(" ".join(line) + "\n" for line in lines))
     paths[1].write_text("".join(" ".join(word[::-1] for word in line) + "\n" for line in lines))
     return paths
+
+
+def with_matrix(path: Path, target: Path, a: int, b: int, c: int, d: int) -> Path:
+    """A copy of an mp4 file whose display matrix shows a stored pixel (x, y) at (a x + c y, b x + d y)."""
+    data = path.read_bytes()
+    at = (
+        data.index(b"tkhd") + 4 + 40
+    )  # ISO/IEC 14496-12: version, times, track, duration, layer, volume before it.
+    matrix = struct.pack(">9i", *(v << 16 for v in (a, b, 0, c, d, 0, 0, 0)), 1 << 30)
+    target.write_bytes(data[:at] + matrix + data[at + len(matrix) :])
+    return target
 
 
 def clips(folder: Path, count: int = 6, frames: int = 16, size: int = 48) -> Path:

@@ -23,11 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import conversion, folder_conversion, record_counts, tables, text_files, tfrecords
+from common.data import conversion, folder_conversion, record_counts, tables, text_files, tfrecords, videos
+from common.data.report import Report
 from common.errors import UserError
-from tsm_kinetics import shards, video
+from tsm_kinetics import shards
 
-_VIDEOS = {".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v"}
 _ORDER_SEED = 400  # Seeds the order that deals videos to shards.
 LEFT_OUT = "left_out.txt"
 _KINETICS = {"label", "youtube_id", "time_start", "time_end"}  # Columns of Kinetics' own lists.
@@ -43,71 +43,84 @@ class Item:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Settings for converting videos to frames; see video.read."""
+    """Settings for converting videos to frames; see `videos.read`."""
 
-    short_side: int = 256
+    short_side: int = videos.SHORT_SIDE
     rate: float = 0.0
-    quality: int = 92
+    quality: int = videos.QUALITY
 
 
 AS_THE_PAPER = Settings()
 
 
-def items(source: str | os.PathLike, videos: str | os.PathLike | None = None, split: str = "") -> list[Item]:
+def items(
+    source: str | os.PathLike,
+    base: str | os.PathLike | None = None,
+    split: str = "",
+    report: Report | None = None,
+) -> list[Item]:
     """Lists the videos in a folder or CSV file.
 
     Args:
       source: a folder or a CSV file; see the module docstring.
-      videos: base folder of paths in the CSV file; by default, the CSV file's folder.
+      base: base folder of paths in the CSV file; by default, the CSV file's folder.
       split: selects rows with this value in the column `split`; "" selects all.
+      report: receives the files of a folder that are no videos.
 
     Raises:
       UserError: the source cannot be read, lists no videos, or has no known columns.
     """
     source = Path(source)
     if source.is_dir():
-        folders = folder_conversion.folders(source)
-        found = [
-            Item(str(path), text_files.normal(folder.name))
-            for folder in folders
-            for path in folder_conversion.files(folder)
-            if path.suffix.lower() in _VIDEOS
-        ]
+        found = list(_in_folders(source, report or Report()))
         expected = "folders CLASS/*.mp4"
     else:
-        listed_ = listed(source, Path(videos) if videos else None)
+        rows = listed(source, Path(base) if base else None)
         wanted = text_files.normal(split).lower()
-        if split and not any(part for _, part in listed_):
+        if split and not any(part for _, part in rows):
             raise UserError(
                 f"{source}: no column split to select {split!r} by; leave out --train-split and the like"
             )
-        found = [item for item, part in listed_ if not split or part == wanted]
+        found = [item for item, part in rows if not split or part == wanted]
         expected = f"rows{' of split ' + split if split else ''} below a line of column names"
     if not found:
         raise UserError(f"{source}: no videos; expected {expected}")
     return found
 
 
-def listed(source: Path, videos: Path | None = None) -> list[tuple[Item, str]]:
+def _in_folders(source: Path, report: Report) -> Iterator[Item]:
+    for folder in folder_conversion.folders(source):
+        empty = True
+        for path in folder_conversion.files(folder):
+            if path.suffix.lower() in videos.SUFFIXES or videos.is_video(path):
+                empty = False
+                yield Item(str(path), text_files.normal(folder.name))
+            else:
+                report.skip(f"no video ({path.suffix or 'no suffix'})", str(path))
+        if empty:
+            report.leave_out("no videos in it", str(folder))
+
+
+def listed(source: Path, base: Path | None = None) -> list[tuple[Item, str]]:
     """Returns the videos of a CSV file, each with its split in lower case, "" without one.
 
     Args:
       source: the file; see the module docstring.
-      videos: base folder of its paths; by default, the file's folder or the parent of it.
+      base: folder of its paths; by default, the file's folder or the parent of it.
 
     Raises:
       UserError: the file cannot be read, or a row is bad; the message names file and line.
     """
     table = tables.read(source)
     if not set(table.columns) >= _KINETICS:
-        return [(Item(str(e.path), e.label), e.split) for e in tables.examples(table, videos)]
+        return [(Item(str(e.path), e.label), e.split) for e in tables.examples(table, base)]
     found = []
     for row, number in zip(table.rows, table.numbers):
         try:
             start, end = (int(float(row[name])) for name in ("time_start", "time_end"))
         except (ValueError, OverflowError):
             raise UserError(f"{source}: line {number}: time_start and time_end must be numbers") from None
-        folder = videos or source.parent
+        folder = base or source.parent
         name = f"{row['youtube_id']}_{start:06d}_{end:06d}.mp4"
         path = folder / row["label"] / name
         found.append(
@@ -140,21 +153,21 @@ def convert(
     folder = Path(data_dir)
     classes = sorted({item.label for item in next(iter(splits.values()))[0]})
     labels = {name: number for number, name in enumerate(classes)}
-    for split, (videos, count) in splits.items():
-        if not 1 <= count <= len(videos):
-            raise UserError(f"--{split}-shards {count}: must be 1..{len(videos)}, the number of videos")
-        unknown = sorted({item.label for item in videos} - labels.keys())
+    for split, (listed, count) in splits.items():
+        if not 1 <= count <= len(listed):
+            raise UserError(f"--{split}-shards {count}: must be 1..{len(listed)}, the number of videos")
+        unknown = sorted({item.label for item in listed} - labels.keys())
         if unknown:
             raise UserError(f"{split}: class {unknown[0]!r} has no training videos; check the sources")
     _note(folder, splits, settings, classes)
     tasks, paths = [], []
-    for split, (videos, count) in splits.items():
-        order = np.random.default_rng(_ORDER_SEED).permutation(len(videos))
+    for split, (listed, count) in splits.items():
+        order = np.random.default_rng(_ORDER_SEED).permutation(len(listed))
         for shard in range(count):
             path = folder / tfrecords.shard_name(split, shard, count)
             paths.append(path)
             if not (path.is_file() and shards.index_path(path).is_file()):
-                tasks.append((path, [videos[i] for i in order[shard::count]], labels, settings))
+                tasks.append((path, [listed[i] for i in order[shard::count]], labels, settings))
     conversion.write_shards(_write_shard, tasks, workers)
     record_counts.write(folder, [path.name for path in paths])
     failed = _summary(folder, paths)
@@ -178,21 +191,46 @@ def _summary(folder: Path, paths: Sequence[Path]) -> list[str]:
     return failed
 
 
-def _write_shard(path: Path, videos: list[Item], labels: dict[str, int], settings: Settings) -> None:
+def _write_shard(path: Path, listed: list[Item], labels: dict[str, int], settings: Settings) -> None:
     failed: list[str] = []
+    notes: list[tuple[str, str, str]] = []
 
-    def clips() -> Iterator[tuple[str, int, video.Clip]]:
-        for item in videos:
+    def clips() -> Iterator[tuple[str, int, videos.Clip]]:
+        for item in listed:
             try:
-                clip = video.read(item.path, settings.short_side, settings.rate, settings.quality)
-            except video.BadVideoError as error:
+                clip = videos.read(item.path, settings.short_side, settings.rate, settings.quality)
+            except videos.BadVideoError as error:
                 failed.append(f"{item.path}: {error}")
                 continue
             if clip.remark:
                 failed.append(f"{item.path}: {clip.remark}")
+            notes.extend(_notes(item.path, clip))
             yield Path(item.path).name, labels[item.label], clip
 
-    shards.write(path, clips(), failed)
+    shards.write(path, clips(), failed, notes)
+
+
+def _notes(path: str, clip: videos.Clip) -> Iterator[tuple[str, str, str]]:
+    """Yields (path, kind, value): what reading changed, the damage, and a digest of the frames."""
+    if clip.turned:
+        yield path, "changed", videos.TURNED
+    if clip.shrunk:
+        yield path, "changed", "video scaled down"
+    if clip.remark:
+        yield path, "damaged", clip.remark
+    digest = hashlib.sha256()
+    for frame in clip.frames:
+        digest.update(frame)
+    yield path, "digest", digest.hexdigest()
+
+
+def notes(folder: Path, split: str) -> list[tuple[str, str, str]]:
+    """Returns (path, kind, value) of what the conversion noted of the videos of a split, sorted; see `_notes`."""
+    found = []
+    for path in tfrecords.list_files(folder, f"{split}-*", shards.FIX):
+        with np.load(shards.index_path(path)) as index:
+            found += [tuple(row) for row in index["notes"].tolist()] if "notes" in index else []
+    return sorted(found)
 
 
 def _note(
@@ -200,10 +238,10 @@ def _note(
 ) -> None:
     """Rejects a folder that holds shards of another conversion; writes classes.txt."""
     digest = hashlib.sha256(json.dumps(dataclasses.asdict(settings)).encode())
-    for split, (videos, count) in splits.items():
+    for split, (listed, count) in splits.items():
         digest.update(f"{split} {count}\n".encode())
-        for item in videos:
-            digest.update(f"{item.label} {Path(item.path).name}\n".encode())
+        for item in listed:
+            digest.update(os.fsencode(f"{item.label} {Path(item.path).name}\n"))
     text = json.dumps({"conversion": digest.hexdigest(), **dataclasses.asdict(settings)})
     conversion.keep_apart(folder, splits, "convert.json", text)
     try:

@@ -13,6 +13,7 @@ from common.config import data_description
 from common.config.data_description import Description
 from common.data import folder_conversion, given_splits, pictures, text_files
 from common.data.folder_conversion import Card, Made, Options
+from common.data.report import Report
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from tsm_kinetics import convert as converter
@@ -40,6 +41,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     Raises:
       UserError: there are no videos, too many are broken, or `out` holds something else.
     """
+    report = options.report
     train, held = _split(sources[0], options)
     classes = sorted({item.label for item in train})
     if len(classes) < 2:
@@ -56,13 +58,15 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         for split, part in (("train", train), ("validation", held))
     }
     settings = converter.Settings(short_side=options.short_side)
-    broken = converter.convert(out, splits, settings, options.workers)
+    lines = converter.convert(out, splits, settings, options.workers)
     indices = [shards.Index(out, split) for split in splits]
-    folder_conversion.check_broken(broken, min(map(len, indices)), options)
+    _report(report, lines, [converter.notes(out, split) for split in splits])
+    folder_conversion.check_broken(report.lines, min(map(len, indices)), options)
     fields = {
         "num_classes": len(labels),
         "num_train_examples": len(indices[0]),
         "num_eval_examples": len(indices[1]),
+        "data.stored_short_side": int(max(index.size.min(1).max() for index in indices)),
     }
     patterns = ["train-*-of-*", "validation-*-of-*", "index-*-of-*.npz"]
     shown = [[labels[number] for number in index.label] for index in indices]
@@ -72,12 +76,29 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         patterns,
         fields,
         (len(indices[0]), len(indices[1])),
-        broken,
+        report.lines,
         labels,
         baseline=given_splits.majority(*shown),
         held_out=given_splits.relative([item.path for item in held], sources[0]),
     )
     return Made(description, folder_conversion.balance(labels, *shown), "videos", _facts(indices))
+
+
+def _report(report: Report, lines: Sequence[str], notes: Sequence[Sequence[tuple[str, str, str]]]) -> None:
+    """Notes what converting both splits left out, changed and suspects; see `converter.notes`."""
+    damaged = {f"{path}: {value}" for part in notes for path, kind, value in part if kind == "damaged"}
+    for line in lines:
+        if line not in damaged:
+            path, _, reason = line.rpartition(": left out: ")
+            report.leave_out(reason, path, f"{path}: {reason}")
+    for part in notes:
+        for path, kind, value in part:
+            if kind == "changed":
+                report.change(value, path)
+            elif kind == "damaged":
+                report.suspect("a damaged video, of which the frames before the damage are kept", path)
+    digests = [{path: value for path, kind, value in part if kind == "digest"} for part in notes]
+    folder_conversion.report_copies(report, *digests, "video")
 
 
 def _names(source: Path, classes: Sequence[str], given: Path | None) -> dict[str, str]:
@@ -108,10 +129,10 @@ def _there(item: Item) -> bool:
 def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
     if source.is_dir():
         first, second = folder_conversion.given_split(source)
-        train = converter.items(first)
+        train = converter.items(first, report=options.report)
         if second:
             given_splits.report_unused(source, (first, second), options.report)
-            return train, converter.items(second)
+            return train, converter.items(second, report=options.report)
         return _divided(train, options)
     rows = converter.listed(source)
     if not any(part for _, part in rows):

@@ -171,9 +171,13 @@ def shown(path: str | os.PathLike) -> Image.Image:
 
 
 def _opened(data: bytes) -> Image.Image:
-    image = Image.open(io.BytesIO(data), formats=FORMATS)
+    large = f"a picture of more than {MOST_PIXELS} pixels"
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        raise BadPictureError(large) from error
     if image.width * image.height > MOST_PIXELS:
-        raise BadPictureError(f"a picture of more than {MOST_PIXELS} pixels")
+        raise BadPictureError(large)
     return image
 
 

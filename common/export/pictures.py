@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from common.data import pictures as reader
 from common.errors import UserError
 
 # Colours for classes, in order of appearance: Okabe and Ito's, which colour-blind people can distinguish.
@@ -32,10 +33,8 @@ def draw(answer: Mapping[str, Any], folder: str | os.PathLike) -> pathlib.Path:
         path, number = pathlib.Path(folder, f"{source.stem}-{number}.png"), number + 1
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with Image.open(source) as opened:
-            picture = opened.convert("RGB")
-        _drawn(picture, answer).save(path)
-    except OSError as error:
+        _drawn(reader.shown(source), answer).save(path)
+    except (OSError, reader.BadPictureError) as error:
         raise UserError(
             f"{path}: cannot draw {source}: {error}; name a picture and a folder to write"
         ) from error
@@ -46,8 +45,8 @@ def outlines(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the objects; masks become COCO run lengths over the whole picture."""
     from common.detection import masks
 
-    with Image.open(answer["file"]) as picture:
-        width, height = picture.size
+    picture = reader.read(reader.contents(answer["file"]), png=True)
+    width, height = picture.width, picture.height
     found = []
     for entry in answer["objects"]:
         pasted = masks.paste(entry["mask"][None], np.array([entry["box"]]), height, width)
