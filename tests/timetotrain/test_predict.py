@@ -24,7 +24,7 @@ def test_a_file_s_name_that_is_not_utf8_is_an_escape(tmp_path, monkeypatch, caps
 
 
 def test_a_bad_line_of_text_is_a_line_and_the_others_are_answered(monkeypatch, capsys):
-    network = types.SimpleNamespace(kind="translation", measured=lambda: "")
+    network = types.SimpleNamespace(kind="translation", seconds=[])
     answers = [
         {"file": "a.txt", "line": 2, "error": "a.txt: line 2: not UTF-8"},
         {"file": "a.txt", "line": 3, "translation": "x"},

@@ -89,8 +89,8 @@ def run(options: argparse.Namespace) -> int:
         text = "[\n" + ",\n".join(lines) + "\n]\n"
         # A file name that is not UTF-8 becomes a JSON escape.
         write_atomically(pathlib.Path(options.json), text.encode(errors="backslashreplace"))
-    if measured := network.measured():
-        print(measured, file=sys.stderr)
+    if network.seconds:
+        print(network.measured(), file=sys.stderr)
     if bad:
         raise UserError(f"{counted(bad, 'input')} left out, as the lines above say; the others are answered")
     return 0
