@@ -67,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
     # A terminal that cannot show a character shows an escape instead.
     sys.stdout.reconfigure(errors="backslashreplace")
     lines, bad = [], 0
+    colours = pictures.palette(network.labels) if options.pictures else {}
     files, others = inference.files_in(network, options.files)
     for name in others:
         print(printable(f"skipped: {name}: not of the kind that the network takes"), file=sys.stderr)
@@ -79,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
             print(printable(f"left out: {answer['error']}"), file=sys.stderr)
             continue
         if options.pictures:
-            answer["picture"] = str(pictures.draw(answer, options.pictures))
+            answer["picture"] = str(pictures.draw(answer, options.pictures, colours))
         lines.append(json.dumps(_plain(answer), ensure_ascii=False))
         if not options.json:
             print(lines[-1], flush=True)

@@ -165,6 +165,16 @@ def test_text_in_text_out(tmp_path):
     assert sound["translation"] == "4 3"
 
 
+def test_a_class_has_one_colour_in_every_picture(photo, tmp_path):
+    colours = pictures.palette(("background", "cat", "dog"))
+    assert colours == {"cat": pictures.COLOURS[0], "dog": pictures.COLOURS[1]}
+    for name, colour in colours.items():
+        answer = {"file": photo, "objects": [{"name": name, "score": 0.9, "box": [10, 20, 50, 100]}]}
+        with Image.open(pictures.draw(answer, tmp_path / "drawn", colours)) as drawn:
+            seen = {"#%02X%02X%02X" % pixel for _, pixel in drawn.getcolors(1 << 20)}
+        assert seen & set(colours.values()) == {colour}
+
+
 def test_what_is_no_picture_is_named_and_the_others_are_answered(photo, tmp_path):
     seen = []
 
