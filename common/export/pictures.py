@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from common.data import pictures as reader
 from common.config.data_description import BACKGROUND
+from common.data import pictures as reader
 from common.errors import UserError
 
 # Colours for classes, in the order of the labels: Okabe and Ito's, which colour-blind people can distinguish.

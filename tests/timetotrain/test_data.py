@@ -325,7 +325,7 @@ def test_too_many_broken_files_end_the_conversion(tmp_path, capsys):
     source = custom_sources.photographs(tmp_path / "photos", 4)
     (source / "red" / "cut.jpg").write_bytes(b"")
     assert convert("resnet", source, tmp_path / "out", "--most-broken", 0) == 2
-    assert "1 broken files, --most-broken=0" in capsys.readouterr().err
+    assert "1 broken file, --most-broken=0" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -171,7 +171,7 @@ def test_a_class_has_one_colour_in_every_picture(photo, tmp_path):
     for name, colour in colours.items():
         answer = {"file": photo, "objects": [{"name": name, "score": 0.9, "box": [10, 20, 50, 100]}]}
         with Image.open(pictures.draw(answer, tmp_path / "drawn", colours)) as drawn:
-            seen = {"#%02X%02X%02X" % pixel for _, pixel in drawn.getcolors(1 << 20)}
+            seen = {"#" + bytes(pixel).hex().upper() for _, pixel in drawn.getcolors(1 << 20)}
         assert seen & set(colours.values()) == {colour}
 
 
