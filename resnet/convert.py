@@ -196,7 +196,7 @@ def _note(folder: Path, splits: dict[str, tuple[list[Item], int]]) -> None:
     for split, (items, shards) in splits.items():
         digest.update(f"{split} {shards}\n".encode())
         for item in items:
-            digest.update(f"{item.synset} {item.name} {item.size}\n".encode())
+            digest.update(f"{item.synset} {item.name} {item.size}\n".encode(errors="surrogateescape"))
     text = json.dumps(
         {"conversion": digest.hexdigest(), **{s: len(items) for s, (items, _) in splits.items()}}
     )

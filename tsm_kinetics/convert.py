@@ -25,7 +25,7 @@ import numpy as np
 
 from common.data import conversion, folder_conversion, record_counts, tables, text_files, tfrecords, videos
 from common.data.report import Report
-from common.errors import UserError
+from common.errors import UserError, counted
 from tsm_kinetics import shards
 
 _ORDER_SEED = 400  # Seeds the order that deals videos to shards.
@@ -185,7 +185,7 @@ def _summary(folder: Path, paths: Sequence[Path]) -> list[str]:
     failed.sort()
     records_text = "".join(f"{line}\n" for line in failed)
     try:
-        (folder / LEFT_OUT).write_text(records_text)
+        (folder / LEFT_OUT).write_text(records_text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UserError(f"cannot write {folder / LEFT_OUT}: {error.strerror}; free some space") from error
     return failed
@@ -245,7 +245,8 @@ def _note(
     text = json.dumps({"conversion": digest.hexdigest(), **dataclasses.asdict(settings)})
     conversion.keep_apart(folder, splits, "convert.json", text)
     try:
-        (folder / "classes.txt").write_text("".join(f"{name}\n" for name in classes))
+        text = "".join(f"{name}\n" for name in classes)
+        (folder / "classes.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
 
@@ -300,7 +301,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted; the same command goes on with the shards that are missing", file=sys.stderr)
         return 130
     if failed:
-        print(f"{len(failed)} videos left out or damaged, see {Path(arguments.data_dir) / LEFT_OUT}")
+        print(
+            f"{counted(len(failed), 'video')} left out or damaged, see {Path(arguments.data_dir) / LEFT_OUT}"
+        )
     return 0
 
 

@@ -15,13 +15,18 @@ from common.errors import UserError
 T = TypeVar("T")
 
 
-def report_unused(folder: Path, used: Sequence[Path], report: Report) -> None:
-    """Notes the folders beside a split's two that the conversion does not read, such as test/."""
-    names = " and ".join(f"{path.name}/" for path in used)
+def report_unused(
+    folder: Path, used: Sequence[Path], report: Report, names: Sequence[str] | None = None
+) -> None:
+    """Notes the folders beside a split's two that the conversion does not read, such as test/.
+
+    `names` limits them to folders with these names, in lower case.
+    """
+    both = " and ".join(f"{path.name}/" for path in used)
     for path in folder_conversion.folders(folder):
-        if path not in used:
+        if path not in used and (names is None or path.name.lower() in names):
             report.skip(
-                f"beside {names}, which are read", f"{path}/", max(1, len(folder_conversion.files(path)))
+                f"beside {both}, which are read", f"{path}/", max(1, len(folder_conversion.files(path)))
             )
 
 

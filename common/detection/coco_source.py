@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.data import folder_conversion
+from common.data import folder_conversion, given_splits
 from common.data.folder_conversion import Options
 from common.data.report import Report
 from common.detection import annotation_formats, voc, yolo
@@ -32,6 +32,8 @@ def find(folder: Path, options: Options) -> tuple[Source, Source | None]:
         held = _json(folder, [options.eval_annotations], report) if options.eval_annotations else None
         return _json(folder, [options.annotations], report), held
     first, second = folder_conversion.given_split(folder)
+    if second:
+        given_splits.report_unused(folder, (first, second), report, folder_conversion.EVAL)
     if second and _jsons(first) and _jsons(second):
         return _json(first, _jsons(first), report), _json(second, _jsons(second), report)
     found = _jsons(folder) + (_jsons(folder / "annotations") if (folder / "annotations").is_dir() else [])

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shutil
 import unicodedata
 
@@ -264,3 +265,21 @@ def test_a_baseline_of_text_is_a_copy_of_the_source(tmp_path):
     status, description = text(source, target, out=tmp_path / "out")
     assert status == 0 and description.baseline["what"] == "copying the source"
     assert description.baseline["value"] == pytest.approx(1.0)
+
+
+def test_a_file_s_name_that_is_no_utf8_stops_nothing(tmp_path, capsys):
+    name = os.fsdecode(b"caf\xe9")
+    photos, clips = (
+        custom_sources.photographs(tmp_path / "photos", 4),
+        custom_sources.clips(tmp_path / "clips", 3),
+    )
+    shutil.copy(photos / "red" / "red0.jpg", photos / "red" / f"{name}.jpg")
+    (photos / "red" / f"{name}2.jpg").write_bytes(b"no picture")
+    shutil.copy(clips / "left" / "left0.mp4", clips / "left" / f"{name}.mp4")
+    (clips / "left" / f"{name}2.mp4").write_bytes(b"no video")
+    assert convert("resnet", photos, tmp_path / "a") == 0
+    assert convert("tsm_kinetics", clips, tmp_path / "b") == 0
+    assert "\\udce92.jpg: no whole picture" in data_description.read(tmp_path / "a").broken[0]
+    assert "\\udce92.mp4: " in data_description.read(tmp_path / "b").broken[0]
+    held = [(tmp_path / out / folder_conversion.HELD_OUT).read_text(encoding="utf-8") for out in "ab"]
+    assert all(text.count("\n") for text in held)
