@@ -14,6 +14,7 @@ import numpy as np
 
 from common.data import folder_conversion, text_files
 from common.data.folder_conversion import Options
+from common.data.report import Report
 from common.errors import UserError, counted
 from common.text import parallel, subwords
 from common.text.conversion import Text
@@ -49,14 +50,14 @@ class LeftOut:
         """The number of pairs that were left out."""
         return self._counts.total()
 
-    def lines(self) -> list[str]:
-        """Returns a line for each pair, up to _EXAMPLES for a reason, and a line that counts the others."""
-        found = []
+    def tell(self, report: Report) -> None:
+        """Adds the pairs to a report: a line each, up to _EXAMPLES for a reason, and a line that counts the others."""
         for reason, count in self._counts.items():
-            found += [f"{example}: {reason}" for example in self._examples[reason]]
-            if count > _EXAMPLES:
-                found.append(f"{count - _EXAMPLES} more lines: {reason}")
-        return found
+            for example in self._examples[reason]:
+                report.leave_out(reason, example)
+            if more := count - len(self._examples[reason]):
+                report.lines.append(f"{counted(more, 'more line')}: {reason}")
+                report.left_out[reason].count += more
 
     def counted(self) -> str:
         """Returns the number of lines for each reason, with an example."""
@@ -75,7 +76,7 @@ class Pairs:
       words: maximum number of words in a side of a training pair; see `word_count`.
       common: 99th percentile of these numbers of words.
       bytes: size of the training text.
-      left_out: the pairs that were left out.
+      report: has the pairs that were left out.
     """
 
     train: Text
@@ -84,7 +85,7 @@ class Pairs:
     words: int
     common: int
     bytes: int
-    left_out: LeftOut
+    report: Report
 
 
 @contextlib.contextmanager
@@ -100,6 +101,7 @@ def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
     most = max(MOST_CHARACTERS, _TOKEN_CHARACTERS * options.max_length)
     pairs = list(_read(sources, left_out, most))
     held = list(_read(options.eval_sources, left_out, most)) if options.eval_sources else None
+    left_out.tell(options.report)
     _check(left_out, pairs, sources, options)
     if held is None:
         pairs, held = _divided(pairs, sources, options)
@@ -114,7 +116,7 @@ def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
             int(words.max()),
             int(np.quantile(words, 0.99)),
             sum(len(side.encode()) for pair in pairs for side in pair),
-            left_out,
+            options.report,
         )
 
 
@@ -237,8 +239,8 @@ def facts(pairs: Pairs, counts: dict[str, int]) -> list[tuple[str, str]]:
 
 def listed(pairs: Pairs, counts: dict[str, int]) -> list[str]:
     """Returns the lines about left-out pairs, for the description."""
-    lines = pairs.left_out.lines()
+    report, reason = pairs.report, "more tokens than --max-length"
     if counts["too_long"]:
-        some = counted(counts["too_long"], "pair")
-        lines.append(f"{some}: more tokens than --max-length")
-    return lines
+        report.leave_out(reason, "a pair", f"{counted(counts['too_long'], 'pair')}: {reason}")
+        report.left_out[reason].count = counts["too_long"]
+    return report.lines
