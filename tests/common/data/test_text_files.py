@@ -178,7 +178,7 @@ def test_a_bad_table_is_one_line_with_file_and_number(tmp_path, content, message
 @given(
     st.binary(max_size=400) | st.text(max_size=200).map(lambda text: text.encode("utf-16", "surrogatepass"))
 )
-@settings(max_examples=300)
+@settings(max_examples=200)
 def test_any_bytes_are_lines_or_one_error(tmp_path_factory, content):
     path = written(tmp_path_factory.getbasetemp(), content, "fuzzed")
     try:
@@ -194,7 +194,7 @@ CELLS = st.text(st.sampled_from('ab,;"\t\n\r \\/.\0é\ud7ff') | st.characters(co
 
 
 @given(st.lists(st.lists(CELLS, max_size=4), max_size=6), st.sampled_from([",", ";", "\t"]), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=200)
 def test_any_table_is_examples_or_one_error(tmp_path_factory, rows, separator, heads):
     rows = [["path", "label"], *rows] if heads else rows
     content = "\n".join(separator.join(row) for row in rows).encode()
