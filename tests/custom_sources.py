@@ -22,6 +22,52 @@ def photographs(folder: Path, count: int = 10, size: int = 64) -> Path:
     return folder
 
 
+def odd_pictures(folder: Path, count: int, size: tuple[int, int] = (40, 28)) -> list[Path]:
+    """Pictures of many formats, modes, depths and orientations, each of its own pixels."""
+    kinds = [
+        ("JPEG", "RGB", ".jpg"),
+        ("JPEG", "L", ".jfif"),
+        ("JPEG", "CMYK", ".jpe"),
+        ("PNG", "RGB", ".png"),
+        ("PNG", "RGBA", ".png"),
+        ("PNG", "LA", ".png"),
+        ("PNG", "P", ".png"),
+        ("PNG", "I;16", ".png"),
+        ("PNG", "1", ".PNG"),
+        ("TIFF", "RGB", ".tif"),
+        ("TIFF", "I;16", ".tiff"),
+        ("TIFF", "F", ".tif"),
+        ("TIFF", "CMYK", ".tif"),
+        ("WEBP", "RGBA", ".webp"),
+        ("GIF", "P", ".gif"),
+        ("BMP", "RGB", ".bmp"),
+        ("JPEG2000", "RGB", ".jp2"),
+        ("PPM", "RGB", ".ppm"),
+        ("JPEG", "RGB", ""),  # A suffix that is not there.
+        ("PNG", "RGB", ".jpg"),  # A wrong one.
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    for number in range(count):
+        form, mode, suffix = kinds[number % len(kinds)]
+        rng = np.random.default_rng([6, number])
+        values = np.kron(rng.integers(0, 256, (7, 10, 4)), np.ones((4, 4, 1))).astype(np.uint8)
+        image = Image.fromarray(values).resize(size)
+        if mode == "I;16":
+            image = Image.fromarray(np.asarray(image)[..., 0].astype(np.uint16) * 257)
+        elif mode == "F":
+            image = Image.fromarray(np.asarray(image)[..., 0].astype(np.float32) / 255)
+        elif mode not in ("RGBA",):
+            image = image.convert("RGB").convert(mode) if mode != "LA" else image.convert("LA")
+        exif = Image.Exif()
+        exif[0x0112] = number // len(kinds) % 8 + 1
+        turned = {} if form in ("GIF", "BMP", "JPEG2000", "PPM") else {"exif": exif}
+        path = folder / f"odd{number:03d}{suffix}"
+        image.save(path, form, **turned)
+        made.append(path)
+    return made
+
+
 def objects(folder: Path, count: int = 10, size: int = 96, text: str = "labels.json") -> Path:
     """Pictures with one or two rectangles, and COCO's JSON with polygons, whose category ids begin at 0."""
     rng = np.random.default_rng(2)

@@ -213,7 +213,7 @@ def report_pictures(report: Report, found: Mapping[str, Looked]) -> None:
     """Notes what reading changed in sound pictures {name: what is known}."""
     for name, looked in found.items():
         for change in looked.changes:
-            report.change(f"picture {change}", name)
+            report.change(f"picture: {change}", name)
         for doubt in looked.doubts:
             report.suspect(doubt, name)
 

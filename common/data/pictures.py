@@ -92,14 +92,14 @@ def is_picture(path: str | os.PathLike) -> bool:
 def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
     """Returns a picture in the form that records store; does not decode one that is in that form already.
 
-    An upright JPEG of 8-bit RGB or grey, and with `png` such a PNG, stays as it is. Any other becomes an RGB JPEG of
-    quality 100, as in the TPU reference's converter: upright, 16-bit and float values scaled to 8 bits, transparent
-    parts on white, the first frame of several.
+    An upright JPEG of 8-bit RGB or grey, and with `png` such a PNG, stays as it is. Any other becomes an RGB JPEG:
+    upright, 16-bit and float values scaled to 8 bits, transparent parts on white, the first frame of several.
 
     Args:
       data: content of a file of one of FORMATS.
       png: whether a PNG may stay a PNG.
-      turn: whether to rotate the picture by its EXIF orientation; the published converters do not.
+      turn: whether to rotate the picture by its EXIF orientation, as for a user's pictures. The published converters do
+        not, and encode with quality 100.
 
     Raises:
       BadPictureError: it is no whole picture, is too large, or its values have no known range.
@@ -114,7 +114,7 @@ def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
             upright = ImageOps.exif_transpose(image) if turn else image
             changes += [TURNED] * (turn and orientation != 1)
             made, more, doubts = _rgb(upright)
-            return Picture(jpeg(made), *made.size, orientation, (*changes, *more), doubts)
+            return Picture(jpeg(made, published=not turn), *made.size, orientation, (*changes, *more), doubts)
     except BadPictureError:
         raise
     except MemoryError as error:
@@ -238,10 +238,15 @@ def _reason(error: BaseException) -> str:
     return text[:200] or type(error).__name__
 
 
-def jpeg(image: Image.Image) -> bytes:
-    """Encodes as RGB JPEG of quality 100, as the TPU reference's converter does."""
+def jpeg(image: Image.Image, published: bool = False) -> bytes:
+    """Encodes as RGB JPEG.
+
+    TensorFlow decodes JPEG with libjpeg's fast transform, which errs by up to the whole range of values at quality 100
+    and by a few at 95. `published` takes quality 100 all the same, as the TPU reference's converter does.
+    """
     encoded = io.BytesIO()
-    image.convert("RGB").save(encoded, "JPEG", quality=100)
+    how = {"quality": 100} if published else {"quality": 95, "subsampling": 0}
+    image.convert("RGB").save(encoded, "JPEG", **how)
     return encoded.getvalue()
 
 
