@@ -28,6 +28,11 @@ class PeerLostError(UserError):
         )
 
 
+def counted(count: int, what: str) -> str:
+    """Returns "1 broken file", "2 broken files"."""
+    return f"{count} {what}{'s' if count != 1 else ''}"
+
+
 def printable(text: str) -> str:
     """Escapes the characters that a terminal would obey instead of show."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

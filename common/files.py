@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import fcntl
 import hashlib
 import io
@@ -169,6 +170,36 @@ def sha256(*paths: str | os.PathLike) -> str:
 def left_behind(folder: pathlib.Path, pattern: str) -> list[pathlib.Path]:
     """Lists unfinished files in `folder` whose final names match `pattern`: left by a kill, or being written now."""
     return list(folder.glob(f".{pattern}.*.partial"))
+
+
+def write_fix(error: OSError) -> str:
+    """Returns how to help when a folder cannot be written: free space, or another folder."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "free space there" if full else "name a folder that you can write to"
+
+
+def try_to_write(folder: pathlib.Path, flag: str) -> list[pathlib.Path]:
+    """Makes a folder and tries to write into it; returns the folders that it made, the outermost first.
+
+    Raises:
+      UserError: it cannot be written; the message names `flag`. No folder is left behind.
+    """
+    made = [place for place in (*reversed(folder.parents), folder) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        remove_empty(made)
+        raise UserError(f"{flag}={folder}: cannot write: {error.strerror}; {write_fix(error)}") from error
+    return made
+
+
+def remove_empty(folders: Sequence[pathlib.Path]) -> None:
+    """Removes those of `folders`, the outermost first, that are empty."""
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def write_atomically(path: pathlib.Path, data: bytes, fix: str = FIX) -> None:

@@ -29,6 +29,7 @@ PACKAGING_ERRORS = frozenset(
             "train_samples.count",
             "eval_samples.count",
             "smoke_run",
+            "no_mlperf_result",
             "resumed_from_step",
             "run.before-init",
         ),

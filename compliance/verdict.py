@@ -39,6 +39,8 @@ def of_findings(findings: Sequence[Finding], practice: bool) -> Verdict:
     broken = dict.fromkeys(finding.rule for finding in findings if finding.severity == ERROR)
     if broken:
         return Verdict(NO_GO, tuple(broken))
+    if any(finding.rule == "no_mlperf_result" for finding in findings):
+        return Verdict(NOT_CHECKED, ("no quality target was set, so there is no result",))
     if practice:
         return Verdict(NOT_CHECKED, ("smoke runs are practice, not results",))
     return Verdict(GO)

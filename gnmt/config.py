@@ -107,6 +107,11 @@ class Config(RunConfig):
 
     quality: ClassVar[Measure] = Measure("BLEU", unit="points")
 
+    @property
+    def serving_length(self) -> int:
+        """Maximum tokens of a sentence to translate outside a run: the longest in training or evaluation."""
+        return max(self.decode.source_length, self.max_sequence_length)
+
     def validate_own_fields(self) -> None:
         """Raises UserError if a field is out of range or fields contradict each other."""
         if self.partitions > 1:

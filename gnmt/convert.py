@@ -47,6 +47,8 @@ class Settings:
       drop_bad: omit and count empty and undecodable training pairs.
       workers: number of processes.
       languages: ISO codes of source and target.
+      eval_length: maximum tokens in either side of a pair to evaluate on; longer ones are omitted and counted. 0: no
+        maximum.
     """
 
     merges: int = 32000
@@ -57,6 +59,7 @@ class Settings:
     drop_bad: bool = False
     workers: int = 1
     languages: tuple[str, str] = (_FILES.source_language, _FILES.target_language)
+    eval_length: int = 0
 
 
 def convert(folder: Path, train: Text, evaluation: Text, settings: Settings) -> dict[str, int]:
@@ -86,6 +89,8 @@ def convert(folder: Path, train: Text, evaluation: Text, settings: Settings) -> 
             train.pairs(dropped if settings.drop_bad else None), tokens, settings, dropped, pool
         )
         size = _encoding(folder, counts, settings)
+        if settings.eval_length:
+            held_out = _short_held(folder, held_out, settings, dropped)
         for name, side in ((_FILES.eval_source, 0), (_FILES.eval_reference, 1)):
             _write_lines(folder / name, (pair[side] for pair in held_out))
         encoded = _encoded(folder, tokens, pool)
@@ -209,6 +214,23 @@ def _short(pairs: Iterable[Encoded], longest: int, dropped: parallel.Dropped) ->
             yield source, target
         else:
             dropped.too_long += 1
+
+
+def _short_held(
+    folder: Path, pairs: Sequence[parallel.Pair], settings: Settings, dropped: parallel.Dropped
+) -> list[parallel.Pair]:
+    words, longest = bpe.Bpe(folder / _FILES.codes, folder / _FILES.vocabulary), settings.eval_length
+    kept = [
+        pair
+        for pair in pairs
+        if max(len(words.encode(text, code)) for text, code in zip(pair, settings.languages)) + 2 <= longest
+    ]
+    dropped.too_long += len(pairs) - len(kept)
+    if not kept:
+        raise UserError(
+            f"every sentence to evaluate on has more than {longest} tokens; give a larger --max-length"
+        )
+    return kept
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ from common.config.data_description import Description
 from common.data import folder_conversion
 from common.data.bucketing import least_padding
 from common.data.folder_conversion import Card, Made, Options
-from common.text import bpe, custom_text
+from common.text import bleu, bpe, custom_text
 from gnmt import convert as converter
 from gnmt import corpus as reader
 from gnmt.config import Data
@@ -26,6 +26,7 @@ _MERGES = ((200_000, 1000), (2_000_000, 4000), (50_000_000, 8000))
 _LARGE_MERGES = 32000
 _LONGEST = 75  # Maximum tokens per side, from the reference's filter (gnmt/convert.py).
 _ROOM = 10  # Tokens by which a translation may exceed the longest reference, including the end of sentence.
+_EVAL_LENGTHS = 2  # Sentences to evaluate on may have as many times the tokens of those to train on.
 _BUCKETS = 5  # As in the published configuration.
 
 
@@ -54,6 +55,8 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
             drop_bad=True,
             workers=options.workers,
             languages=languages,
+            # A split of ours leaves out what would make every search long.
+            eval_length=0 if options.eval_sources else _EVAL_LENGTHS * (options.max_length or _LONGEST),
         )
         counts = converter.convert(out, pairs.train, pairs.held, settings)
         words = bpe.Bpe(out / _FILES.codes, out / _FILES.vocabulary)
@@ -86,6 +89,11 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
             # A translation may be longer than its reference.
             "decode.target_length": max(PRESETS[PREVIEW].decode.target_length, target + _ROOM),
         },
+        baseline=custom_text.copied(
+            out / _FILES.eval_source,
+            out / _FILES.eval_reference,
+            lambda texts, copies: bleu.sacre(texts, copies, lowercase=True, tokenize="intl"),
+        ),
     )
     return Made(description, (), "pairs", custom_text.facts(pairs, counts))
 

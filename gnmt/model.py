@@ -44,8 +44,11 @@ class Gnmt(tf_keras.Model):
         self.config, self.precision = config, precision
         self.embedding, self.encoder, self.decoder, self.softmax = embedding, encoder, decoder, softmax
 
-    def translate(self, source: tf.Tensor, lengths: tf.Tensor) -> beam.Hypotheses:
-        """Searches for the best translations: [b, m], [b] -> [b, beam, steps]; all sizes are static."""
+    def translate(self, source: tf.Tensor, lengths: tf.Tensor, steps: int = 0) -> beam.Hypotheses:
+        """Searches for the best translations: [b, m], [b] -> [b, beam, steps]; all sizes are static.
+
+        `steps` is the configuration's `decode.target_length` by default.
+        """
         decode = self.config.decode
         sentences, k = source.shape[0], decode.beam_size
         memory = self.decoder.attention.memory(self.encoder(self.embedding(source), lengths), lengths)
@@ -63,7 +66,7 @@ class Gnmt(tf_keras.Model):
             self.decoder.start(sentences * k),
             sentences=sentences,
             beam_size=k,
-            max_length=decode.target_length,
+            max_length=steps or decode.target_length,
             eos=EOS,
             start=BOS,
             alpha=decode.alpha,

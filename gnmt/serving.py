@@ -18,11 +18,12 @@ from gnmt.config import Config
 
 def serving(task: Task, model: networks.Gnmt, labels: Sequence[str]) -> Serving:
     """Maps tokens int32 [b, m], from BOS to EOS, then padding, to `tokens` int32 [b, n], up to EOS."""
-    length = task.config.decode.source_length
+    length = task.config.serving_length
+    steps = max(length, task.config.decode.target_length)
 
     def network(tokens: tf.Tensor) -> tf.Tensor:
         lengths = tf.argmax(tokens == bpe.EOS, 1, tf.int32) + 1
-        return model.translate(tokens, lengths).tokens[:, 0]
+        return model.translate(tokens, lengths, steps).tokens[:, 0]
 
     core = {"tokens": tf.TensorSpec([1, length], tf.int32, "tokens")}
     return Serving("translation", in_groups(network, length), {"tokens": TOKENS}, network, core)
@@ -39,4 +40,4 @@ def codec(config: Config, folder: str | os.PathLike) -> Codec:
     def decode(tokens: Sequence[int]) -> str:
         return words.decode(tokens, data.target_language)
 
-    return Codec(encode, decode, config.decode.source_length)
+    return Codec(encode, decode, config.serving_length)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
-import io
 import json
 import os
 import sys
@@ -25,12 +24,11 @@ from pathlib import Path
 
 import numpy as np
 import tqdm
-from PIL import Image
 
-from common.data import conversion, pictures, record_counts, tfrecords
+from common.data import conversion, folder_conversion, pictures, record_counts, tables, text_files, tfrecords
+from common.data.report import Report
 from common.errors import UserError
 
-_IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 _ORDER_SEED = 2012  # Seeds the order that deals images to shards.
 
 
@@ -54,14 +52,18 @@ class Item:
             return file.read(self.size)
 
 
-def train_items(source: str | os.PathLike) -> list[Item]:
+def train_items(source: str | os.PathLike, report: Report | None = None) -> list[Item]:
     """Lists the images of a folder with one folder per class, or of a tar file with one tar file per class.
+
+    Args:
+      source: folder or tar file.
+      report: for a user's own folder: receives the files that are no images; the images are turned upright.
 
     Raises:
       UserError: the source has no images, or a tar file is damaged.
     """
     source = Path(source)
-    return _found(source, _in_folders(source) if source.is_dir() else _in_nested_tar(source))
+    return _found(source, _in_folders(source, report) if source.is_dir() else _in_nested_tar(source))
 
 
 def validation_items(
@@ -169,21 +171,17 @@ def _example(item: Item, label: int, name: str) -> bytes:
     except OSError as error:
         raise UserError(f"{item.path}: cannot read {item.name}: {error.strerror}") from error
     try:
-        with Image.open(io.BytesIO(encoded)) as image:
-            turned = pictures.upright(image) if item.upright else None
-            width, height = (turned or image).size
-            if turned or image.format != "JPEG" or image.mode not in ("RGB", "L"):
-                encoded = pictures.jpeg(turned or image)
-    except (OSError, Image.DecompressionBombError) as error:
+        picture = pictures.read(encoded, turn=item.upright)
+    except pictures.BadPictureError as error:
         raise UserError(f"{item.path}: {item.name} is no picture ({error}); get a sound copy") from error
     return tfrecords.example(
         {
-            "image/encoded": encoded,
+            "image/encoded": picture.encoded,
             "image/format": "JPEG",
             "image/colorspace": "RGB",
             "image/channels": 3,
-            "image/height": height,
-            "image/width": width,
+            "image/height": picture.height,
+            "image/width": picture.width,
             "image/filename": item.name,
             "image/class/label": label,
             "image/class/synset": item.synset,
@@ -198,18 +196,45 @@ def _note(folder: Path, splits: dict[str, tuple[list[Item], int]]) -> None:
     for split, (items, shards) in splits.items():
         digest.update(f"{split} {shards}\n".encode())
         for item in items:
-            digest.update(f"{item.synset} {item.name} {item.size}\n".encode())
+            digest.update(f"{item.synset} {item.name} {item.size}\n".encode(errors="surrogateescape"))
     text = json.dumps(
         {"conversion": digest.hexdigest(), **{s: len(items) for s, (items, _) in splits.items()}}
     )
     conversion.keep_apart(folder, splits, "convert.json", text)
 
 
-def _in_folders(source: Path) -> Iterator[Item]:
-    for folder in sorted(path for path in source.iterdir() if path.is_dir()):
-        for path in sorted(folder.rglob("*")):
-            if path.suffix.lower() in _IMAGES and path.is_file():
-                yield Item(str(path), 0, path.stat().st_size, folder.name, path.name)
+def _in_folders(source: Path, report: Report | None = None) -> Iterator[Item]:
+    for folder in folder_conversion.folders(source):
+        for path in folder_conversion.files(folder):
+            if path.suffix.lower() in pictures.SUFFIXES or pictures.is_picture(path):
+                yield _item(path, folder.name, upright=report is not None)
+            elif report is not None:
+                report.skip(f"no picture ({path.suffix or 'no suffix'})", str(path))
+
+
+def _item(path: Path, label: str, upright: bool) -> Item:
+    return Item(str(path), 0, path.stat().st_size, text_files.normal(label), path.name, upright)
+
+
+def listed(source: Path, report: Report) -> list[tuple[Item, str]]:
+    """Returns the images of a user's CSV file, each with its split in lower case, "" without one.
+
+    Args:
+      source: the file; see common/data/tables.py.
+      report: receives the images that do not exist.
+
+    Raises:
+      UserError: the file cannot be read, lists no image that exists, or a row is bad; the message names file and line.
+    """
+    found = []
+    for example in tables.examples(tables.read(source)):
+        if example.path.is_file():
+            found.append((_item(example.path, example.label, upright=True), example.split))
+        else:
+            report.leave_out("no such file", f"{source}: line {example.line}: {example.path}")
+    if not found:
+        raise UserError(f"{source}: none of its images exists; paths are relative to its folder")
+    return found
 
 
 def _in_nested_tar(source: Path) -> Iterator[Item]:
@@ -242,6 +267,12 @@ def _members(source: Path, offset: int = 0) -> list[tarfile.TarInfo]:
 def _found(source: Path, items: Iterable[Item]) -> list[Item]:
     items = list(items)
     if not items:
+        loose = source.is_dir() and next(filter(pictures.is_picture, folder_conversion.files(source)), None)
+        if loose:
+            raise UserError(
+                f"{source}: its pictures, such as {loose.name}, are in no class's folder; put each class into a folder "
+                "of its own, or give a CSV file of path,label"
+            )
         raise UserError(f"{source}: no images; expected folders CLASS/*.JPEG, or ImageNet's tar file")
     return items
 
@@ -274,25 +305,20 @@ def verify(path: str | os.PathLike, expected: str) -> None:
         )
 
 
-def class_names(path: str | os.PathLike | None) -> dict[str, str]:
+def class_names(path: str | os.PathLike | None, flag: str = "--class-names") -> dict[str, str]:
     """Reads lines with a WordNet id (or class folder) and a name; skips other lines.
 
     Raises:
-      UserError: the file cannot be read.
+      UserError: the file cannot be read, or a line is no text; the message names `flag`.
     """
     if not path:
         return {}
-    lines = _lines(path, "--class-names")
+    lines = [text_files.normal(line) for line in _lines(path, flag)]
     return dict(line.split(None, 1) for line in lines if len(line.split(None, 1)) == 2)
 
 
 def _lines(path: str | os.PathLike, flag: str) -> list[str]:
-    try:
-        return [line.strip() for line in Path(path).read_text(encoding="utf-8").split("\n")]
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; give {flag} another file") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: no text in UTF-8 ({error}); give {flag} another file") from error
+    return [line.strip() for line in text_files.read(path, f"give {flag} another file")]
 
 
 def _splits(arguments: argparse.Namespace) -> dict[str, tuple[list[Item], int]]:

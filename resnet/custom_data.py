@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import folder_conversion, pictures
-from common.data.folder_conversion import Card, Made, Options
+from common.data import folder_conversion, given_splits, pictures, text_files
+from common.data.folder_conversion import Card, Looked, Made, Options
+from common.data.report import Report
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from resnet import convert as converter
@@ -21,38 +22,40 @@ from resnet.presets import PRESETS
 
 PREVIEW = "cpu-photos"  # The page shows this preset's sizes.
 _NAMES = "classes.txt"
+_METADATA = ("metadata.csv", "metadata.jsonl")  # Hugging Face's names for a list of a folder's pictures.
 
 
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     """Writes the records and their description into `out`.
 
     Args:
-      sources: one folder, of class folders or of train/ and val/ with class folders.
+      sources: one folder, of class folders or with Hugging Face's metadata.csv, or of train/ and val/ with these; or
+        one CSV file of path,label and perhaps split.
       out: folder for the records.
       options: split, names, limits.
 
     Raises:
       UserError: no pictures, too many broken ones, or `out` holds something else.
     """
-    (folder,) = sources
-    first, second = folder_conversion.given_split(folder)
-    items, broken = _sound(first)
-    if second:
-        train = items
-        held, more = _sound(second)
-        broken += more
-    else:
-        folder_conversion.check_broken(broken, len(items), options)
-        out_of = folder_conversion.divide([item.synset for item in items], options.eval_part, options.seed)
-        train = [item for item, is_held in zip(items, out_of) if not is_held]
-        held = [item for item, is_held in zip(items, out_of) if is_held]
-    folder_conversion.check_broken(broken, min(len(train), len(held)), options)
+    (source,) = sources
+    folder = source if source.is_dir() else source.parent
+    report = options.report
+    looked: dict[str, Looked] = {}
+    train, held = _parts(source, options, looked)
+    folder_conversion.check_broken(report.lines, min(len(train), len(held)), options)
+    folder_conversion.report_pictures(report, looked)
+    parts = [{item.path: looked[item.path].digest for item in part} for part in (train, held)]
+    folder_conversion.report_copies(report, *parts, "picture")
     synsets = sorted({item.synset for item in train})
     if len(synsets) < 2:
         raise UserError(
-            f"{first}: pictures of one class, {synsets[0]}; a classifier needs two folders or more"
+            f"{source}: pictures of one class, {synsets[0]}; a classifier needs two classes or more"
         )
     names = _names(options.names or folder / _NAMES, options.names is not None)
+    if options.names and not names.keys() & set(synsets):
+        raise UserError(
+            f"{options.names}: names no class, such as {synsets[0]}; write lines of class and name"
+        )
     folder_conversion.start(out, "resnet")
     splits = {
         split: (part, folder_conversion.shard_count(len(part), sum(item.size for item in part)))
@@ -69,30 +72,80 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         "data.train_pattern": "train-*",
         "data.eval_pattern": "validation-*",
     }
-    description = folder_conversion.finish(
-        out, "resnet", ["train-*-of-*", "validation-*-of-*"], fields, (len(train), len(held)), broken, labels
-    )
     shown = [[label[item.synset] for item in part] for part in (train, held)]
-    return Made(description, folder_conversion.balance(labels, *shown), "pictures", _facts([*train, *held]))
+    description = folder_conversion.finish(
+        out,
+        "resnet",
+        ["train-*-of-*", "validation-*-of-*"],
+        fields,
+        (len(train), len(held)),
+        report.lines,
+        labels,
+        baseline=given_splits.majority(*shown),
+        held_out=given_splits.relative([item.path for item in held], folder),
+    )
+    return Made(description, folder_conversion.balance(labels, *shown), "pictures", _facts(looked.values()))
 
 
-def _sound(folder: Path) -> tuple[list[Item], list[str]]:
-    found = [dataclasses.replace(item, upright=True) for item in converter.train_items(folder)]
-    items, broken = folder_conversion.sound(found, lambda item: pictures.fault(item.path), "pictures")
+def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[list[Item], list[Item]]:
+    """Returns the sound pictures to train and to evaluate on; adds what is known of each to `looked`, {path: ...}."""
+    report = options.report
+    if source.is_dir():
+        first, second = folder_conversion.given_split(source)
+        if second:
+            given_splits.report_unused(source, (first, second), report)
+            return _in_folder(first, report, looked), _in_folder(second, report, looked)
+        items = _in_folder(first, report, looked)
+    else:
+        rows = converter.listed(source, report)
+        if any(part for _, part in rows):
+            parts = given_splits.listed_split(source, rows, report)
+            return _sound(parts[0], report, looked), _sound(parts[1], report, looked)
+        items = _sound([item for item, _ in rows], report, looked)
+    folder_conversion.check_broken(report.lines, len(items), options)
+    out_of = folder_conversion.divide([item.synset for item in items], options.eval_part, options.seed)
+    parts = [], []
+    for item, is_held in zip(items, out_of):
+        parts[int(is_held)].append(item)
+    return parts
+
+
+def _in_folder(folder: Path, report: Report, looked: dict[str, Looked]) -> list[Item]:
+    table = next((folder / name for name in _METADATA if (folder / name).is_file()), None)
+    if table:
+        return _sound([item for item, _ in converter.listed(table, report)], report, looked)
+    found = converter.train_items(folder, report)
     seen = {item.synset for item in found}
-    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return items, [*broken, *(f"{path}: no pictures in it" for path in folders if path.name not in seen)]
+    kept = _sound(found, report, looked)
+    for path in folder_conversion.folders(folder):
+        if text_files.normal(path.name) not in seen:
+            report.leave_out("no pictures in it", str(path))
+    return kept
+
+
+def _sound(found: Sequence[Item], report: Report, looked: dict[str, Looked]) -> list[Item]:
+    results = folder_conversion.examined(
+        found, lambda item: folder_conversion.look(item.path, png=False), "pictures"
+    )
+    kept = []
+    for item, result in zip(found, results):
+        if isinstance(result, str):
+            report.leave_out("no whole picture", item.path, result)
+        else:
+            kept.append(item)
+            looked[item.path] = result
+    return kept
 
 
 def _names(path: Path, given: bool) -> dict[str, str]:
     """Reads lines with a class folder and a name; ignores a file in the source that has no such line."""
     if not given and not path.is_file():
         return {}
-    return converter.class_names(path)
+    return converter.class_names(path, "--names")
 
 
-def _facts(items: Sequence[Item]) -> list[tuple[str, str]]:
-    sizes = np.array([pictures.size(item.path) for item in items])
+def _facts(looked: Iterable[Looked]) -> list[tuple[str, str]]:
+    sizes = np.array([(one.width, one.height) for one in looked])
     smallest, middle, largest = (sizes[np.argsort(sizes.prod(1))[i]] for i in (0, len(sizes) // 2, -1))
     return [
         ("smallest picture", f"{smallest[0]} x {smallest[1]}"),

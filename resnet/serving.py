@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.train import serving as contract
-from common.train.serving import IMAGES, Serving
+from common.train.serving import IMAGES, Reading, Serving
 from common.train.task import Task
 from resnet import input as pipeline
 
@@ -28,4 +28,4 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
         return contract.top(network(found), labels)
 
     core = {"image": tf.TensorSpec([1, size, size, 3], tf.uint8, "image")}
-    return Serving("classes", classify, {"images": IMAGES}, network, core)
+    return Serving("classes", classify, {"images": IMAGES}, network, core, reading=Reading(png=False))

@@ -13,7 +13,7 @@ from common.config.schema import RunConfig
 from common.errors import UserError
 
 CACHES = ("none", "encoded")
-BIAS_INITIALIZERS = ("zeros", "fan_in")
+BIAS_INITIALIZERS = ("zeros", "fan_in", "prior")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +85,7 @@ class Config(BatchNormSpan, RunConfig):
       space_to_depth: compute the stem on 2x2 blocks; the result is the same.
       bias_initializer: bias initialiser of the extra feature maps' and prediction convolutions: "zeros" as in Google's
         code, or "fan_in", uniform in +-1 / sqrt(fan-in), as in the reference (PyTorch's default) and NVIDIA's code.
+        "prior" is "zeros", but the classes' prediction starts with the background almost everywhere.
       backbone: checkpoint of a ResNet-34 to start from (ssd/backbone.py); "" starts from scratch.
       epoch_images: images per epoch in the schedule's arithmetic; 0: `num_train_examples`. Published schedules count
         118,287 or 120,000, though only 117,266 images contain objects (docs/sources.md, mlperf 0.9).

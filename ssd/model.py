@@ -7,7 +7,9 @@ Details follow Google's v0.6 submission (`ssd_architecture.py`) and the referenc
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +25,7 @@ from common.layers.precision import Precision
 from ssd.config import Config
 
 BLOCKS = (3, 4, 6)  # number of basic blocks in conv2_x, conv3_x, conv4_x; there is no conv5_x
+PRIOR = 0.01  # Probability of an object at an anchor, at the start (Lin et al. 2017, section 4.1).
 _BIASES = 1  # makes the seeds of biases differ from those of kernels
 STRIDES = (1, 2, 1)  # strides of conv2_x, conv3_x, conv4_x: conv4_x keeps 38x38
 
@@ -50,7 +53,10 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
         maps.append(x)
     levels = list(enumerate(zip(maps, config.anchors_per_cell)))
     codes = [net.head(x, number, 4, f"codes{level}") for level, (x, number) in levels]
-    logits = [net.head(x, number, config.num_classes, f"logits{level}") for level, (x, number) in levels]
+    bias = prior_bias(config.num_classes) if config.bias_initializer == "prior" else None
+    logits = [
+        net.head(x, number, config.num_classes, f"logits{level}", bias) for level, (x, number) in levels
+    ]
     join = tf_keras.layers.Concatenate(axis=1, dtype=precision.full)
     return tf_keras.Model(images, (join(codes), join(logits)), name=config.model)
 
@@ -63,6 +69,15 @@ def anchors(config: Config) -> np.ndarray:
         [300 / step for step in config.anchor_steps],
         config.anchors_per_cell,
     )
+
+
+def prior_bias(classes: int) -> list[float]:
+    """Returns the classes' biases with which a softmax starts at PRIOR for all objects together.
+
+    RetinaNet's prior (Lin et al. 2017, section 4.1) for a softmax: without it, all anchors, of which nearly all are
+    background, start as objects, and their gradients are most of the first steps'.
+    """
+    return [math.log((classes - 1) * (1 - PRIOR) / PRIOR), *[0.0] * (classes - 1)]
 
 
 def backbone(net: _Layers, x: tf.Tensor) -> tf.Tensor:
@@ -140,9 +155,16 @@ class _Layers:
         """Applies an extra feature map's convolution: with bias, without batch norm."""
         return self._biased(x, filters, size, stride, pad, name)
 
-    def head(self, x: tf.Tensor, number: int, values: int, name: str) -> tf.Tensor:
-        """Predicts `values` numbers for each of a cell's `number` anchors: [b, number * H * W, values]."""
-        y = LeaveOwn(self.spatial, dtype=self.precision.full)(self._biased(x, number * values, 3, 1, 1, name))
+    def head(
+        self, x: tf.Tensor, number: int, values: int, name: str, bias: Sequence[float] | None = None
+    ) -> tf.Tensor:
+        """Predicts `values` numbers for each of a cell's `number` anchors: [b, number * H * W, values].
+
+        `bias` gives their starting biases; None leaves them to `config.bias_initializer`.
+        """
+        starts = None if bias is None else tf.constant_initializer(np.tile(bias, number))
+        y = self._biased(x, number * values, 3, 1, 1, name, starts)
+        y = LeaveOwn(self.spatial, dtype=self.precision.full)(y)
         return _AnchorMajor(number, dtype=self.precision.full)(y)
 
     def batch_norm(self, x: tf.Tensor, name: str) -> tf.Tensor:
@@ -160,9 +182,11 @@ class _Layers:
     def relu(self, x: tf.Tensor) -> tf.Tensor:
         return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
 
-    def _biased(self, x: tf.Tensor, filters: int, size: int, stride: int, pad: int, name: str) -> tf.Tensor:
+    def _biased(
+        self, x: tf.Tensor, filters: int, size: int, stride: int, pad: int, name: str, starts: Any = None
+    ) -> tf.Tensor:
         """Applies a convolution with bias and the reference's initialisation, Xavier uniform."""
-        bias: str | tf_keras.initializers.Initializer = "zeros"
+        bias: Any = "zeros" if starts is None else starts
         if self.config.bias_initializer == "fan_in":
             bound = (size * size * x.shape[-1]) ** -0.5
             bias = tf_keras.initializers.RandomUniform(-bound, bound, seed=next(self.bias_seeds))

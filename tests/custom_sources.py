@@ -1,6 +1,7 @@
 """Makes tiny folders of one's own data: photographs, boxes, masks, sentence pairs and clips."""
 
 import json
+import struct
 from pathlib import Path
 
 import av
@@ -19,6 +20,52 @@ def photographs(folder: Path, count: int = 10, size: int = 64) -> Path:
             pixels = np.clip(np.array(colour) + rng.normal(0, 25, (size, size, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / name / f"{name}{i}.jpg")
     return folder
+
+
+def odd_pictures(folder: Path, count: int, size: tuple[int, int] = (40, 28)) -> list[Path]:
+    """Pictures of many formats, modes, depths and orientations, each of its own pixels."""
+    kinds = [
+        ("JPEG", "RGB", ".jpg"),
+        ("JPEG", "L", ".jfif"),
+        ("JPEG", "CMYK", ".jpe"),
+        ("PNG", "RGB", ".png"),
+        ("PNG", "RGBA", ".png"),
+        ("PNG", "LA", ".png"),
+        ("PNG", "P", ".png"),
+        ("PNG", "I;16", ".png"),
+        ("PNG", "1", ".PNG"),
+        ("TIFF", "RGB", ".tif"),
+        ("TIFF", "I;16", ".tiff"),
+        ("TIFF", "F", ".tif"),
+        ("TIFF", "CMYK", ".tif"),
+        ("WEBP", "RGBA", ".webp"),
+        ("GIF", "P", ".gif"),
+        ("BMP", "RGB", ".bmp"),
+        ("JPEG2000", "RGB", ".jp2"),
+        ("PPM", "RGB", ".ppm"),
+        ("JPEG", "RGB", ""),  # A suffix that is not there.
+        ("PNG", "RGB", ".jpg"),  # A wrong one.
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    for number in range(count):
+        form, mode, suffix = kinds[number % len(kinds)]
+        rng = np.random.default_rng([6, number])
+        values = np.kron(rng.integers(0, 256, (7, 10, 4)), np.ones((4, 4, 1))).astype(np.uint8)
+        image = Image.fromarray(values).resize(size)
+        if mode == "I;16":
+            image = Image.fromarray(np.asarray(image)[..., 0].astype(np.uint16) * 257)
+        elif mode == "F":
+            image = Image.fromarray(np.asarray(image)[..., 0].astype(np.float32) / 255)
+        elif mode not in ("RGBA",):
+            image = image.convert("RGB").convert(mode) if mode != "LA" else image.convert("LA")
+        exif = Image.Exif()
+        exif[0x0112] = number // len(kinds) % 8 + 1
+        turned = {} if form in ("GIF", "BMP", "JPEG2000", "PPM") else {"exif": exif}
+        path = folder / f"odd{number:03d}{suffix}"
+        image.save(path, form, **turned)
+        made.append(path)
+    return made
 
 
 def objects(folder: Path, count: int = 10, size: int = 96, text: str = "labels.json") -> Path:
@@ -87,6 +134,17 @@ def sentences(folder: Path, count: int = 300) -> tuple[Path, Path]:
     paths[0].write_text("".join(" ".join(line) + "\n" for line in lines))
     paths[1].write_text("".join(" ".join(word[::-1] for word in line) + "\n" for line in lines))
     return paths
+
+
+def with_matrix(path: Path, target: Path, a: int, b: int, c: int, d: int) -> Path:
+    """A copy of an mp4 file whose display matrix shows a stored pixel (x, y) at (a x + c y, b x + d y)."""
+    data = path.read_bytes()
+    at = (
+        data.index(b"tkhd") + 4 + 40
+    )  # ISO/IEC 14496-12: version, times, track, duration, layer, volume before it.
+    matrix = struct.pack(">9i", *(v << 16 for v in (a, b, 0, c, d, 0, 0, 0)), 1 << 30)
+    target.write_bytes(data[:at] + matrix + data[at + len(matrix) :])
+    return target
 
 
 def clips(folder: Path, count: int = 6, frames: int = 16, size: int = 48) -> Path:

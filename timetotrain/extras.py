@@ -16,9 +16,12 @@ EXTRAS = {
         *("optuna", "pycocotools", "tensorflow", "tf_keras", "tqdm"),
         "tensorboard",  # Comes with tensorflow.
     ),
-    "export": ("onnx", "safetensors", "tf2onnx"),
+    "export": ("google", "numpy", "onnx", "safetensors", "tf2onnx"),
     "xlsx": ("openpyxl",),
-    "text": ("ai_edge_litert", "backports", "official", "sacrebleu", "sacremoses", "subword_nmt"),
+    "text": (
+        *("ai_edge_litert", "backports", "google", "numpy", "official", "sacrebleu", "sacremoses"),
+        "subword_nmt",
+    ),
 }
 
 

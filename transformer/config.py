@@ -110,6 +110,15 @@ class Config(RunConfig):
 
     quality: ClassVar[Measure] = Measure("BLEU", unit="points")
 
+    @property
+    def serving_length(self) -> int:
+        """Maximum tokens of a sentence to translate outside a run: the longest in training or evaluation."""
+        decode = self.decode
+        room = (
+            max(self.packed_length, decode.target_length) - decode.extra_length
+        )  # Positions that have a signal.
+        return min(max(decode.source_length, self.max_sequence_length), room)
+
     def validate_own_fields(self) -> None:
         """Raises UserError if a field is out of range or fields contradict each other."""
         one_of(self, "model", ("transformer_big",))

@@ -45,6 +45,7 @@ class Settings:
       shards: number of TFRecord files.
       drop_bad: omit and count empty and undecodable training pairs.
       workers: number of processes.
+      eval_length: maximum tokens of a source to evaluate on; longer ones are omitted and counted. 0: no maximum.
     """
 
     max_length: int = 80
@@ -52,6 +53,7 @@ class Settings:
     shards: int = 100
     drop_bad: bool = False
     workers: int = 1
+    eval_length: int = 0
 
 
 def convert(
@@ -76,9 +78,11 @@ def convert(
     held_out = list(evaluation.pairs())
     _prepare(folder, settings)
     words = _vocabulary(folder / _FILES.vocabulary, train, vocabulary, settings)
+    dropped = parallel.Dropped()
+    if settings.eval_length:
+        held_out = _short_sources(held_out, words, settings.eval_length, dropped)
     for name, side in ((_FILES.eval_source, 0), (_FILES.eval_reference, 1)):
         _write_text(folder / name, (pair[side] for pair in held_out))
-    dropped = parallel.Dropped()
     encoded = _encoded(train.pairs(dropped if settings.drop_bad else None), words.path, settings.workers)
     fitting = _short(encoded, settings.max_length, dropped)
     counted = _Counter(fitting)
@@ -149,7 +153,7 @@ def _clean(folder: Path, train: Text, drop_bad: bool) -> list[Path]:
         files = [stack.enter_context(open(p, "w", encoding="utf-8", newline="\n")) for p in paths]
         for pair in train.pairs(parallel.Dropped() if drop_bad else None):
             for file, text in zip(files, pair):
-                file.write(text + "\n")
+                file.write(subwords.learnable(text) + "\n")
     return paths
 
 
@@ -192,6 +196,18 @@ def _short(pairs: Iterable[Encoded], longest: int, dropped: parallel.Dropped) ->
             yield pair
         else:
             dropped.too_long += 1
+
+
+def _short_sources(
+    pairs: Sequence[parallel.Pair], words: Subwords, longest: int, dropped: parallel.Dropped
+) -> list[parallel.Pair]:
+    kept = [pair for pair in pairs if len(words.encode(pair[0])) <= longest]
+    dropped.too_long += len(pairs) - len(kept)
+    if not kept:
+        raise UserError(
+            f"every sentence to evaluate on has more than {longest} tokens; give a larger --max-length"
+        )
+    return kept
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,7 +14,7 @@ from common.data import folder_conversion
 from common.data.folder_conversion import Card, Made, Options
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.text import custom_text
+from common.text import bleu, custom_text
 from common.text.subwords import Subwords
 from transformer import convert as converter
 from transformer import input as reader
@@ -50,7 +50,9 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         size = options.vocabulary_size or vocabulary_size(pairs.bytes)
         if folder_conversion.start(out, "transformer"):
             custom_text.clear(out)
-        settings = converter.Settings(longest, packed, custom_text.shards(pairs), True, options.workers)
+        # A split of ours leaves out what the decoder cannot take.
+        kept = 0 if options.eval_sources else packed
+        settings = converter.Settings(longest, packed, custom_text.shards(pairs), True, options.workers, kept)
         counts = converter.convert(out, pairs.train, pairs.held, size, settings)
         words = Subwords(out / _FILES.vocabulary)
         tokens, worst = max((len(words.encode(source)), source) for source, _ in pairs.held.pairs())
@@ -76,6 +78,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         (counts["pairs"], counts["eval"]),
         custom_text.listed(pairs, counts),
         defaults={"decode.source_length": tokens},
+        baseline=custom_text.copied(out / _FILES.eval_source, out / _FILES.eval_reference, bleu.t2t),
     )
     facts = [*custom_text.facts(pairs, counts), ("packed rows", f"{counts['packed']} of {packed} tokens")]
     return Made(description, (), "pairs", facts)

@@ -74,7 +74,7 @@ class Transformer(tf_keras.Model):
         segments = tf.cast(ids != 0, tf.int32)
         source = self.encode(ids, segments, positions)
         memories = [layer.source_cache(source) for layer in self.decoder_layers]
-        sentences, steps = ids.shape[0], decode.target_length
+        sentences, steps = ids.shape[0], ids.shape[1] + decode.extra_length
         allowed = (segments != 0)[:, None, None, :]
 
         def step(tokens: tf.Tensor, index: tf.Tensor, caches: Any) -> beam.Step:

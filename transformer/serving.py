@@ -18,7 +18,7 @@ from transformer.config import Config
 
 def serving(task: Task, model: networks.Transformer, labels: Sequence[str]) -> Serving:
     """Maps tokens int32 [b, m] to `tokens` int32 [b, n]; both have 0 after the end of the sentence."""
-    length = task.config.decode.source_length
+    length = task.config.serving_length
 
     def network(tokens: tf.Tensor) -> tf.Tensor:
         places = tf.tile(tf.range(length)[None], [tokens.shape[0], 1])
@@ -31,4 +31,4 @@ def serving(task: Task, model: networks.Transformer, labels: Sequence[str]) -> S
 def codec(config: Config, folder: str | os.PathLike) -> Codec:
     """Returns the codec of the vocabulary in `folder`."""
     subwords = Subwords(Path(folder, config.data.vocabulary))
-    return Codec(subwords.encode, subwords.decode, config.decode.source_length)
+    return Codec(subwords.encode, subwords.decode, config.serving_length)

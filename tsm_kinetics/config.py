@@ -37,6 +37,8 @@ class Data:
       eval_crops: crops per clip: 1 (centre) or 3 (along the long side).
       eval_short_side: short side of scaled evaluation frames, in pixels.
       eval_size: side of evaluation crops, in pixels.
+      stored_short_side: largest short side of the records' frames, in pixels; a prediction scales larger videos down
+        to it, as the conversion did.
       private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
     """
 
@@ -50,6 +52,7 @@ class Data:
     eval_crops: int = 1
     eval_short_side: int = 256
     eval_size: int = 256
+    stored_short_side: int = 256
     private_threads: int = system_field(0)
 
 
@@ -141,7 +144,15 @@ class Config(RunConfig):
 
     def _validate_data(self) -> None:
         data = self.data
-        at_least(self, 1, "data.window", "data.eval_clips", "data.eval_short_side", "data.eval_size")
+        at_least(
+            self,
+            1,
+            "data.window",
+            "data.eval_clips",
+            "data.eval_short_side",
+            "data.eval_size",
+            "data.stored_short_side",
+        )
         at_least(self, 0, "data.private_threads")
         fraction(self, "data.jitter")
         if data.modality == "rgb_difference" and self.frames < 2:

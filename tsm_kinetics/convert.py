@@ -12,7 +12,6 @@ final name only when it is complete, so a restart after an interruption keeps th
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import hashlib
 import json
@@ -24,13 +23,14 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import conversion, record_counts, tfrecords
-from common.errors import UserError
-from tsm_kinetics import shards, video
+from common.data import conversion, folder_conversion, record_counts, tables, text_files, tfrecords, videos
+from common.data.report import Report
+from common.errors import UserError, counted
+from tsm_kinetics import shards
 
-_VIDEOS = {".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v"}
 _ORDER_SEED = 400  # Seeds the order that deals videos to shards.
 LEFT_OUT = "left_out.txt"
+_KINETICS = {"label", "youtube_id", "time_start", "time_end"}  # Columns of Kinetics' own lists.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,80 +43,90 @@ class Item:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Settings for converting videos to frames; see video.read."""
+    """Settings for converting videos to frames; see `videos.read`."""
 
-    short_side: int = 256
+    short_side: int = videos.SHORT_SIDE
     rate: float = 0.0
-    quality: int = 92
+    quality: int = videos.QUALITY
 
 
 AS_THE_PAPER = Settings()
 
 
-def items(source: str | os.PathLike, videos: str | os.PathLike | None = None, split: str = "") -> list[Item]:
+def items(
+    source: str | os.PathLike,
+    base: str | os.PathLike | None = None,
+    split: str = "",
+    report: Report | None = None,
+) -> list[Item]:
     """Lists the videos in a folder or CSV file.
 
     Args:
       source: a folder or a CSV file; see the module docstring.
-      videos: base folder of paths in the CSV file; by default, the CSV file's folder.
+      base: base folder of paths in the CSV file; by default, the CSV file's folder.
       split: selects rows with this value in the column `split`; "" selects all.
+      report: receives the files of a folder that are no videos.
 
     Raises:
       UserError: the source cannot be read, lists no videos, or has no known columns.
     """
     source = Path(source)
     if source.is_dir():
-        folders = sorted(path for path in source.iterdir() if path.is_dir())
-        found = [
-            Item(str(path), folder.name)
-            for folder in folders
-            for path in sorted(folder.rglob("*"))
-            if path.suffix.lower() in _VIDEOS
-        ]
+        found = list(_in_folders(source, report or Report()))
         expected = "folders CLASS/*.mp4"
     else:
-        try:
-            with open(source, newline="") as file:
-                rows = csv.DictReader(file)
-                found = list(_listed(source, rows, Path(videos or source.parent), split))
-        except (OSError, csv.Error, ValueError) as error:  # UnicodeDecodeError is a ValueError.
-            reason = getattr(error, "strerror", None) or error
-            raise UserError(f"cannot read {source}: {reason}; name a folder or a CSV file") from error
+        rows = listed(source, Path(base) if base else None)
+        wanted = text_files.normal(split).lower()
+        if split and not any(part for _, part in rows):
+            raise UserError(
+                f"{source}: no column split to select {split!r} by; leave out --train-split and the like"
+            )
+        found = [item for item, part in rows if not split or part == wanted]
         expected = f"rows{' of split ' + split if split else ''} below a line of column names"
     if not found:
         raise UserError(f"{source}: no videos; expected {expected}")
     return found
 
 
-def _listed(source: Path, rows: csv.DictReader, folder: Path, split: str) -> Iterator[Item]:
-    columns = set(rows.fieldnames or [])
-    kinetics = {"label", "youtube_id", "time_start", "time_end"} <= columns
-    if not kinetics and not {"path", "label"} <= columns:
-        raise UserError(
-            f"{source}: columns {', '.join(sorted(columns)) or '(none)'}; expected path,label or Kinetics' own"
-        )
-    if split and "split" not in columns:
-        raise UserError(
-            f"{source}: no column split to select {split!r} by; leave out --train-split and the like"
-        )
-    for row in rows:
-        missing = [name for name in columns if row[name] is None]
-        if missing:
-            raise UserError(f"{source}: line {rows.line_num}: no {missing[0]}; give every row all columns")
-        if split and row["split"] != split:
-            continue
-        if not kinetics:
-            yield Item(str(folder / row["path"]), row["label"])
-            continue
+def _in_folders(source: Path, report: Report) -> Iterator[Item]:
+    for folder in folder_conversion.folders(source):
+        empty = True
+        for path in folder_conversion.files(folder):
+            if path.suffix.lower() in videos.SUFFIXES or videos.is_video(path):
+                empty = False
+                yield Item(str(path), text_files.normal(folder.name))
+            else:
+                report.skip(f"no video ({path.suffix or 'no suffix'})", str(path))
+        if empty:
+            report.leave_out("no videos in it", str(folder))
+
+
+def listed(source: Path, base: Path | None = None) -> list[tuple[Item, str]]:
+    """Returns the videos of a CSV file, each with its split in lower case, "" without one.
+
+    Args:
+      source: the file; see the module docstring.
+      base: folder of its paths; by default, the file's folder or the parent of it.
+
+    Raises:
+      UserError: the file cannot be read, or a row is bad; the message names file and line.
+    """
+    table = tables.read(source)
+    if not set(table.columns) >= _KINETICS:
+        return [(Item(str(e.path), e.label), e.split) for e in tables.examples(table, base)]
+    found = []
+    for row, number in zip(table.rows, table.numbers):
         try:
             start, end = (int(float(row[name])) for name in ("time_start", "time_end"))
         except (ValueError, OverflowError):
-            raise UserError(
-                f"{source}: line {rows.line_num}: time_start and time_end must be numbers"
-            ) from None
+            raise UserError(f"{source}: line {number}: time_start and time_end must be numbers") from None
+        folder = base or source.parent
         name = f"{row['youtube_id']}_{start:06d}_{end:06d}.mp4"
         path = folder / row["label"] / name
-        yield Item(str(path if path.exists() else folder / name), row["label"])
+        found.append(
+            (Item(str(path if path.exists() else folder / name), row["label"]), row.get("split", "").lower())
+        )
+    return found
 
 
 def convert(
@@ -143,21 +153,21 @@ def convert(
     folder = Path(data_dir)
     classes = sorted({item.label for item in next(iter(splits.values()))[0]})
     labels = {name: number for number, name in enumerate(classes)}
-    for split, (videos, count) in splits.items():
-        if not 1 <= count <= len(videos):
-            raise UserError(f"--{split}-shards {count}: must be 1..{len(videos)}, the number of videos")
-        unknown = sorted({item.label for item in videos} - labels.keys())
+    for split, (listed, count) in splits.items():
+        if not 1 <= count <= len(listed):
+            raise UserError(f"--{split}-shards {count}: must be 1..{len(listed)}, the number of videos")
+        unknown = sorted({item.label for item in listed} - labels.keys())
         if unknown:
             raise UserError(f"{split}: class {unknown[0]!r} has no training videos; check the sources")
     _note(folder, splits, settings, classes)
     tasks, paths = [], []
-    for split, (videos, count) in splits.items():
-        order = np.random.default_rng(_ORDER_SEED).permutation(len(videos))
+    for split, (listed, count) in splits.items():
+        order = np.random.default_rng(_ORDER_SEED).permutation(len(listed))
         for shard in range(count):
             path = folder / tfrecords.shard_name(split, shard, count)
             paths.append(path)
             if not (path.is_file() and shards.index_path(path).is_file()):
-                tasks.append((path, [videos[i] for i in order[shard::count]], labels, settings))
+                tasks.append((path, [listed[i] for i in order[shard::count]], labels, settings))
     conversion.write_shards(_write_shard, tasks, workers)
     record_counts.write(folder, [path.name for path in paths])
     failed = _summary(folder, paths)
@@ -175,27 +185,52 @@ def _summary(folder: Path, paths: Sequence[Path]) -> list[str]:
     failed.sort()
     records_text = "".join(f"{line}\n" for line in failed)
     try:
-        (folder / LEFT_OUT).write_text(records_text)
+        (folder / LEFT_OUT).write_text(records_text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UserError(f"cannot write {folder / LEFT_OUT}: {error.strerror}; free some space") from error
     return failed
 
 
-def _write_shard(path: Path, videos: list[Item], labels: dict[str, int], settings: Settings) -> None:
+def _write_shard(path: Path, listed: list[Item], labels: dict[str, int], settings: Settings) -> None:
     failed: list[str] = []
+    notes: list[tuple[str, str, str]] = []
 
-    def clips() -> Iterator[tuple[str, int, video.Clip]]:
-        for item in videos:
+    def clips() -> Iterator[tuple[str, int, videos.Clip]]:
+        for item in listed:
             try:
-                clip = video.read(item.path, settings.short_side, settings.rate, settings.quality)
-            except video.BadVideoError as error:
-                failed.append(f"{item.path}: left out: {error}")
+                clip = videos.read(item.path, settings.short_side, settings.rate, settings.quality)
+            except videos.BadVideoError as error:
+                failed.append(f"{item.path}: {error}")
                 continue
             if clip.remark:
                 failed.append(f"{item.path}: {clip.remark}")
+            notes.extend(_notes(item.path, clip))
             yield Path(item.path).name, labels[item.label], clip
 
-    shards.write(path, clips(), failed)
+    shards.write(path, clips(), failed, notes)
+
+
+def _notes(path: str, clip: videos.Clip) -> Iterator[tuple[str, str, str]]:
+    """Yields (path, kind, value): what reading changed, the damage, and a digest of the frames."""
+    if clip.turned:
+        yield path, "changed", videos.TURNED
+    if clip.shrunk:
+        yield path, "changed", "video scaled down"
+    if clip.remark:
+        yield path, "damaged", clip.remark
+    digest = hashlib.sha256()
+    for frame in clip.frames:
+        digest.update(frame)
+    yield path, "digest", digest.hexdigest()
+
+
+def notes(folder: Path, split: str) -> list[tuple[str, str, str]]:
+    """Returns (path, kind, value) of what the conversion noted of the videos of a split, sorted; see `_notes`."""
+    found = []
+    for path in tfrecords.list_files(folder, f"{split}-*", shards.FIX):
+        with np.load(shards.index_path(path)) as index:
+            found += [tuple(row) for row in index["notes"].tolist()] if "notes" in index else []
+    return sorted(found)
 
 
 def _note(
@@ -203,14 +238,15 @@ def _note(
 ) -> None:
     """Rejects a folder that holds shards of another conversion; writes classes.txt."""
     digest = hashlib.sha256(json.dumps(dataclasses.asdict(settings)).encode())
-    for split, (videos, count) in splits.items():
+    for split, (listed, count) in splits.items():
         digest.update(f"{split} {count}\n".encode())
-        for item in videos:
-            digest.update(f"{item.label} {Path(item.path).name}\n".encode())
+        for item in listed:
+            digest.update(os.fsencode(f"{item.label} {Path(item.path).name}\n"))
     text = json.dumps({"conversion": digest.hexdigest(), **dataclasses.asdict(settings)})
     conversion.keep_apart(folder, splits, "convert.json", text)
     try:
-        (folder / "classes.txt").write_text("".join(f"{name}\n" for name in classes))
+        text = "".join(f"{name}\n" for name in classes)
+        (folder / "classes.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
 
@@ -265,7 +301,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted; the same command goes on with the shards that are missing", file=sys.stderr)
         return 130
     if failed:
-        print(f"{len(failed)} videos left out or damaged, see {Path(arguments.data_dir) / LEFT_OUT}")
+        print(
+            f"{counted(len(failed), 'video')} left out or damaged, see {Path(arguments.data_dir) / LEFT_OUT}"
+        )
     return 0
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import folder_conversion, pictures
+from common.data import folder_conversion, given_splits, pictures, text_files
 from common.data.folder_conversion import Card, Made, Options
+from common.data.report import Report
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from tsm_kinetics import convert as converter
@@ -41,6 +41,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     Raises:
       UserError: there are no videos, too many are broken, or `out` holds something else.
     """
+    report = options.report
     train, held = _split(sources[0], options)
     classes = sorted({item.label for item in train})
     if len(classes) < 2:
@@ -57,20 +58,47 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         for split, part in (("train", train), ("validation", held))
     }
     settings = converter.Settings(short_side=options.short_side)
-    broken = converter.convert(out, splits, settings, options.workers)
+    lines = converter.convert(out, splits, settings, options.workers)
     indices = [shards.Index(out, split) for split in splits]
-    folder_conversion.check_broken(broken, min(map(len, indices)), options)
+    _report(report, lines, [converter.notes(out, split) for split in splits])
+    folder_conversion.check_broken(report.lines, min(map(len, indices)), options)
     fields = {
         "num_classes": len(labels),
         "num_train_examples": len(indices[0]),
         "num_eval_examples": len(indices[1]),
+        "data.stored_short_side": int(max(index.size.min(1).max() for index in indices)),
     }
     patterns = ["train-*-of-*", "validation-*-of-*", "index-*-of-*.npz"]
-    description = folder_conversion.finish(
-        out, "tsm_kinetics", patterns, fields, (len(indices[0]), len(indices[1])), broken, labels
-    )
     shown = [[labels[number] for number in index.label] for index in indices]
+    description = folder_conversion.finish(
+        out,
+        "tsm_kinetics",
+        patterns,
+        fields,
+        (len(indices[0]), len(indices[1])),
+        report.lines,
+        labels,
+        baseline=given_splits.majority(*shown),
+        held_out=given_splits.relative([item.path for item in held], sources[0]),
+    )
     return Made(description, folder_conversion.balance(labels, *shown), "videos", _facts(indices))
+
+
+def _report(report: Report, lines: Sequence[str], notes: Sequence[Sequence[tuple[str, str, str]]]) -> None:
+    """Notes what converting both splits left out, changed and suspects; see `converter.notes`."""
+    damaged = {f"{path}: {value}" for part in notes for path, kind, value in part if kind == "damaged"}
+    for line in lines:
+        if line not in damaged:
+            path, _, reason = line.rpartition(": left out: ")
+            report.leave_out(reason, path, f"{path}: {reason}")
+    for part in notes:
+        for path, kind, value in part:
+            if kind == "changed":
+                report.change(value, path)
+            elif kind == "damaged":
+                report.suspect("a damaged video, of which the frames before the damage are kept", path)
+    digests = [{path: value for path, kind, value in part if kind == "digest"} for part in notes]
+    folder_conversion.report_copies(report, *digests, "video")
 
 
 def _names(source: Path, classes: Sequence[str], given: Path | None) -> dict[str, str]:
@@ -81,11 +109,7 @@ def _names(source: Path, classes: Sequence[str], given: Path | None) -> dict[str
     path = given or (source if source.is_dir() else source.parent) / _NAMES
     if given is None and not path.is_file():
         return {}
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").split("\n")]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot read {path}: {reason}; give --names another file") from error
+    lines = [text_files.normal(line) for line in text_files.read(path, "give --names another file")]
     pairs = dict(line.split(None, 1) for line in lines if len(line.split(None, 1)) == 2)
     if set(classes) <= pairs.keys():
         return pairs
@@ -105,40 +129,15 @@ def _there(item: Item) -> bool:
 def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
     if source.is_dir():
         first, second = folder_conversion.given_split(source)
-        train = converter.items(first)
+        train = converter.items(first, report=options.report)
         if second:
-            return train, converter.items(second)
+            given_splits.report_unused(source, (first, second), options.report)
+            return train, converter.items(second, report=options.report)
         return _divided(train, options)
-    rows = _rows(source)
-    names = sorted({row["split"] for row in rows if row.get("split")})
-    folder = _folder(source, rows)
-    if not names:
-        return _divided(converter.items(source, folder), options)
-    train = next((name for name in names if name.lower() in folder_conversion.TRAIN), None)
-    held = next((name for name in names if name.lower() in folder_conversion.EVAL), None)
-    if train is None or held is None:
-        raise UserError(f"{source}: column split has {', '.join(names)}; expected train and val (or test)")
-    return converter.items(source, folder, train), converter.items(source, folder, held)
-
-
-def _folder(path: Path, rows: Sequence[Mapping[str, str]]) -> Path:
-    """Returns the base folder of a CSV file's paths: the file's own folder or the parent of it."""
-    names = [row["path"] for row in rows if row.get("path")]
-    found = (
-        place
-        for place in (path.parent, path.parent.parent)
-        if any((place / name).is_file() for name in names)
-    )
-    return next(found, path.parent)
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-    except (OSError, csv.Error, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot read {path}: {reason}; name a folder or a CSV file") from error
+    rows = converter.listed(source)
+    if not any(part for _, part in rows):
+        return _divided([item for item, _ in rows], options)
+    return given_splits.listed_split(source, rows, options.report)
 
 
 def _divided(items: list[Item], options: Options) -> tuple[list[Item], list[Item]]:

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.train import serving as contract
-from common.train.serving import Serving
+from common.train.serving import Reading, Serving
 from common.train.task import Task
 from tsm_kinetics import input as pipeline
 from tsm_kinetics.config import Data
@@ -31,7 +31,8 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
 
     frames = tf.TensorSpec([None], tf.string, "frames")
     core = tf.TensorSpec([1, config.views * config.frames, size, size, 3], tf.uint8, "frames")
-    return Serving("video", classify, {"frames": frames}, network, {"frames": core})
+    reading = Reading(short_side=config.data.stored_short_side)
+    return Serving("video", classify, {"frames": frames}, network, {"frames": core}, reading=reading)
 
 
 def frame_places(count: tf.Tensor, frames: int, data: Data) -> tf.Tensor:

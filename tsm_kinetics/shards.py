@@ -17,9 +17,9 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from common.data import npz, tfrecords
+from common.data.videos import Clip
 from common.errors import UserError
 from common.files import NPZ_DAMAGE, whole
-from tsm_kinetics.video import Clip
 
 FIX = "set DATA_DIR to a folder that tsm_kinetics/init_datasets.sh or `timetotrain data` filled"
 _HEADER, _FOOTER = 12, 4  # Bytes before and after a record: tensorflow/core/lib/io/record_writer.h.
@@ -32,13 +32,19 @@ def index_path(shard: str | os.PathLike) -> Path:
     return Path(shard).with_name(f"index-{Path(shard).name}.npz")
 
 
-def write(path: Path, clips: Iterable[tuple[str, int, Clip]], failed: Sequence[str]) -> int:
+def write(
+    path: Path,
+    clips: Iterable[tuple[str, int, Clip]],
+    failed: Sequence[str],
+    notes: Sequence[tuple[str, str, str]] = (),
+) -> int:
     """Writes a shard and its index; returns the number of videos.
 
     Args:
       path: path of the shard.
       clips: (name, label, clip) of each video; consumed while writing.
       failed: lines about omitted videos, which the index stores; read after `clips` ends.
+      notes: likewise, (path, kind, value) of what was noted of a video.
 
     Raises:
       UserError: the folder cannot be written or the disk is full.
@@ -71,6 +77,7 @@ def write(path: Path, clips: Iterable[tuple[str, int, Clip]], failed: Sequence[s
         "length": np.array(lengths, np.int32),
         "bytes": np.array(position),
         "failed": np.array(failed, dtype=str),
+        "notes": np.array(notes, dtype=str).reshape(-1, 3),
     }
     target = index_path(path)
     try:
@@ -90,7 +97,7 @@ def _serialize(name: str, label: int, clip: Clip) -> bytes:
 
     feature = {
         "video/frames": data(clip.frames),
-        "video/name": data([name.encode()]),
+        "video/name": data([name.encode(errors="surrogateescape")]),
         "video/label": int64(label),
         "video/height": int64(clip.height),
         "video/width": int64(clip.width),

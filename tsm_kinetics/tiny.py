@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from common.data import tiny_data
-from tsm_kinetics import convert, video
+from tsm_kinetics import convert
 
 CLASSES = ("down", "left", "right", "up")  # Alphabetical, the converter's order.
 _DIRECTIONS = {"down": (1, 0), "left": (0, -1), "right": (0, 1), "up": (-1, 0)}
@@ -95,7 +95,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
                 name, frames = draw(tiny, split, number)
                 target = videos / split / name / f"{split}_{number:05d}.mp4"
                 target.parent.mkdir(parents=True, exist_ok=True)
-                video.write(target, frames)
+                videos.write(target, frames)
             splits[split] = convert.items(videos / split), files
         convert.convert(folder, splits)
 

@@ -51,6 +51,8 @@ class Rule:
       tiny: the preset for the generated data.
       choices: function of (configuration, machine, bytes of the data folder); returns further fields
         {path: (value, why)}.
+      rate_part: function of (configuration, starting preset); returns the part of the preset's learning rate that suits
+        the data, and why.
     """
 
     own: str
@@ -58,6 +60,7 @@ class Rule:
     gpu_batch: int
     tiny: str = TINY
     choices: Callable[[Any, Machine, int], Mapping[str, tuple[Any, str]]] = lambda *_: {}
+    rate_part: Callable[[Any, Any], tuple[float, str]] = lambda *_: (1.0, "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,6 +232,11 @@ def _batch(chosen: _Chosen, rule: Rule, machine: Machine, base: RunConfig, seen:
             break
         chosen.take("global_batch_size", half, "the data are too few for more")
     _rate(chosen, base)
+    part, why = rule.rate_part(config, base)
+    rate = chosen.config.optimizer.base_learning_rate
+    chosen.take(
+        "optimizer.base_learning_rate", part * rate, f"{why}; {part:.3g} of the rate of {base.system}"
+    )
     needed = power_of_two(max(1, 2 * -(-config.examples_per_evaluation // groups) - 1))
     largest = min(needed, fits, max(device, base.eval_batch_size))
     chosen.take("eval_batch_size", power_of_two(largest) * groups, "a power of two that fits")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,8 @@ class Description:
       made_by: the program that wrote the records.
       split: {"train": number, "eval": number} of examples as users count them: images, videos, sentence pairs.
       broken: one line for each source item that was left out.
+      baseline: {"value": quality of a trivial answer on the evaluation data, as the run logs it, "what": the answer};
+        {} if none is known.
     """
 
     benchmark: str
@@ -51,6 +54,7 @@ class Description:
     made_by: str
     split: Mapping[str, int]
     broken: tuple[str, ...] = ()
+    baseline: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 _KINDS = {
@@ -160,7 +164,7 @@ def _checked(path: Path, content: Any) -> Description:
         if wrong:
             raise UserError(f"{path}: {name} holds {wrong[0]!r}, not a text; {again}")
     values = {name: tuple(content[name]) if kind is list else content[name] for name, kind in _KINDS.items()}
-    description = Description(**values)
+    description = Description(**values, baseline=_checked_baseline(content.get("baseline")))
     try:
         sound = digest(description.files) == description.digest
     except (TypeError, IndexError, KeyError):
@@ -172,6 +176,16 @@ def _checked(path: Path, content: Any) -> Description:
         if not pair or not is_plain_name(name):
             raise UserError(f"{path}: files holds {name[:80]!r}, which is no file of this folder; {again}")
     return description
+
+
+def _checked_baseline(given: Any) -> Mapping[str, Any]:
+    """Returns a baseline of numbers, or {} if there is none; a run only shows it."""
+    if not isinstance(given, dict) or not isinstance(given.get("what"), str):
+        return {}
+    value = given.get("value")
+    numbers = value.values() if isinstance(value, dict) else [value]
+    plain = all(isinstance(n, int | float) and not isinstance(n, bool) and math.isfinite(n) for n in numbers)
+    return {"value": value, "what": given["what"]} if plain and numbers else {}
 
 
 def _check_files(path: Path, description: Description) -> None:

@@ -100,8 +100,9 @@ def _override(config: Any, parts: Sequence[str], value: str, full: str) -> Any:
     types_ = field_types(type(config))
     head = parts[0]
     if head not in types_:
-        hint = near(head, list(types_))
-        raise UserError(f"--{full}={value}: no field {head!r}{hint} in {', '.join(sorted(types_))}")
+        # A field of a group may be meant: optimizer.base_learning_rate.
+        hint = _in_group(head, config) or near(head, list(types_))
+        raise UserError(f"--{full}={value}: no field {head!r}{hint or ' in ' + ', '.join(sorted(types_))}")
     current = getattr(config, head)
     if len(parts) > 1:
         if not dataclasses.is_dataclass(current):
@@ -111,6 +112,16 @@ def _override(config: Any, parts: Sequence[str], value: str, full: str) -> Any:
         names = ", ".join(f.name for f in dataclasses.fields(current))
         raise UserError(f"--{full}={value}: {head!r} is a group; set one of its fields: {names}")
     return dataclasses.replace(config, **{head: parse_value(value, types_[head], full)})
+
+
+def _in_group(name: str, config: Any) -> str:
+    """Returns " (did you mean optimizer.momentum?)" if groups of `config` have a field `name`, else ""."""
+    found = [
+        f"{field.name}.{name}"
+        for field in dataclasses.fields(config)
+        if dataclasses.is_dataclass(group := getattr(config, field.name)) and hasattr(group, name)
+    ]
+    return f" (did you mean {', '.join(found)}?)" if found else ""
 
 
 def parse_value(text: str, kind: Any, full: str) -> Any:

@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import multiprocessing
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 import tqdm
 
 from common.errors import UserError
+
+_LINE_SECONDS = 10.0  # Minimum seconds between two lines about progress.
 
 
 @contextlib.contextmanager
@@ -49,13 +52,15 @@ def write_shards(write: Callable, tasks: Sequence[tuple], workers: int) -> list[
 
 
 def _progress(steps: Iterable, total: int) -> Iterator:
-    """Yields from `steps`; shows a progress bar in a terminal; elsewhere prints a line every 5 %."""
+    """Yields from `steps`; shows a progress bar in a terminal; elsewhere prints a line every _LINE_SECONDS."""
     if sys.stderr.isatty():
         yield from tqdm.tqdm(steps, total=total, unit="shard")
         return
+    told = time.monotonic()
     for done, step in enumerate(steps, 1):
         yield step
-        if done == total or done * 20 // total > (done - 1) * 20 // total:
+        if time.monotonic() - told >= _LINE_SECONDS:
+            told = time.monotonic()
             print(f"{done} of {total} shards", file=sys.stderr, flush=True)
 
 

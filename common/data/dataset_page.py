@@ -10,14 +10,21 @@ from pathlib import Path
 from PIL import Image
 
 from common.data.folder_conversion import Card, Made
+from common.data.report import Report
 from common.files import write_atomically
 
 NAME = "data.html"
+_FINDINGS = {
+    "suspicious": "Suspicious",
+    "changed": "Changed",
+    "left_out": "Left out, by reason",
+    "skipped": "Skipped: no data",
+}
 # Display width of pictures in pixels: the minimum, the maximum, and the full page width for strips of frames.
 _LEAST_WIDTH, _MOST_WIDTH, _WIDE = 128, 320, 960
 
 
-def write(out: Path, made: Made, cards: Sequence[Card], seen: str) -> Path:
+def write(out: Path, made: Made, cards: Sequence[Card], seen: str, report: Report) -> Path:
     """Writes the page; returns its path.
 
     Args:
@@ -25,6 +32,7 @@ def write(out: Path, made: Made, cards: Sequence[Card], seen: str) -> Path:
       made: the conversion's result.
       cards: the examples.
       seen: a sentence that says how the examples were read, or why there are none.
+      report: what was left out, skipped, changed and suspicious.
 
     Raises:
       UserError: the folder cannot be written.
@@ -39,7 +47,7 @@ def write(out: Path, made: Made, cards: Sequence[Card], seen: str) -> Path:
         ("split", f"{description.split['train']} for training, {description.split['eval']} for evaluation"),
         *made.facts,
         ("files", f"{len(description.files)}, {_bytes(sum(size for size, _ in files))}"),
-        ("left out", str(len(description.broken))),
+        ("left out", str(len(report.lines))),
     ]
     shown = [
         {"title": c.title, "lines": c.lines, "width": _width(c.picture), "picture": _inline(c.picture)}
@@ -55,7 +63,8 @@ def write(out: Path, made: Made, cards: Sequence[Card], seen: str) -> Path:
         balance=made.balance,
         counted=made.counted,
         most=max((train + held for _, train, held in made.balance), default=1) or 1,
-        broken=description.broken,
+        broken=report.lines,
+        findings=[(title, list(getattr(report, kind).items())) for kind, title in _FINDINGS.items()],
         fields=[*description.fields.items(), *description.defaults.items()],
     )
     path = out / NAME

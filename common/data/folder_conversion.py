@@ -20,13 +20,22 @@ import tqdm
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.errors import UserError
+from common.data import pictures
+from common.data.report import Report
+from common.errors import UserError, counted, printable
+from common.files import write_atomically
 
 T = TypeVar("T")
+R = TypeVar("R")
+TESTS = ("test", "testing")
 # Usual folder names for a split that the user made.
-TRAIN, EVAL = ("train", "training"), ("val", "valid", "validation", "eval", "test")
+TRAIN, EVAL = (
+    ("train", "training"),
+    ("val", "valid", "validate", "validation", "eval", "evaluation", "dev", *TESTS),
+)
 SHARD_BYTES = 128 << 20  # Approximate size of a shard, as in ImageNet's 1,024 shards.
 LEAST_SHARDS, MOST_SHARDS = 8, 1024  # With at least 8, several readers share a small set.
+HELD_OUT = "held_out.txt"  # Lists the examples to evaluate on, one file a line.
 _THREADS = 8  # Pictures checked at once; Pillow releases the interpreter lock while it decodes.
 
 
@@ -45,6 +54,8 @@ class Options:
       vocabulary_size, max_length: for text; 0 chooses them by the amount of text.
       languages: ISO codes of source and target; None takes them from the file names.
       short_side: maximum length of a video's shorter side, in pixels; larger videos are scaled down.
+      strict: whether anything suspicious ends the conversion.
+      report: receives what the converter takes, leaves out, changes and suspects, also if the conversion fails.
     """
 
     eval_part: float = 0.1
@@ -59,6 +70,20 @@ class Options:
     max_length: int = 0
     languages: tuple[str, str] | None = None
     short_side: int = 256
+    strict: bool = False
+    report: Report = dataclasses.field(default_factory=Report)
+
+
+@dataclasses.dataclass(frozen=True)
+class Looked:
+    """What is known of a sound picture: see `pictures.Picture`; `digest` stands for its pixels."""
+
+    width: int
+    height: int
+    orientation: int
+    changes: tuple[str, ...]
+    doubts: tuple[str, ...]
+    digest: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +120,7 @@ def given_split(folder: Path) -> tuple[Path, Path | None]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; name the folder with your files")
-    inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    inside = {path.name.lower(): path for path in folders(folder)}
     train = next((inside[name] for name in TRAIN if name in inside), None)
     held = next((inside[name] for name in EVAL if name in inside), None)
     if train and held:
@@ -139,29 +164,72 @@ def shard_count(examples: int, size: int) -> int:
     return max(min(wanted, examples), 1)
 
 
-def sound(items: Sequence[T], fault: Callable[[T], str | None], what: str) -> tuple[list[T], list[str]]:
-    """Returns (the sound items, one line about each faulty item); shows progress.
+def visible(name: str) -> bool:
+    """Whether a file or folder may hold a user's data: not hidden, and not macOS's folder of attributes."""
+    return not name.startswith(".") and name != "__MACOSX"
+
+
+def files(folder: Path) -> list[Path]:
+    """Returns the visible files in a folder, at any depth and behind links, in a fixed order."""
+    found: list[Path] = []
+    seen = set()
+    for place, inside, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        inside[:] = [] if real in seen else sorted(filter(visible, inside))
+        if real not in seen:
+            found += [Path(place, name) for name in filter(visible, names)]
+        seen.add(real)
+    return sorted(path for path in found if path.is_file())
+
+
+def folders(folder: Path) -> list[Path]:
+    """Returns the visible folders directly in a folder, in order."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and visible(path.name))
+
+
+def examined(items: Sequence[T], look: Callable[[T], R | str], what: str) -> list[R | str]:
+    """Returns `look(item)` of each item, in order; shows progress.
 
     Args:
       items: files or similar.
-      fault: returns an item's fault, or None; runs in several threads.
+      look: returns what is known of a sound item, or a line about a faulty one; runs in several threads.
       what: name of the items, such as "pictures", for the progress bar.
     """
-    kept: list[T] = []
-    broken: list[str] = []
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-        found = threads.map(fault, items)
-        for item, why in zip(items, tqdm.tqdm(found, f"checking {what}", len(items), disable=None)):
-            if why is None:
-                kept.append(item)
-            else:
-                broken.append(" ".join(why.split()))
-    return kept, broken
+        found = threads.map(look, items)
+        return list(tqdm.tqdm(found, f"checking {what}", len(items), disable=None))
+
+
+def look(path: str | os.PathLike, png: bool) -> Looked | str:
+    """Decodes a picture file as a training run does; returns what is known of it, or a line about its fault."""
+    try:
+        picture, digest = pictures.checked(pictures.contents(path), png)
+    except pictures.BadPictureError as error:
+        return f"{os.fspath(path)}: no whole picture ({error})"
+    return Looked(picture.width, picture.height, picture.orientation, picture.changes, picture.doubts, digest)
+
+
+def report_pictures(report: Report, found: Mapping[str, Looked]) -> None:
+    """Notes what reading changed in sound pictures {name: what is known}."""
+    for name, looked in found.items():
+        for change in looked.changes:
+            report.change(f"picture: {change}", name)
+        for doubt in looked.doubts:
+            report.suspect(doubt, name)
+
+
+def report_copies(report: Report, train: Mapping[str, str], held: Mapping[str, str], what: str) -> None:
+    """Notes examples to evaluate on whose content is also trained on; both are {name: digest of the content}."""
+    by_digest = {digest: name for name, digest in train.items()}
+    for name, digest in held.items():
+        if digest in by_digest:
+            report.suspect(f"the same {what} to train and to evaluate on", f"{by_digest[digest]} and {name}")
 
 
 def named(classes: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
     """Returns {class: label}: the class's name, else the class itself; "name (class)" if classes share a name."""
-    found = {name: names.get(name, name) for name in classes}
+    # A folder's name that is not UTF-8 gets escapes.
+    found = {name: names.get(name, name).encode(errors="backslashreplace").decode() for name in classes}
     counts = Counter(found.values())
     return {name: label if counts[label] == 1 else f"{label} ({name})" for name, label in found.items()}
 
@@ -173,7 +241,7 @@ def check_broken(broken: Sequence[str], kept: int, options: Options) -> None:
         raise UserError(f"nothing to convert: every file is broken{first}")
     if options.most_broken is not None and len(broken) > options.most_broken:
         raise UserError(
-            f"{len(broken)} broken files, --most-broken={options.most_broken}; the first: {broken[0]}"
+            f"{counted(len(broken), 'broken file')}, --most-broken={options.most_broken}; the first: {broken[0]}"
         )
 
 
@@ -209,8 +277,22 @@ def finish(
     broken: Sequence[str],
     labels: Sequence[str] = (),
     defaults: Mapping[str, Any] | None = None,
+    baseline: tuple[Any, str] | None = None,
+    held_out: Sequence[str] = (),
 ) -> Description:
-    """Writes and returns the description of complete records; `patterns` match the files in `out` that a run reads."""
+    """Writes and returns the description of complete records.
+
+    Args:
+      out: folder of the records.
+      patterns: match the files in `out` that a run reads.
+      split: number of training and evaluation examples.
+      baseline: a trivial answer's quality, and the answer.
+      held_out: names of the examples to evaluate on, for HELD_OUT.
+      benchmark, fields, broken, labels, defaults: see `Description`.
+    """
+    if held_out:
+        text = "".join(f"{printable(name)}\n" for name in sorted(held_out))
+        write_atomically(out / HELD_OUT, text.encode())
     names = sorted({path.name for pattern in patterns for path in out.glob(pattern)})
     files = data_description.listed(out, names)
     description = Description(
@@ -222,7 +304,8 @@ def finish(
         data_description.digest(files),
         f"timetotrain data {benchmark}, version {_version()}",
         {"train": split[0], "eval": split[1]},
-        tuple(broken),
+        tuple(map(printable, broken)),
+        dict(zip(("value", "what"), baseline)) if baseline else {},
     )
     data_description.write(out, description)
     return description

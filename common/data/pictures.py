@@ -1,59 +1,252 @@
-"""Checks picture files and reads their sizes with Pillow, and encodes pictures."""
+"""Reads pictures, the same way for conversions and for predictions, and encodes them; Pillow and TensorFlow decode.
+
+docs/your-own-data.md has the table of what this reader promises.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import io
 import os
 import warnings
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
 
+# Pillow's formats that are tried. Others run programs (EPS), name other files or have no signature (TGA).
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "JPEG2000", "AVIF", "PPM")
+# A file with such a suffix should be a picture; any other file is one if its content is.
+SUFFIXES = {
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".bmp", ".dib", ".gif", ".tif", ".tiff", ".webp"),
+    *(".jp2", ".j2k", ".jpx", ".avif", ".ppm", ".pgm", ".pbm", ".pnm", ".mpo"),
+}
+MOST_PIXELS = (
+    178_956_970 // 2
+)  # Pillow's limit, about 10,000 x 9,000: a larger picture would fill the memory.
+MOST_BYTES = 1 << 29
+_ORIENTATION = 0x0112  # The EXIF tag; 1 is upright, 5 to 8 swap width and height.
+_DEPTHS = (8, 12, 16)  # Bits of cameras' and microscopes' values; a file of 16 bits may hold fewer.
 
-def fault(path: str | os.PathLike) -> str | None:
-    """Returns a line about a file that is not a complete picture, or None; decodes the whole picture."""
-    if os.path.exists(path) and not os.path.isfile(path):  # Opening a pipe would block forever.
-        return f"{os.fspath(path)}: no whole picture (no regular file)"
+TURNED = "turned upright as its EXIF tag says"
+FIRST_FRAME = "only the first frame of an animation or of several pages read"
+ON_WHITE = "transparent parts put on white"
+SCALED = "values of more than 8 bits scaled to 8"
+FEWER_BITS = "a 16- or 32-bit picture whose values use fewer bits, read as such"
+
+Image.init()  # Loads all plugins, before threads would.
+# Pillow warns about damage that it repairs, and about large pictures, which `_opened` refuses.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
+
+class BadPictureError(Exception):
+    """Raised for a file that is no whole picture; the message gives the reason."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A picture as records store it.
+
+    Attributes:
+      encoded: a JPEG or PNG file with 8-bit RGB or grey pixels, upright.
+      width, height: in pixels, upright.
+      orientation: the EXIF orientation of the original file, 1 to 8.
+      changes: what reading changed, such as TURNED.
+      doubts: what looks wrong, such as FEWER_BITS.
+    """
+
+    encoded: bytes
+    width: int
+    height: int
+    orientation: int = 1
+    changes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+
+def contents(path: str | os.PathLike) -> bytes:
+    """Returns a file's content.
+
+    Raises:
+      BadPictureError: it cannot be read, is no regular file or is too large.
+    """
     try:
-        with Image.open(path) as image:
+        if os.path.exists(path) and not os.path.isfile(path):  # Opening a pipe would block forever.
+            raise BadPictureError("no regular file")
+        if os.path.getsize(path) > MOST_BYTES:
+            raise BadPictureError(f"a file of {os.path.getsize(path)} bytes")
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        raise BadPictureError(f"cannot read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def is_picture(path: str | os.PathLike) -> bool:
+    """Whether a file begins like a picture; reads only its header."""
+    try:
+        with Image.open(path, formats=FORMATS):
+            return True
+    except Exception:  # Pillow's plugins raise anything on damaged headers.
+        return False
+
+
+def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
+    """Returns a picture in the form that records store; does not decode one that is in that form already.
+
+    An upright JPEG of 8-bit RGB or grey, and with `png` such a PNG, stays as it is. Any other becomes an RGB JPEG:
+    upright, 16-bit and float values scaled to 8 bits, transparent parts on white, the first frame of several.
+
+    Args:
+      data: content of a file of one of FORMATS.
+      png: whether a PNG may stay a PNG.
+      turn: whether to rotate the picture by its EXIF orientation, as for a user's pictures. The published converters do
+        not, and encode with quality 100.
+
+    Raises:
+      BadPictureError: it is no whole picture, is too large, or its values have no known range.
+    """
+    try:
+        with _opened(data) as image:
+            orientation = _orientation(image)
+            if _stays(image, png) and (orientation == 1 or not turn):
+                return Picture(data, *image.size, orientation)
+            changes = [FIRST_FRAME] * (image.format != "MPO" and getattr(image, "n_frames", 1) > 1)
             image.load()
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            upright = ImageOps.exif_transpose(image) if turn else image
+            changes += [TURNED] * (turn and orientation != 1)
+            made, more, doubts = _rgb(upright)
+            return Picture(jpeg(made, published=not turn), *made.size, orientation, (*changes, *more), doubts)
+    except BadPictureError:
+        raise
+    except MemoryError as error:
+        raise BadPictureError("needs more memory than there is") from error
+    except Exception as error:  # Pillow's plugins raise anything on damaged files.
+        raise BadPictureError(_reason(error)) from error
+
+
+def checked(data: bytes, png: bool = False, turn: bool = True) -> tuple[Picture, str]:
+    """Returns (the picture, a digest of its pixels) after decoding it as a training run does.
+
+    Raises:
+      BadPictureError: see `read`; or TensorFlow cannot decode the result.
+    """
+    picture = read(data, png, turn)
+    pixels = decoded(picture.encoded)
+    if pixels.shape[:2] != (picture.height, picture.width):
+        raise BadPictureError(
+            f"its header says {picture.width}x{picture.height} pixels, it has {pixels.shape}"
+        )
+    return picture, hashlib.sha256(f"{pixels.shape}".encode() + pixels.data).hexdigest()
+
+
+def decoded(encoded: bytes) -> np.ndarray:
+    """Decodes a JPEG or PNG file to uint8 [H, W, 3], with the operation of the input pipelines.
+
+    Raises:
+      BadPictureError: TensorFlow cannot decode it.
+    """
+    import tensorflow as tf  # Imported late: whoever draws answers does not need it.
+
+    try:
+        return tf.io.decode_jpeg(encoded, channels=3).numpy()  # Reads PNG too.
+    except (tf.errors.OpError, MemoryError) as error:
+        raise BadPictureError(_reason(error)) from error
+
+
+def fault(path: str | os.PathLike, png: bool = False) -> str | None:
+    """Returns a line about a file that is not a complete picture, or None; decodes the whole picture."""
+    try:
+        checked(contents(path), png)
+    except BadPictureError as error:
         return f"{os.fspath(path)}: no whole picture ({error})"
     return None
 
 
-def refused(data: bytes) -> str | None:
-    """Returns why a file's content must not be decoded as a picture, or None; reads only the header.
+def shown(path: str | os.PathLike) -> Image.Image:
+    """Returns a picture as the network sees it, in RGB, for drawing on it.
 
-    A picture above Pillow's limit, about 10,000 x 9,000 pixels, would fill the memory.
+    Raises:
+      BadPictureError: it is no whole picture.
     """
+    return Image.fromarray(decoded(read(contents(path), png=True).encoded))
+
+
+def _opened(data: bytes) -> Image.Image:
+    large = f"a picture of more than {MOST_PIXELS} pixels"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data)):
-                return None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        return f"a picture of more than {Image.MAX_IMAGE_PIXELS} pixels"
-    except (OSError, SyntaxError, ValueError):
-        return "no JPEG or PNG picture"
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        raise BadPictureError(large) from error
+    if image.width * image.height > MOST_PIXELS:
+        raise BadPictureError(large)
+    return image
 
 
-def size(path: str | os.PathLike) -> tuple[int, int]:
-    """Returns (width, height) in pixels from the file's header."""
-    with Image.open(path) as image:
-        return image.size
+def _orientation(image: Image.Image) -> int:
+    try:
+        found = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # Damaged EXIF data: the pixels are sound.
+        return 1
+    return found if found in range(2, 9) else 1
 
 
-def upright(image: Image.Image) -> Image.Image | None:
-    """Returns the picture rotated by its EXIF orientation; None if it needs no rotation."""
-    turned = image.getexif().get(0x0112, 1)  # The tag Orientation; 1 is upright.
-    return ImageOps.exif_transpose(image) if turned in range(2, 9) else None
+def _stays(image: Image.Image, png: bool) -> bool:
+    if image.format in ("JPEG", "MPO"):  # An MPO is a JPEG with further pictures behind it.
+        return image.mode in ("RGB", "L")
+    return png and image.format == "PNG" and image.mode in ("RGB", "L") and "transparency" not in image.info
 
 
-def jpeg(image: Image.Image) -> bytes:
-    """Encodes as RGB JPEG of quality 100, as the TPU reference's converter does."""
+def _rgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...], tuple[str, ...]]:
+    """Returns (8-bit RGB, changes, doubts)."""
+    if image.mode == "F" or image.mode.startswith("I"):
+        values, doubts = _eight_bits(np.asarray(image))
+        return Image.fromarray(values).convert("RGB"), (SCALED,), doubts
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        if layer.getextrema()[3][0] < 255:
+            white = Image.new("RGBA", layer.size, "white")
+            return Image.alpha_composite(white, layer).convert("RGB"), (ON_WHITE,), ()
+        return layer.convert("RGB"), (), ()
+    return image.convert("RGB"), (), ()
+
+
+def _eight_bits(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Scales integers of 16 or 32 bits, or floats, [H, W], to uint8; returns (values, doubts).
+
+    Integers have the range of the smallest of _DEPTHS that holds the largest. Floats within 0 to 1 are fractions of
+    white, and within 0 to 255 8-bit values.
+    """
+    least, most = values.min(), values.max()
+    if not (np.isfinite(least) and np.isfinite(most)) or least < 0:
+        raise BadPictureError(f"values from {least} to {most}, whose range is unknown; save it with 8 bits")
+    if values.dtype.kind == "f":
+        top = 1 if most <= 1 else 255
+        if most > top:
+            raise BadPictureError(
+                f"values from {least} to {most}, whose range is unknown; save it with 8 bits"
+            )
+        return np.round(values.astype(np.float64) * (255 / top)).astype(np.uint8), ()
+    bits = next((bits for bits in _DEPTHS if most < 1 << bits), None)
+    if bits is None:
+        raise BadPictureError(f"values from {least} to {most}, whose range is unknown; save it with 8 bits")
+    scaled = np.round(values.astype(np.float64) * (255 / ((1 << bits) - 1))).astype(np.uint8)
+    return scaled, (FEWER_BITS,) if bits < _DEPTHS[-1] else ()
+
+
+def _reason(error: BaseException) -> str:
+    text = next(iter(str(error).splitlines()), "").split("}} ")[-1].split(" [Op:")[0]
+    text = text.partition(" <_io.BytesIO object")[0]  # Pillow names the object in memory.
+    return text[:200] or type(error).__name__
+
+
+def jpeg(image: Image.Image, published: bool = False) -> bytes:
+    """Encodes as RGB JPEG.
+
+    TensorFlow decodes JPEG with libjpeg's fast transform, which errs by up to the whole range of values at quality 100
+    and by a few at 95. `published` takes quality 100 all the same, as the TPU reference's converter does.
+    """
     encoded = io.BytesIO()
-    image.convert("RGB").save(encoded, "JPEG", quality=100)
+    how = {"quality": 100} if published else {"quality": 95, "subsampling": 0}
+    image.convert("RGB").save(encoded, "JPEG", **how)
     return encoded.getvalue()
 
 

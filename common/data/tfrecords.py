@@ -62,7 +62,8 @@ def example(features: Mapping[str, bytes | str | int | Sequence[float]]) -> byte
     feature = {}
     for name, value in features.items():
         if isinstance(value, (bytes, str)):
-            raw = value.encode() if isinstance(value, str) else value
+            # A file's name that is not UTF-8 keeps its bytes.
+            raw = value.encode(errors="surrogateescape") if isinstance(value, str) else value
             feature[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[raw]))
         elif isinstance(value, int):
             feature[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))

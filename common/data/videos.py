@@ -1,11 +1,25 @@
-"""Opens untrusted video files: only a video in a single file, never a list of other files or addresses."""
+"""Reads video files, the same way for conversions and for predictions; FFmpeg's libraries (PyAV) decode.
+
+A file may be a stranger's: only a video in a single file is opened, never a list of other files or addresses.
+docs/your-own-data.md has the table of what this reader promises.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import io
 import os
 import pathlib
+import struct
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Any
+
+import av
+import numpy as np
+from av.sidedata.sidedata import Type
+from PIL import Image
 
 # FFmpeg's names of containers that hold the video itself. FFmpeg also supports playlists ("hls", "concat", "dash"),
 # which open other files or network addresses, and a playlist file may have any name.
@@ -27,8 +41,79 @@ CONTAINERS = (
     ),
     *("asf", "flv", "ogg", "gif", "h264", "hevc", "av1", "ivf", "obu"),
 )
+# A file with such a suffix should be a video; any other file is one if its content is.
+SUFFIXES = {
+    *(
+        ".mp4",
+        ".avi",
+        ".webm",
+        ".mkv",
+        ".mov",
+        ".m4v",
+        ".mpg",
+        ".mpeg",
+        ".m2v",
+        ".wmv",
+        ".asf",
+        ".flv",
+        ".f4v",
+    ),
+    *(".m2ts", ".mts", ".3gp", ".3g2", ".ogv", ".vob", ".divx"),
+}
+# Suffixes of files that lie beside videos; FFmpeg would take some of them for a video of one frame.
+_OTHERS = {
+    *(".txt", ".csv", ".tsv", ".json", ".xml", ".md", ".html", ".pdf", ".py", ".zip", ".gz", ".srt", ".vtt"),
+    *(
+        ".jpg",
+        ".jpeg",
+        ".png",
+        ".bmp",
+        ".webp",
+        ".tif",
+        ".tiff",
+        ".npy",
+        ".npz",
+        ".wav",
+        ".mp3",
+        ".m4a",
+        ".aac",
+    ),
+}
 MOST_PIXELS = 1 << 26  # Per frame; 8K video has half as many.
 MOST_FRAMES = 100_000  # Per video, an hour at 25 per second; more is not a clip or a damaged header.
+MOST_FRAME_BYTES = 1 << 31  # Of a video's JPEG frames, which must fit in memory and in one record.
+SHORT_SIDE, QUALITY = (
+    256,
+    92,
+)  # The usual short side of stored frames in pixels, and the JPEG encoder's quality.
+
+TURNED = "video turned or mirrored as its display matrix says"
+
+
+class BadVideoError(Exception):
+    """Raised for an unusable video; the message gives the reason."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Clip:
+    """A decoded video.
+
+    Attributes:
+      frames: JPEG files, in presentation order.
+      height, width: frame size, in pixels.
+      remark: "", or a description of the damage if the video is only partly usable.
+      times: each frame's start in seconds after the first's, and the video's end.
+      turned: whether frames were turned or mirrored.
+      shrunk: whether frames were scaled down.
+    """
+
+    frames: Sequence[bytes]
+    height: int
+    width: int
+    remark: str = ""
+    times: Sequence[float] = ()
+    turned: bool = False
+    shrunk: bool = False
 
 
 def opened(path: str | os.PathLike) -> Any:
@@ -37,8 +122,6 @@ def opened(path: str | os.PathLike) -> Any:
     Raises:
       av.error.FFmpegError, OSError, ValueError: it is not a file or not a video, or it is a list of others.
     """
-    import av
-
     file = pathlib.Path(path)
     if not file.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(file))
@@ -46,10 +129,164 @@ def opened(path: str | os.PathLike) -> Any:
         raise ValueError(f"{file}: no regular file")
     container = av.open(
         f"file:{file.resolve()}",  # FFmpeg would treat a name such as "concat:a|b" as an address.
-        options={"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": "file"},
+        # Not `options`: PyAV 16 then frees memory that it never allocated, and the process dies, if a stream appears
+        # only behind a file's header, as in MPEG and FLV files.
+        container_options={"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": "file"},
     )
     for stream in container.streams.video:
         if stream.width * stream.height > MOST_PIXELS:
             container.close()
             raise ValueError(f"frames of {stream.width} x {stream.height} pixels")
     return container
+
+
+def is_video(path: str | os.PathLike) -> bool:
+    """Whether a file without a video's suffix is one: it opens as one of CONTAINERS and has a frame."""
+    if pathlib.Path(path).suffix.lower() in _OTHERS:
+        return False
+    try:
+        with opened(path) as container:
+            return bool(container.streams.video) and next(container.decode(video=0), None) is not None
+    except (av.error.FFmpegError, OSError, ValueError):
+        return False
+
+
+def read(
+    path: str | os.PathLike, short_side: int = SHORT_SIDE, rate: float = 0.0, quality: int = QUALITY
+) -> Clip:
+    """Reads all frames of a video, scaled down to a short side of at most `short_side` pixels.
+
+    Frames come in presentation order, turned and mirrored by the file's display matrix. If the end of a file is
+    damaged, the function keeps the frames before it and adds a remark.
+
+    Args:
+      path: any file that FFmpeg reads: mp4, avi, webm, mkv.
+      short_side: in pixels; smaller videos keep their size.
+      rate: frames per second after resampling, to even out a variable frame rate; 0 keeps the frames as they are.
+      quality: quality setting of the JPEG encoder.
+
+    Raises:
+      BadVideoError: the file has no video or no frame, or cannot be decoded from its start.
+    """
+    encoded: list[bytes] = []
+    times: list[float] = []
+    size, remark, turned, shrunk, total = (0, 0), "", False, False, 0
+    span = Fraction(1, 25)
+    try:
+        with opened(path) as container:
+            if not container.streams.video:
+                raise BadVideoError("holds no video stream")
+            stream = container.streams.video[0]
+            stream.thread_type = "AUTO"
+            own = stream.average_rate or stream.guessed_rate
+            span = 1 / Fraction(rate or own) if rate or own else span
+            shown = _evenly(container.decode(stream), rate) if rate else container.decode(stream)
+            for frame in shown:
+                if frame.width * frame.height > MOST_PIXELS:
+                    raise BadVideoError(f"has frames of {frame.width} x {frame.height} pixels")
+                picture = _picture(frame, short_side, size)
+                size = size if any(size) else picture.size
+                turned = turned or _matrix(frame) != (1, 0, 0, 1)
+                shrunk = shrunk or min(picture.size) < min(frame.width, frame.height)
+                encoded.append(_jpeg(picture, quality))
+                timed = frame.time is not None and not rate
+                times.append(float(frame.time) if timed else len(times) * float(span))
+                total += len(encoded[-1])
+                if len(encoded) > MOST_FRAMES or total > MOST_FRAME_BYTES:
+                    raise BadVideoError(
+                        f"holds more than {MOST_FRAMES} frames, or over {MOST_FRAME_BYTES} bytes"
+                    )
+    except (av.error.FFmpegError, OSError, ValueError, MemoryError) as error:
+        if not encoded:
+            raise BadVideoError(f"cannot be decoded: {_reason(error)}") from error
+        remark = f"is damaged after {len(encoded)} frames, which are kept"
+    if not encoded:
+        raise BadVideoError("holds no frame")
+    width, height = size
+    ends = [*(time - times[0] for time in times), times[-1] - times[0] + float(span)]
+    return Clip(encoded, height, width, remark, ends, turned, shrunk)
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _evenly(frames: Iterator[av.VideoFrame], rate: float) -> Iterator[av.VideoFrame]:
+    """Yields the frame shown at each time 0, 1 / rate, 2 / rate, ... after the first frame."""
+    previous, begin, number = None, 0.0, 0
+    for frame in frames:
+        if frame.time is None:
+            continue
+        if previous is None:
+            begin = frame.time
+        # The previous frame stays on screen until this frame's time.
+        while previous is not None and begin + number / rate < frame.time - 1e-6:
+            yield previous
+            number += 1
+        previous = frame
+    if previous is not None:
+        yield previous
+
+
+def _picture(frame: av.VideoFrame, short_side: int, size: tuple[int, int]) -> Image.Image:
+    """Scales, turns and mirrors a frame for display; `size` is the first frame's, or (0, 0) for the first frame."""
+    a, b, c, d = _matrix(frame)
+    swapped = a == 0
+    width, height = (frame.height, frame.width) if swapped else (frame.width, frame.height)
+    if any(size):
+        width, height = size
+    else:
+        scale = min(1.0, short_side / min(width, height))
+        width, height = max(1, round(width * scale)), max(1, round(height * scale))
+    stored = (height, width) if swapped else (width, height)
+    pixels = frame.reformat(width=stored[0], height=stored[1], format="rgb24").to_ndarray()
+    if swapped:
+        pixels = pixels.transpose(1, 0, 2)
+    if a + c < 0:
+        pixels = pixels[:, ::-1]
+    if b + d < 0:
+        pixels = pixels[::-1]
+    return Image.fromarray(np.ascontiguousarray(pixels))
+
+
+def _matrix(frame: av.VideoFrame) -> tuple[int, int, int, int]:
+    """Returns (a, b, c, d) of -1, 0 and 1: a stored pixel (x, y) is shown at (a x + c y, b x + d y).
+
+    FFmpeg's display matrix holds them as 16.16 fixed-point numbers; a turn by another angle becomes the nearest one.
+    """
+    data = frame.side_data.get(Type.DISPLAYMATRIX)
+    if data is None or len(bytes(data)) < 36:
+        return 1, 0, 0, 1
+    a, b, _, c, d, *_ = struct.unpack("=9i", bytes(data)[:36])
+    if not any((a, b, c, d)):
+        return 1, 0, 0, 1
+    signs = [(value > 0) - (value < 0) for value in (a, b, c, d)]
+    if abs(a) + abs(d) >= abs(b) + abs(c):
+        return signs[0] or 1, 0, 0, signs[3] or 1
+    return 0, signs[1] or 1, signs[2] or 1, 0
+
+
+def _jpeg(picture: Image.Image, quality: int) -> bytes:
+    encoded = io.BytesIO()
+    picture.save(encoded, "JPEG", quality=quality)
+    return encoded.getvalue()
+
+
+def write(path: str | os.PathLike, frames: np.ndarray, rate: int = 25, codec: str = "mpeg4") -> None:
+    """Encodes uint8 [T, H, W, 3] into a video file; H and W must be even. For generated data and tests."""
+    with av.open(os.fspath(path), "w") as container:
+        stream = container.add_stream(codec, rate=rate)
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt = "yuv420p"
+        stream.options = {"threads": "1"}  # Makes the file the same on every machine.
+        if codec == "mpeg4":
+            stream.options = {
+                "threads": "1",
+                "qmin": "2",
+                "qmax": "2",
+            }  # A constant quantiser, close to the best quality.
+        for image in frames:
+            for packet in stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")):
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)

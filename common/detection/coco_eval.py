@@ -21,7 +21,7 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from common.detection import masks
+from common.detection import masks, shapes
 
 # The order of COCOeval.stats.
 STATISTICS = (
@@ -73,19 +73,21 @@ def check_masks(annotations: str) -> None:
     Raises:
       ValueError: an object has no mask or an invalid one; the message names its image.
     """
-    for item in ground_truth(annotations).dataset["annotations"]:
+    content = ground_truth(annotations).dataset
+    images = {image["id"]: image for image in content["images"]}
+    for item in content["annotations"]:
         shape, name = item.get("segmentation"), _name(item, annotations)
+        size = images[item["image_id"]]
         if not shape:
             raise ValueError(f"{name}: it has no segmentation")
-        if isinstance(shape, list):
-            sound = all(isinstance(polygon, list) and _numbers(polygon) for polygon in shape)
-        else:
-            counts = shape.get("counts") if isinstance(shape, dict) else None
-            lengths = isinstance(counts, list) and _numbers(counts)
-            sound = lengths and sum(counts) == shape["size"][0] * shape["size"][1]
-            sound = sound or (isinstance(counts, str) and counts)
-        if not sound:
-            raise ValueError(f"{name}: its segmentation is neither polygons nor run lengths of the image")
+        try:
+            sound = shapes.checked(shape, size["height"], size["width"])
+        except shapes.BadShapeError as error:
+            raise ValueError(
+                f"{name}: its segmentation is neither polygons nor run lengths of the image: {error}"
+            ) from error
+        if isinstance(shape, list) and sound != shape:  # pycocotools reads the file's own polygons.
+            raise ValueError(f"{name}: its segmentation is neither polygons within the image nor run lengths")
 
 
 def _check_image(image: Mapping, path: str) -> None:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from PIL import Image
 
 from common.detection import masks as masks_of
+from common.detection import shapes
 from common.errors import UserError
 
 
@@ -132,7 +133,7 @@ def examples(
     for image in content["images"]:
         kept = []
         for item in objects.get(image["id"], ()):
-            why = _fault(item, image, names)
+            why = _fault(item, image, names, masks)
             if why is None:
                 kept.append(item)
             elif dropped is not None:
@@ -140,7 +141,7 @@ def examples(
         yield _example(image, read(image), kept, names, masks)
 
 
-def _fault(item: Mapping, image: Mapping, names: Mapping[int, str]) -> str | None:
+def _fault(item: Mapping, image: Mapping, names: Mapping[int, str], masks: bool) -> str | None:
     """Returns why tf-models' converter omits an annotation, or None.
 
     An unknown category raises UserError; it is an error in that converter too.
@@ -160,6 +161,10 @@ def _fault(item: Mapping, image: Mapping, names: Mapping[int, str]) -> str | Non
         return "a polygon of fewer than three points"
     if isinstance(shape, dict) and list(shape["size"]) != [image["height"], image["width"]]:
         return f"a mask of size {shape['size']} in an image of {[image['height'], image['width']]}"
+    try:
+        _ = masks and shapes.checked(shape, image["height"], image["width"])
+    except shapes.BadShapeError as error:
+        return str(error)
     return None
 
 
@@ -178,7 +183,7 @@ def _example(image: Mapping, encoded: bytes, items: list[Mapping], names: Mappin
     features = {
         "image/height": [height],
         "image/width": [width],
-        "image/filename": [image["file_name"].encode()],
+        "image/filename": [image["file_name"].encode(errors="surrogateescape")],
         "image/source_id": [str(image["id"]).encode()],
         "image/key/sha256": [hashlib.sha256(encoded).hexdigest().encode()],
         "image/encoded": [encoded],

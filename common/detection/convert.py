@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import io
 import json
 import os
 import sys
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from common.data import conversion, pictures, tfrecords
 from common.detection import coco_write, notes
@@ -37,10 +35,10 @@ SPLITS = ("train", "val")
 
 
 class Pictures:
-    """Reads JPEGs from a zip file or a folder by file name."""
+    """Reads JPEGs from a zip file or a folder by file name; `upright` turns them as their EXIF data say."""
 
-    def __init__(self, source: str):
-        self.source, self._zip = source, None
+    def __init__(self, source: str, upright: bool = False):
+        self.source, self._zip, self._upright = source, None, upright
         if not os.path.isdir(source):
             try:
                 self._zip = zipfile.ZipFile(source)
@@ -62,19 +60,21 @@ class Pictures:
         except (OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
             raise UserError(f"{where} cannot be read ({type(error).__name__}); get a sound copy") from error
         try:
-            with Image.open(io.BytesIO(encoded)) as picture:
-                picture.load()
-                size = picture.size
-                # Convert pictures that TensorFlow's decoder cannot read to RGB JPEG; keep JPEG and PNG as they are.
-                if picture.format not in ("JPEG", "PNG") or picture.mode in ("CMYK", "I", "I;16", "F"):
-                    encoded = pictures.jpeg(picture)
-        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+            # A user's own pictures were checked before.
+            read = pictures.read if self._upright else _checked
+            picture = read(encoded, png=True, turn=self._upright)
+        except pictures.BadPictureError as error:
             raise UserError(f"{where} is no whole picture ({error}); get a sound copy") from error
-        if size != (image["width"], image["height"]):
+        said = image["width"], image["height"]
+        if (picture.width, picture.height) != said:
             raise UserError(
-                f"{where} has {size[0]}x{size[1]} pixels, its entry says {image['width']}x{image['height']}"
+                f"{where} has {picture.width}x{picture.height} pixels, its entry says {said[0]}x{said[1]}"
             )
-        return encoded
+        return picture.encoded
+
+
+def _checked(encoded: bytes, png: bool, turn: bool) -> pictures.Picture:
+    return pictures.checked(encoded, png, turn)[0]
 
 
 def read_annotations(path: str, split: str) -> bytes:
@@ -105,6 +105,7 @@ def convert(
     masks: bool,
     workers: int,
     named: str = "",
+    upright: bool = False,
 ) -> list[str]:
     """Writes the split's missing shards and its annotation file.
 
@@ -117,6 +118,7 @@ def convert(
       masks: whether to write masks too.
       workers: number of processes.
       named: the annotation file's name in errors.
+      upright: whether to turn pictures as their EXIF data say; the published converters do not.
 
     Returns:
       A line for each annotation that was left out: image, annotation, reason.
@@ -144,7 +146,7 @@ def convert(
             part = [images[j] for j in order[i::shards]]
             items = [item for image in part for item in objects.get(image["id"], ())]
             slice_ = {"images": part, "annotations": items, "categories": content["categories"]}
-            tasks.append((path, source, slice_, masks))
+            tasks.append((path, source, slice_, masks, upright))
     dropped = [line for lines in conversion.write_shards(_write_shard, tasks, workers) for line in lines]
     notes.write(folder, index=masks, splits=[split])
     kept = folder / f"instances_{split}2017.json"
@@ -152,9 +154,11 @@ def convert(
     return dropped
 
 
-def _write_shard(path: Path, source: str, content: dict[str, Any], masks: bool) -> list[str]:
+def _write_shard(
+    path: Path, source: str, content: dict[str, Any], masks: bool, upright: bool = False
+) -> list[str]:
     dropped: list[str] = []
-    tfrecords.write(path, coco_write.examples(content, Pictures(source).read, masks, dropped))
+    tfrecords.write(path, coco_write.examples(content, Pictures(source, upright).read, masks, dropped))
     return dropped
 
 

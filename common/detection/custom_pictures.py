@@ -14,9 +14,11 @@ from PIL import Image, ImageDraw
 
 from common.config.data_description import BACKGROUND, Description
 from common.data import folder_conversion, pictures
-from common.data.folder_conversion import Made, Options
-from common.detection import coco_source
+from common.data.folder_conversion import Looked, Made, Options
+from common.data.report import Report
+from common.detection import coco_source, coco_tidy
 from common.detection import convert as converter
+from common.errors import UserError
 
 ANNOTATIONS = "instances_val2017.json"  # The converter's name for the file that an evaluation reads.
 PATTERNS = ("train-*.tfrecord", "val-*.tfrecord", "instances_*2017.json")
@@ -53,20 +55,25 @@ def convert(
     Raises:
       UserError: no annotations, no sound pictures, too many broken ones, or `out` holds something else.
     """
+    report = options.report
     first, second = coco_source.find(folder, options)
     sources = [first, second] if second else [first]
-    contents, names, broken = coco_source.tidy(sources, masks)
-    folder_conversion.check_broken(broken, min(len(content["images"]) for content in contents), options)
+    contents, names, looked = coco_tidy.tidy(sources, masks, report)
+    folder_conversion.check_broken(report.lines, min(len(content["images"]) for content in contents), options)
     if second is None:
         contents = list(_divided(contents[0], options))
+    _report(contents, looked, report)
     folders = [sources[0].folder, sources[-1].folder]
     folder_conversion.start(out, benchmark)
     for split, content, place in zip(converter.SPLITS, contents, folders):
         size = folder_conversion.size([place / image["file_name"] for image in content["images"]])
         shards = folder_conversion.shard_count(len(content["images"]), size)
         text = json.dumps(content).encode()
-        dropped = converter.convert(out, split, str(place), text, shards, masks, options.workers)
-        broken += [f"{split}: {line}" for line in dropped]
+        dropped = converter.convert(
+            out, split, str(place), text, shards, masks, options.workers, upright=True
+        )
+        for line in dropped:
+            report.leave_out(line.rpartition(": ")[2], split, f"{split}: {line}")
     train = contents[0]
     per_image = collections.Counter(item["image_id"] for item in train["annotations"])
     counts = Counts(
@@ -77,7 +84,30 @@ def convert(
         max(per_image.values(), default=1),
     )
     per_class = [[names[item["category_id"] - 1] for item in c["annotations"]] for c in contents]
-    return counts, broken, folder_conversion.balance(names, *per_class), _facts(contents, per_image)
+    return counts, report.lines, folder_conversion.balance(names, *per_class), _facts(contents, per_image)
+
+
+def _report(
+    contents: Sequence[Mapping[str, Any]], looked: Sequence[Mapping[str, Looked]], report: Report
+) -> None:
+    """Notes what is suspicious about both splits.
+
+    Raises:
+      UserError: no object is left to train on.
+    """
+    if not contents[0]["annotations"]:
+        reasons = "; ".join(report.said("left_out")) or "no annotation at all"
+        raise UserError(
+            f"no usable object to train on: {reasons}; annotate objects, or mend the entries left out"
+        )
+    if not contents[1]["annotations"]:
+        report.suspect("no object in the pictures to evaluate on", contents[1]["images"][0]["file_name"])
+    parts = []
+    for content, found in zip(contents, (looked[0], looked[-1])):
+        kept = {image["file_name"]: found[image["file_name"]] for image in content["images"]}
+        folder_conversion.report_pictures(report, kept)
+        parts.append({name: one.digest for name, one in kept.items()})
+    folder_conversion.report_copies(report, *parts, "picture")
 
 
 def made(
@@ -89,8 +119,12 @@ def made(
     facts: Sequence[tuple[str, str]],
     fields: Mapping[str, Any],
     defaults: Mapping[str, Any],
+    baseline: float | Mapping[str, float] = 0.0,
 ) -> Made:
-    """Writes the description with `fields` and those that SSD and Mask R-CNN share; returns the result."""
+    """Writes the description with `fields` and those that SSD and Mask R-CNN share; returns the result.
+
+    `baseline` is the quality of an empty answer, in the form of the run's log.
+    """
     shared = {
         "num_classes": len(counts.labels),
         "num_eval_examples": counts.held,
@@ -107,6 +141,7 @@ def made(
         broken,
         counts.labels,
         defaults,
+        baseline=(baseline, "an empty answer"),
     )
     return Made(description, balance, "objects", facts)
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 from pycocotools import mask as coco_mask
 
+from common.detection import shapes
+
 # Minimum probability of an object's pixels (Mask R-CNN, section 3; G7 mask_rcnn coco_metric.py).
 THRESHOLD = 0.5
 
@@ -57,11 +59,10 @@ def encode(pasted: np.ndarray) -> list[dict]:
 
 
 def decode(segmentation: list | Mapping, height: int, width: int) -> np.ndarray:
-    """Decodes a COCO annotation's polygons or run lengths (text or numbers) to uint8 [height, width] of 0 and 1."""
-    if isinstance(segmentation, list):
-        lengths = coco_mask.merge(coco_mask.frPyObjects(segmentation, height, width))
-    elif isinstance(segmentation["counts"], list):
-        lengths = coco_mask.frPyObjects(segmentation, height, width)
-    else:
-        lengths = segmentation
-    return np.ascontiguousarray(coco_mask.decode(lengths))
+    """Decodes a COCO annotation's polygons or run lengths (text or numbers) to uint8 [height, width] of 0 and 1.
+
+    Raises:
+      BadShapeError: they are not sound (`shapes.checked`).
+    """
+    sound = shapes.checked(segmentation, height, width)
+    return np.ascontiguousarray(coco_mask.decode(shapes.encoded(sound, height, width)))

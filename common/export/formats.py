@@ -28,6 +28,7 @@ from common.train.checkpoint_file import ABOUT
 
 EXTRA = "assets.extra"  # TensorFlow's folder for files that travel with a SavedModel; it does not read them.
 WEIGHTS = "weights"
+LENGTH = "serving_length"  # Maximum tokens of a sentence that a translation takes.
 OPSET = 18
 
 
@@ -67,6 +68,8 @@ def saved_model(trained: Trained, folder: pathlib.Path) -> None:
     tf.saved_model.save(module, os.fspath(folder), {"serving_default": signature})
     extra = folder / EXTRA
     about = {**trained.about(), WEIGHTS: list(trained.weights())}
+    if serving.kind == "translation":
+        about[LENGTH] = trained.config.serving_length
     write_atomically(extra / ABOUT, json.dumps(about, indent=1, ensure_ascii=False).encode())
     for name, content in trained.assets.items():
         write_atomically(extra / name, content)

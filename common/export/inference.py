@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import os
 import pathlib
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from common.data import pictures
+from common.data import folder_conversion, pictures, text_files
 from common.errors import UserError, one_line
 from common.export import saved_graph, trained
-from common.export.formats import ABOUT, EXTRA
+from common.export.formats import ABOUT, EXTRA, LENGTH
 from common.export.trained import STRANGER, Trust
 from common.files import parsed, read_plain
-from common.train.serving import Codec
+from common.train.serving import Codec, Reading
 
 LEAST_SCORE = 0.3  # Minimum score of reported detections.
 KINDS = ("classes", "objects", "video", "translation", "words")
 _MOST_ASSET = (
     1 << 28
 )  # Maximum bytes of a file that travels with a SavedModel; WMT's vocabularies have under a million.
-_BAD_PICTURE = (tf.errors.InvalidArgumentError,)  # Exceptions from TensorFlow's decoders.
+_MOST_SIDE = 1 << 13  # Pixels of a video's short side.
 _MOST_NAME = 200  # Maximum characters of a class name in an answer.
 _EXPORT_AGAIN = "it is no SavedModel of `timetotrain export`; export it again"
 
@@ -42,6 +40,7 @@ class Network:
       labels: names of its classes.
       codec: encodes and decodes text for a text network, else None.
       path: path of the model, for errors.
+      reading: how pictures and videos were read for the records.
       seconds: (duration, examples) of every call so far except the first of each shape.
     """
 
@@ -50,6 +49,7 @@ class Network:
     labels: Sequence[str]
     codec: Codec | None
     path: str = "the model"
+    reading: Reading = Reading()
 
     def __post_init__(self):
         self.seconds: list[tuple[float, int]] = []
@@ -73,9 +73,12 @@ class Network:
         return found
 
     def measured(self) -> str:
-        """Returns a line with a call's median latency and the throughput, without the first call of each shape."""
+        """Returns a line with a call's median latency and the throughput, without the first call of each shape.
+
+        The line is empty if there was no other call.
+        """
         if not self.seconds:
-            return "latency  not measured: the first call of a shape also compiles; give more files"
+            return ""
         times, counts = zip(*self.seconds)
         unit = {"video": "frames", "translation": "sentences", "words": "texts"}.get(self.kind, "pictures")
         median = sorted(times)[len(times) // 2]
@@ -104,12 +107,18 @@ def load(path: str | os.PathLike, trust: Trust = STRANGER) -> Network:
     if about["kind"] == "translation":
         _, config = trained.described(about["benchmark"], about["config"], path, trust)
         codec = trained.codec(about["benchmark"], config, _assets(path), path)
+        # An export of an earlier version takes the evaluation's length.
+        length = about.get(LENGTH, config.decode.source_length)
+        if not isinstance(length, int) or not 1 <= length <= codec.length:
+            raise UserError(f"{path}: {EXTRA}/{ABOUT} has {LENGTH}={str(length)[:40]}; {_EXPORT_AGAIN}")
+        codec = dataclasses.replace(codec, length=length)
     network = Network(
         about["kind"],
         lambda values: signature(**{name: tf.constant(values)}),
         about["labels"],
         codec,
         os.fspath(path),
+        _reading(about, path),
     )
     network.module = module  # Its variables live as long as it does.
     return network
@@ -126,6 +135,19 @@ def _about(path: pathlib.Path) -> dict[str, Any]:
     if about["kind"] not in KINDS:
         raise UserError(f"{path}: kind {about['kind'][:80]!r} is unknown; known: {', '.join(KINDS)}")
     return about
+
+
+def _reading(about: Mapping[str, Any], path: pathlib.Path) -> Reading:
+    """Returns how a SavedModel's pictures and videos are read; the usual way if an older version exported it."""
+    found = about.get("reading", {})
+    try:
+        reading = Reading(**found)
+        sound = type(reading.png) is bool and type(reading.short_side) is int
+    except TypeError:
+        sound = False
+    if not sound or not 1 <= reading.short_side <= _MOST_SIDE:
+        raise UserError(f"{path}: {EXTRA}/{ABOUT}: reading is {str(found)[:80]}; {_EXPORT_AGAIN}")
+    return reading
 
 
 def _assets(path: pathlib.Path) -> dict[str, bytes]:
@@ -149,6 +171,7 @@ def of(found: trained.Trained) -> Network:
         found.labels,
         codec,
         os.fspath(found.path),
+        serving.reading,
     )
 
 
@@ -156,7 +179,8 @@ def ask(network: Network, files: Sequence[str], batch: int = 8, score: float = L
     """Yields an answer for each file in order, or for each line of a text file.
 
     An answer has "file". Depending on the network's kind, it also has "classes" [{name, score}], "objects" [{name,
-    score, box, mask}], "times" [{from, to, name, score}] for a video, or "text" and "translation" or "next".
+    score, box, mask}], "times" [{from, to, name, score}] for a video, or "text" and "translation" or "next". A picture,
+    a video or a line of text that cannot be answered has "error", a line, instead.
 
     Args:
       network: from `load` or `of`.
@@ -165,48 +189,78 @@ def ask(network: Network, files: Sequence[str], batch: int = 8, score: float = L
       score: minimum score of an object.
 
     Raises:
-      UserError: a file is missing or not of the kind that the network takes.
+      UserError: the network cannot answer, or a text is missing or no text.
     """
     with one_line(f"{network.path}: its answer cannot be read", "get a sound copy of the model"):
         if network.kind == "video":
-            from common.export import videos
-
-            for name in files:
-                yield videos.answer(network, name)
+            yield from _videos(network, files)
         elif network.kind in ("translation", "words"):
             yield from _texts(network, files, batch)
         else:
             yield from _pictures(network, files, batch, score)
 
 
+def files_in(network: Network, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns (the files to answer, files in folders that are none of the network's kind).
+
+    A folder among `names` stands for the visible pictures or videos in it, at any depth.
+    """
+    if network.kind in ("translation", "words"):
+        return list(names), []
+    found: list[str] = []
+    others: list[str] = []
+    for name in names:
+        if not os.path.isdir(name):
+            found.append(name)
+            continue
+        for path in folder_conversion.files(pathlib.Path(name)):
+            (found if _fits(network, path) else others).append(os.fspath(path))
+    return found, others
+
+
+def _fits(network: Network, path: pathlib.Path) -> bool:
+    if network.kind == "video":
+        from common.data import videos
+
+        return path.suffix.lower() in videos.SUFFIXES or videos.is_video(path)
+    return path.suffix.lower() in pictures.SUFFIXES or pictures.is_picture(path)
+
+
+def _videos(network: Network, files: Sequence[str]) -> Iterator[dict]:
+    try:
+        from common.data.videos import BadVideoError
+        from common.export import videos
+    except ImportError as error:
+        raise UserError(f"{files[0]}: reading videos needs PyAV; pip install av") from error
+    for name in files:
+        try:
+            yield videos.answer(network, name)
+        except BadVideoError as error:
+            yield {"file": name, "error": f"{name}: {error}; leave it out"}
+
+
 def _pictures(network: Network, files: Sequence[str], batch: int, score: float) -> Iterator[dict]:
     for start in range(0, len(files), batch):
         names = files[start : start + batch]
-        encoded = np.array([_picture(name) for name in names] + [b""], object)[:-1]
-        try:
-            found = network(encoded, _BAD_PICTURE)
-        except _BAD_PICTURE:
-            raise UserError(f"{_first_bad(network, names)}: no JPEG or PNG picture; leave it out") from None
-        for i, name in enumerate(names):
-            one = {key: value[i] for key, value in found.items()}
+        encoded, faults = [], {}
+        for place, name in enumerate(names):
+            try:
+                encoded.append(pictures.checked(pictures.contents(name), network.reading.png)[0].encoded)
+            except pictures.BadPictureError as error:
+                faults[place] = f"{name}: no picture: {error}; leave it out"
+        found = network(_array(encoded)) if encoded else {}
+        row = 0
+        for place, name in enumerate(names):
+            if place in faults:
+                yield {"file": name, "error": faults[place]}
+                continue
+            one = {key: value[row] for key, value in found.items()}
+            row += 1
             yield {"file": name, **(_classes(one) if network.kind == "classes" else _objects(one, score))}
 
 
-def _first_bad(network: Network, names: Sequence[str]) -> str:
-    for name in names:
-        try:
-            network(np.array([_read(name), b""], object)[:-1], _BAD_PICTURE)
-        except _BAD_PICTURE:
-            return name
-    return names[0]
-
-
-def _picture(name: str) -> bytes:
-    data = _read(name)
-    why = pictures.refused(data)
-    if why:
-        raise UserError(f"{name}: {why}; leave it out")
-    return data
+def _array(encoded: Sequence[bytes]) -> np.ndarray:
+    return np.array([*encoded, b""], object)[:-1]
 
 
 def _classes(one: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -237,45 +291,53 @@ def _objects(one: Mapping[str, np.ndarray], least: float) -> dict[str, Any]:
 
 
 def _texts(network: Network, files: Sequence[str], batch: int) -> Iterator[dict]:
-    lines = [(name, number, line) for name in files for number, line in _lines(name)]
+    """Yields an answer for each line that is not empty; a line that cannot be answered has "error"."""
+    lines = [{"file": name, **found} for name in files for found in _lines(name)]
     for start in range(0, len(lines), batch):
         part = lines[start : start + batch]
-        texts = [line for _, _, line in part]
-        if network.kind == "words":
-            found = network(np.array([text.encode() for text in texts] + [b""], object)[:-1])
-            results = [
-                {"next": _classes({k: v[i] for k, v in found.items()})["classes"]} for i in range(len(part))
-            ]
-        else:
-            results = [{"translation": text} for text in _translated(network, part)]
-        for (name, number, text), result in zip(part, results):
-            yield {"file": name, "line": number, "text": text, **result}
+        sound = [line for line in part if "error" not in line]
+        results = (_translated if network.codec else _followed)(network, sound)
+        for line, result in zip(sound, results):
+            line.update(result)
+        yield from part
 
 
-def _translated(network: Network, part: Sequence[tuple[str, int, str]]) -> list[str]:
+def _followed(network: Network, part: Sequence[dict]) -> list[dict]:
+    """Returns the words that may follow each text."""
+    if not part:
+        return []
+    found = network(_array([line["text"].encode() for line in part]))
+    return [{"next": _classes({k: v[i] for k, v in found.items()})["classes"]} for i in range(len(part))]
+
+
+def _translated(network: Network, part: Sequence[dict]) -> list[dict]:
+    """Returns the translation of each text; an error for a text that is too long."""
     codec = network.codec
-    tokens = np.zeros([len(part), codec.length], np.int32)
-    for row, (name, number, text) in zip(tokens, part):
-        encoded = codec.encode(text)
-        if len(encoded) > codec.length:
-            raise UserError(
-                f"{name}: line {number} has {len(encoded)} tokens, the network takes {codec.length}; split the sentence"
-            )
-        row[: len(encoded)] = encoded
-    return [codec.decode(row.tolist()) for row in network(tokens)["tokens"]]
+    encoded = [codec.encode(line["text"]) for line in part]
+    fits = [i for i, tokens in enumerate(encoded) if len(tokens) <= codec.length]
+    rows = np.zeros([len(fits), codec.length], np.int32)
+    for row, i in zip(rows, fits):
+        row[: len(encoded[i])] = encoded[i]
+    texts = [codec.decode(row.tolist()) for row in network(rows)["tokens"]] if fits else []
+    found = {i: {"translation": text} for i, text in zip(fits, texts)}
+    long = "{file}: line {line}: {} tokens, the network takes {}; split the sentence"
+    return [
+        found.get(i) or {"error": long.format(len(tokens), codec.length, **line)}
+        for i, (tokens, line) in enumerate(zip(encoded, part))
+    ]
 
 
-def _lines(name: str) -> list[tuple[int, str]]:
-    import sys
-
+def _lines(name: str) -> Iterator[dict]:
+    """Yields the line number, and the text or an error, of each line that is not empty; a file without any has one."""
     try:
-        data = sys.stdin.buffer.read() if name == "-" else _read(name)
-        text = (gzip.decompress(data) if name.endswith(".gz") else data).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{name}: byte {error.start} is not UTF-8; save the text as UTF-8") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{name}: not a whole gzip file ({error}); get a sound copy") from error
-    return [(i, line.strip()) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+        for line in text_files.lines(name):
+            if line.text is None or "\0" in line.text:
+                why = line.fault or text_files.NUL
+                yield {"line": line.number, "error": f"{name}: line {line.number}: {why}"}
+            elif line.text.strip():
+                yield {"line": line.number, "text": line.text.strip()}
+    except UserError as error:
+        yield {"error": str(error)}
 
 
 def _read(name: str) -> bytes:

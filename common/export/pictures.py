@@ -11,16 +11,31 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from common.config.data_description import BACKGROUND
+from common.data import pictures as reader
 from common.errors import UserError
 
-# Colours for classes, in order of appearance: Okabe and Ito's, which colour-blind people can distinguish.
+# Colours for classes, in the order of the labels: Okabe and Ito's, which colour-blind people can distinguish.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
 LEAST_SIDE = 480  # Pixels; smaller pictures are enlarged so that text is readable.
 MOST_HIDDEN = 0.25  # Fraction of an object that another's label may cover; in a crowd, labels are omitted.
 
 
-def draw(answer: Mapping[str, Any], folder: str | os.PathLike) -> pathlib.Path:
+def palette(labels: Sequence[str]) -> dict[str, str]:
+    """Returns {class: colour} of a network's classes, the same in every picture."""
+    names = [name for name in labels if name != BACKGROUND]
+    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+
+
+def draw(
+    answer: Mapping[str, Any], folder: str | os.PathLike, colours: Mapping[str, str] | None = None
+) -> pathlib.Path:
     """Writes an answer's picture with labels, boxes and masks to `folder` as PNG; returns its path.
+
+    Args:
+      answer: from `inference.ask`.
+      folder: created if it does not exist.
+      colours: from `palette`; other classes get colours in order of appearance.
 
     Raises:
       UserError: the file cannot be read as a picture, or the folder cannot be written.
@@ -32,10 +47,8 @@ def draw(answer: Mapping[str, Any], folder: str | os.PathLike) -> pathlib.Path:
         path, number = pathlib.Path(folder, f"{source.stem}-{number}.png"), number + 1
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with Image.open(source) as opened:
-            picture = opened.convert("RGB")
-        _drawn(picture, answer).save(path)
-    except OSError as error:
+        _drawn(reader.shown(source), answer, colours or {}).save(path)
+    except (OSError, reader.BadPictureError) as error:
         raise UserError(
             f"{path}: cannot draw {source}: {error}; name a picture and a folder to write"
         ) from error
@@ -46,8 +59,8 @@ def outlines(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the objects; masks become COCO run lengths over the whole picture."""
     from common.detection import masks
 
-    with Image.open(answer["file"]) as picture:
-        width, height = picture.size
+    picture = reader.read(reader.contents(answer["file"]), png=True)
+    width, height = picture.width, picture.height
     found = []
     for entry in answer["objects"]:
         pasted = masks.paste(entry["mask"][None], np.array([entry["box"]]), height, width)
@@ -55,14 +68,14 @@ def outlines(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _drawn(picture: Image.Image, answer: Mapping[str, Any]) -> Image.Image:
+def _drawn(picture: Image.Image, answer: Mapping[str, Any], given: Mapping[str, str]) -> Image.Image:
     scale = max(1.0, LEAST_SIDE / max(picture.size))
     picture = picture.resize([round(side * scale) for side in picture.size], Image.Resampling.BICUBIC)
     font = ImageFont.load_default(max(14, max(picture.size) // 40))
     if "classes" in answer:
         return _with_strip(picture, answer["classes"], font)
     names = sorted({found["name"] for found in answer["objects"]})
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)} | dict(given)
     objects = list(reversed(answer["objects"]))  # The best object is drawn last, over the others.
     for found in objects:
         if "mask" in found:

@@ -76,6 +76,7 @@ class Trained:
         return {
             "benchmark": self.benchmark,
             "kind": self.serving.kind,
+            "reading": dataclasses.asdict(self.serving.reading),
             "labels": list(self.labels),
             "step": self.step,
             "config": {

@@ -129,8 +129,10 @@ def deal(folder: Path, rows: Iterable[Mapping[str, Sequence[int]]], shards: int,
                 writers = [stack.enter_context(tf.io.TFRecordWriter(os.fspath(place))) for place in places]
                 for count, row in enumerate(rows, 1):  # noqa: B007
                     writers[(count - 1) % shards].write(_serialized(row))
+            if not count:
+                raise UserError(f"{folder}: no {unit} are left: all are longer than --max-length")
             if count < shards:
-                raise UserError(f"--shards {shards}: there are {count} {unit}; use fewer shards")
+                raise UserError(f"{folder}: {count} {unit} do not fill {shards} shards; use fewer")
     except (OSError, tf.errors.OpError) as error:
         raise UserError(f"cannot write into {folder}: {error}; free some space") from error
     record_counts.write(folder, names)

@@ -2,25 +2,68 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
-import gzip
+import re
 import tempfile
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from common.data import folder_conversion
+from common.data import folder_conversion, text_files
 from common.data.folder_conversion import Options
-from common.errors import UserError
-from common.text import parallel
+from common.data.report import Report
+from common.errors import UserError, counted
+from common.text import parallel, subwords
 from common.text.conversion import Text
 
 MOST_HELD = 3000  # Maximum number of held-out pairs; WMT's newstest2014 has 3,003.
 SHARD_BYTES = 16 << 20  # Of text.
-_BAD_LISTED = 1000  # Maximum number of lines about bad pairs in the description; the count includes all.
+# Maximum characters of a side, and for each token that --max-length allows: longer pairs are left out before the
+# vocabulary is learnt, which takes memory by the square of a word's length. Subwords have 5 characters on average.
+MOST_CHARACTERS, _TOKEN_CHARACTERS = 10_000, 40
+EMPTY, NO_TAB = "a side is empty", "no tab between a sentence and its translation"
+TOO_LONG = "longer than {} characters"
+_EXAMPLES = 5  # Maximum number of lines in the description about pairs left out for one reason.
+_LINE_ENDS = re.compile(
+    "[\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]"
+)  # As str.splitlines; a line feed ends a line.
+
+
+class LeftOut:
+    """Collects the pairs that were left out, by reason."""
+
+    def __init__(self) -> None:
+        self._counts: collections.Counter[str] = collections.Counter()
+        self._examples: dict[str, list[str]] = collections.defaultdict(list)
+
+    def add(self, reason: str, example: str) -> None:
+        """Counts a pair; `example` names file and line."""
+        self._counts[reason] += 1
+        if len(self._examples[reason]) < _EXAMPLES:
+            self._examples[reason].append(example)
+
+    @property
+    def total(self) -> int:
+        """The number of pairs that were left out."""
+        return self._counts.total()
+
+    def tell(self, report: Report) -> None:
+        """Adds the pairs to a report: a line each, up to _EXAMPLES for a reason, and a line that counts the others."""
+        for reason, count in self._counts.items():
+            for example in self._examples[reason]:
+                report.leave_out(reason, example)
+            if more := count - len(self._examples[reason]):
+                report.lines.append(f"{counted(more, 'more line')}: {reason}")
+                report.left_out[reason].count += more
+
+    def counted(self) -> str:
+        """Returns the number of lines for each reason, with an example."""
+        counts = self._counts.most_common()
+        shown = (f"{count} {reason} (such as {self._examples[reason][0]})" for reason, count in counts)
+        return "; ".join(shown)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +73,10 @@ class Pairs:
     Attributes:
       train, held: files with one sentence per line.
       sizes: number of pairs in each.
-      words: maximum number of space-separated words in a side of a training pair.
+      words: maximum number of words in a side of a training pair; see `word_count`.
       common: 99th percentile of these numbers of words.
       bytes: size of the training text.
-      broken: a line for each pair that was left out.
+      report: has the pairs that were left out.
     """
 
     train: Text
@@ -42,7 +85,7 @@ class Pairs:
     words: int
     common: int
     bytes: int
-    broken: list[str]
+    report: Report
 
 
 @contextlib.contextmanager
@@ -54,15 +97,17 @@ def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
     Raises:
       UserError: a file cannot be read, the sides do not match, or too many pairs are broken.
     """
-    broken: list[str] = []
-    pairs = list(_read(sources, broken))
-    if options.eval_sources:
-        held = list(_read(options.eval_sources, broken))
+    left_out = LeftOut()
+    most = max(MOST_CHARACTERS, _TOKEN_CHARACTERS * options.max_length)
+    pairs = list(_read(sources, left_out, most))
+    held = list(_read(options.eval_sources, left_out, most)) if options.eval_sources else None
+    left_out.tell(options.report)
+    _check(left_out, pairs, sources, options)
+    if held is None:
+        pairs, held = _divided(pairs, sources, options)
     else:
-        folder_conversion.check_broken(broken, len(pairs), options)
-        pairs, held = _divided(pairs, options)
-    folder_conversion.check_broken(broken, min(len(pairs), len(held)), options)
-    words = np.array([len(text.split()) for pair in pairs for text in pair])
+        _check(left_out, held, options.eval_sources, options)
+    words = np.array([word_count(text) for pair in pairs for text in pair])
     with tempfile.TemporaryDirectory(prefix="timetotrain-text-") as scratch:
         texts = [_written(Path(scratch), name, part) for name, part in (("train", pairs), ("eval", held))]
         yield Pairs(
@@ -71,50 +116,79 @@ def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
             int(words.max()),
             int(np.quantile(words, 0.99)),
             sum(len(side.encode()) for pair in pairs for side in pair),
-            broken,
+            options.report,
         )
 
 
-def _read(paths: Sequence[Path], broken: list[str]) -> Iterator[parallel.Pair]:
-    """Yields the pairs from two files or one file with tabs; appends a line to `broken` for each bad pair."""
+def word_count(text: str) -> int:
+    """Returns the number of words; two characters of a script without spaces count as one."""
+    unspaced = len(subwords.UNSPACED.findall(text))
+    return len(subwords.UNSPACED.sub(" ", text).split()) + (unspaced + 1) // 2
+
+
+def _check(
+    left_out: LeftOut, pairs: Sequence[parallel.Pair], paths: Sequence[Path], options: Options
+) -> None:
+    """Raises UserError if no pair is left, or too many were left out."""
+    if not pairs:
+        why = left_out.counted() or "the file is empty"
+        raise UserError(f"{paths[0]}: no sentence pair is left: {why}")
+    if options.most_broken is not None and left_out.total > options.most_broken:
+        raise UserError(
+            f"{counted(left_out.total, 'bad line')}, --most-broken={options.most_broken}: "
+            f"{left_out.counted()}"
+        )
+
+
+def _read(paths: Sequence[Path], left_out: LeftOut, most: int) -> Iterator[parallel.Pair]:
+    """Yields the pairs from two files or one file with tabs; collects the others in `left_out`."""
     if len(paths) > 2:
         raise UserError(f"{paths[2]}: one file too many; give two text files, or one with tabs")
     for path in paths:
         if path.is_dir():
             raise UserError(f"{path}: a folder; give two text files, or one of sentence, tab, translation")
     rows = _tabbed(paths[0]) if len(paths) == 1 else parallel.lines((paths[0], paths[1]))
-    for number, sides in enumerate(rows, 1):
-        why, texts = _fault(sides)
-        if why:
-            broken.append(f"{paths[0]}: line {number}: {why}")
+    for lines in rows:
+        faults = [_fault(line, most) for line in lines]
+        bad = next((i for i, fault in enumerate(faults) if fault), None)
+        if bad is not None:
+            left_out.add(faults[bad], f"{paths[min(bad, len(paths) - 1)]}: line {lines[0].number}")
+        elif len(lines) < 2:
+            left_out.add(NO_TAB, f"{paths[0]}: line {lines[0].number}")
         else:
-            yield texts[0], texts[1]
+            yield _clean(lines[0].text), _clean(lines[1].text)
 
 
-def _tabbed(path: Path) -> Iterator[list[bytes]]:
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-            for line in file:
-                yield line.rstrip(b"\n").rstrip(b"\r").split(b"\t")
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: cannot read ({error}); get a sound copy") from error
+def _tabbed(path: Path) -> Iterator[list[text_files.Line]]:
+    """Yields the two sides of each line; one if it has no tab."""
+    for line in text_files.lines(path):
+        sides = [None] if line.text is None else line.text.split("\t")[:2]
+        yield [dataclasses.replace(line, text=side) for side in sides]
 
 
-def _fault(sides: Sequence[bytes]) -> tuple[str, list[str]]:
-    """Returns (fault, []) or ("", [source, target])."""
-    if len(sides) < 2:
-        return "no tab between a sentence and its translation", []
-    try:
-        texts = [side.decode("utf-8").strip("\ufeff") for side in sides[:2]]
-    except UnicodeDecodeError:
-        return "not UTF-8", []
-    if not all(text.strip() for text in texts):
-        return "a side is empty", []
-    return "", texts
+def _fault(line: text_files.Line, most: int) -> str:
+    """Returns why a side cannot be used, or ""."""
+    if line.text is None:
+        hint = f"; {text_files.SAVE}" if line.fault == text_files.NOT_UTF8 else ""
+        return line.fault + hint
+    if "\0" in line.text:
+        return text_files.NUL
+    if len(line.text) > most:
+        return TOO_LONG.format(most)
+    return "" if line.text.strip("\ufeff").strip() else EMPTY
 
 
-def _divided(pairs: list[parallel.Pair], options: Options) -> tuple[list, list]:
+def _clean(text: str | None) -> str:
+    """Returns a sentence without byte-order marks and without characters that some readers take for a line's end."""
+    return _LINE_ENDS.sub(" ", str(text).strip("\ufeff"))
+
+
+def _divided(pairs: list[parallel.Pair], paths: Sequence[Path], options: Options) -> tuple[list, list]:
     distinct = sorted(set(pairs))
+    if len(distinct) < 2:
+        raise UserError(
+            f"{paths[0]}: one sentence pair only; give more to hold some out, or name others with --eval"
+        )
     part = min(options.eval_part, MOST_HELD / len(distinct))
     out_of = folder_conversion.divide(["all"] * len(distinct), part, options.seed)
     held = {pair for pair, is_held in zip(distinct, out_of) if is_held}
@@ -129,6 +203,18 @@ def _written(folder: Path, name: str, pairs: Sequence[parallel.Pair]) -> Text:
     for column, path in enumerate(paths):
         path.write_text("".join(f"{pair[column]}\n" for pair in pairs), encoding="utf-8", newline="\n")
     return Text([paths[0]], [paths[1]])
+
+
+def copied(
+    sources: Path, references: Path, score: Callable[[Sequence[str], Sequence[str]], float]
+) -> tuple[float, str]:
+    """Returns the BLEU, from 0 to 1, of the untranslated sentences to evaluate on, as `finish` takes a baseline.
+
+    `score` maps (references, hypotheses) to BLEU from 0 to 100.
+    """
+    texts = zip(*parallel.read_pairs(sources, references))
+    copies, right = next(texts), next(texts)
+    return score(right, copies) / 100, "copying the source"
 
 
 def shards(pairs: Pairs) -> int:
@@ -153,9 +239,8 @@ def facts(pairs: Pairs, counts: dict[str, int]) -> list[tuple[str, str]]:
 
 def listed(pairs: Pairs, counts: dict[str, int]) -> list[str]:
     """Returns the lines about left-out pairs, for the description."""
-    lines = pairs.broken[:_BAD_LISTED]
-    if len(pairs.broken) > _BAD_LISTED:
-        lines.append(f"{len(pairs.broken) - _BAD_LISTED} more bad lines")
+    report, reason = pairs.report, "more tokens than --max-length"
     if counts["too_long"]:
-        lines.append(f"{counts['too_long']} pairs are too long")
-    return lines
+        report.leave_out(reason, "a pair", f"{counted(counts['too_long'], 'pair')}: {reason}")
+        report.left_out[reason].count = counts["too_long"]
+    return report.lines

@@ -7,6 +7,7 @@ encoded, because characters missing from the vocabulary are written as code poin
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,16 @@ from common.files import whole
 from common.text import official
 
 PAD, EOS = 0, 1
+# Letters of scripts that put no spaces between words: Thai, Lao, Burmese, Khmer, kana, Han (Unicode's blocks).
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
+)
+# Learning takes time and memory by the square of a word's length, so it sees words of at most _LONGEST letters, and
+# pieces of _PIECE letters of longer words and of scripts without spaces. Most Chinese words have up to four characters.
+_LONGEST, _PIECE = 40, 4
+_LONG_WORD = re.compile(rf"[^\W_]{{{_LONGEST + 1},}}")
+_LONG_SIGNS = re.compile(rf"([\W_]{{{_LONGEST}}})[\W_]+")
+_LONG_UNSPACED = re.compile(f"(?:{UNSPACED.pattern}){{{_PIECE + 1},}}")
 RESERVED = ("<pad>", "<EOS>")
 
 
@@ -72,6 +83,16 @@ def check_size(subwords: Subwords, expected: int) -> None:
             f"{subwords.path} has {len(subwords)} subwords, config.vocabulary_size is {expected}: "
             "it belongs to another network; set one or the other"
         )
+
+
+def learnable(text: str) -> str:
+    """Returns a sentence in which no word is too long to learn subwords from."""
+    return _LONG_SIGNS.sub(r"\1", _LONG_WORD.sub(_pieces, _LONG_UNSPACED.sub(_pieces, text)))
+
+
+def _pieces(word: re.Match) -> str:
+    text = word.group()
+    return " ".join(text[i : i + _PIECE] for i in range(0, len(text), _PIECE))
 
 
 def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int) -> Subwords:

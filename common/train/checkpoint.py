@@ -23,11 +23,13 @@ from common.config.digest import digest, to_dict
 from common.config.schema import Communication
 from common.distributed.weight_update import SlotValues
 from common.errors import UserError
+from common.files import write_fix
 from common.train import checkpoint_file, checkpoint_variables
 from common.train.loop import Loop
 from common.train.step import Network, State
 
 KEEP = 2
+_SHOWN = 3  # Maximum number of settings in an error.
 _NUMBERS = "biufV"  # Kinds of numpy's dtypes; numpy reads bfloat16 as V.
 # Fields that may differ between the run that saved and the run that resumes.
 FREE_FIELDS = (
@@ -69,10 +71,8 @@ def save(
             error = caught
     # Every process waits here until the file is written.
     if replicas.agree(int(error is not None)):
-        reason = error.strerror if error else "process 0 says why"
-        raise UserError(
-            f"--checkpoint_dir={folder}: cannot write a checkpoint: {reason}; free space there"
-        ) from error
+        reason = f"{error.strerror}; {write_fix(error)}" if error else "process 0 says why"
+        raise UserError(f"--checkpoint_dir={folder}: cannot write a checkpoint: {reason}") from error
     return path
 
 
@@ -152,7 +152,8 @@ def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
     file = checkpoint_file.read(path)
     if file.meta["digest"] != _digest(loop):
         raise UserError(
-            f"{path}: written by another configuration ({_difference(file.meta['config'], loop)}); use its own"
+            f"{path}: written by a run with other settings ({_difference(file.meta['config'], loop)}); give the same "
+            "settings to go on, or a new --checkpoint_dir to begin (--init=CHECKPOINT takes its weights)"
         )
     arrays, shapes, moving = (
         file.arrays,
@@ -197,14 +198,26 @@ def _digest(loop: Loop) -> str:
 
 
 def _difference(saved: dict, loop: Loop) -> str:
+    """Returns the first settings that differ between a checkpoint's configuration and the loop's."""
     here = json.loads(json.dumps(to_dict(loop.config)))
     default = json.loads(json.dumps(to_dict(type(loop.config)())))
-    both = [{**default, **values} for values in (saved, here)]
+    both = [_flat({**default, **values}) for values in (saved, here)]
+    free = (*FREE_FIELDS, "communication")
     for values in both:
-        values["communication.wire"] = values.pop("communication", {}).get("wire")
+        for name in [
+            name for name in values if name.partition(".")[0] in free and name != "communication.wire"
+        ]:
+            del values[name]
     there, here = both
-    names = [n for n in sorted({*there, *here}) if n not in FREE_FIELDS and there.get(n) != here.get(n)]
-    return (
-        ", ".join(f"config.{n}: {there.get(n)} there, {here.get(n)} here" for n in names[:3])
-        or "another version"
-    )
+    names = [n for n in sorted({*there, *here}) if there.get(n) != here.get(n)]
+    shown = ", ".join(f"config.{n}: {there.get(n)} there, {here.get(n)} here" for n in names[:_SHOWN])
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return shown + more or "another version"
+
+
+def _flat(values: dict, prefix: str = "") -> dict:
+    """Returns {"schedule.warmup_epochs": value} for {"schedule": {"warmup_epochs": value}}."""
+    found = {}
+    for name, value in values.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found

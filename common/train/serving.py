@@ -16,6 +16,19 @@ TOP = 5  # Number of named classes, best first.
 
 
 @dataclasses.dataclass(frozen=True)
+class Reading:
+    """How pictures and videos were read for the records, so that a prediction reads them alike.
+
+    Attributes:
+      png: whether a PNG picture stays a PNG; else every picture becomes a JPEG.
+      short_side: maximum length of a video's shorter side in pixels.
+    """
+
+    png: bool = True
+    short_side: int = 256
+
+
+@dataclasses.dataclass(frozen=True)
 class Serving:
     """What a network offers.
 
@@ -27,6 +40,7 @@ class Serving:
         sizes, that XLA can compile.
       core: {name: spec} of the inputs of `features`.
       resources: tables that `function` uses.
+      reading: how files become the `inputs`.
     """
 
     kind: str
@@ -35,6 +49,7 @@ class Serving:
     features: Callable[..., Any]
     core: Mapping[str, tf.TensorSpec]
     resources: Sequence[Any] = ()
+    reading: Reading = Reading()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -272,7 +272,7 @@ class StreamChecker:
         if not self._checked and not any(one.rule.startswith("submission_benchmark.") for one in found):
             found.append(self._reports.unselected())
         required = self.target is not None and "goal" not in self.info and self._target_key in self._seen
-        if required and self.story.best is None:
+        if required and self.story.best is None and not self.story.aimless:
             found.append(self._reports.missed(self._best, self.target))
         found += self.story.end(self.info, self.target and self.target.spec)
         if self._disorder is not None:

@@ -31,6 +31,7 @@ class Story:
         ] = {}  # the earliest time of init_start, the first time of init_stop and run_start
         self.stop: Record | None = None
         self.smoke = False
+        self.aimless = False  # The run set no quality target.
         self.samples: dict[str, Record] = {}
         self.seed: object = None
         self.best: Record | None = None  # the record that met the target with the least work
@@ -49,6 +50,7 @@ class Story:
             "run_start": self._first,
             "run_stop": self._stop,
             "smoke_run": self._smoke,
+            "no_mlperf_result": self._no_target,
             "resumed_from_step": self._resumed,
             "seed": self._seed,
             "train_samples": self._samples,
@@ -80,6 +82,12 @@ class Story:
             return None
         self.smoke = True
         return self._make("smoke_run", ADVICE, record, "no smoke_run in a submission", shown(record.value))
+
+    def _no_target(self, record: Record) -> Finding:
+        self.aimless = True
+        return self._make(
+            "no_mlperf_result", ADVICE, record, "a run to a quality target", shown(record.value)
+        )
 
     def _resumed(self, record: Record) -> Finding | None:
         if not record.value:
@@ -129,7 +137,7 @@ class Story:
     def end(self, info: dict, goal: dict | None) -> Iterator[Finding]:
         """Yields the findings about the whole run. `info`: the benchmark's section; `goal`: its target or None."""
         yield from self._order()
-        if goal is not None:
+        if goal is not None and not self.aimless:
             yield from self._status(info)
         yield from self._schedule(info)
         for key, counts in info.get("samples", {}).items():

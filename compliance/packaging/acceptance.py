@@ -10,7 +10,9 @@ from compliance.api import PACKAGING_ERRORS, check
 from compliance.findings import ERROR, Finding
 
 # Advice that refuses a package even for other submitters' logs: such runs are not results, or not what they seem.
-_NEVER = frozenset({"smoke_run", "resumed_from_step", "tree.duplicate", "tree.seed", "tree.run-count"})
+_NEVER = frozenset(
+    {"smoke_run", "no_mlperf_result", "resumed_from_step", "tree.duplicate", "tree.seed", "tree.run-count"}
+)
 
 
 def accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> bool:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -185,6 +186,24 @@ def test_a_smoke_run_is_advice(tmp_path):
     assert "smoke_run" in rules_of(check_paths([path]), "advice")
     assert rules_of(check_paths([path]), "error") == []
     assert "smoke_run" in rules_of(check_paths([path], packaging=True), "error")
+
+
+def test_a_run_that_set_no_target_is_not_checked_and_never_packaged(tmp_path):
+    path = tmp_path / "log.txt"
+    lines = result_logs.log("resnet", smoke=True, status="aborted").splitlines()
+    line = next(line for line in lines if '"seed"' in line)
+    said = re.sub(
+        '"value": [^,]*', '"value": "no quality target was set"', line.replace('"seed"', '"no_mlperf_result"')
+    )
+    path.write_text("\n".join(lines))
+    assert check([path]).verdict.answer == "no-go"
+    lines.insert(lines.index(line), said)
+    path.write_text("\n".join(lines))
+    outcome = check([path])
+    assert outcome.errors == [] and "no_mlperf_result" in rules_of(outcome.findings)
+    assert outcome.verdict.line == "not checked: no quality target was set, so there is no result"
+    assert not outcome.logs[0].passes
+    assert "no_mlperf_result" in rules_of(check_paths([path], packaging=True), "error")
 
 
 def test_a_folder_of_logs_with_other_names_is_checked(tmp_path):

@@ -225,8 +225,8 @@ def test_bad_sources_are_one_line(sources, tmp_path, capsys):
     line = 1 + labels.read_text().split().index("n03")
     assert f"{short}:{line}: 'n09' is none of the 3 classes of --train" in fails(capsys, *both, short)
     assert f"{numbers}:2: '490' is none of the 3 classes" in fails(capsys, *both, numbers)
-    short.write_bytes(b"\xff\xfe\n")
-    assert f"{short}: no text in UTF-8" in fails(capsys, *both, short)
+    short.write_bytes(b"n01\n\xe9\n")
+    assert f"{short}: line 2: not UTF-8; give --validation-labels another file" in fails(capsys, *both, short)
     cut = tmp_path / "cut.tar"
     cut.write_bytes(train.read_bytes()[: train.stat().st_size // 2])
     assert "download it again" in fails(capsys, out, "--train", cut, "--hold-out", 0.1)

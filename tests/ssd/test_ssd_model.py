@@ -156,6 +156,23 @@ def test_space_to_depth_changes_nothing():
         assert distance(a, b) < 1e-12
 
 
+def test_the_prior_is_the_background_s_probability_before_the_first_step():
+    """RetinaNet, section 4.1, for a softmax: whatever the image, all objects together have the probability PRIOR."""
+    config = dataclasses.replace(PRESETS["cpu-tiny"], bias_initializer="prior")
+    network = model.build(config, Single(), precision("fp32"))
+    for layer in network.layers:
+        if layer.name.startswith("logits"):  # Zero kernels leave the biases alone.
+            layer.kernel.assign(tf.zeros_like(layer.kernel))
+    size = config.image_size
+    _, logits = network(tf.zeros([1, size, size, 3]))
+    objects = 1 - tf.nn.softmax(logits)[..., 0].numpy()
+    np.testing.assert_allclose(objects, model.PRIOR, rtol=1e-4)
+    plain = model.build(PRESETS["cpu-tiny"], Single(), precision("fp32"))
+    others = [w for w in network.weights if "logits" not in w.name]
+    for ours, theirs in zip(others, [w for w in plain.weights if "logits" not in w.name], strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
 @pytest.mark.parametrize("kind", ["zeros", "fan_in"])
 def test_biases_start_as_in_google_s_code_or_as_in_the_reference(kind):
     """PyTorch draws a convolution's bias from +-1 / sqrt(fan-in); REF ssd-v1/ssd/ssd300.py leaves it so."""

@@ -12,7 +12,8 @@ from PIL import Image
 from common.config import benchmarks, data_description
 from common.data import folder_conversion, tfrecords
 from common.data.bucketing import least_padding
-from common.detection import coco_source
+from common.data.report import Report
+from common.detection import voc
 from common.errors import UserError
 from tests import custom_sources
 from tests.benchmarks import check_all
@@ -159,13 +160,14 @@ def test_a_picture_is_the_one_beside_its_annotation(tmp_path):
         (tmp_path / name).touch()
     for name in ("cats/1.xml", "dogs/1.xml", "Annotations/2.xml", "Annotations/3.xml"):
         (tmp_path / name).write_text(text + "</bndbox></object></annotation>")
-    content = coco_source._voc(tmp_path).content
+    report = Report()
+    content = voc.read(tmp_path, report).content
     assert [image["file_name"] for image in content["images"]] == [
         "JPEGImages/2.jpg",
         "cats/1.jpg",
         "dogs/1.jpg",
     ]
-    (broken,) = content["broken"]
+    (broken,) = report.lines
     assert "3.xml: its picture is" in broken and "cats/3.jpg or" in broken
 
 
@@ -323,7 +325,7 @@ def test_too_many_broken_files_end_the_conversion(tmp_path, capsys):
     source = custom_sources.photographs(tmp_path / "photos", 4)
     (source / "red" / "cut.jpg").write_bytes(b"")
     assert convert("resnet", source, tmp_path / "out", "--most-broken", 0) == 2
-    assert "1 broken files, --most-broken=0" in capsys.readouterr().err
+    assert "1 broken file, --most-broken=0" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

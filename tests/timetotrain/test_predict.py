@@ -8,9 +8,11 @@ from timetotrain import cli
 
 
 def test_a_file_s_name_that_is_not_utf8_is_an_escape(tmp_path, monkeypatch, capsys):
-    network = types.SimpleNamespace(kind="text", measured=lambda: "")
+    network = types.SimpleNamespace(kind="text", seconds=[])
     inference = types.SimpleNamespace(
-        load=lambda model, trust: network, ask=lambda network, files, *_: ({"file": name} for name in files)
+        load=lambda model, trust: network,
+        files_in=lambda network, files: (files, []),
+        ask=lambda network, files, *_: ({"file": name} for name in files),
     )
     monkeypatch.setattr(common.export, "inference", inference, raising=False)
     monkeypatch.setattr(common.export, "pictures", None, raising=False)
@@ -19,3 +21,23 @@ def test_a_file_s_name_that_is_not_utf8_is_an_escape(tmp_path, monkeypatch, caps
     assert json.loads(path.read_text(encoding="utf-8")) == [{"file": "\udcff.jpg"}]
     assert cli.main(["predict", "model", "\udcff.jpg"]) == 0
     assert capsys.readouterr().out == '{"file": "\\udcff.jpg"}\n'
+
+
+def test_a_bad_line_of_text_is_a_line_and_the_others_are_answered(monkeypatch, capsys):
+    network = types.SimpleNamespace(kind="translation", seconds=[])
+    answers = [
+        {"file": "a.txt", "line": 2, "error": "a.txt: line 2: not UTF-8"},
+        {"file": "a.txt", "line": 3, "translation": "x"},
+    ]
+    inference = types.SimpleNamespace(
+        load=lambda *_: network, ask=lambda *_: iter(answers), files_in=lambda _, files: (files, [])
+    )
+    monkeypatch.setattr(common.export, "inference", inference, raising=False)
+    monkeypatch.setattr(common.export, "pictures", None, raising=False)
+    assert cli.main(["predict", "model", "a.txt"]) == 2
+    said = capsys.readouterr()
+    assert [json.loads(line) for line in said.out.splitlines()] == answers[1:]
+    assert said.err.splitlines() == [
+        "left out: a.txt: line 2: not UTF-8",
+        "error: 1 input left out, as the lines above say; the others are answered",
+    ], "no line about an unmeasured latency"

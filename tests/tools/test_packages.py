@@ -52,3 +52,12 @@ def test_an_unknown_extra_is_one_line():
 @pytest.mark.parametrize("extra", sorted(NOT_LOCKED))
 def test_what_is_not_locked_is_pinned(extra):
     assert all("==" in package for package in project()["optional-dependencies"][extra])
+
+
+@pytest.mark.parametrize("extra", ["text", "export"])
+def test_an_extra_installed_later_does_not_move_a_shared_pin(extra):
+    """pip obeys the pins of one command, and these extras' packages ask for numpy and protobuf of any version."""
+    extras = project()["optional-dependencies"]
+    shared = {"numpy", "protobuf"}
+    pins = {name: {p for p in extras[name] if p.partition("==")[0] in shared} for name in (extra, "train")}
+    assert len(pins[extra]) == 2 and pins[extra] == pins["train"]

@@ -102,6 +102,24 @@ def test_cached_decoding_equals_recomputing_everything(likely_end):
         )  # The search keeps its scores in fp32.
 
 
+def test_a_translation_does_not_depend_on_the_padding_of_its_source():
+    """An export takes sentences as long as training's, longer than any of the evaluation."""
+    assert (
+        PLAIN.serving_length == PLAIN.packed_length - PLAIN.decode.extra_length > PLAIN.decode.source_length
+    )
+    network, steps = build(), PLAIN.decode.target_length
+    found = []
+    for length in (PLAIN.decode.source_length, PLAIN.serving_length):
+        ids = np.zeros([1, length], np.int32)
+        source = pairs(1)[0][0][0]
+        ids[0, : len(source)] = source
+        decode = dataclasses.replace(PLAIN.decode, extra_length=steps - length)
+        network.config = dataclasses.replace(PLAIN, decode=decode)
+        found.append(network.translate(tf.constant(ids), tf.range(length)[None]))
+    np.testing.assert_array_equal(found[0].tokens, found[1].tokens)
+    np.testing.assert_allclose(found[0].scores, found[1].scores, rtol=1e-6)
+
+
 def test_position_signal_is_a_sine_and_a_cosine_of_each_wavelength():
     signal = layers.position_signal(50, 8)
     for position in (0, 1, 17, 49):

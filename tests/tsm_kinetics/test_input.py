@@ -12,10 +12,11 @@ import pytest
 import tensorflow as tf
 
 from common.data import images, tfrecords
+from common.data import videos as video
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from tests.tsm_kinetics.test_video import ramp
-from tsm_kinetics import convert, sampling, shards, video
+from tsm_kinetics import convert, sampling, shards
 from tsm_kinetics import input as pipeline
 from tsm_kinetics.config import Config, Data
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tsm_kinetics import video
+from common.data import videos
+from tests import custom_sources
 
 
 def ramp(frames: int, height: int = 64, width: int = 96) -> np.ndarray:
@@ -20,7 +21,7 @@ def ramp(frames: int, height: int = 64, width: int = 96) -> np.ndarray:
     return np.broadcast_to(values, [frames, height, width, 3]).astype(np.uint8)
 
 
-def decoded(clip: video.Clip) -> np.ndarray:
+def decoded(clip: videos.Clip) -> np.ndarray:
     return np.stack([np.asarray(Image.open(io.BytesIO(frame))) for frame in clip.frames]).astype(int)
 
 
@@ -28,34 +29,42 @@ def decoded(clip: video.Clip) -> np.ndarray:
     ("name", "codec"), [("a.mp4", "mpeg4"), ("a.mp4", "libx264"), ("a.avi", "mpeg4"), ("a.webm", "libvpx")]
 )
 def test_formats_give_every_frame_in_order(tmp_path: Path, name: str, codec: str) -> None:
-    video.write(tmp_path / name, ramp(12), codec=codec)
-    clip = video.read(tmp_path / name, short_side=64)
+    videos.write(tmp_path / name, ramp(12), codec=codec)
+    clip = videos.read(tmp_path / name, short_side=64)
     assert (len(clip.frames), clip.height, clip.width, clip.remark) == (12, 64, 96, "")
     np.testing.assert_allclose(decoded(clip), ramp(12).astype(int), atol=8)
 
 
 def test_the_short_side_shrinks_and_never_grows(tmp_path: Path) -> None:
-    video.write(tmp_path / "a.mp4", ramp(3))
-    small, same = (video.read(tmp_path / "a.mp4", side) for side in (32, 1000))
+    videos.write(tmp_path / "a.mp4", ramp(3))
+    small, same = (videos.read(tmp_path / "a.mp4", side) for side in (32, 1000))
     assert [(c.height, c.width) for c in (small, same)] == [(32, 48), (64, 96)]
     assert decoded(small).shape == (3, 32, 48, 3)
 
 
-def test_a_turned_video_is_turned_back(tmp_path: Path) -> None:
-    """The rotation flag of phones: the display matrix of a stream."""
-    frame = av.VideoFrame.from_ndarray(ramp(1)[0], format="rgb24")
-
-    class Turned:
-        """A frame whose flag says 90 degrees anticlockwise."""
-
-        height, width, rotation = 64, 96, 90
-        reformat = staticmethod(frame.reformat)
-
-    picture = video._picture(Turned(), 1000, (0, 0))
-    assert picture.size == (64, 96)
-    # Bright on the left becomes bright at the bottom.
-    rows = np.asarray(picture).astype(int).mean(axis=(1, 2))
-    assert rows[-1] > rows[0] + 40
+@pytest.mark.parametrize(
+    "matrix, change",
+    [
+        ((1, 0, 0, 1), lambda p: p),
+        ((-1, 0, 0, 1), lambda p: p[:, ::-1]),
+        ((1, 0, 0, -1), lambda p: p[::-1]),
+        ((-1, 0, 0, -1), lambda p: p[::-1, ::-1]),
+        ((0, 1, -1, 0), lambda p: np.rot90(p, -1)),  # A phone that was held upright.
+        ((0, -1, 1, 0), np.rot90),
+        ((0, 1, 1, 0), lambda p: p.transpose(1, 0, 2)),
+        ((0, -1, -1, 0), lambda p: np.rot90(p, 2).transpose(1, 0, 2)),
+    ],
+)
+def test_a_video_is_turned_and_mirrored_as_its_display_matrix_says(tmp_path, matrix, change) -> None:
+    """The matrix of phones and of cameras that face their owner; a mirrored video was upside down."""
+    across, down = np.meshgrid(np.linspace(40, 200, 96), np.linspace(0, 50, 64))
+    picture = np.stack([across + down] * 3, -1).astype(np.uint8)
+    videos.write(tmp_path / "a.mp4", np.stack([picture] * 3))
+    path = custom_sources.with_matrix(tmp_path / "a.mp4", tmp_path / "b.mp4", *matrix)
+    clip = videos.read(path, 64)
+    expected = change(picture)
+    assert (clip.height, clip.width) == expected.shape[:2] and clip.turned == (matrix != (1, 0, 0, 1))
+    np.testing.assert_allclose(decoded(clip)[0], expected, atol=8)
 
 
 def test_a_variable_frame_rate_is_evened_out(tmp_path: Path) -> None:
@@ -69,18 +78,18 @@ def test_a_variable_frame_rate_is_evened_out(tmp_path: Path) -> None:
             frame.pts, frame.time_base = time, fractions.Fraction(1, 5)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    assert len(video.read(path, 64).frames) == 6
-    means = decoded(video.read(path, 64, rate=5.0)).mean(axis=(1, 2, 3))
+    assert len(videos.read(path, 64).frames) == 6
+    means = decoded(videos.read(path, 64, rate=5.0)).mean(axis=(1, 2, 3))
     want = ramp(6)[[0, 1, 2, 2, 2, 2, 3, 4, 5]].mean(axis=(1, 2, 3))
     np.testing.assert_allclose(means, want, atol=4)
 
 
 def test_a_broken_tail_keeps_what_comes_before(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    video.write(tmp_path / "a.avi", rng.integers(0, 256, [20, 64, 96, 3], np.uint8))
+    videos.write(tmp_path / "a.avi", rng.integers(0, 256, [20, 64, 96, 3], np.uint8))
     whole = (tmp_path / "a.avi").read_bytes()
     (tmp_path / "cut.avi").write_bytes(whole[: len(whole) // 2])
-    assert 0 < len(video.read(tmp_path / "cut.avi", 64).frames) < 20
+    assert 0 < len(videos.read(tmp_path / "cut.avi", 64).frames) < 20
 
 
 @pytest.mark.parametrize(
@@ -91,8 +100,8 @@ def test_what_is_no_video_is_refused(tmp_path: Path, content: bytes | None, mess
     path = tmp_path / "a.mp4"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(video.BadVideoError, match=message):
-        video.read(path, 64)
+    with pytest.raises(videos.BadVideoError, match=message):
+        videos.read(path, 64)
 
 
 def test_sound_without_pictures_is_refused(tmp_path: Path) -> None:
@@ -103,5 +112,5 @@ def test_sound_without_pictures_is_refused(tmp_path: Path) -> None:
         frame.sample_rate = 44100
         container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    with pytest.raises(video.BadVideoError, match="no video stream"):
-        video.read(path, 64)
+    with pytest.raises(videos.BadVideoError, match="no video stream"):
+        videos.read(path, 64)

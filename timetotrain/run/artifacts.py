@@ -9,6 +9,7 @@ from typing import Any
 from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.errors import UserError
+from common.files import write_fix
 from common.train import checkpoint_file, events
 from timetotrain.run import best, history
 from timetotrain.run.options import RunOptions
@@ -57,6 +58,11 @@ class Kept:
         if self.history is not None and self._checkpoints and self._steps():
             self.history.save(self._checkpoints)
 
+    def discard(self) -> None:
+        """Removes the history of a run that has not started."""
+        if self.history is not None:
+            self.history.path.unlink(missing_ok=True)
+
     @property
     def records(self) -> list[history.Record]:
         """The history so far; empty before `begin`."""
@@ -93,7 +99,7 @@ class Kept:
                 best.point(self._checkpoints, f"checkpoint_{found['step']:08d}.npz")
             except OSError as error:
                 path = self._checkpoints / checkpoint_file.BEST
-                raise UserError(f"{path}: cannot write: {error.strerror}; free some space there") from error
+                raise UserError(f"{path}: cannot write: {error.strerror}; {write_fix(error)}") from error
 
     def _steps(self) -> list[int]:
         if self._checkpoints is None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from common import files
 from common.config.clock import Clock
 from common.config.digest import digest
 from common.config.log_format import Format
@@ -33,6 +34,7 @@ class _File:
 
     def __init__(self, path: pathlib.Path):
         self.path, self._reserve = path, path.with_suffix(path.suffix + ".reserve")
+        self._made = [place for place in (*reversed(path.parents[:-1]),) if not place.exists()]
         own = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,6 +48,7 @@ class _File:
                 if own:  # Otherwise it may be another run's log.
                     self._reserve.unlink(missing_ok=True)
                     path.unlink(missing_ok=True)
+            files.remove_empty(self._made)
             raise self._error(error) from error
 
     def _lock(self) -> None:
@@ -71,6 +74,12 @@ class _File:
     def release_reserve(self) -> None:
         """Releases the reserved space for the last line of a failed run."""
         self._reserve.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Removes the file, and the folders that it made if they are empty."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+        files.remove_empty(self._made)
 
     def publish(self, path: pathlib.Path) -> None:
         """Gives the file its final name while still locked, then closes it."""
@@ -182,9 +191,8 @@ class RunLog:
         self._file.publish(self.path)
 
     def discard(self) -> None:
-        """Removes a log that has not reached run_start."""
-        self._file.close()
-        self._file.path.unlink(missing_ok=True)
+        """Removes a log that has not reached run_start, and the folders that it made."""
+        self._file.discard()
 
     # -- events ---------------------------------------------------------------------------------------------------
 

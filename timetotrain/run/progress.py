@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from typing import TextIO
+from collections.abc import Mapping
+from typing import Any, TextIO
 
 from common.config.clock import Block, Clock
 from common.config.schema import RunConfig
@@ -14,6 +15,8 @@ from timetotrain.run.history import POINTS
 
 # Minimum seconds between two plain lines.
 LINE_SECONDS = 10.0
+# A run that takes longer says so once its pace is known.
+LONG_SECONDS = 120.0
 
 
 class Reporter:
@@ -24,6 +27,8 @@ class Reporter:
         self._bar = None
         self._last = 0.0
         self._start = self._pace = (0.0, 0)
+        self.least: Mapping[str, Any] = {}  # Quality of a trivial answer: {"value", "what"}.
+        self._told = False  # Whether the run's length has been announced.
         self._losses: dict[int, float] = {}  # Epoch -> the last loss of its block.
 
     def say(self, text: str) -> None:
@@ -76,8 +81,10 @@ class Reporter:
     def _evaluated(self, event: events.Evaluated) -> None:
         measure, target = self._config.quality, self._config.logged_target
         text = f"{self._epoch(event.block)}: {measure.shown(event.value)}"
-        if target is not None:
-            text += f" (target {measure.target(target)}{', reached' if event.reached else ''})"
+        notes = [] if target is None else [f"target {measure.target(target)}"]
+        notes += ["reached"] if target is not None and event.reached else []
+        notes += [f"baseline {measure.target(self.least['value'])}"] if self.least else []
+        text += f" ({', '.join(notes)})" if notes else ""
         loss = self._losses.get(event.block.last_epoch)
         if loss is not None:
             text += f", loss {number(loss)}"
@@ -91,6 +98,8 @@ class Reporter:
             )  # The first step waits until the input has filled its buffers.
         seconds, steps = event.time - self._pace[0], event.step - self._pace[1]
         rate = steps * self._config.global_batch_size / seconds if seconds > 0 else 0.0
+        if steps and seconds >= LINE_SECONDS and not self._told:
+            self._tell_length(seconds / steps)
         loss = "" if math.isnan(event.loss) else f"loss {number(event.loss)}, "
         if self._bar is not None:
             self._bar.set_description("evaluating" if event.evaluating else self._epoch(event.block))
@@ -103,6 +112,17 @@ class Reporter:
             now = "evaluating, " if event.evaluating else ""
             most = "" if self._config.logged_target is None else "at most "
             self.say(f"{where}: {now}{loss}{number(rate)} examples/s, {most}{duration(left)} left")
+
+    def _tell_length(self, step_seconds: float) -> None:
+        """Announces the time of a long run once its pace is known."""
+        self._told = True
+        total = step_seconds * (self._clock.train_steps - self._start[1])
+        if total >= LONG_SECONDS:
+            most = "" if self._config.logged_target is None else "at most "
+            self.say(
+                f"the run takes {most}about {duration(total)} and its evaluations; Ctrl-C stops it, "
+                "--config.train_epochs=N makes it shorter"
+            )
 
     def _epoch(self, block: Block) -> str:
         last = max(block.last_epoch, self._clock.epoch_number(self._clock.train_steps))

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from common import files
 from common.config import automatic
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.train import events
-from timetotrain.run import closed_division, results
+from timetotrain.run import closed_division, ending, results
 from timetotrain.run import mllog as logs
 from timetotrain.run.artifacts import Kept
 from timetotrain.run.options import RunOptions
@@ -62,6 +63,8 @@ class Recorder:
         self._resumed = 0  # The step at which the run resumed.
         self._started = 0.0
         self._stopped: Any = None  # The run's last event, once the log contains it.
+        self._made: list[pathlib.Path] = []  # Folders for checkpoints that did not exist.
+        self.baseline = ending.baseline(config, options.data_dir)
 
     def _free_index(self) -> int:
         taken = {p.name for p in self.folder.glob("result_*.txt")}
@@ -89,8 +92,14 @@ class Recorder:
             raise UserError(f"{self.path}: another run has just ended there; give another --run")
 
     def header(self) -> None:
-        """Writes the log's header."""
+        """Writes the log's header, and tries to write into the folder for checkpoints.
+
+        Raises:
+          UserError: the folder cannot be written.
+        """
         self._log.header(self.hyperparameters, self.options.cache_cleared, self.facts)
+        if self.options.checkpoint_dir:
+            self._made = files.try_to_write(pathlib.Path(self.options.checkpoint_dir), "--checkpoint_dir")
 
     def built(self, loop: Any, say: Callable[[str], None]) -> None:
         """Notes what the compiled `loop` runs on, and says what `--system=here` chose."""
@@ -136,10 +145,12 @@ class Recorder:
                 self._write_record(*(self._result() if self._stopped else ("aborted", None)))
             if self._stopped:
                 say(f"the run had ended, {self._stopped.status}, before the error: {self.path}")
-        else:
-            self._log.discard()
         with contextlib.suppress(UserError):
             self.kept.close()
+        if not self._log.started:
+            self.kept.discard()
+            files.remove_empty(self._made)
+            self._log.discard()
 
     def _result(self) -> tuple[str, float | None]:
         """Returns status and score in minutes; a resumed run has no score."""
@@ -163,13 +174,24 @@ class Recorder:
             curve = f"none: {error}"
         print(f"result   {self.path}")
         print(f"score    none: {status}" if minutes is None else f"score    {minutes:.3f} minutes")
-        if status == "complete":
-            print(f"verdict  no MLPerf result: {events.NO_TARGET}")
-        else:
-            print(f"verdict  {_verdict(self.path)}")
+        print(f"verdict  {ending.verdict(self.config, self.path)}")
         print(f"curve    {curve}")
-        for line in [*profiled, *self.kept.summary()]:
+        for line in [*profiled, *self.kept.summary(), *self._advice()]:
             print(line)
+
+    def _advice(self) -> list[str]:
+        """Returns the lines about the quality beside the baseline, and how to continue a stopped run."""
+        values = [r["value"] for r in self._evaluations()]
+        diverged = self._stopped.reason.startswith(events.NOT_FINITE)
+        return [
+            *ending.against(self.config, self.baseline, list(reversed(values)), diverged),
+            *ending.continued(self._stopped, self.options.checkpoint_dir),
+        ]
+
+    def _evaluations(self) -> list[Any]:
+        """Returns the evaluations since this process started, newest first."""
+        since = itertools.takewhile(lambda r: r["kind"] != "run", reversed(self.kept.records))
+        return [r for r in since if r["kind"] == "evaluation"]
 
     def _profiled(self, profile: Any) -> str:
         """Returns the line about the profiled steps."""
@@ -182,13 +204,11 @@ class Recorder:
         from systems import detect
 
         record = results.describe_run(self.config, sys.argv, detect()[0], self.facts)
-        since = itertools.takewhile(lambda r: r["kind"] != "run", reversed(self.kept.records))
-        qualities = (r["value"] for r in since if r["kind"] == "evaluation")
         started = datetime.datetime.fromtimestamp(self._started, datetime.UTC)
         record |= {
             "status": status,
             "score_minutes": minutes,
-            "quality": next(qualities, None),
+            "quality": next((r["value"] for r in self._evaluations()), None),
             "started": started.isoformat(timespec="seconds"),
             "resumed_from_step": self._resumed,
         }
@@ -199,13 +219,3 @@ def _checker(config: RunConfig) -> Any:
     from compliance.log.engine import StreamChecker
 
     return StreamChecker(config.ruleset, config.benchmark, config.division)
-
-
-def _verdict(path: pathlib.Path) -> str:
-    from compliance.api import check_paths
-
-    findings = check_paths([path])
-    errors = [f for f in findings if f.severity == "error"]
-    if not errors:
-        return f"passes, {len(findings)} pieces of advice (python -m compliance check {path})"
-    return f"{len(errors)} errors: {errors[0].message} (python -m compliance check {path})"

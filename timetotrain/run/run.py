@@ -16,11 +16,10 @@ from common.distributed import heartbeat
 from common.distributed.process import Process
 from common.errors import UserError
 from common.train import events
+from timetotrain.run import ending
 from timetotrain.run.options import RunOptions
 from timetotrain.run.progress import Reporter
 from timetotrain.run.recorder import Recorder
-
-NOT_REACHED = 1
 
 
 class Run:
@@ -38,6 +37,8 @@ class Run:
         self.benchmark, self.config, self.recorder = benchmark, config, recorder
         self.options = options if recorder is None else recorder.options
         self.reporter = Reporter(config, sys.stderr if process.main else None)
+        if recorder is not None:
+            self.reporter.least = recorder.baseline
         self.loop: Any = None
         self._stopped_by = ""  # A signal's name; it also stops a loop that replaces the current one.
         self._training = False
@@ -76,7 +77,7 @@ class Run:
             raise
         if recorder is not None:
             recorder.finish(self._profile, self.reporter.say)
-        return _status(stopped)
+        return ending.exit_status(stopped)
 
     def _listen(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -205,11 +206,3 @@ class Run:
 def _stopped_early(name: str) -> UserError:
     message = f"{name} during initialisation: nothing was trained"
     return UserError(message, 128 + signal.Signals[name].value)
-
-
-def _status(stopped: Any) -> int:
-    """Returns the exit status for the last event: 128 + the signal's number, whichever process received it."""
-    if stopped.status in ("success", "complete"):
-        return 0
-    name = stopped.reason.partition(" ")[0]
-    return 128 + signal.Signals[name].value if name in signal.Signals.__members__ else NOT_REACHED

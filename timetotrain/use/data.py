@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from common.config import benchmarks
+from common.config import benchmarks, data_description
 from common.errors import UserError, near
 from common.files import ROOT
 
 if TYPE_CHECKING:
     from common.data.folder_conversion import Made, Options
+    from common.data.report import Report
 
 # The benchmarks that can convert your own files, and the files that they accept.
 NAMES = tuple(name for name in benchmarks.NAMES if (ROOT / name / "custom_data.py").is_file())
 _TEXT = ("transformer", "gnmt")
 _SHOWN = 12  # Examples per split on the page.
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # The errors of a full disk.
 _LISTED = 20  # Broken files on the screen; the page lists all.
 
 _EXAMPLES = """
@@ -57,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--languages", nargs=2, metavar=("FROM", "TO"), help="codes such as en de (default: files' suffixes)")
     add("--short-side", type=int, default=256, metavar="PIXELS", help="of videos (default: %(default)s)")
     add("--workers", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
+    add("--strict", action="store_true", help="end with an error if anything in report.json is suspicious")
     add("--no-page", action="store_true", help="write no data.html")
 
 
@@ -83,16 +88,55 @@ def _run(options: argparse.Namespace) -> int:
     *sources, out = options.files
     _check_sources(benchmark, sources, out)
     module = benchmarks.module(benchmark, "custom_data")
+    settings = _options(options, benchmark)
+    report, before = settings.report, _inside(out)
     try:
-        made = module.convert(sources, out, _options(options, benchmark))
-        page = None if options.no_page else _page(module, out, made)
+        made = module.convert(sources, out, settings)
+        report.complete(made.description.broken, made.balance, made.counted, made.description.split)
+        report.write(out)
+        page = None if options.no_page else _page(module, out, made, report)
     except OSError as error:
+        _say_left_out(report, out)
+        _clear(out, before, error)
         where = error.filename or out
         raise UserError(
             f"{where}: {error.strerror or error}; free some space or name another folder"
         ) from error
-    _report(out, made, page)
+    except UserError as error:
+        _say_left_out(report, out)
+        _clear(out, before, error)
+        raise
+    if options.strict and report.suspicious:
+        data_description.begin(
+            out, benchmark
+        )  # No run takes the records; the command without --strict ends soon.
+    else:
+        _say(out, made, page, report)
+    report.check(options.strict)
     return 0
+
+
+def _inside(folder: Path) -> int:
+    """Returns the number of entries in a folder; -1 if it does not exist."""
+    return len(list(folder.iterdir())) if folder.is_dir() else -1
+
+
+def _clear(out: Path, before: int, error: Exception) -> None:
+    """Removes what a failed conversion wrote into a folder that was new or empty, so that none is half made.
+
+    After a full disk the records stay, because the same command goes on with them.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if getattr(cause, "errno", None) in _FULL or type(cause).__name__ == "ResourceExhaustedError":
+            return
+        cause = cause.__cause__
+    if before > 0 or not out.is_dir():
+        return
+    for path in out.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    if before < 0:
+        out.rmdir()
 
 
 def _check_sources(benchmark: str, sources: Sequence[Path], out: Path) -> None:
@@ -125,10 +169,11 @@ def _options(options: argparse.Namespace, benchmark: str) -> Options:
         max_length=options.max_length,
         languages=tuple(options.languages) if options.languages else None,
         short_side=options.short_side,
+        strict=options.strict,
     )
 
 
-def _page(module: ModuleType, out: Path, made: Made) -> Path:
+def _page(module: ModuleType, out: Path, made: Made, report: Report) -> Path:
     from common.data import dataset_page
 
     try:
@@ -136,17 +181,15 @@ def _page(module: ModuleType, out: Path, made: Made) -> Path:
         seen = f"As the preset {module.PREVIEW} reads them; another preset may have another size."
     except UserError as error:  # The data are complete; the page reports the preview's failure.
         cards, seen = [], str(error)
-    return dataset_page.write(out, made, cards, seen)
+    return dataset_page.write(out, made, cards, seen, report)
 
 
-def _report(out: Path, made: Made, page: Path | None) -> None:
+def _say(out: Path, made: Made, page: Path | None, report: Report) -> None:
     description = made.description
-    for line in description.broken[:_LISTED]:
-        print(f"left out: {line}", file=sys.stderr)
-    if len(description.broken) > _LISTED:
-        print(
-            f"left out: {len(description.broken) - _LISTED} more, see {out}/description.json", file=sys.stderr
-        )
+    _say_left_out(report, out)
+    for kind in ("skipped", "changed", "suspicious"):
+        for line in report.said(kind):
+            print(f"{kind}: {line}", file=sys.stderr)
     count = len(made.balance)
     classes = f", {count} class{'es' if count != 1 else ''}" if count else ""
     split = description.split
@@ -154,3 +197,12 @@ def _report(out: Path, made: Made, page: Path | None) -> None:
     if page:
         print(f"look at {page}")
     print(f"next: timetotrain run {description.benchmark} --system=here --data_dir={out}")
+
+
+def _say_left_out(report: Report, out: Path) -> None:
+    for line in report.lines[:_LISTED]:
+        print(f"left out: {line}", file=sys.stderr)
+    more = len(report.lines) - _LISTED
+    if more > 0:
+        reasons = ", ".join(f"{one.count} x {reason}" for reason, one in report.left_out.items())
+        print(f"left out: {more} more; in all {reasons}", file=sys.stderr)

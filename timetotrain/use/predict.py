@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         metavar="FILES",
         nargs="+",
-        help="pictures, videos or texts; - reads a text from standard input",
+        help="pictures, videos or folders of them, or texts; - reads a text from standard input",
     )
     parser.add_argument("--json", metavar="FILE", help="write the answers there, not to standard output")
     parser.add_argument(
@@ -47,12 +47,12 @@ def run(options: argparse.Namespace) -> int:
     """Predicts; returns 0.
 
     Raises:
-      UserError: see `common.export.inference`.
+      UserError: see `common.export.inference`; or some files could not be answered, after the answers of the others.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from tqdm import tqdm
 
-    from common.errors import UserError
+    from common.errors import UserError, counted, printable
     from common.export import inference, pictures
     from common.export.trained import Trust
     from common.files import write_atomically
@@ -66,11 +66,21 @@ def run(options: argparse.Namespace) -> int:
         raise UserError("--pictures: this network answers no pictures; leave it out")
     # A terminal that cannot show a character shows an escape instead.
     sys.stdout.reconfigure(errors="backslashreplace")
-    lines = []
-    found = inference.ask(network, options.files, options.batch, options.score)
-    for answer in tqdm(found, total=len(options.files), unit="file", disable=not sys.stderr.isatty()):
+    lines, bad = [], 0
+    colours = pictures.palette(network.labels) if options.pictures else {}
+    files, others = inference.files_in(network, options.files)
+    for name in others:
+        print(printable(f"skipped: {name}: not of the kind that the network takes"), file=sys.stderr)
+    if not files:
+        raise UserError(f"{options.files[0]}: no file in it that the network takes; name others")
+    found = inference.ask(network, files, options.batch, options.score)
+    for answer in tqdm(found, total=len(files), unit="file", disable=not sys.stderr.isatty()):
+        if "error" in answer:
+            bad += 1
+            print(printable(f"left out: {answer['error']}"), file=sys.stderr)
+            continue
         if options.pictures:
-            answer["picture"] = str(pictures.draw(answer, options.pictures))
+            answer["picture"] = str(pictures.draw(answer, options.pictures, colours))
         lines.append(json.dumps(_plain(answer), ensure_ascii=False))
         if not options.json:
             print(lines[-1], flush=True)
@@ -80,7 +90,10 @@ def run(options: argparse.Namespace) -> int:
         text = "[\n" + ",\n".join(lines) + "\n]\n"
         # A file name that is not UTF-8 becomes a JSON escape.
         write_atomically(pathlib.Path(options.json), text.encode(errors="backslashreplace"))
-    print(network.measured(), file=sys.stderr)
+    if network.seconds:
+        print(network.measured(), file=sys.stderr)
+    if bad:
+        raise UserError(f"{counted(bad, 'input')} left out, as the lines above say; the others are answered")
     return 0
 
 

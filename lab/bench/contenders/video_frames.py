@@ -23,8 +23,9 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from common.data import videos
 from common.distributed.replicas.base import Shard
-from tsm_kinetics import convert, sampling, shards, video
+from tsm_kinetics import convert, sampling, shards
 from tsm_kinetics import input as pipeline
 from tsm_kinetics.config import Config, Data
 
@@ -52,7 +53,7 @@ def draw(folder: Path, videos: Videos) -> None:
         at = np.linspace(rng.integers(0, 128, 2), rng.integers(0, 128, 2), videos.frames).astype(int)
         frames = np.stack([picture[y : y + videos.height, x : x + videos.width] for y, x in at])
         codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
-        video.write(folder / "videos" / "a" / f"{number}.mp4", frames, codec=codec)
+        videos.write(folder / "videos" / "a" / f"{number}.mp4", frames, codec=codec)
     items = convert.items(folder / "videos")
     convert.convert(folder / "shards", {"train": (items, 1), "validation": (items[:1], 1)})
 
@@ -127,7 +128,7 @@ def converter(folder: Path) -> Run:
 
     def run(steps: int) -> None:
         for path in itertools.islice(files, steps):
-            video.read(path, convert.AS_THE_PAPER.short_side, quality=QUALITY)
+            videos.read(path, convert.AS_THE_PAPER.short_side, quality=QUALITY)
 
     return run
 

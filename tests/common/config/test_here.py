@@ -57,6 +57,22 @@ def test_the_generated_data_keep_the_batch_and_length_of_their_preset(benchmark)
     assert config.train_epochs == base.train_epochs
 
 
+@pytest.mark.parametrize(("classes", "part"), [(2, 1.0), (4, 0.5), (81, 2 / 81)])
+def test_ssd_s_rate_falls_with_the_number_of_classes(classes, part):
+    """At 0.03, tuned on one class, three classes fell to nothing."""
+    module = presets("ssd")
+    data = {"num_train_examples": 271, "num_eval_examples": 63, "num_classes": classes}
+    config, chosen = automatic.choose(module, (), data, None, LAPTOP)
+    rate = module.PRESETS["cpu-nuclei"].optimizer.base_learning_rate
+    assert math.isclose(config.optimizer.base_learning_rate, part * rate)
+    said = [str(c) for c in chosen if c.field == "optimizer.base_learning_rate"]
+    assert len(said) == (part < 1) and all(f"{classes} classes" in line for line in said)
+    given = [("optimizer.base_learning_rate", "0.02")]
+    assert automatic.choose(module, given, data, None, LAPTOP)[0].optimizer.base_learning_rate == 0.02
+    generated, _ = automatic.choose(module, (), None, None, LAPTOP)
+    assert generated.optimizer == module.PRESETS["cpu-tiny"].optimizer
+
+
 @pytest.mark.parametrize("of", [LAPTOP, SMALL, SERVER])
 def test_bf16_is_kept_only_where_the_processor_has_its_instructions(of):
     module = presets("resnet")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.errors import UserError
-from common.export import inference, pictures, videos
+from common.data import videos
+from common.export import inference, pictures
 from common.train.serving import Codec
 
 av = pytest.importorskip("av")
@@ -125,13 +125,13 @@ def test_a_video_has_labels_by_time(tmp_path):
     ]
     assert seen == [80, 40, 40] and answer["seconds"] == pytest.approx(8.0, abs=0.11)
     assert answer["classes"][0]["name"] == "dog"
-    _, times = videos.read(str(later(path, tmp_path / "later.mp4")))
+    times = videos.read(later(path, tmp_path / "later.mp4")).times
     assert times[0] == 0.0 and times[-1] == pytest.approx(8.0, abs=0.11), (
         "a video's time begins with its first frame"
     )
     (tmp_path / "none.mp4").write_bytes(b"no video")
-    with pytest.raises(UserError, match="none.mp4: cannot be decoded"):
-        videos.read(str(tmp_path / "none.mp4"))
+    bad, good = inference.ask(network("video", call), [str(tmp_path / "none.mp4"), str(path)])
+    assert "none.mp4: cannot be decoded" in bad["error"] and good == answer
 
 
 def test_text_in_text_out(tmp_path):
@@ -143,38 +143,70 @@ def test_text_in_text_out(tmp_path):
         (1, "3 4", "4 3"),
         (3, "5 6 7", "7 6 5"),
     ]
-    (tmp_path / "long.txt").write_text("1 2 3 4 5\n")
-    with pytest.raises(UserError, match="long.txt: line 1 has 5 tokens, the network takes 4"):
-        list(inference.ask(reverse, [str(tmp_path / "long.txt")]))
-    (tmp_path / "latin.txt").write_bytes("ä".encode("latin-1"))
-    with pytest.raises(UserError, match="latin.txt: byte 0 is not UTF-8"):
-        list(inference.ask(reverse, [str(tmp_path / "latin.txt")]))
+    (tmp_path / "long.txt").write_text("1 2 3 4 5\n3 4\n")
+    long, short = inference.ask(reverse, [str(tmp_path / "long.txt")])
+    assert long["line"] == 1 and long["error"].endswith(
+        "long.txt: line 1: 5 tokens, the network takes 4; split the sentence"
+    )
+    assert short["translation"] == "4 3", "one long line refuses only itself"
+    (tmp_path / "latin.txt").write_bytes("3\nä\n4".encode("latin-1"))
+    found = list(inference.ask(reverse, [str(tmp_path / "latin.txt")]))
+    assert [a.get("translation") for a in found] == ["3", None, "4"]
+    assert found[1]["error"].endswith("latin.txt: line 2: not UTF-8")
+    (tmp_path / "wide.txt").write_text("3 4\n", encoding="utf-16")
+    assert [a["translation"] for a in inference.ask(reverse, [str(tmp_path / "wide.txt")])] == ["4 3"]
     (tmp_path / "text.gz").write_bytes(gzip.compress(b"3 4\n"))
     assert [a["translation"] for a in inference.ask(reverse, [str(tmp_path / "text.gz")])] == ["4 3"]
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"3 4\n")[:-6])
-    with pytest.raises(UserError, match="cut.gz: not a whole gzip file"):
-        list(inference.ask(reverse, [str(tmp_path / "cut.gz")]))
+    cut, missing, sound = inference.ask(
+        reverse, [str(tmp_path / name) for name in ("cut.gz", "nowhere", "text.gz")]
+    )
+    assert "cut.gz: Compressed file ended" in cut["error"] and "nowhere: No such file" in missing["error"]
+    assert sound["translation"] == "4 3"
 
 
-def test_what_is_no_picture_is_named(photo, tmp_path):
-    import tensorflow as tf
+def test_a_class_has_one_colour_in_every_picture(photo, tmp_path):
+    colours = pictures.palette(("background", "cat", "dog"))
+    assert colours == {"cat": pictures.COLOURS[0], "dog": pictures.COLOURS[1]}
+    for name, colour in colours.items():
+        answer = {"file": photo, "objects": [{"name": name, "score": 0.9, "box": [10, 20, 50, 100]}]}
+        with Image.open(pictures.draw(answer, tmp_path / "drawn", colours)) as drawn:
+            seen = {"#" + bytes(pixel).hex().upper() for _, pixel in drawn.getcolors(1 << 20)}
+        assert seen & set(colours.values()) == {colour}
 
-    def decoding(values):
-        for value in values:
-            tf.io.decode_image(value)
+
+def test_what_is_no_picture_is_named_and_the_others_are_answered(photo, tmp_path):
+    seen = []
+
+    def call(values):
+        seen.append(len(values))
         return classifier(values)
 
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"no picture")
-    with pytest.raises(UserError, match="bad.jpg: no JPEG or PNG picture"):
-        list(inference.ask(network("classes", decoding), [photo, str(bad), photo]))
-    with pytest.raises(UserError, match="missing.jpg: cannot read: No such file"):
-        list(inference.ask(network("classes", decoding), [photo, str(tmp_path / "missing.jpg")]))
+    names = [photo, str(bad), photo, str(tmp_path / "missing.jpg")]
+    answers = list(inference.ask(network("classes", call), names, batch=3))
+    assert [answer["file"] for answer in answers] == names
+    assert ["classes" in answer for answer in answers] == [True, False, True, False]
+    assert "bad.jpg: no picture: cannot identify" in answers[1]["error"]
+    assert "missing.jpg: no picture: cannot read: No such file" in answers[3]["error"]
+    assert seen == [2]  # The second batch has no picture.
+
+
+def test_a_folder_stands_for_the_pictures_in_it(photo, tmp_path):
+    for name in ("more/deep/a.BMP", "more/odd", "more/.hidden/x.jpg", "more/note.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / name, "BMP")
+    (tmp_path / "more/note.txt").write_text("no picture")
+    found, others = inference.files_in(network("classes", classifier), [photo, str(tmp_path / "more")])
+    assert found == [photo, str(tmp_path / "more/deep/a.BMP"), str(tmp_path / "more/odd")]
+    assert others == [str(tmp_path / "more/note.txt")]
+    assert all("classes" in answer for answer in inference.ask(network("classes", classifier), found))
 
 
 def test_the_first_call_of_a_shape_is_not_measured(photo):
     asked = network("classes", classifier)
-    assert "not measured" in asked.measured()
+    assert asked.measured() == ""
     list(inference.ask(asked, [photo] * 5, batch=2))  # Shapes 2, 2, 1.
     assert "a call of 2 pictures (median of 1 calls)" in asked.measured()
     assert io.StringIO(asked.measured()).readline().startswith("latency")

@@ -230,11 +230,12 @@ def test_every_try_is_kept_the_best_first(scripted, tmp_path) -> None:
 
 def test_predictions_are_those_of_the_evaluation_clip_by_clip(tmp_path, monkeypatch) -> None:
     """Uses real clips, real shards and a saved network of random weights, at a few pixels."""
+    from common.data import videos as video
     from common.distributed import replicas
     from common.train import checkpoint
     from common.train.loop import Loop
     from tests.tsm_kinetics.test_video import ramp
-    from tsm_kinetics import convert, video
+    from tsm_kinetics import convert
     from tsm_kinetics.task import Task
 
     for split, count in (("train", 4), ("validation", 7)):

@@ -11,7 +11,7 @@ from common.config.quality import Measure
 from common.errors import UserError
 from common.train import checkpoint_file
 from tests.common.train import toy
-from timetotrain.run import best, history, recorder, run
+from timetotrain.run import best, ending, history, recorder, run
 from timetotrain.run.options import RunOptions
 
 MAIN = types.SimpleNamespace(main=True, count=1)
@@ -74,7 +74,7 @@ def test_a_run_without_a_target_ends_well_and_says_that_it_is_no_result(start, c
 
 def test_a_target_that_is_not_reached_still_aborts(start, monkeypatch):
     monkeypatch.setattr(toy, "config", lambda plain=toy.config, **c: plain(**{**c, "quality_target": 2.0}))
-    assert start()[0] == run.NOT_REACHED
+    assert start()[0] == ending.NOT_REACHED
 
 
 def test_history_and_best_are_whole_across_a_resume(start, tmp_path):

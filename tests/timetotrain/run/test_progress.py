@@ -33,6 +33,26 @@ def test_lines_have_rate_loss_time_left_and_the_quality_by_its_name(monkeypatch)
     ]
 
 
+def test_a_long_run_says_how_long_it_takes_and_shows_its_baseline(monkeypatch):
+    monkeypatch.setattr(toy.Config, "quality", Measure("top-1 accuracy", unit="%"))
+    out = io.StringIO()
+    reporter = progress.Reporter(toy.config(), out)
+    reporter.least = {"value": 0.24, "what": "always the most frequent class"}
+    for event in (
+        events.RunStarted(100.0, 0),
+        events.Progress(101.0, 1, BLOCK),
+        events.Progress(105.0, 2, BLOCK),
+        events.Progress(221.0, 4, BLOCK),
+        events.Progress(261.0, 5, BLOCK),
+        events.Evaluated(BLOCK, 300.0, 0.5, False, {}),
+    ):
+        reporter.record(event)
+    length, *_, evaluation = out.getvalue().splitlines()[1:]
+    assert length.startswith("the run takes at most about 13 min 20 s and its evaluations; Ctrl-C stops it")
+    assert "(target 95.0 %, baseline 24.0 %)" in evaluation
+    assert out.getvalue().count("the run takes") == 1
+
+
 def test_numbers_and_times_are_short():
     assert [progress.number(x) for x in (0.0123456, 1.4, 32, 578.4, 11193.2)] == [
         *("0.0123", "1.40", "32.0", "578", "11,193")

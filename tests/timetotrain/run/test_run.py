@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
+import errno
 import json
 import signal
 import types
@@ -89,7 +91,7 @@ def test_a_picture_that_cannot_be_drawn_costs_neither_record_nor_score(
         raise UserError("disk full")
 
     monkeypatch.setattr(results, "draw_curve", draw)
-    monkeypatch.setattr(recorder, "_verdict", lambda path: "passes")
+    monkeypatch.setattr(recorder.ending, "verdict", lambda config, path: "passes")
     whole._stopped = ENDED
     whole.finish(None, print)
     assert "curve    none: disk full" in capsys.readouterr().out
@@ -147,3 +149,48 @@ def test_an_installed_package_has_no_commit(monkeypatch) -> None:
     """A repository around site-packages is not the repository of the code."""
     monkeypatch.setattr(results.files, "INSTALLED", True)
     assert results.git_state() == {"commit": "", "dirty": True}
+
+
+def started(options: RunOptions) -> int:
+    config = toy.config()
+    return run.Run("resnet", config, options, ALONE, recorder.Recorder(config, options, 1, [], {})).execute()
+
+
+def test_a_failed_start_leaves_no_folder(training, monkeypatch, tmp_path) -> None:
+    """An empty results folder would turn `check` into a no-go and break `package`."""
+
+    def fail(self) -> None:
+        raise UserError("no data")
+
+    monkeypatch.setattr(run.Run, "_initialise", fail)
+    options = dataclasses.replace(
+        training.options,
+        result_dir=str(tmp_path / "results"),
+        checkpoint_dir=str(tmp_path / "new" / "checkpoints"),
+    )
+    with pytest.raises(UserError, match="no data"):
+        started(options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_folder_that_cannot_be_written_is_found_before_the_run(
+    training, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setattr(run.Run, "_initialise", lambda self: pytest.fail("too late"))
+    (tmp_path / "file").touch()
+    options = dataclasses.replace(training.options, checkpoint_dir=str(tmp_path / "file" / "checkpoints"))
+    with pytest.raises(
+        UserError, match="--checkpoint_dir=.*: cannot write: Not a directory; name a folder that"
+    ):
+        started(options)
+
+    def refuse(**_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(recorder.files.tempfile, "TemporaryFile", refuse)
+    options = dataclasses.replace(options, checkpoint_dir=str(tmp_path / "new"))
+    with pytest.raises(
+        UserError, match="new: cannot write: Permission denied; name a folder that you can write"
+    ):
+        started(options)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

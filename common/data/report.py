@@ -1,0 +1,142 @@
+"""Collects what a conversion of a user's files took, left out, changed and suspects, for screen, page and JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError, printable
+from common.files import write_atomically
+
+NAME = "report.json"
+# A class with fewer training examples is suspicious; so are classes of which one has this many times the examples of
+# another. Both are this project's choice: below them, an evaluation says little about the class.
+FEW, IMBALANCE = 5, 50
+
+
+@dataclasses.dataclass
+class Finding:
+    """How often a kind of finding occurred, and its first example."""
+
+    count: int = 0
+    example: str = ""
+
+
+@dataclasses.dataclass
+class Report:
+    """A conversion's findings; converters add to it while they work. Not thread-safe.
+
+    Attributes:
+      taken: {unit: number}, such as {"pictures": 90}.
+      lines: one line for each item that was left out; `left_out` groups them by reason.
+      left_out, skipped, changed, suspicious: {reason: Finding}. `left_out` holds faulty items, `skipped`
+        files that are no data, such as a README.
+    """
+
+    taken: Counter[str] = dataclasses.field(default_factory=Counter)
+    lines: list[str] = dataclasses.field(default_factory=list)
+    left_out: dict[str, Finding] = dataclasses.field(default_factory=dict)
+    skipped: dict[str, Finding] = dataclasses.field(default_factory=dict)
+    changed: dict[str, Finding] = dataclasses.field(default_factory=dict)
+    suspicious: dict[str, Finding] = dataclasses.field(default_factory=dict)
+
+    def take(self, unit: str, count: int = 1) -> None:
+        """Counts items that became records."""
+        self.taken[unit] += count
+
+    def leave_out(self, reason: str, example: str, line: str | None = None) -> None:
+        """Notes a faulty item; `line` is its line for the user, by default "EXAMPLE: REASON"."""
+        line = line or f"{example}: {reason}"
+        self.lines.append(printable(" ".join(line.split())))
+        _add(self.left_out, reason, example, 1)
+
+    def skip(self, reason: str, example: str, count: int = 1) -> None:
+        """Notes files that are no data; a `--most-broken` does not count them."""
+        _add(self.skipped, reason, example, count)
+
+    def change(self, what: str, example: str, count: int = 1) -> None:
+        """Notes items that were taken in another form, such as pictures turned upright."""
+        _add(self.changed, what, example, count)
+
+    def suspect(self, what: str, example: str, count: int = 1) -> None:
+        """Notes items that were taken although they look wrong."""
+        _add(self.suspicious, what, example, count)
+
+    def complete(
+        self,
+        lines: Sequence[str],
+        balance: Sequence[tuple[str, int, int]],
+        unit: str,
+        split: Mapping[str, int],
+    ) -> None:
+        """Adds the left-out lines and the counts of a finished conversion that the converter did not note itself."""
+        known = set(self.lines)
+        for line in lines:
+            if printable(line) not in known:
+                example, _, reason = line.rpartition(": ")
+                self.leave_out(reason, example or line, line)
+        self.balance(balance, unit)
+        for part, count in split.items():
+            self.take(f"{unit} to {'train on' if part == 'train' else 'evaluate on'}", count)
+
+    def balance(self, counts: Sequence[tuple[str, int, int]], unit: str) -> None:
+        """Notes suspicious classes.
+
+        Args:
+          counts: (class, training examples, evaluation examples) of every class.
+          unit: what is counted, such as "pictures".
+        """
+        for name, train, held in counts:
+            if train < FEW:
+                self.suspect(f"class with fewer than {FEW} {unit} to train on", f"{name} ({train})")
+            if not held:
+                self.suspect(f"class without {unit} to evaluate on", name)
+        most = max(counts, key=lambda one: one[1], default=None)
+        least = min(counts, key=lambda one: one[1], default=None)
+        if most and least and most[1] > IMBALANCE * max(least[1], 1):
+            self.suspect(
+                f"a class has over {IMBALANCE} times the {unit} of another",
+                f"{most[0]} ({most[1]}) and {least[0]} ({least[1]})",
+            )
+
+    def check(self, strict: bool) -> None:
+        """Raises UserError if `strict` and something is suspicious; the message names one example of each kind."""
+        if strict and self.suspicious:
+            raise UserError(
+                f"--strict: suspicious: {'; '.join(self.said('suspicious'))}; correct the files or leave --strict out"
+            )
+
+    def said(self, kind: str) -> list[str]:
+        """Returns a line for each finding of a kind ("left_out", "skipped", "changed", "suspicious"), in order."""
+        found: Mapping[str, Finding] = getattr(self, kind)
+        return [printable(f"{reason}: {one.count}, such as {one.example}") for reason, one in found.items()]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns plain values, for NAME."""
+        kinds = ("left_out", "skipped", "changed", "suspicious")
+        plain = {
+            kind: {reason: dataclasses.asdict(one) for reason, one in getattr(self, kind).items()}
+            for kind in kinds
+        }
+        return {"taken": dict(self.taken), **plain}
+
+    def write(self, out: Path) -> Path:
+        """Writes OUT/report.json; returns its path.
+
+        Raises:
+          UserError: the folder cannot be written.
+        """
+        path = out / NAME
+        # A file name that is not UTF-8 becomes an escape.
+        text = json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n"
+        write_atomically(path, text.encode(errors="backslashreplace"))
+        return path
+
+
+def _add(found: dict[str, Finding], reason: str, example: str, count: int) -> None:
+    one = found.setdefault(reason, Finding(0, str(example)))
+    one.count += count

@@ -1,0 +1,183 @@
+"""Reads CSV files that list examples: a column of paths, one of labels and perhaps one of splits. TensorFlow-free.
+
+The separator is a comma, semicolon, tab or bar, whichever the first line has most. Columns may have any usual name, in
+any case. A file without a line of column names has the path first, then the label. A file *.jsonl has a JSON object a
+line instead.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from common.data import text_files
+from common.errors import UserError
+from common.files import parsed
+
+# Names of columns as people and tools write them: pandas, Excel, Hugging Face's `file_name`, Kaggle's `image`.
+NAMES = {
+    "path": (
+        *("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path"),
+        *("video", "video_path", "video_name", "clip"),
+    ),
+    "label": ("label", "labels", "class", "class_name", "category", "label_name", "target"),
+    "split": ("split", "set", "subset", "partition", "dataset"),
+}
+_SEPARATORS = ",;\t|"
+_JSON_LINES = (".jsonl", ".ndjson")
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A CSV file's rows.
+
+    Attributes:
+      path: the file.
+      columns: the columns' names, in lower case.
+      rows: {column: cell} of each row, without spaces at the ends.
+      numbers: the line of the file at which each row ends.
+    """
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: Sequence[Mapping[str, str]]
+    numbers: Sequence[int]
+
+    def column(self, kind: str) -> str | None:
+        """Returns the name of the column for "path", "label" or "split"; None if there is none."""
+        return next((name for name in NAMES[kind] if name in self.columns), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A row: a file, its class and its split; the split is in lower case, "" without such a column."""
+
+    path: Path
+    label: str
+    split: str
+    line: int
+
+
+def read(path: str | os.PathLike) -> Table:
+    """Reads a CSV file.
+
+    Raises:
+      UserError: the file cannot be read, or a row has not the header's cells; the message names file and line.
+    """
+    path = Path(path)
+    lines = text_files.read(path)
+    if path.suffix.lower() in _JSON_LINES:
+        return _of_objects(path, lines)
+    head = next((line for line in lines if line.strip()), "")
+    separator = max(_SEPARATORS, key=lambda sign: (head.count(sign), -_SEPARATORS.index(sign)))
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=separator, strict=True)
+    rows, numbers = [], []
+    try:
+        for row in reader:
+            cells = [cell.strip() for cell in row]
+            if any(cells):
+                rows.append(cells)
+                numbers.append(reader.line_num)
+    except csv.Error as error:
+        raise UserError(f"{path}: line {reader.line_num}: {error}; correct the quotes there") from error
+    if not rows:
+        raise UserError(f"{path}: no rows; expected path,label and lines of them")
+    columns = tuple(text_files.normal(cell).lower() for cell in rows[0])
+    if _is_example(path, rows[0]):
+        columns = ("path", "label", "split")[: len(rows[0])]
+    else:
+        rows, numbers = rows[1:], numbers[1:]
+    return Table(path, columns, [_row(path, columns, *row) for row in zip(rows, numbers)], numbers)
+
+
+def _of_objects(path: Path, lines: Sequence[str]) -> Table:
+    """Returns the table of a file with a JSON object a line, as Hugging Face's metadata.jsonl."""
+    rows, numbers = [], []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            values = parsed(line)
+        except ValueError as error:
+            raise UserError(f"{path}: line {number}: no JSON ({error}); correct it") from error
+        if not isinstance(values, dict):
+            raise UserError(f"{path}: line {number}: no JSON object; write one a line")
+        plain = {k: v for k, v in values.items() if isinstance(v, str | int) and not isinstance(v, bool)}
+        rows.append({text_files.normal(name).lower(): str(value).strip() for name, value in plain.items()})
+        numbers.append(number)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return Table(path, tuple(columns), [dict.fromkeys(columns, "") | row for row in rows], numbers)
+
+
+def _is_example(path: Path, cells: Sequence[str]) -> bool:
+    """Whether the first line is an example already: its first cell is a file."""
+    return len(cells) in (2, 3) and any(located(cells[0], base).is_file() for base in bases(path))
+
+
+def _row(path: Path, columns: Sequence[str], cells: list[str], number: int) -> dict[str, str]:
+    while len(cells) > len(columns) and not cells[-1]:
+        cells.pop()
+    if len(cells) > len(columns):
+        raise UserError(
+            f"{path}: line {number}: {len(cells)} cells, expected {len(columns)}; put a cell with commas in quotes"
+        )
+    if len(cells) < len(columns):
+        raise UserError(f"{path}: line {number}: no {columns[len(cells)]}; give every row all columns")
+    return dict(zip(columns, cells))
+
+
+def bases(path: Path) -> tuple[Path, Path]:
+    """Returns the folders to which a file's paths may be relative: its own, and the parent of it."""
+    return path.parent, path.parent.parent
+
+
+def located(cell: str, base: Path) -> Path:
+    """Returns the file that a cell names; backslashes, as on Windows, separate folders if no such file exists."""
+    found = base / cell
+    return base / cell.replace("\\", "/") if "\\" in cell and not _exists(found) else found
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # A name that is too long for a file.
+        return False
+
+
+def examples(table: Table, base: Path | None = None) -> list[Example]:
+    """Returns the examples that a table lists.
+
+    Args:
+      table: from `read`.
+      base: folder of relative paths; by default, the first of `bases` that has any of the files.
+
+    Raises:
+      UserError: there is no column of paths or labels, or a cell is empty; the message names file and line.
+    """
+    names = {kind: table.column(kind) for kind in NAMES}
+    if names["path"] is None or names["label"] is None:
+        raise UserError(
+            f"{table.path}: columns {', '.join(sorted(filter(None, table.columns))) or '(none)'}; expected path,label"
+        )
+    cells = [row[names["path"]] for row in table.rows]
+    if base is None:
+        base = next(
+            (
+                place
+                for place in bases(table.path)
+                if any(_exists(located(cell, place)) for cell in cells if cell)
+            ),
+            table.path.parent,
+        )
+    found = []
+    for row, number in zip(table.rows, table.numbers):
+        label = text_files.normal(row[names["label"]])
+        for kind, cell in (("path", row[names["path"]]), ("label", label)):
+            if not cell:
+                raise UserError(f"{table.path}: line {number}: no {names[kind]}; give every row all columns")
+        split = text_files.normal(row[names["split"]]).lower() if names["split"] else ""
+        found.append(Example(located(row[names["path"]], base), label, split, number))
+    return found

@@ -1,0 +1,160 @@
+"""Reads people's text files: texts, names, lists and CSV files, in any usual encoding. TensorFlow-free.
+
+A byte-order mark at the start is removed. UTF-16 and UTF-32 are decoded if the file has the mark, otherwise refused.
+UTF-8 is the encoding of every other file. A line feed ends a line, with or without a carriage return before it; in a
+file without line feeds, carriage returns end lines. Gzip files are recognized by their content.
+"""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import gzip
+import io
+import itertools
+import os
+import sys
+import unicodedata
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, AnyStr
+
+from common.errors import UserError
+
+MOST_LINE = 1 << 20  # Bytes of a line. A book has about 1 MB, so a longer line is no sentence.
+_HEAD = 1 << 16  # Bytes at the start that show the encoding and the line ends.
+_GZIP = b"\x1f\x8b"  # RFC 1952, section 2.3.1.
+# Unicode, section 23.8: UTF-32's little-endian mark starts with UTF-16's, so it comes first.
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_MOST_NULS = 0.05  # UTF-16 has a NUL per letter of ASCII; texts of other kinds have none.
+NOT_UTF8, NUL = "not UTF-8", "has a NUL character"
+TOO_LONG = f"longer than {MOST_LINE >> 20} MiB"
+SAVE = "save it as UTF-8"
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line without its end; `text` is None if it cannot be decoded, and `fault` says why."""
+
+    number: int
+    text: str | None
+    fault: str = ""
+
+
+def normal(name: str) -> str:
+    """Returns a name in one spelling: Unicode's composed form (NFC), single spaces, none at the ends.
+
+    Systems spell an accented letter in two ways, and editors add spaces, so one class can have several spellings.
+    """
+    return " ".join(unicodedata.normalize("NFC", name).split())
+
+
+def is_text(name: str) -> bool:
+    """Whether a file's name can be written as UTF-8; Python represents other bytes as surrogates."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def lines(path: str | os.PathLike) -> Iterator[Line]:
+    """Yields the lines of a text file, "-" for standard input; holds one line in memory.
+
+    Raises:
+      UserError: the file cannot be read, or it is no text; the message names the file.
+    """
+    name = os.fspath(path)
+    if name != "-" and Path(name).exists() and not Path(name).is_file():
+        raise UserError(f"{name}: no regular file; name a text file")
+    try:
+        with _open(name) as file:
+            head = file.read(_HEAD)
+            mark, encoding = next(((m, e) for m, e in _MARKS if head.startswith(m)), (b"", "utf-8"))
+            blocks = itertools.chain([head[len(mark) :]], iter(lambda: file.read(_HEAD), b""))
+            if encoding != "utf-8":
+                yield from _wide(name, blocks, encoding)
+                return
+            if head.count(0) > _MOST_NULS * len(head):
+                raise UserError(f"{name}: no text: it has NULs, as UTF-16 without a mark has; {SAVE}")
+            yield from map(_line, itertools.count(1), _split(blocks, _end(head, b"\n", b"\r")))
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read {name}: {reason}; name a sound file, or get a sound copy") from error
+
+
+def read(path: str | os.PathLike, fix: str = SAVE) -> list[str]:
+    """Returns the lines of a small text file, such as a list of names.
+
+    Args:
+      path: the file.
+      fix: the end of an error's message.
+
+    Raises:
+      UserError: the file cannot be read, or a line is no text; the message names file and line.
+    """
+    found = []
+    for line in lines(path):
+        if line.text is None or "\0" in line.text:
+            raise UserError(f"{os.fspath(path)}: line {line.number}: {line.fault or NUL}; {fix}")
+        found.append(line.text)
+    return found
+
+
+def _open(name: str) -> IO[bytes]:
+    """Opens a file or standard input, gzip too."""
+    if name == "-":
+        data = sys.stdin.buffer.read()
+        file: IO[bytes] = io.BytesIO(data)
+    else:
+        file = open(name, "rb")  # noqa: SIM115
+    packed = file.read(len(_GZIP)) == _GZIP
+    file.seek(0)
+    return gzip.GzipFile(fileobj=file) if packed else file  # type: ignore[return-value]
+
+
+def _end(head: AnyStr, feed: AnyStr, carriage: AnyStr) -> AnyStr:
+    return carriage if carriage in head and feed not in head else feed
+
+
+def _split(blocks: Iterable[AnyStr], end: AnyStr) -> Iterator[AnyStr | None]:
+    """Yields the lines of a text in blocks, without their ends; None for a line beyond MOST_LINE."""
+    rest, skipping = end[:0], False
+    for block in blocks:
+        *whole, rest = (rest + block).split(end)
+        for line in whole:
+            yield None if skipping or len(line) > MOST_LINE else line
+            skipping = False
+        if len(rest) > MOST_LINE:
+            rest, skipping = end[:0], True
+    if rest or skipping:
+        yield None if skipping else rest
+
+
+def _line(number: int, line: bytes | None) -> Line:
+    if line is None:
+        return Line(number, None, TOO_LONG)
+    try:
+        return Line(number, line.decode("utf-8").removesuffix("\r"))
+    except UnicodeDecodeError:
+        return Line(number, None, NOT_UTF8)
+
+
+def _wide(name: str, blocks: Iterable[bytes], encoding: str) -> Iterator[Line]:
+    """Decodes UTF-16 and UTF-32, in which a line feed is no single byte."""
+    decoder, number = codecs.getincrementaldecoder(encoding)(), 0
+
+    def decoded() -> Iterator[str]:
+        yield from map(decoder.decode, blocks)
+        yield decoder.decode(b"", True)
+
+    try:
+        texts = decoded()
+        first = next(texts)
+        for number, text in enumerate(_split(itertools.chain([first], texts), _end(first, "\n", "\r")), 1):
+            yield Line(number, None, TOO_LONG) if text is None else Line(number, text.removesuffix("\r"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}: after line {number}: broken {encoding.upper()}; {SAVE}") from error

@@ -1,0 +1,218 @@
+"""Checks the boxes, polygons and run lengths of annotations before pycocotools, a C library, computes with them.
+
+It also turns them as a picture is turned. TensorFlow-free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pycocotools import mask as coco_mask
+
+# A polygon is cut where it leaves the picture by more than the picture's own size; nearer corners stay as they are.
+_MARGIN = 1.0
+# Pixels along a polygon's outline. pycocotools allocates in proportion to it; no object of a picture has as many.
+_MOST_OUTLINE = 1_000_000
+_OFFSET = 48  # The first character of COCO's compressed run lengths (maskApi.c, rleToString).
+_MOST_PLACES = 7  # Characters of a number in them: 35 bits, more than any picture has pixels.
+
+
+class BadShapeError(Exception):
+    """Raised for an annotation that cannot be used; the message gives the reason."""
+
+
+def numbers(values: Any, count: int | None = None) -> list[float]:
+    """Returns finite numbers; texts of numbers count.
+
+    Args:
+      values: a list.
+      count: number of values, or None for any.
+
+    Raises:
+      BadShapeError: it is no list, has another length, or holds something else.
+    """
+    if not isinstance(values, list) or count is not None and len(values) != count:
+        raise BadShapeError(f"{_shown(values)} is no list of {count or ''} numbers".replace("  ", " "))
+    try:
+        found = [float(value) for value in values]
+    except (TypeError, ValueError, OverflowError):
+        found = [math.nan]
+    if not all(map(math.isfinite, found)):
+        raise BadShapeError(f"{_shown(values)} holds something that is no finite number")
+    return found
+
+
+def polygons(shape: Any, height: int, width: int) -> list[list[float]]:
+    """Returns an object's polygons [x, y, x, y, ...], cut near the picture; leaves out those of under three points.
+
+    Takes a list of polygons, one polygon, or one list of points [x, y].
+
+    Raises:
+      BadShapeError: a coordinate is no finite number or lacks its partner, or no polygon is left.
+    """
+    if not isinstance(shape, list):
+        raise BadShapeError(f"segmentation is {_shown(shape)}")
+    if shape and not any(isinstance(part, list | dict) for part in shape):
+        shape = [shape]
+    elif len(shape) > 2 and all(isinstance(part, list) and len(part) == 2 for part in shape):
+        shape = [[value for point in shape for value in point]]
+    made = []
+    for part in shape:
+        found = numbers(part)
+        if len(found) % 2:
+            raise BadShapeError(f"a polygon of {len(found)} coordinates, of which one lacks its partner")
+        points = _cut(np.array(found).reshape(-1, 2), height, width)
+        outline = np.abs(points - np.roll(points, 1, axis=0)).max(1, initial=0).sum()
+        if outline > _MOST_OUTLINE:
+            raise BadShapeError(f"a polygon whose outline is {outline:.3g} pixels long")
+        if len(points) >= 3:
+            made.append(points.ravel().tolist())
+    if not made:
+        raise BadShapeError("its polygons have fewer than three points within the picture")
+    return made
+
+
+def _cut(points: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Cuts a polygon [n, 2] at a rectangle around the picture (Sutherland and Hodgman, 1974)."""
+    size = np.array([width, height], float)
+    for axis in (0, 1):
+        for sign, limit in ((1, -_MARGIN * size[axis]), (-1, -(1 + _MARGIN) * size[axis])):
+            inside = sign * points[:, axis] - limit
+            if not len(points) or inside.min() >= 0:
+                continue
+            kept = []
+            for here, before, there, beyond in zip(points, np.roll(points, 1, 0), inside, np.roll(inside, 1)):
+                if (there >= 0) != (beyond >= 0):
+                    kept.append(before + (here - before) * (beyond / (beyond - there)))
+                if there >= 0:
+                    kept.append(here)
+            points = np.array(kept).reshape(-1, 2)
+    return points
+
+
+def run_lengths(shape: Mapping[str, Any], height: int, width: int) -> dict[str, Any]:
+    """Returns COCO's run lengths, numbers or compressed text, after a check.
+
+    Raises:
+      BadShapeError: the size is not the picture's, or a length is not whole, is negative, or they do not sum to it.
+    """
+    size, counts = shape.get("size"), shape.get("counts")
+    if not isinstance(size, list) or size != [height, width]:
+        raise BadShapeError(f"a mask of size {_shown(size)} in a picture of {[height, width]}")
+    lengths = _uncompressed(counts) if isinstance(counts, str | bytes) else counts
+    if not isinstance(lengths, list) or not all(_whole(one) for one in lengths):
+        raise BadShapeError(f"run lengths {_shown(counts)} are not whole numbers from 0 on")
+    if sum(map(int, lengths)) != height * width:
+        raise BadShapeError(
+            f"run lengths sum to {sum(map(int, lengths))}, a picture of {height}x{width} has {height * width} pixels"
+        )
+    same = counts if isinstance(counts, str | bytes) else [int(one) for one in lengths]
+    return {"size": [height, width], "counts": same}
+
+
+def _whole(value: Any) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and 0 <= value < 1 << 40
+        and value == int(value)
+    )
+
+
+def _uncompressed(text: str | bytes) -> list[int]:
+    """Decodes compressed run lengths (maskApi.c, rleFrString): numbers in base 32, from the third on differences."""
+    raw = text.encode(errors="replace") if isinstance(text, str) else text
+    codes = np.frombuffer(raw, np.uint8).astype(np.int64) - _OFFSET
+    if not len(codes) or codes.min() < 0 or codes.max() > 63 or codes[-1] & 32:
+        raise BadShapeError(f"run lengths {_shown(text)} are no compressed text of COCO")
+    starts = np.concatenate([[0], np.flatnonzero((codes & 32) == 0)[:-1] + 1])
+    lengths = np.diff([*starts, len(codes)])
+    if lengths.max() > _MOST_PLACES:
+        raise BadShapeError(f"run lengths {_shown(text)} are no compressed text of COCO")
+    places = np.arange(len(codes)) - np.repeat(starts, lengths)
+    values = np.add.reduceat((codes & 31) << (5 * places), starts)
+    last = codes[starts + lengths - 1]
+    values = np.where(last & 16, values - (1 << (5 * lengths)), values)
+    found = values.copy()
+    found[1::2] = np.cumsum(values[1::2])
+    found[2::2] = np.cumsum(values[2::2])
+    return found.tolist()
+
+
+def checked(shape: Any, height: int, width: int) -> list[list[float]] | dict[str, Any]:
+    """Returns an object's polygons or run lengths in a form that pycocotools reads safely.
+
+    Raises:
+      BadShapeError: it has none, or they are not sound.
+    """
+    if not shape:
+        raise BadShapeError("it has no segmentation")
+    if isinstance(shape, dict):
+        return run_lengths(shape, height, width)
+    return polygons(shape, height, width)
+
+
+def encoded(shape: list[list[float]] | Mapping[str, Any], height: int, width: int) -> dict[str, Any]:
+    """Returns sound polygons or run lengths as compressed run lengths of pycocotools."""
+    if isinstance(shape, list):
+        return coco_mask.merge(coco_mask.frPyObjects(shape, height, width))
+    if isinstance(shape["counts"], list):
+        return coco_mask.frPyObjects(dict(shape), height, width)
+    return dict(shape)
+
+
+def turned_points(points: np.ndarray, orientation: int, height: int, width: int) -> np.ndarray:
+    """Turns points [n, 2] (x, y) as EXIF's `orientation` turns a picture whose stored size is height x width."""
+    x, y = points[:, 0], points[:, 1]
+    across, down = (width - x, height - y)
+    pair = {
+        1: (x, y),
+        2: (across, y),
+        3: (across, down),
+        4: (x, down),
+        5: (y, x),
+        6: (down, x),
+        7: (down, across),
+        8: (y, across),
+    }
+    return np.stack(pair[orientation], 1)
+
+
+def turned_box(box: Sequence[float], orientation: int, height: int, width: int) -> list[float]:
+    """Turns a box [x, y, width, height] likewise."""
+    x, y, across, down = box
+    corners = turned_points(np.array([[x, y], [x + across, y + down]]), orientation, height, width)
+    low, high = corners.min(0), corners.max(0)
+    return [*low.tolist(), *(high - low).tolist()]
+
+
+def turned_shape(
+    shape: list[list[float]] | Mapping[str, Any], orientation: int, height: int, width: int
+) -> list[list[float]] | dict[str, Any]:
+    """Turns sound polygons or run lengths likewise."""
+    if isinstance(shape, list):
+        return [
+            turned_points(np.array(part).reshape(-1, 2), orientation, height, width).ravel().tolist()
+            for part in shape
+        ]
+    mask = coco_mask.decode(encoded(shape, height, width))
+    mask = {
+        1: lambda m: m,
+        2: np.fliplr,
+        3: lambda m: np.rot90(m, 2),
+        4: np.flipud,
+        5: np.transpose,
+        6: lambda m: np.rot90(m, -1),
+        7: lambda m: np.rot90(m, 2).T,
+        8: np.rot90,
+    }[orientation](mask)
+    found = coco_mask.encode(np.asfortranarray(mask))
+    return {"size": list(mask.shape), "counts": found["counts"].decode()}
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -1,0 +1,207 @@
+"""Tests readers of people's texts, lists and CSV files: encodings, marks, lines, columns; and that nothing crashes."""
+
+import csv
+import gzip
+import io
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.data import tables, text_files
+from common.errors import UserError
+
+TEXT = "größe\nzweite Zeile\n日本\n"
+
+
+def written(folder, content, name="text.txt"):
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_text_is_the_same_in_every_encoding_with_a_mark(tmp_path, encoding, ending, packed):
+    content = TEXT.replace("\n", ending).encode(encoding)
+    path = written(tmp_path, gzip.compress(content) if packed else content)
+    assert text_files.read(path) == TEXT.split("\n")[:-1]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-be", "utf-16-le"])
+def test_utf16_is_read_in_both_orders_with_a_mark_and_refused_without(tmp_path, encoding):
+    path = written(tmp_path, ("\ufeff" + TEXT).encode(encoding))
+    assert text_files.read(path)[0] == "größe"
+    path = written(tmp_path, TEXT.encode(encoding))
+    with pytest.raises(
+        UserError, match="text.txt: no text: it has NULs, as UTF-16 without a mark has; save it"
+    ):
+        text_files.read(path)
+
+
+def test_a_line_that_is_no_utf8_has_its_number(tmp_path):
+    path = written(tmp_path, b"a\nb\xe9c\nd")
+    assert [(line.number, line.text, line.fault) for line in text_files.lines(path)] == [
+        (1, "a", ""),
+        (2, None, "not UTF-8"),
+        (3, "d", ""),
+    ]
+    with pytest.raises(UserError, match="text.txt: line 2: not UTF-8; save it as UTF-8"):
+        text_files.read(path)
+    with pytest.raises(UserError, match="text.txt: line 30: has a NUL character; give --names another file"):
+        text_files.read(written(tmp_path, b"a\n" * 29 + b"b\0\n"), "give --names another file")
+    with pytest.raises(UserError, match="text.txt: after line 1: broken UTF-16-LE"):
+        text_files.read(written(tmp_path, "a\n".encode("utf-16") + b"\x00\xd8\x0a"))
+
+
+def test_only_the_ends_of_lines_end_lines(tmp_path):
+    path = written(tmp_path, "a\u2028b\x0cc\x85d\r\n\n\re\n".encode())
+    assert text_files.read(path) == ["a\u2028b\x0cc\x85d", "", "\re"]
+
+
+def test_a_long_line_is_a_fault_and_takes_no_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "MOST_LINE", 10)
+    monkeypatch.setattr(text_files, "_HEAD", 4)
+    path = written(tmp_path, b"a" * 10 + b"\n" + b"b" * 11 + b"\n" + b"c" * 50 + b"\nd\n" + b"e" * 30)
+    assert [line.text for line in text_files.lines(path)] == ["a" * 10, None, None, "d", None]
+
+
+def test_what_cannot_be_read_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="cannot read .*nowhere: No such file"):
+        text_files.read(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="no regular file; name a text file"):
+        text_files.read(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="no regular file"):
+        text_files.read(tmp_path / "pipe")
+    with pytest.raises(UserError, match="cannot read .*cut: Compressed file ended"):
+        text_files.read(written(tmp_path, gzip.compress(b"a\n")[:-6], "cut"))
+
+
+def test_one_name_has_one_spelling():
+    assert text_files.normal("  cafe\u0301 \t au  lait ") == text_files.normal("caf\xe9 au lait")
+    assert text_files.is_text("caf\xe9") and not text_files.is_text(os.fsdecode(b"caf\xe9"))
+
+
+ROWS = [("a.mp4", "run", "train"), ("b.mp4", "walk, slow", "val")]
+
+
+def table(folder, separator=",", encoding="utf-8", heads=("path", "label", "split"), rows=ROWS):
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, delimiter=separator, lineterminator="\r\n")
+    writer.writerows([heads, *rows] if heads else rows)
+    return written(folder, text.getvalue().encode(encoding), "list.csv")
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_table_is_the_same_with_every_separator_and_encoding(tmp_path, separator, encoding):
+    found = tables.examples(tables.read(table(tmp_path, separator, encoding)))
+    assert [(e.path.name, e.label, e.split) for e in found] == ROWS
+
+
+def test_columns_have_the_usual_names_in_any_case_and_order(tmp_path):
+    rows = [(label, path, split) for path, label, split in ROWS]
+    found = tables.examples(tables.read(table(tmp_path, heads=(" Class", "File_Name", "Subset "), rows=rows)))
+    assert [(e.path.name, e.label, e.split) for e in found] == ROWS
+
+
+def test_a_table_without_a_line_of_names_has_paths_and_labels(tmp_path):
+    (tmp_path / "a.mp4").touch()
+    found = tables.examples(tables.read(table(tmp_path, heads=None, rows=[row[:2] for row in ROWS])))
+    assert [(e.path.name, e.label, e.split, e.line) for e in found] == [
+        ("a.mp4", "run", "", 1),
+        ("b.mp4", "walk, slow", "", 2),
+    ]
+
+
+def test_cells_have_no_spaces_at_their_ends_and_splits_one_case(tmp_path):
+    rows = [("a.mp4 ", "run ", "Train"), ("b.mp4", " run", "TRAIN "), ("c.mp4", "cafe\u0301", "train")]
+    found = tables.examples(tables.read(table(tmp_path, rows=rows)))
+    assert [(e.path.name, e.label, e.split) for e in found] == [
+        ("a.mp4", "run", "train"),
+        ("b.mp4", "run", "train"),
+        ("c.mp4", "caf\xe9", "train"),
+    ]
+
+
+def test_paths_are_relative_to_the_file_or_its_folder_and_may_have_backslashes(tmp_path):
+    (tmp_path / "clips" / "run").mkdir(parents=True)
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "clips/run/a.mp4").touch()
+    path = table(tmp_path / "lists", rows=[("clips\\run\\a.mp4", "run", "train")])
+    (example,) = tables.examples(tables.read(path))
+    assert example.path == tmp_path / "clips/run/a.mp4"
+
+
+def test_a_json_object_a_line_is_a_row(tmp_path):
+    path = written(
+        tmp_path,
+        b'{"file_name": "a.jpg", "label": 3, "more": [1]}\n\n{"label": "x ", "file_name": "b.jpg"}',
+        "m.jsonl",
+    )
+    assert [(e.path.name, e.label, e.line) for e in tables.examples(tables.read(path))] == [
+        ("a.jpg", "3", 1),
+        ("b.jpg", "x", 3),
+    ]
+    for content, message in (
+        (b"{}\n[", "line 2: no JSON"),
+        (b"3", "line 1: no JSON object"),
+        (b"{}", "columns .none."),
+    ):
+        with pytest.raises(UserError, match=message):
+            tables.examples(tables.read(written(tmp_path, content, "m.jsonl")))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "list.csv: no rows; expected path,label"),
+        ("x,y\na,b\n", "list.csv: columns x, y; expected path,label"),
+        ("path,label\na.mp4,run\nb.mp4\n", "list.csv: line 3: no label; give every row all columns"),
+        ("path,label\na.mp4,\n", "list.csv: line 2: no label"),
+        ("path,label\na.mp4,run,fast\n", "line 2: 3 cells, expected 2; put a cell with commas in quotes"),
+        (
+            'path,label\na.mp4,"run\nb.mp4,walk\n',
+            "list.csv: line 3: unexpected end of data; correct the quotes",
+        ),
+        ("path,label\na.mp4,r\0n\n", "list.csv: line 2: has a NUL character"),
+    ],
+)
+def test_a_bad_table_is_one_line_with_file_and_number(tmp_path, content, message):
+    with pytest.raises(UserError, match=message):
+        tables.examples(tables.read(written(tmp_path, content.encode(), "list.csv")))
+
+
+@given(
+    st.binary(max_size=400) | st.text(max_size=200).map(lambda text: text.encode("utf-16", "surrogatepass"))
+)
+@settings(max_examples=200)
+def test_any_bytes_are_lines_or_one_error(tmp_path_factory, content):
+    path = written(tmp_path_factory.getbasetemp(), content, "fuzzed")
+    try:
+        found = list(text_files.lines(path))
+    except UserError as error:
+        assert str(path) in str(error) and "\n" not in str(error)
+    else:
+        assert [line.number for line in found] == list(range(1, len(found) + 1))
+        assert all((line.text is None) == bool(line.fault) for line in found)
+
+
+CELLS = st.text(st.sampled_from('ab,;"\t\n\r \\/.\0é\ud7ff') | st.characters(codec="utf-8"), max_size=8)
+
+
+@given(st.lists(st.lists(CELLS, max_size=4), max_size=6), st.sampled_from([",", ";", "\t"]), st.booleans())
+@settings(max_examples=200)
+def test_any_table_is_examples_or_one_error(tmp_path_factory, rows, separator, heads):
+    rows = [["path", "label"], *rows] if heads else rows
+    content = "\n".join(separator.join(row) for row in rows).encode()
+    path = written(tmp_path_factory.getbasetemp(), content, "fuzzed.csv")
+    try:
+        found = tables.examples(tables.read(path))
+    except UserError as error:
+        assert str(path) in str(error)
+    else:
+        assert all(e.label == text_files.normal(e.label) and e.label and e.path.name for e in found)

@@ -1,0 +1,98 @@
+"""Tests the lines at a run's end: the quality against a trivial baseline, what to try, and how to go on."""
+
+import dataclasses
+import json
+
+import pytest
+
+from common.config import benchmarks, data_description
+from common.config.data_description import Description
+from common.config.quality import Measure
+from common.train import events
+from timetotrain.run import ending
+
+MNIST = benchmarks.module("mnist", "presets").PRESETS["cpu-tiny"]
+SSD = benchmarks.module("ssd", "presets").PRESETS["cpu-tiny"]
+LEAST = {"value": 0.24, "what": "always the most frequent class, shirt"}
+
+
+def lines(config, least, values, diverged=False):
+    return ending.against(config, least, values, diverged)
+
+
+def test_a_run_that_beats_its_baseline_shows_both():
+    (line,) = lines(MNIST, LEAST, [0.3, 0.66, 0.64])
+    assert line == "baseline top-1 accuracy 24.0 % (always the most frequent class, shirt)"
+    assert lines(MNIST, {}, [0.3, 0.66, 0.64]) == []
+
+
+@pytest.mark.parametrize(
+    ("least", "values", "why"),
+    [
+        (LEAST, [0.2, 0.245], "the best quality, top-1 accuracy 24.5 %, is no better than a trivial answer"),
+        (LEAST, [0.2, 0.7, 0.3], "the quality fell from top-1 accuracy 70.0 % to top-1 accuracy 30.0 %"),
+    ],
+)
+def test_a_quality_of_nothing_is_a_warning_with_what_to_try(least, values, why):
+    _, line = lines(MNIST, least, values)
+    rate = MNIST.optimizer.base_learning_rate / 5
+    assert line.startswith(
+        f"warning  {why}; try a smaller rate, --config.optimizer.base_learning_rate={rate:.2g}"
+    )
+
+
+def test_a_detector_that_falls_to_nothing_says_so_without_a_known_baseline():
+    (line,) = lines(SSD, {}, [0.040, 0.027, 0.008])
+    assert "the quality fell from" in line and "0.040" in line and "0.008" in line
+    assert lines(SSD, {}, [0.040, 0.05, 0.07]) == []
+
+
+def test_a_diverged_run_says_what_to_try_and_a_perplexity_needs_a_baseline():
+    (line,) = lines(MNIST, {}, [], diverged=True)
+    assert line.startswith("warning  the training diverged; try a smaller rate")
+
+    class Perplexity(type(MNIST)):
+        quality = Measure("perplexity", lower_is_better=True)
+
+    config = Perplexity(**{f.name: getattr(MNIST, f.name) for f in dataclasses.fields(MNIST)})
+    assert lines(config, {}, [100.0, 400.0]) == []
+
+
+def described(folder, **changes):
+    description = Description(
+        "mnist", (), {}, {}, {}, data_description.digest({}), "a test", {"train": 1, "eval": 1}
+    )
+    data_description.write(folder, dataclasses.replace(description, **changes))
+    return str(folder)
+
+
+def test_the_baseline_is_in_the_data_s_description(tmp_path):
+    assert ending.baseline(MNIST, described(tmp_path, baseline=LEAST)) == LEAST
+    assert ending.baseline(MNIST, described(tmp_path)) == {} == ending.baseline(MNIST, None)
+    for value in ("much", {}, {"BBOX": 0.1}, None, True, float("nan")):
+        folder = described(tmp_path, baseline={"value": value, "what": "x"})
+        assert ending.baseline(MNIST, folder) == {}, value
+    content = json.loads((tmp_path / data_description.NAME).read_text())
+    del content["baseline"]  # As an earlier version wrote it.
+    (tmp_path / data_description.NAME).write_text(json.dumps(content))
+    assert ending.baseline(MNIST, str(tmp_path)) == {}
+
+
+def test_a_stopped_run_says_how_to_go_on(tmp_path):
+    stopped = events.RunStopped(0.0, "aborted", 7, "SIGTERM at step 7")
+    missed = events.RunStopped(0.0, "aborted", 7, f"{events.MISSED} in 7 steps")
+    assert (ending.exit_status(stopped), ending.exit_status(missed)) == (143, 1)
+    assert ending.continued(missed, str(tmp_path)) == []
+    assert ending.continued(stopped, None)[0].startswith("go on    not possible: no checkpoint was saved")
+    assert ending.continued(stopped, str(tmp_path)) == [
+        "go on    not possible: it stopped before the first checkpoint"
+    ]
+    (tmp_path / "checkpoint_00000005.npz").touch()
+    assert ending.continued(stopped, str(tmp_path)) == [
+        f"go on    with the same command and --checkpoint_dir={tmp_path}"
+    ]
+
+
+def test_a_run_without_a_target_has_no_verdict_of_the_checker(tmp_path):
+    aimless = dataclasses.replace(MNIST, **dict.fromkeys(MNIST.target_fields))
+    assert ending.verdict(aimless, tmp_path / "none") == "no MLPerf result: no quality target was set"

@@ -1,0 +1,106 @@
+"""Says how a run ended: exit status, verdict, its quality against the baseline, and how to continue or improve it."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from common.config import data_description
+from common.config.quality import parts
+from common.config.schema import RunConfig
+from common.errors import counted
+from common.train import checkpoint_file, events
+
+NOT_REACHED = 1
+# A quality counts as nothing if it beats the baseline by less than this, and as fallen if it has lost this part of the
+# best gain. Both are this project's choice.
+LEAST_GAIN, MOST_LOST = 0.01, 0.5
+_SLOWER = 5  # A sixth of SSD's rate learned steadily where the whole fell to nothing.
+
+
+def signalled(stopped: events.RunStopped) -> int | None:
+    """Returns the number of the signal that stopped a run, whichever process received it; None if none did."""
+    name = stopped.reason.partition(" ")[0]
+    return signal.Signals[name].value if name in signal.Signals.__members__ else None
+
+
+def exit_status(stopped: events.RunStopped) -> int:
+    """Returns 0 for success, 1 for a missed target, or 128 + the signal's number."""
+    if stopped.status in ("success", "complete"):
+        return 0
+    number = signalled(stopped)
+    return NOT_REACHED if number is None else 128 + number
+
+
+def verdict(config: RunConfig, log: pathlib.Path) -> str:
+    """Returns what the checker says of a log; a run without a target is no result."""
+    if config.logged_target is None:
+        return f"no MLPerf result: {events.NO_TARGET}"
+    from compliance.api import check_paths
+
+    findings = check_paths([log])
+    errors = [f for f in findings if f.severity == "error"]
+    command = f"(python -m compliance check {log})"
+    if not errors:
+        return f"passes, {len(findings)} pieces of advice {command}"
+    return f"{counted(len(errors), 'error')}: {errors[0].message} {command}"
+
+
+def continued(stopped: events.RunStopped, checkpoints: str | None) -> list[str]:
+    """Returns the line that says how to continue a run that a signal stopped; [] for other runs."""
+    if signalled(stopped) is None:
+        return []
+    if not checkpoints:
+        return ["go on    not possible: no checkpoint was saved; --checkpoint_dir=DIR saves them"]
+    if not checkpoint_file.checkpoints(pathlib.Path(checkpoints)):
+        return ["go on    not possible: it stopped before the first checkpoint"]
+    return [f"go on    with the same command and --checkpoint_dir={checkpoints}"]
+
+
+def baseline(config: RunConfig, data_dir: str | None) -> Mapping[str, Any]:
+    """Returns {"value", "what"} of the data's trivial answer, on the scale of the run's log; {} if none is known."""
+    description = data_description.read(data_dir)
+    found = dict(description.baseline) if description else {}
+    if (
+        found and config.ruleset == "0.6.0" and config.quality.unit == "points"
+    ):  # Round v0.6 logs BLEU from 0 to 100.
+        found["value"] = 100 * found["value"]
+    same = found and parts(found["value"]).keys() in (parts(0.0).keys(), set(config.quality.names))
+    return found if same else {}
+
+
+def against(config: RunConfig, least: Mapping[str, Any], values: Sequence[Any], diverged: bool) -> list[str]:
+    """Returns the lines about a run's quality: the baseline, and a warning if it learned nothing or fell back.
+
+    Args:
+      config: the run's configuration.
+      least: from `baseline`.
+      values: the quality at each evaluation.
+      diverged: whether the loss was not finite.
+    """
+    measure, lines = config.quality, []
+    if least:
+        lines.append(f"baseline {measure.shown(least['value'])} ({least['what']})")
+    scores = [measure.score(value) for value in values]
+    floor = measure.score(least["value"]) if least else -math.inf if measure.lower_is_better else 0.0
+    best, last = max(scores, default=-math.inf), scores[-1] if scores else -math.inf
+    scale = 100.0 if measure.unit == "points" and best > 1 else 1.0
+    why = ""
+    if diverged:
+        why = "the training diverged"
+    elif scores and best < floor + LEAST_GAIN * scale and math.isfinite(floor):
+        why = f"the best quality, {measure.shown(values[scores.index(best)])}, is no better than a trivial answer"
+    elif scores and math.isfinite(floor) and last < floor + (1 - MOST_LOST) * (best - floor):
+        why = f"the quality fell from {measure.shown(values[scores.index(best)])} to {measure.shown(values[-1])}"
+    return [*lines, f"warning  {why}; {_advice(config)}"] if why else lines
+
+
+def _advice(config: RunConfig) -> str:
+    rate, epochs = config.optimizer.base_learning_rate, config.train_epochs
+    return (
+        f"try a smaller rate, --config.optimizer.base_learning_rate={rate / _SLOWER:.2g}, "
+        f"then more epochs, --config.train_epochs={2 * epochs:g}"
+    )
