@@ -78,10 +78,9 @@ def answer(folder: Folder) -> Answer:
     point, kind = _reference(folder, facts)
     evidence = tuple(selection.signs(facts, point, folder.may_fail))
     made = _Made(folder, facts, point, kind, evidence)
-    if reasons := _refused_anyway(folder):
-        return made.answer(
-            REFUSED, 0.0, None, reasons, "these runs cannot make a score: repeat the runs that are named"
-        )
+    if refused := _refused_anyway(folder):
+        reasons, advice = zip(*refused)
+        return made.answer(REFUSED, 0.0, None, reasons, "; ".join(advice))
     if len(ended) >= folder.needed:
         return _complete(made)
     return _under_way(made)
@@ -120,19 +119,22 @@ def _reference(folder: Folder, facts: Sequence[Facts]) -> tuple[Point | None, st
     return rcp.find(folder.benchmark, folder.ruleset, batches.pop(), kept)
 
 
-def _refused_anyway(folder: Folder) -> list[str]:
-    """Returns why no further run can help; [] if one may."""
-    reasons = []
+def _refused_anyway(folder: Folder) -> list[tuple[str, str]]:
+    """Returns (why no further run can help, what to do instead); [] if one may help."""
+    found = []
     if len(folder.logs) > folder.needed:
-        reasons.append(f"{len(folder.logs)} runs; a score takes {folder.needed}, all of them consecutive")
+        reason = f"{len(folder.logs)} runs; a score takes {folder.needed} that follow each other"
+        found.append((reason, f"keep {folder.needed} runs that follow each other, whatever their results"))
     broken = [log for log in folder.logs if log.errors or (log.ended and _missed(folder, log))]
     if len(broken) > folder.may_fail:
         named = ", ".join(f"{log.name} ({', '.join(log.errors) or 'not converged'})" for log in broken[:4])
-        reasons.append(f"{len(broken)} runs count for no score, at most {folder.may_fail} may: {named}")
+        reason = f"{len(broken)} runs count for no score, at most {folder.may_fail} may: {named}"
+        found.append((reason, "stop, mend what `check` says of these logs, and start a new series of runs"))
     batches = sorted({str(log.facts.batch) for log in folder.logs if log.facts.batch is not None})
     if folder.tested and len(batches) > 1:
-        reasons.append(f"the runs have different values of global_batch_size: {', '.join(batches[:5])}")
-    return reasons
+        reason = f"the runs have different values of global_batch_size: {', '.join(batches[:5])}"
+        found.append((reason, "run the whole series with one batch size"))
+    return found
 
 
 def _missed(folder: Folder, log: Log) -> bool:
@@ -143,13 +145,13 @@ def _complete(made: _Made) -> Answer:
     folder, facts = made.folder, made.facts
     if not folder.tested:
         return made.answer(
-            ACCEPTED, 1.0, 1.0, ["all runs are in, and the rules have no convergence test here"], "send it in"
+            ACCEPTED, 1.0, 1.0, ["all runs are in, and the rules have no convergence test here"], "submit it"
         )
     judged = rcp.judge(folder.benchmark, folder.ruleset, facts[0].batch, [one.to_converge for one in facts])
     both = hull.both(folder.benchmark, folder.ruleset, judged, [one.to_converge for one in facts])
     if judged.verdict == rcp.PASS:
         reasons = [_passes(judged)]
-        advice = "send it in"
+        advice = "submit it"
         if judged.scaling > 1:
             why = "because the runs converge faster than the reference"
             advice += f"; the score is multiplied by {judged.scaling:.4f}, {why}"

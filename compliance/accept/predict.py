@@ -33,8 +33,8 @@ from compliance.submission.facts import Facts
 
 DRAWS = 2000
 MOST_RUNS = 40  # data/rounds.json: unet3d
-NU = 8.0
-FLOOR = 0.01
+NU = 16.0
+FLOOR = 0.005
 CENTRE = 1.03
 TAU = 0.03
 FAILS, RUNS = 0.5, 50.0

@@ -142,7 +142,7 @@ class Watch:
         """Reads what is new in all logs; returns lines to print, [] if nothing changed."""
         lines: list[str] = []
         since = time.time() - self.stale
-        for path in self.root.rglob("result_*.txt"):
+        for path in sorted(self.root.rglob("result_*.txt")):
             folder = path.parent
             if path not in self._tails[folder] and kind_of(path) == "file":
                 self._tails[folder][path] = Tail(path, self.ruleset)

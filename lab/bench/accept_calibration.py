@@ -40,7 +40,7 @@ BINS = 10
 TRIED = {
     "TAU": (0.01, 0.02, 0.03, 0.05, 0.08),
     "CENTRE": (1.0, 1.01, 1.02, 1.03, 1.04),
-    "NU": (1.0, 2.0, 4.0, 8.0, 16.0),
+    "NU": (2.0, 4.0, 8.0, 16.0, 32.0),
     "FLOOR": (0.002, 0.005, 0.01, 0.02),
 }
 
@@ -213,7 +213,8 @@ def prunings(found: Sequence[Published]) -> dict:
 def _by_both(benchmark: str, ruleset: str, batch: float) -> dict:
     stock, _ = rcp.find(benchmark, ruleset, batch, rcp.pruned(benchmark, ruleset))
     rule, _ = rcp.find(benchmark, ruleset, batch, hull.written(benchmark, ruleset))
-    return {"batch": batch, "stock": stock.mean, "rule": rule.mean}
+    means = {"batch": batch, "stock": stock.mean, "rule": rule.mean}
+    return {**means, "stock_least": stock.least, "rule_least": rule.least}
 
 
 def _difference(one: Published) -> dict | None:
@@ -263,7 +264,7 @@ def fit(asked: Sequence[Case]) -> Iterator[str]:
                 for how in EVENTS.values()
             )
             scores.append((round(score, 5), value))
-        setattr(model, name, min(scores)[1])
+        setattr(model, name, min(scores, key=lambda one: (one[0], -one[1]))[1])
         yield f"{name}: " + ", ".join(f"{value:g} ({score})" for score, value in sorted(scores))
 
 

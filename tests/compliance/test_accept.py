@@ -18,6 +18,7 @@ from compliance.accept.watch import Watch, follow
 from compliance.accept.whole import whole
 from compliance.submission import rcp
 from compliance.submission.facts import Facts
+from lab.bench import accept_calibration
 from tests.compliance import llama_logs
 
 ROUND = "5.0.0"
@@ -91,7 +92,7 @@ def asked(*known, mean=100.0, stdev=5.0, least=97.0, runs=10, **more):
     return Question(mean, stdev, least, runs, 1, known, **more)
 
 
-def weighted(question, draws=40_000):
+def weighted(question, draws=15_000):
     """The model's probability in its naive form: draws from the prior, weighted by the known runs' likelihood."""
     draw, total, passed = random.Random(2), 0.0, 0.0
     known = list(question.known)
@@ -199,10 +200,12 @@ def test_runs_of_a_system_that_overlap():
     assert list(selection.overlaps([first, second])) == []
 
 
-def test_the_points_of_chi_squared_are_scipys():
-    stats = pytest.importorskip("scipy.stats")
-    for degrees in (1, 4, 9, 39):
-        assert selection.chi_squared_low(degrees) == pytest.approx(stats.chi2.ppf(0.01, degrees))
+@pytest.mark.parametrize(
+    ("degrees", "point"), [(1, 0.00015709), (4, 0.29711), (9, 2.0879), (29, 14.2565), (39, 21.4262)]
+)
+def test_the_points_of_chi_squared_are_those_of_tables(degrees, point):
+    """The points are scipy.stats.chi2.ppf(0.01, degrees)."""
+    assert selection.chi_squared_low(degrees) == pytest.approx(point, rel=1e-4)
 
 
 # ----------------------------------------------------------------------------------------------------- trees
@@ -364,3 +367,44 @@ def test_wrong_arguments_get_a_line(tmp_path, capsys):
     assert main(["accept", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert "no such folder" in said and "no results/<system>/<benchmark>/" in said
+
+
+# --------------------------------------------------------------------------------------------- its benchmark
+
+
+def test_bins_and_brier_scores_are_those_of_the_cases():
+    draw = random.Random(3)
+    case = accept_calibration.Case(ROUND, asked(100.0), True, 1.0, True, False)
+    asks = [case._replace(passed=draw.random() < 0.7, so_far=draw.random() < 0.5) for _ in range(300)]
+    made = [predict.Prediction(draw.random(), 0.0, 1.0, None, None, 0.0) for _ in asks]
+    found = accept_calibration.calibration(asks, made, accept_calibration.EVENTS["passes"])
+    share = sum(one.passed for one in asks) / 300
+    assert found["brier"] == pytest.approx(
+        sum((said.passes - one.passed) ** 2 for said, one in zip(made, asks)) / 300, abs=1e-5
+    )
+    assert found["brier_base_rate"] == pytest.approx(
+        sum((share - one.passed) ** 2 for one in asks) / 300, abs=1e-5
+    )
+    assert found["brier_runs_so_far"] == pytest.approx(
+        sum(one.so_far != one.passed for one in asks) / 300, abs=1e-5
+    )
+    for row in found["bins"]:
+        inside = [one.passed for said, one in zip(made, asks) if row["from"] <= said.passes < row["to"]]
+        assert row["cases"] == len(inside) and row["observed"] == pytest.approx(
+            sum(inside) / len(inside), abs=1e-4
+        )
+
+
+def test_the_benchmark_of_a_made_round(tmp_path, monkeypatch):
+    tree(tmp_path, map(llama_logs.log, range(10)))
+    output, rates = tmp_path / "found.json", tmp_path / "rates.json"
+    monkeypatch.setattr(accept_calibration, "RATES", rates)
+    monkeypatch.setattr("sys.argv", ["x", str(tmp_path), "--processes=1", f"--output={output}"])
+    accept_calibration.main()
+    found = json.loads(output.read_text())
+    assert found["folders"] == found["predicted"] == 1 and found["runs"] == {"runs": 10, "not_converged": 0}
+    (top,) = [row for row in found["calibration"]["passes"]["all"]["bins"] if row["cases"]]
+    assert (top["from"], top["cases"], top["observed"]) == (0.9, 9, 1.0)
+    assert (found["prunings"]["tables"], len(found["prunings"]["different"])) == (90, 24)
+    assert json.loads(rates.read_text())["signs"] == found["signs"]
+    assert found["signs"]["seed-gap"] == [0, 1]
