@@ -15,6 +15,7 @@ from compliance.submission.facts import Facts
 from compliance.submission.rcp import Convergence, Point
 
 ACCEPTED, REFUSED, OPEN = "accepted", "refused", "open"
+_LONGEST_DAYS = 14  # the longest published run since 1.0 took 50 hours (v1.1, Google, bert)
 GO_ON, STOP = 0.95, 0.05  # above: nothing to do but to go on; below: the runs cannot be expected to pass
 
 
@@ -28,6 +29,21 @@ class Log(NamedTuple):
     @property
     def name(self) -> str:
         return Path(self.facts.path).name
+
+
+def ended(facts: Facts, modified: float, now: float, stale_minutes: float) -> bool:
+    """Whether a run has ended: it has run_stop, or nobody goes on writing its log.
+
+    Args:
+      facts: those of the log so far.
+      modified: when the file was last written, in seconds since 1970.
+      now: the time, likewise.
+      stale_minutes: a log without run_stop that is older than this has ended.
+    """
+    if facts.stopped is not None or modified < now - 60 * stale_minutes:
+        return True
+    # A copy of an old log is a new file.
+    return facts.started is not None and facts.started / 1000 < now - 86_400 * _LONGEST_DAYS
 
 
 class Folder(NamedTuple):
@@ -73,15 +89,14 @@ class Answer(NamedTuple):
 
 def answer(folder: Folder) -> Answer:
     """Answers for one folder of runs, complete or under way."""
-    ended = folder.ended
-    facts = [log.facts for log in ended]
+    facts = [log.facts for log in folder.ended]
     point, kind = _reference(folder, facts)
     evidence = tuple(selection.signs(facts, point, folder.may_fail))
     made = _Made(folder, facts, point, kind, evidence)
     if refused := _refused_anyway(folder):
         reasons, advice = zip(*refused)
         return made.answer(REFUSED, 0.0, None, reasons, "; ".join(advice))
-    if len(ended) >= folder.needed:
+    if len(facts) >= folder.needed:
         return _complete(made)
     return _under_way(made)
 

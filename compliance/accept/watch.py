@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from common.errors import UserError
-from compliance.accept.answer import Answer, Folder, Log, answer
+from compliance.accept.answer import Answer, Folder, Log, answer, ended
 from compliance.accept.text import as_text, folder_lines
 from compliance.accept.whole import whole
 from compliance.api import check
@@ -27,7 +27,7 @@ from compliance.submission import rcp, rounds, tree_params
 from compliance.submission.facts import Facts, FactsReader
 from compliance.submission.tree_files import kind_of, place_of
 
-_READ_BYTES = 8 << 20  # of one log in one poll; the next poll reads on
+_READ_BYTES = 8 << 20  # at a time
 
 
 class Tail:
@@ -43,36 +43,34 @@ class Tail:
         self.errors: dict[str, Finding] = {}  # by rule, the first of each
         self.facts = Facts(str(path))
         self.ended = False
-        self._offset, self._line = 0, 1
+        self._offset, self._line, self._judged = 0, 1, 0
         self._held: list[tuple[int, bytes]] = []
         self._checker: StreamChecker | None = None
         self._reader: FactsReader | None = None
         self._begin()
 
-    def poll(self, since: float) -> bool:
-        """Reads what is new. Returns whether something changed.
-
-        A log that was last written before `since` (seconds since 1970) has ended.
-        """
+    def poll(self, now: float, stale_minutes: float) -> bool:
+        """Reads what is new. Returns whether something changed. The arguments tell whether the run has ended."""
         before = (self.ended, len(self.errors), self.facts.started)
         try:
             stat = self.path.stat()
-            if stat.st_size < self._offset:  # written anew
-                self.__init__(self.path, self.ruleset)
-            if stat.st_size > self._offset:
-                self._read()
+            if stat.st_size < self._offset or (self.ended and stat.st_size != self._judged):
+                self.__init__(self.path, self.ruleset)  # written anew, or the run had not ended
+            while stat.st_size > self._offset and self._read():
+                pass
         except OSError:
             return False
-        ended = self.facts.stopped is not None or stat.st_mtime < since
-        if ended and not self.ended:
+        if not self.ended and ended(self.facts, stat.st_mtime, now, stale_minutes):
             self._end()
+            self._judged = stat.st_size
         return (self.ended, len(self.errors), self.facts.started) != before
 
     @property
     def division(self) -> object:
         return self._checker.declared.get("submission_division") if self._checker else None
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Reads some whole lines; returns whether there were any."""
         with self.path.open("rb") as file:
             file.seek(self._offset)
             data = file.read(_READ_BYTES)
@@ -86,6 +84,7 @@ class Tail:
             else:
                 self._take(number, line)
         self._line += whole_lines.count(b"\n")
+        return bool(whole_lines)
 
     def _hold(self, number: int, line: bytes) -> None:
         """Keeps a line of the header until the log tells its round."""
@@ -128,27 +127,29 @@ class Watch:
     Args:
       root: the tree.
       ruleset: the round; None: the one in the folder's name, else the one that each log suggests.
-      stale_minutes: a log that nobody has written to for so long has ended.
+      stale_minutes: a log without run_stop that nobody has written to for so long has ended.
+      clock: gives seconds since 1970.
     """
 
-    def __init__(self, root: Path, ruleset: str | None, stale_minutes: float) -> None:
+    def __init__(
+        self, root: Path, ruleset: str | None, stale_minutes: float, clock: Callable[[], float] = time.time
+    ) -> None:
         named = of_folder(root)
         self.root, self.ruleset = root, ruleset or (named and named.ruleset)
-        self.stale = stale_minutes * 60
+        self.stale, self.clock = stale_minutes, clock
         self.answers: dict[Path, Answer] = {}
         self._tails: dict[Path, dict[Path, Tail]] = defaultdict(dict)
 
     def poll(self) -> list[str]:
         """Reads what is new in all logs; returns lines to print, [] if nothing changed."""
         lines: list[str] = []
-        since = time.time() - self.stale
         for path in sorted(self.root.rglob("result_*.txt")):
             folder = path.parent
             if path not in self._tails[folder] and kind_of(path) == "file":
                 self._tails[folder][path] = Tail(path, self.ruleset)
         for folder, tails in self._tails.items():
             known = {rule for tail in tails.values() for rule in tail.errors}
-            changed = [tail for tail in tails.values() if tail.poll(since)]
+            changed = [tail for tail in tails.values() if tail.poll(self.clock(), self.stale)]
             for tail in changed:
                 lines += [_said(found) for rule, found in tail.errors.items() if rule not in known]
             if changed and (found := self._answer(folder, tails)):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compliance.accept import selection
-from compliance.accept.answer import ACCEPTED, OPEN, REFUSED, Answer, Folder, Log, answer
+from compliance.accept.answer import ACCEPTED, OPEN, REFUSED, Answer, Folder, Log, answer, ended
 from compliance.api import Outcome
 from compliance.findings import ERROR, Finding
 from compliance.log.check_log import LogResult
@@ -59,7 +59,7 @@ def whole(outcome: Outcome, now: float | None = None, stale_minutes: float = STA
       now: seconds since 1970, to tell which logs are under way; None: the clock's.
       stale_minutes: a log without run_stop that is older than this has ended.
     """
-    since = (time.time() if now is None else now) - 60 * stale_minutes
+    clock = (time.time() if now is None else now), stale_minutes
     errors: dict[str, list[Finding]] = defaultdict(list)
     for found in outcome.findings:
         if found.severity == ERROR:
@@ -70,7 +70,7 @@ def whole(outcome: Outcome, now: float | None = None, stale_minutes: float = STA
     several = len(outcome.submissions) > 1
     for submission in outcome.submissions:
         for group in _by_system(submission):
-            made = [_folder(submission, one, logs, since, several) for one in group]
+            made = [_folder(submission, one, logs, clock, several) for one in group]
             going |= {log.facts.path for folder in made for log in folder.logs if not log.ended}
             found = [answer(folder) for folder in made]
             answers += _with_overlaps(found, group)
@@ -85,23 +85,27 @@ def _by_system(submission: Submission) -> list[list[ResultFolder]]:
 
 
 def _folder(
-    submission: Submission, found: ResultFolder, logs: dict[str, LogResult], since: float, several: bool
+    submission: Submission,
+    found: ResultFolder,
+    logs: dict[str, LogResult],
+    clock: tuple[float, float],
+    several: bool,
 ) -> Folder:
     org = f"{submission.path.name}/" if several else ""
     flags = tree_params.flags(submission.path, found.path)
     return Folder(
         f"{org}{found.system}/{found.benchmark}", found.benchmark, found.ruleset, found.needed, found.may_fail,
         found.convergence is not None,
-        tuple(_log(one, logs[one.path], since) for one in found.facts),
+        tuple(_log(one, logs[one.path], clock) for one in found.facts),
         tree_params.RCP_BYPASS in flags,
     )  # fmt: skip
 
 
-def _log(facts: Facts, result: LogResult, since: float) -> Log:
-    ended = facts.stopped is not None or _modified(facts.path) < since
+def _log(facts: Facts, result: LogResult, clock: tuple[float, float]) -> Log:
+    over = ended(facts, _modified(facts.path), *clock)
     # What a log that still grows lacks may yet come; what one of its lines breaks stays broken.
-    errors = [one for one in result.findings if one.severity == ERROR and (ended or one.line)]
-    return Log(facts, ended, tuple(dict.fromkeys(one.rule for one in errors)))
+    errors = [one for one in result.findings if one.severity == ERROR and (over or one.line)]
+    return Log(facts, over, tuple(dict.fromkeys(one.rule for one in errors)))
 
 
 def _modified(path: str) -> float:

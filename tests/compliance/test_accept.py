@@ -5,7 +5,6 @@ import json
 import math
 import os
 import random
-import time
 
 import pytest
 
@@ -222,8 +221,13 @@ def tree(tmp_path, logs):
     return org
 
 
-def judged(org):
-    return whole(check([org]))
+NOW = 1_700_100_000  # soon after the runs of the made logs
+
+
+def judged(org, now=NOW):
+    for path in org.rglob("result_*.txt"):
+        os.utime(path, (NOW, NOW))
+    return whole(check([org]), now)
 
 
 def test_a_complete_tree_is_accepted(tmp_path, capsys):
@@ -296,10 +300,10 @@ def test_a_log_that_grows_is_not_yet_wrong(tmp_path):
     org = tree(tmp_path, [*logs, growing(llama_logs.log(4), 0.5)])
     found = judged(org)
     assert found.answer == OPEN and found.answers[0].runs == 4 and found.probability > 0.9
-    path = org / "results/1xbox/llama2_70b_lora/result_4.txt"
-    os.utime(path, (time.time() - 7200,) * 2)  # nobody writes to it any more: the run broke off
-    stale = judged(org)
+    stale = judged(org, NOW + 7200)  # nobody writes to it any more: the run broke off
     assert stale.answers[0].runs == 5 and stale.probability < found.probability
+    copied = whole(check([org]), NOW + 90 * 86_400, stale_minutes=1e6)
+    assert copied.answers[0].runs == 5
 
 
 def test_what_is_wrong_already_counts_before_the_run_ends(tmp_path):
@@ -315,7 +319,7 @@ def test_what_is_wrong_already_counts_before_the_run_ends(tmp_path):
 def test_watch_reads_what_is_new_and_says_what_changes(tmp_path):
     org = tree(tmp_path, [llama_logs.log(0)])
     folder = org / "results/1xbox/llama2_70b_lora"
-    watch = Watch(org, None, 60)
+    watch = Watch(org, None, 60, lambda: NOW)
     assert "1xbox/llama2_70b_lora: open, 1 of 10 runs" in watch.poll()[0]
     assert watch.poll() == [] and not watch.done
     text = llama_logs.log(1).replace('"lora_rank", "value": 16', '"lora_rank", "value": 99')
@@ -338,7 +342,7 @@ def test_watch_reads_what_is_new_and_says_what_changes(tmp_path):
 
 def test_watch_agrees_with_accept_and_ends_with_the_last_run(tmp_path):
     org = tree(tmp_path, map(llama_logs.log, range(7)))
-    watch = Watch(org, None, 60)
+    watch = Watch(org, None, 60, lambda: NOW)
     watch.poll()
     (live,), (once,) = watch.answers.values(), judged(org).answers
     assert live == once._replace(evidence=live.evidence)
@@ -349,6 +353,18 @@ def test_watch_agrees_with_accept_and_ends_with_the_last_run(tmp_path):
     assert follow(org, None, 0.01, 60, said.append) == ACCEPTED and said[-1].endswith("accepted")
 
 
+def test_a_run_that_goes_on_after_an_hour_has_not_ended(tmp_path):
+    text = llama_logs.log(0)
+    org, times = tree(tmp_path, [growing(text, 0.5)]), iter([NOW, NOW + 7200, NOW + 7200])
+    path = org / "results/1xbox/llama2_70b_lora/result_0.txt"
+    os.utime(path, (NOW, NOW))
+    watch = Watch(org, None, 60, lambda: next(times))
+    assert "0 of 10 runs" in watch.poll()[0]
+    assert "1 of 10 runs" in watch.poll()[-3] and next(iter(watch.answers.values())).probability < 0.95
+    path.write_text(text)
+    assert "1 of 10 runs" in watch.poll()[-3] and next(iter(watch.answers.values())).probability > 0.95
+
+
 def test_a_log_without_a_round_in_its_folder_is_watched_from_run_start_on(tmp_path):
     folder = tmp_path / "Lab" / "results" / "1xbox" / "llama2_70b_lora"
     folder.mkdir(parents=True)
@@ -356,7 +372,7 @@ def test_a_log_without_a_round_in_its_folder_is_watched_from_run_start_on(tmp_pa
     text = llama_logs.log(0)
     start = text.index('"run_start"')
     path.write_text(text[: text.rindex("\n", 0, start) + 1])
-    watch = Watch(tmp_path / "Lab", None, 60)
+    watch = Watch(tmp_path / "Lab", None, 60, lambda: NOW)
     assert watch.poll() == [] and not watch.answers
     path.write_text(text)
     assert any("1 of 10 runs" in line for line in watch.poll())
