@@ -1,4 +1,4 @@
-"""Runs the subcommands of `python -m compliance check | explain | rules | scores | report | compare | package`.
+"""Runs `python -m compliance COMMAND`: check, explain, rules, scores, accept, report, compare and package.
 
 Exit status of `check`: 0 for go and not checked, 1 for no-go (`--strict`: also with advice), 2 for wrong usage.
 docs/check-in-ci.md has more.
@@ -23,6 +23,7 @@ _COMMANDS = {
     "explain": ("explain", "explain a rule: what it asks, why, and how to meet it"),
     "rules": ("explain", "print the keys that a benchmark's log must have"),
     "scores": ("submission.cli_scores", "the results table of a submission; not weak scaling, not power"),
+    "accept": ("accept.command", "will a submission be accepted? also while its runs are under way"),
     "report": ("report.report", "one page with timelines, curves and scores"),
     "compare": ("report.compare", "two runs or systems side by side"),
     "package": ("packaging.package", "build the submission tree from run outputs"),

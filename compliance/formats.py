@@ -57,7 +57,16 @@ def as_text(outcome: Outcome) -> str:
                 blocks.append(f"    | {clean(finding.text)[:_WIDTH]}")
             blocks.append(f"    fix: {clean(finding.fix)}")
         blocks.append("")
-    return "\n".join([*blocks, *_rulesets(outcome), clean(verdict_line(outcome))])
+    return "\n".join([*blocks, *_rulesets(outcome), *_acceptance(outcome), clean(verdict_line(outcome))])
+
+
+def _acceptance(outcome: Outcome) -> list[str]:
+    """Returns the answer of `accept` in a line; none if there is no submission."""
+    if not outcome.submissions:
+        return []
+    from compliance.accept.whole import whole  # not needed for a log
+
+    return [clean(f"accept: {whole(outcome).line}")]
 
 
 def _rulesets(outcome: Outcome) -> list[str]:

@@ -49,6 +49,7 @@ VERBS = {
     "explain": _compliance("explain a rule and how to meet it", "explain"),
     "rules": _compliance("print the keys that a log must have", "rules"),
     "scores": _compliance("compute scores from results", "scores"),
+    "accept": _compliance("will a submission be accepted? also while runs go on", "accept"),
     "report": Verb("timelines, curves and scores; --serve follows a run", "timetotrain.report"),
     "compare": _compliance("two runs or systems side by side", "compare"),
     "package": _compliance("build the submission of your results", "package"),

@@ -50,11 +50,11 @@ def _lines_around_tokens(path: str | PathLike) -> Iterator[tuple[int, bytes | in
                 else:
                     data = b"".join((*pieces, chunk[:end])) if pieces else chunk[:end]
                     pieces, held = [chunk[end:]], len(chunk) - end
-                    yield from _scan(data, number)
+                    yield from scan(data, number)
                     number += data.count(b"\n")
                 chunk = file.read(CHUNK_BYTES)
             if held:
-                yield from _scan(b"".join(pieces), number)
+                yield from scan(b"".join(pieces), number)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a readable log file") from None
 
@@ -72,8 +72,8 @@ def _skip_line(file, tail: bytes) -> bool:
     return has_token
 
 
-def _scan(data: bytes, number: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the lines of `data` (whole lines) that hold the token; `number` is the number of the first line."""
+def scan(data: bytes, number: int) -> Iterator[tuple[int, bytes]]:
+    """Yields (number, line) of the lines of `data` (whole lines) that hold the token; the first line has `number`."""
     counted, place = 0, data.find(TOKEN)
     while place >= 0:
         start = data.rfind(b"\n", counted, place) + 1 or counted

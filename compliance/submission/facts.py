@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from dataclasses import dataclass, field
 
 from common.errors import UserError
@@ -30,6 +31,7 @@ _SETTING = re.compile(
 _MAX_SEEDS = 64
 _MAX_SETTINGS = 200
 _MAX_SCORED = 10_000  # evaluations of stable diffusion; no published run has a hundredth as many
+_MAX_EVALUATIONS = 2000  # kept of a log, the last ones; no published run has as many
 
 
 @dataclass
@@ -38,6 +40,8 @@ class Facts:
 
     `seeds` holds (file, line, seed) of each seed; `bad_seeds` holds seeds that are not whole numbers or name no place.
     `settings` maps hyperparameters to their values as text. `problem` says why the log could not be read, or is "".
+    `started` and `stopped` are the times of run_start and run_stop in ms since 1970, None without. `evaluations` holds
+    (epochs or samples, value as text) of each evaluation.
     """
 
     path: str
@@ -49,6 +53,9 @@ class Facts:
     bad_seeds: list[str] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
     problem: str = ""
+    started: float | None = None
+    stopped: float | None = None
+    evaluations: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_MAX_EVALUATIONS))
 
 
 def read_facts(path: str, ruleset: str, bert_samples: bool = False) -> Facts:
@@ -60,7 +67,7 @@ def read_facts(path: str, ruleset: str, bert_samples: bool = False) -> Facts:
       bert_samples: read bert's samples to converge from `train_samples` (the flag rcp-bert-train-samples).
     """
     facts = Facts(path)
-    reader = _Reader(facts, ruleset, bert_samples)
+    reader = FactsReader(facts, ruleset, bert_samples)
     started = False
     try:
         for line_number, line in token_lines(path):
@@ -77,7 +84,7 @@ def read_facts(path: str, ruleset: str, bert_samples: bool = False) -> Facts:
     return facts
 
 
-class _Reader:
+class FactsReader:
     """Fills the facts of one log from its records, in log order."""
 
     def __init__(self, facts: Facts, ruleset: str, bert_samples: bool) -> None:
@@ -101,6 +108,9 @@ class _Reader:
         elif key == "run_stop":
             facts.status = str(record.metadata.get("status", ""))[:80]
             facts.to_converge = self._converged() if facts.status == "success" else None
+            facts.stopped = number(record.time_ms)
+        elif key == "run_start" and facts.started is None:
+            facts.started = number(record.time_ms)
         if not started and len(facts.settings) < _MAX_SETTINGS and _SETTING.fullmatch(key):
             facts.settings[key] = shown(value)
 
@@ -123,8 +133,11 @@ class _Reader:
             room = step in self.scores or len(self.scores) < _MAX_SCORED
             if step is not None and score is not None and room:
                 self.scores.setdefault(step, {})[str(place.get("metric"))[:80]] = score
+                self.facts.evaluations.append((step, shown(record.value, 40)))
             return
         at = number(place.get("samples_count" if benchmark in _SAMPLES else "epoch_num"))
+        if at is not None:
+            self.facts.evaluations.append((at, shown(record.value, 40)))
         self.last = at if at is None or benchmark in _SAMPLES else round(at, 3)
 
     def _converged(self) -> float | None:

@@ -116,7 +116,13 @@ def pruned(benchmark: str, ruleset: str) -> tuple[Point, ...]:
     return tuple(kept)
 
 
-def judge(benchmark: str, ruleset: str, batch: object, to_converge: Sequence[float | None]) -> Convergence:
+def judge(
+    benchmark: str,
+    ruleset: str,
+    batch: object,
+    to_converge: Sequence[float | None],
+    kept: tuple[Point, ...] | None = None,
+) -> Convergence:
     """Judges the runs of one folder.
 
     Args:
@@ -124,7 +130,9 @@ def judge(benchmark: str, ruleset: str, batch: object, to_converge: Sequence[flo
       ruleset: the round, "1.0.0" or later.
       batch: `global_batch_size` of all runs; None if they have none.
       to_converge: epochs (or samples) of each run; None for a run that did not converge.
+      kept: the points to compare with, by batch size; None: `pruned`.
     """
+    kept = pruned(benchmark, ruleset) if kept is None else kept
     drop = rounds.may_fail(benchmark)
     if isinstance(batch, bool) or not isinstance(batch, (int, float)) or not 0 < batch < 1e18:
         return Convergence(FAIL, "the logs give no global_batch_size")
@@ -135,12 +143,10 @@ def judge(benchmark: str, ruleset: str, batch: object, to_converge: Sequence[flo
         wanted = f"the olympic mean takes more than {2 * drop}"
         return Convergence(UNDECIDED, f"{len(to_converge)} runs; {wanted}", batch)
     mean = olympic_mean([math.inf if value is None else value for value in to_converge], drop)
-    point, kind = _find(benchmark, ruleset, batch)
+    point, kind = find(benchmark, ruleset, batch, kept)
     if point is None:
-        return Convergence(NO_REFERENCE, _no_reference(benchmark, ruleset, batch), batch, mean)
+        return Convergence(NO_REFERENCE, _no_reference(benchmark, batch, kept), batch, mean)
     least = point.least
-    if rounds.number(ruleset) >= _EARLIER_FROM:
-        least -= _EARLIER.get(benchmark, 0)
     scaling = max(1.0, point.mean / mean) if mean > 0 else 1.0
     facts = (batch, mean, point.mean, least, scaling, kind)
     if mean >= least:
@@ -156,9 +162,15 @@ def olympic_mean(values: Sequence[float], drop: int) -> float:
     return fmean(sorted(values)[drop : len(values) - drop])
 
 
-def _find(benchmark: str, ruleset: str, batch: float) -> tuple[Point | None, str]:
+def find(benchmark: str, ruleset: str, batch: float, kept: tuple[Point, ...]) -> tuple[Point | None, str]:
     """Returns (point to compare with, kind). A batch above all points has none, one below all gets the smallest."""
-    kept = pruned(benchmark, ruleset)
+    point, kind = _nearest(benchmark, ruleset, batch, kept)
+    if point is not None and rounds.number(ruleset) >= _EARLIER_FROM:
+        point = point._replace(least=point.least - _EARLIER.get(benchmark, 0))
+    return point, kind
+
+
+def _nearest(benchmark: str, ruleset: str, batch: float, kept: tuple[Point, ...]) -> tuple[Point | None, str]:
     for point in kept:
         if point.batch == batch:
             return point, "point"
@@ -171,8 +183,7 @@ def _find(benchmark: str, ruleset: str, batch: float) -> tuple[Point | None, str
     return _between(batch, below[-1], above[0], rounds.required_runs(benchmark, ruleset)), "between"
 
 
-def _no_reference(benchmark: str, ruleset: str, batch: float) -> str:
-    kept = pruned(benchmark, ruleset)
+def _no_reference(benchmark: str, batch: float, kept: tuple[Point, ...]) -> str:
     if not kept:
         return f"the round has no convergence points of {benchmark}"
     return f"no reference for batch size {batch:g}; the largest has {kept[-1].batch:g}"

@@ -82,7 +82,7 @@ def one_folder(
     batch = facts[0].batch if len({one.batch for one in facts}) == 1 else None
     folder = ResultFolder(
         path, system, benchmark, division, ruleset, tuple(one.path for one in group),
-        needed, failed, most, judged, batch,
+        needed, failed, most, judged, batch, tuple(facts),
     )  # fmt: skip
     return folder, findings
 

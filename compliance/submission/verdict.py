@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from compliance.findings import ERROR, Finding
 from compliance.log.check_log import LogResult
+from compliance.submission.facts import Facts
 from compliance.submission.rcp import Convergence
 from compliance.verdict import GO, NO_GO, NOT_CHECKED, Verdict
 
@@ -22,7 +23,7 @@ class ResultFolder:
     """`results/<system>/<benchmark>/`: `runs` are its logs, `needed` is the number of runs that the round requires.
 
     `failed` holds the paths of logs that count for no score; the olympic mean drops up to `may_fail` of them.
-    `convergence` is None if the round, the division or the benchmark has no such test.
+    `convergence` is None if the round, the division or the benchmark has no such test. `facts` are those of each log.
     """
 
     path: Path
@@ -36,6 +37,7 @@ class ResultFolder:
     may_fail: int
     convergence: Convergence | None
     batch: float | None
+    facts: tuple[Facts, ...] = ()
 
     @property
     def dropped(self) -> tuple[str, ...]:

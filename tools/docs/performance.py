@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tools.docs import compliance, gpu, measurements, studies, tables
+from tools.docs import accept, compliance, gpu, measurements, studies, tables
 from tools.docs.measurements import ROOT, Comparison
 from tools.mutate.summary import MECHANICAL, summary, survivors
 from tools.mutate.summary import RESULTS as MUTATIONS
@@ -24,6 +24,7 @@ PAGES = (
     "docs/gpu.md",
     "docs/scaling-results.md",
     "docs/reliability.md",
+    "docs/accept.md",
     "docs/compliance-differences.md",
     "docs/compliance-trees.md",
     "docs/your-own-data.md",
@@ -142,6 +143,15 @@ TABLES: dict[str, Callable[[], str]] = {
     "ptb-base-rates": lambda: markdown_table(*studies.base_rates()),
     "ptb-changes": lambda: markdown_table(*studies.changes()),
     "tree-classes": lambda: markdown_table(*compliance.classes()),
+    "accept-passes": lambda: markdown_table(*accept.calibration("passes")),
+    "accept-scaled": lambda: markdown_table(*accept.calibration("scaled")),
+    "accept-brier": lambda: markdown_table(*accept.brier()),
+    "accept-runs": lambda: markdown_table(*accept.by_runs()),
+    "accept-signs": lambda: markdown_table(*accept.signs()),
+    "accept-cost": lambda: markdown_table(*accept.cost()),
+    "prunings": lambda: markdown_table(*accept.pruned_counts()),
+    "pruned-tables": lambda: markdown_table(*accept.pruned_tables()),
+    "pruned-results": lambda: markdown_table(*accept.pruned_results()),
 }
 
 

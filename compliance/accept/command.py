@@ -1,0 +1,53 @@
+"""Implements `timetotrain accept TREE` and `python -m compliance accept TREE`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from common.errors import UserError
+from compliance.accept.answer import ACCEPTED, OPEN, REFUSED
+from compliance.accept.text import as_json, as_text
+from compliance.accept.whole import STALE_MINUTES, whole
+from compliance.api import check
+from compliance.log import rules
+
+_EXIT = {ACCEPTED: 0, OPEN: 0, REFUSED: 1}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `accept`."""
+    add = parser.add_argument
+    add("tree", metavar="TREE", type=Path, help="a submission tree, complete or with runs under way")
+    add("--ruleset", choices=rules.RULESETS, help="default: what the tree and the logs say")
+    add("--format", choices=("text", "json"), default="text")
+    add("--watch", action="store_true", help="follow the logs while they grow; end when all runs are in")
+    add("--every", type=float, default=5.0, metavar="SECONDS", help="of --watch (default: %(default)s)")
+    add(
+        "--stale", type=float, default=STALE_MINUTES, metavar="MINUTES",
+        help="a log without run_stop that is this old has ended (default: %(default)s)",
+    )  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the answer. Returns 1 if the tree is refused, else 0.
+
+    Raises:
+      UserError: the tree does not exist, or has no results/<system>/<benchmark>/.
+    """
+    sys.stdout.reconfigure(errors="backslashreplace")
+    if not options.tree.is_dir():
+        raise UserError(f"{options.tree}: no such folder; name a submitter's folder with results/")
+    if options.watch:
+        from compliance.accept import watch
+
+        return _EXIT[watch.follow(options.tree, options.ruleset, options.every, options.stale)]
+    outcome = check([options.tree], options.ruleset)
+    if not outcome.submissions:
+        raise UserError(
+            f"{options.tree}: no results/<system>/<benchmark>/ with logs; name the folder above results/"
+        )
+    found = whole(outcome, stale_minutes=options.stale)
+    print(as_json(found) if options.format == "json" else as_text(found))
+    return _EXIT[found.answer]

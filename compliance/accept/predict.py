@@ -1,0 +1,162 @@
+"""Predicts, with k of n runs in, whether the olympic mean of all n runs passes the convergence test, and the factor.
+
+The model, for one folder of runs; m and s are the reference's mean and standard deviation at the folder's batch size:
+
+- Run i converges after y_i epochs (or samples), normal with mean mu and standard deviation sigma.
+- sigma^2 has a scaled inverse chi-squared prior with NU degrees of freedom and scale s^2, as in the reference. If the
+  reference's runs are all alike, s is FLOOR * m.
+- mu / m has a normal prior with mean CENTRE and standard deviation TAU: submitters' means differ from the reference's
+  by more than chance explains.
+- A run fails to converge with a probability whose prior is Beta(FAILS, RUNS - FAILS).
+
+Given the runs so far, a draw takes sigma^2 from its posterior, mu given sigma^2, and the other runs given both: their
+posterior predictive is close to a Student t. If the logs tell how far apart evaluations are, a drawn run ends at an
+evaluation. The olympic mean of known and drawn runs is compared with the least accepted one. Every call uses the same
+random numbers, so the same logs give the same answer.
+
+The constants have the least Brier score on published folders of rounds 1.0 to 2.1 alone, found by
+`python -m lab.bench.accept_calibration FOLDER --fit`. docs/accept.md shows how well the probabilities hold in later
+rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from random import Random
+from statistics import fmean, median
+from typing import NamedTuple
+
+from compliance.submission.facts import Facts
+
+DRAWS = 2000
+MOST_RUNS = 40  # data/rounds.json: unet3d
+NU = 16.0
+FLOOR = 0.005
+CENTRE = 1.03
+TAU = 0.03
+FAILS, RUNS = 0.5, 50.0
+
+
+class Question(NamedTuple):
+    """What to predict.
+
+    `mean`, `stdev` and `least` are the reference's at the batch size (rcp.Point). A score takes `runs` runs, and the
+    olympic mean drops `drop` at each end; `drop` may fail. `known` holds the epochs (or samples) to converge of the
+    runs so far, None for a failed one. `spoiled` converged runs have a log that breaks a rule. `step` is the distance
+    between evaluations; 0: unknown.
+    """
+
+    mean: float
+    stdev: float
+    least: float
+    runs: int
+    drop: int
+    known: tuple[float | None, ...]
+    spoiled: int = 0
+    step: float = 0.0
+
+
+class Prediction(NamedTuple):
+    """`passes`: the probability that all runs together pass; `scaled`: that they pass with a factor above 1.
+
+    `factor`: the expected factor of the score if they pass; 1.0 if no draw passes. `low` and `high` bound the olympic
+    mean of all runs with 90 % probability; None if more runs fail than may. `most`: the probability to pass if the next
+    run is as slow as the slowest of twenty.
+    """
+
+    passes: float
+    scaled: float
+    factor: float
+    low: float | None
+    high: float | None
+    most: float
+
+
+def predict(asked: Question, draws: int = DRAWS, look_ahead: bool = True) -> Prediction:
+    """Returns the prediction for a folder; `look_ahead` False leaves `most` at `passes`."""
+    left = asked.runs - len(asked.known)
+    means = [_olympic(asked, future) for future in _futures(asked, left, draws)]
+    finite = sorted(mean for mean in means if mean < math.inf)
+    passing = [mean for mean in finite if mean >= asked.least]
+    passes = len(passing) / len(means)
+    factors = [max(1.0, asked.mean / mean) for mean in passing]
+    scaled = sum(factor > 1 for factor in factors) / len(means)
+    low, high = (
+        (finite[int(0.05 * len(finite))], finite[int(0.95 * (len(finite) - 1))]) if finite else (None, None)
+    )
+    most = passes
+    if look_ahead and left and 0 < passes < 1:
+        nexts = sorted(future[0] for future in _futures(asked, left, draws) if future[0] < math.inf)
+        slow = nexts[int(0.95 * (len(nexts) - 1))]
+        most = predict(asked._replace(known=(*asked.known, slow)), draws, look_ahead=False).passes
+    return Prediction(passes, scaled, fmean(factors) if factors else 1.0, low, high, most)
+
+
+def step_of(facts: Sequence[Facts]) -> float:
+    """Returns how far apart the evaluations of the logs are, in epochs or samples; 0.0 if they do not say."""
+    distances = []
+    for one in facts:
+        places = sorted({at for at, _ in one.evaluations})
+        distances += [after - before for before, after in pairwise(places)]
+    return median(distances) if distances else 0.0
+
+
+def _olympic(asked: Question, future: Sequence[float]) -> float:
+    """Returns the olympic mean of known and drawn runs; infinite if more fail than may."""
+    values = sorted([*(math.inf if one is None else one for one in asked.known), *future])
+    kept = values[asked.drop : len(values) - asked.drop]
+    failed = asked.spoiled + sum(one == math.inf for one in values[-asked.drop - 1 :])
+    return fmean(kept) if failed <= asked.drop and kept else math.inf
+
+
+def _futures(asked: Question, left: int, draws: int) -> list[list[float]]:
+    """Returns `draws` draws of the `left` runs that are not in yet; infinite for one that fails."""
+    if left <= 0:
+        return [[]]
+    known = [one for one in asked.known if one is not None]
+    fails = (FAILS + len(asked.known) - len(known)) / (RUNS + len(asked.known))
+    spread = max(asked.stdev, FLOOR * asked.mean)
+    centre = fmean(known) if known else 0.0
+    squares = sum((one - centre) ** 2 for one in known)
+    degrees = NU + max(0, len(known) - 1)
+    scale = math.sqrt((NU * spread**2 + squares) / 2)
+    found = []
+    tau = TAU * asked.mean
+    for chi, level, normals, uniforms in _noise(degrees, draws):
+        sigma = scale / chi
+        weight = len(known) / sigma**2 if known else 0.0
+        precision = weight + 1 / tau**2
+        mu = (weight * centre + CENTRE * asked.mean / tau**2) / precision + level / math.sqrt(precision)
+        runs = [mu + sigma * normal for normal in normals[:left]]
+        if asked.step > 0:
+            anchor = known[0] if known else 0.0
+            runs = [anchor + round((one - anchor) / asked.step) * asked.step for one in runs]
+        found.append([math.inf if chance < fails else max(one, 0.0) for one, chance in zip(runs, uniforms)])
+    return found
+
+
+@cache
+def _noise(degrees: float, draws: int) -> list[tuple[float, float, list[float], list[float]]]:
+    """Returns the random numbers of each draw.
+
+    They are the root of a gamma variate (for sigma), a normal variate (for mu), and normal and uniform ones for as many
+    runs as any benchmark needs.
+    """
+    random = Random(1)
+    return [(math.sqrt(random.gammavariate(degrees / 2, 1.0)), *row) for row in _common(draws)]
+
+
+@cache
+def _common(draws: int) -> list[tuple[float, list[float], list[float]]]:
+    random = Random(0)
+    return [
+        (
+            random.gauss(0, 1),
+            [random.gauss(0, 1) for _ in range(MOST_RUNS)],
+            [random.random() for _ in range(MOST_RUNS)],
+        )
+        for _ in range(draws)
+    ]

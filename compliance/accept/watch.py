@@ -1,0 +1,202 @@
+"""Follows a folder of runs while their logs grow: `timetotrain accept TREE --watch`.
+
+A poll reads only the bytes that are new. A folder's answer is made again when one of its runs begins, ends or breaks a
+rule.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from common.errors import UserError
+from compliance.accept.answer import Answer, Folder, Log, answer, ended
+from compliance.accept.text import as_text, folder_lines
+from compliance.accept.whole import whole
+from compliance.api import check
+from compliance.findings import ERROR, Finding
+from compliance.log.check_log import check_log
+from compliance.log.engine import StreamChecker
+from compliance.log.lines import MAX_LINE_BYTES, scan
+from compliance.log.logs import Record, parse_line
+from compliance.log.rounds import find, of_folder
+from compliance.sarif import clean
+from compliance.submission import rcp, rounds, tree_params
+from compliance.submission.facts import Facts, FactsReader
+from compliance.submission.tree_files import kind_of, place_of
+
+_READ_BYTES = 8 << 20  # at a time
+
+
+class Tail:
+    """One log that grows.
+
+    Args:
+      path: the log.
+      ruleset: the round; None: find it once the log has `run_start`.
+    """
+
+    def __init__(self, path: Path, ruleset: str | None) -> None:
+        self.path, self.ruleset = path, ruleset
+        self.errors: dict[str, Finding] = {}  # by rule, the first of each
+        self.facts = Facts(str(path))
+        self.ended = False
+        self._offset, self._line, self._judged = 0, 1, 0
+        self._held: list[tuple[int, bytes]] = []
+        self._checker: StreamChecker | None = None
+        self._reader: FactsReader | None = None
+        self._begin()
+
+    def poll(self, now: float, stale_minutes: float) -> bool:
+        """Reads what is new. Returns whether something changed. The arguments tell whether the run has ended."""
+        before = (self.ended, len(self.errors), self.facts.started)
+        try:
+            stat = self.path.stat()
+            if stat.st_size < self._offset or (self.ended and stat.st_size != self._judged):
+                self.__init__(self.path, self.ruleset)  # written anew, or the run had not ended
+            while stat.st_size > self._offset and self._read():
+                pass
+        except OSError:
+            return False
+        if not self.ended and ended(self.facts, stat.st_mtime, now, stale_minutes):
+            self._end()
+            self._judged = stat.st_size
+        return (self.ended, len(self.errors), self.facts.started) != before
+
+    @property
+    def division(self) -> object:
+        return self._checker.declared.get("submission_division") if self._checker else None
+
+    def _read(self) -> bool:
+        """Reads some whole lines; returns whether there were any."""
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read(_READ_BYTES)
+        whole_lines = data[: data.rfind(b"\n") + 1]
+        if not whole_lines and len(data) >= min(_READ_BYTES, MAX_LINE_BYTES):
+            whole_lines = data  # a line that is too long to be a record
+        self._offset += len(whole_lines)
+        for number, line in scan(whole_lines, self._line):
+            if self._checker is None:
+                self._hold(number, line)
+            else:
+                self._take(number, line)
+        self._line += whole_lines.count(b"\n")
+        return bool(whole_lines)
+
+    def _hold(self, number: int, line: bytes) -> None:
+        """Keeps a line of the header until the log tells its round."""
+        self._held.append((number, line))
+        if b"run_start" in line:
+            self.ruleset = find(self.path).ruleset
+            self._begin()
+            for held in self._held:
+                self._take(*held)
+            self._held = []
+
+    def _begin(self) -> None:
+        if self.ruleset is not None:
+            self._checker = StreamChecker(self.ruleset, path=str(self.path))
+            self._reader = FactsReader(self.facts, self.ruleset, False)
+
+    def _take(self, number: int, line: bytes) -> None:
+        record = parse_line(line.decode("utf-8", "replace"), number)
+        self._add(self._checker.feed(record))
+        if isinstance(record, Record):
+            self._reader.take(record, self.facts.started is not None)
+
+    def _add(self, findings: list[Finding]) -> None:
+        for found in findings:
+            if found.severity == ERROR:
+                self.errors.setdefault(found.rule, found)
+
+    def _end(self) -> None:
+        """Checks the log of a run that has ended as a whole."""
+        self.ended = True
+        try:
+            self._add(check_log(str(self.path), self.ruleset).findings)
+        except UserError:  # it has gone meanwhile
+            self.ended = False
+
+
+class Watch:
+    """The logs of a tree while they grow.
+
+    Args:
+      root: the tree.
+      ruleset: the round; None: the one in the folder's name, else the one that each log suggests.
+      stale_minutes: a log without run_stop that nobody has written to for so long has ended.
+      clock: gives seconds since 1970.
+    """
+
+    def __init__(
+        self, root: Path, ruleset: str | None, stale_minutes: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        named = of_folder(root)
+        self.root, self.ruleset = root, ruleset or (named and named.ruleset)
+        self.stale, self.clock = stale_minutes, clock
+        self.answers: dict[Path, Answer] = {}
+        self._tails: dict[Path, dict[Path, Tail]] = defaultdict(dict)
+
+    def poll(self) -> list[str]:
+        """Reads what is new in all logs; returns lines to print, [] if nothing changed."""
+        lines: list[str] = []
+        for path in sorted(self.root.rglob("result_*.txt")):
+            folder = path.parent
+            if path not in self._tails[folder] and kind_of(path) == "file":
+                self._tails[folder][path] = Tail(path, self.ruleset)
+        for folder, tails in self._tails.items():
+            known = {rule for tail in tails.values() for rule in tail.errors}
+            changed = [tail for tail in tails.values() if tail.poll(self.clock(), self.stale)]
+            for tail in changed:
+                lines += [_said(found) for rule, found in tail.errors.items() if rule not in known]
+            if changed and (found := self._answer(folder, tails)):
+                self.answers[folder] = found
+                lines += folder_lines(found)
+        return lines
+
+    @property
+    def done(self) -> bool:
+        """Whether every folder has all its runs."""
+        return bool(self.answers) and all(one.runs >= one.needed for one in self.answers.values())
+
+    def _answer(self, folder: Path, tails: dict[Path, Tail]) -> Answer | None:
+        """Answers for one folder; None while no log of it tells its round, or it is no folder of a submission."""
+        place = place_of(folder.absolute())
+        known = [tail for _, tail in sorted(tails.items()) if tail.ruleset is not None]
+        if place is None or place[2] is None or not known:
+            return None
+        org, system, benchmark = place
+        ruleset = known[0].ruleset
+        division = next((tail.division for tail in known if tail.division), None)
+        logs = tuple(Log(tail.facts, tail.ended, tuple(tail.errors)) for tail in known)
+        return answer(
+            Folder(
+                f"{system}/{benchmark}", benchmark, ruleset, rounds.required_runs(benchmark, ruleset),
+                rounds.may_fail(benchmark), rcp.applies(ruleset, benchmark, division), logs,
+                tree_params.RCP_BYPASS in tree_params.flags(org, folder),
+            )
+        )  # fmt: skip
+
+
+def _said(found: Finding) -> str:
+    place = f" line {found.line}" if found.line else ""
+    return f"{Path(found.path).parent.name}/{Path(found.path).name}{place}: {found.message} ({found.rule})"
+
+
+def follow(
+    root: Path, ruleset: str | None, every: float, stale_minutes: float, show: Callable[[str], None] = print
+) -> str:
+    """Prints what changes until every folder has its runs; then prints and returns the answer for the whole tree."""
+    watch = Watch(root, ruleset, stale_minutes)
+    while True:
+        for line in watch.poll():
+            show(f"{time.strftime('%H:%M:%S')} {clean(line)}")
+        if watch.done:
+            break
+        time.sleep(every)
+    found = whole(check([root], ruleset), stale_minutes=stale_minutes)
+    show(as_text(found))
+    return found.answer

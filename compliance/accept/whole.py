@@ -1,0 +1,144 @@
+"""Answers for whole trees: every folder of runs, and together."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from compliance.accept import selection
+from compliance.accept.answer import ACCEPTED, OPEN, REFUSED, Answer, Folder, Log, answer, ended
+from compliance.api import Outcome
+from compliance.findings import ERROR, Finding
+from compliance.log.check_log import LogResult
+from compliance.submission import tree_params
+from compliance.submission.facts import Facts
+from compliance.submission.verdict import ResultFolder, Submission
+from compliance.verdict import GO, NO_GO
+
+STALE_MINUTES = 60.0  # a log without run_stop that nobody has written to for so long has ended
+# These findings of `check` are about the runs so far; `answer` judges them again, with the runs that are still to come.
+_AGAIN = frozenset({"tree.run-count", "tree.score", "tree.rcp"})
+_SHOWN = 5
+
+
+class Whole(NamedTuple):
+    """The answer for a tree: `answers` for its folders of runs, and what they give together."""
+
+    answer: str
+    probability: float | None
+    reasons: tuple[str, ...]
+    answers: tuple[Answer, ...]
+
+    @property
+    def line(self) -> str:
+        """Returns the answer in one line."""
+        chance = (
+            f" (probability {self.probability:.2f})"
+            if self.answer == OPEN and self.probability is not None
+            else ""
+        )
+        shown = "; ".join(self.reasons[:_SHOWN])
+        more = len(self.reasons) - _SHOWN
+        return (
+            self.answer
+            + chance
+            + (f": {shown}" if shown else "")
+            + (f"; and {more} more" if more > 0 else "")
+        )
+
+
+def whole(outcome: Outcome, now: float | None = None, stale_minutes: float = STALE_MINUTES) -> Whole:
+    """Answers for a checked tree.
+
+    Args:
+      outcome: what `compliance.check` says of it.
+      now: seconds since 1970, to tell which logs are under way; None: the clock's.
+      stale_minutes: a log without run_stop that is older than this has ended.
+    """
+    clock = (time.time() if now is None else now), stale_minutes
+    errors: dict[str, list[Finding]] = defaultdict(list)
+    for found in outcome.findings:
+        if found.severity == ERROR:
+            errors[found.path].append(found)
+    logs = {result.path: result for result in outcome.logs}
+    answers: list[Answer] = []
+    going: set[str] = set()
+    several = len(outcome.submissions) > 1
+    for submission in outcome.submissions:
+        for group in _by_system(submission):
+            made = [_folder(submission, one, logs, clock, several) for one in group]
+            going |= {log.facts.path for folder in made for log in folder.logs if not log.ended}
+            found = [answer(folder) for folder in made]
+            answers += _with_overlaps(found, group)
+    return _together(outcome, answers, errors, going)
+
+
+def _by_system(submission: Submission) -> list[list[ResultFolder]]:
+    groups: dict[str, list[ResultFolder]] = defaultdict(list)
+    for folder in submission.folders:
+        groups[folder.system].append(folder)
+    return list(groups.values())
+
+
+def _folder(
+    submission: Submission,
+    found: ResultFolder,
+    logs: dict[str, LogResult],
+    clock: tuple[float, float],
+    several: bool,
+) -> Folder:
+    org = f"{submission.path.name}/" if several else ""
+    flags = tree_params.flags(submission.path, found.path)
+    return Folder(
+        f"{org}{found.system}/{found.benchmark}", found.benchmark, found.ruleset, found.needed, found.may_fail,
+        found.convergence is not None,
+        tuple(_log(one, logs[one.path], clock) for one in found.facts),
+        tree_params.RCP_BYPASS in flags,
+    )  # fmt: skip
+
+
+def _log(facts: Facts, result: LogResult, clock: tuple[float, float]) -> Log:
+    over = ended(facts, _modified(facts.path), *clock)
+    # What a log that still grows lacks may yet come; what one of its lines breaks stays broken.
+    errors = [one for one in result.findings if one.severity == ERROR and (over or one.line)]
+    return Log(facts, over, tuple(dict.fromkeys(one.rule for one in errors)))
+
+
+def _modified(path: str) -> float:
+    try:
+        return Path(path).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _with_overlaps(answers: Sequence[Answer], group: Sequence[ResultFolder]) -> list[Answer]:
+    """Adds the sign of overlapping runs to the first folder of a system."""
+    found = tuple(selection.overlaps([folder.facts for folder in group]))
+    first, *rest = answers
+    return [first._replace(evidence=(*first.evidence, *found)), *rest]
+
+
+def _together(
+    outcome: Outcome, answers: list[Answer], errors: dict[str, list[Finding]], going: set[str]
+) -> Whole:
+    reasons = [f"{one.name}: {reason}" for one in answers if one.answer == REFUSED for reason in one.reasons]
+    of_logs = {result.path for result in outcome.logs}
+    for path, found in errors.items():
+        if path not in of_logs:
+            reasons += [f"{Path(path).name}: {one.message}" for one in found if one.rule not in _AGAIN]
+    if reasons:
+        return Whole(REFUSED, 0.0, tuple(dict.fromkeys(reasons)), tuple(answers))
+    chances = [one.probability for one in answers]
+    probability = None if None in chances or not chances else math.prod(chances)
+    waiting = [f"{one.name}: {reason}" for one in answers if one.answer == OPEN for reason in one.reasons]
+    if waiting:
+        return Whole(OPEN, probability, tuple(waiting), tuple(answers))
+    if not outcome.submissions or outcome.verdict.answer != GO:
+        reasons = list(outcome.verdict.reasons) or ["the folder holds no submission"]
+        word = REFUSED if outcome.verdict.answer == NO_GO else OPEN
+        return Whole(word, probability, tuple(reasons), tuple(answers))
+    return Whole(ACCEPTED, 1.0, (), tuple(answers))
