@@ -37,7 +37,9 @@ class Facts:
     """The facts of one log. `to_converge` is None if the run did not converge or the log does not say when.
 
     `seeds` holds (file, line, seed) of each seed; `bad_seeds` holds seeds that are not whole numbers or name no place.
-    `settings` maps hyperparameters to their values as text. `problem` says why the log could not be read, or is "".
+    `start` and `stop` are the times of the first run_start and run_stop in ms. `results` has (milliseconds since the
+    start, value) of each evaluation. `settings` maps hyperparameters to their values as text. `problem` says why the
+    log could not be read, or is "".
     """
 
     path: str
@@ -48,6 +50,9 @@ class Facts:
     seeds: list[tuple[str, str, int]] = field(default_factory=list)
     bad_seeds: list[str] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
+    start: float | None = None
+    stop: float | None = None
+    results: list[tuple] = field(default_factory=list)
     problem: str = ""
 
 
@@ -96,9 +101,14 @@ class _Reader:
             self._seed(record)
         elif key == "train_samples" and self.bert_samples and facts.benchmark == "bert":
             self.last = number(value)
-        elif key in _EVALUATION and not (self.bert_samples and facts.benchmark == "bert"):
+        elif key == "run_start":
+            facts.start = number(record.time_ms) if facts.start is None else facts.start
+        if key in _EVALUATION and facts.start is not None and len(facts.results) < _MAX_SCORED:
+            facts.results.append((record.time_ms - facts.start, shown(record.value)))
+        if key in _EVALUATION and not (self.bert_samples and facts.benchmark == "bert"):
             self._evaluation(record)
         elif key == "run_stop":
+            facts.stop = number(record.time_ms) if facts.stop is None else facts.stop
             facts.status = str(record.metadata.get("status", ""))[:80]
             facts.to_converge = self._converged() if facts.status == "success" else None
         if not started and len(facts.settings) < _MAX_SETTINGS and _SETTING.fullmatch(key):

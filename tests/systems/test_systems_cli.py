@@ -88,7 +88,7 @@ def test_a_name_that_is_not_utf8_is_shown_as_an_escape(tmp_path):
     with open(path, "w") as file:
         json.dump(systems.load("dgx-1"), file)
     done = subprocess.run(
-        [sys.executable, "-m", "systems", "validate", "--draft", path],
+        [sys.executable, "-m", "systems", "validate", "--ruleset", "0.7.0", "--draft", path],
         env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
         capture_output=True,
     )
