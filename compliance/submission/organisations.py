@@ -37,8 +37,12 @@ _SHORTEST = 3  # letters that a name must share with another one that begins lik
 def same(name: str, other: str) -> bool:
     """Whether two names are of one organisation: alike but for case, punctuation, legal form, or one begins so.
 
-    Initials count as the name: "QCT" is "Quanta_Cloud_Technology".
+    Initials count as the name: "QCT" is "Quanta_Cloud_Technology". The order of partners does not count.
     """
+    if "+" in name and "+" in other:
+        return {"".join(_words(one)) for one in name.split("+")} == {
+            "".join(_words(one)) for one in other.split("+")
+        }
     ours, theirs = _words(name), _words(other)
     short, long = sorted(("".join(ours), "".join(theirs)), key=len)
     if short == long or (len(short) >= _SHORTEST and long.startswith(short)):

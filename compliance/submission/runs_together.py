@@ -1,4 +1,4 @@
-"""Compares the runs of one folder with each other: runs that are alike, run at one time, or run in no time. Advice."""
+"""Compares the runs of one folder with each other: runs that are alike, begin at one moment, or take no time. Advice."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from compliance.submission.facts import Facts
 
 # Fewer digits than this may agree by chance: two runs that evaluate once and both find 0.76.
 _DIGITS = 12
-# Runs on one machine cannot begin closer together than this. Some folders hold runs of several machines.
-_APART_MS = 2000.0
+# Runs may go in parallel on several machines: those of published folders begin 0.2 s apart or more, but for one folder.
+_APART_MS = 100.0
 # In the published folders no run that trained is this much shorter than the median of its folder.
 _SHORT = 0.1
 _SHOWN = 5
@@ -42,15 +42,15 @@ def _alike(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _at_once(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
-    """Runs that began within seconds of each other."""
+    """Runs that began at one moment."""
     started = sorted((one for one in facts if one.start is not None), key=lambda one: one.start)
     close = [(one, later) for one, later in zip(started, started[1:]) if later.start - one.start < _APART_MS]
     if close:
         one, later = close[0]
         seconds = (later.start - one.start) / 1000
         more = f", and {len(close) - 1} more pairs" if len(close) > 1 else ""
-        found = f"{seconds:.1f} s between {Path(one.path).name} and {Path(later.path).name}{more}"
-        yield finding("tree.at-once", ADVICE, path, "runs one after another on one system", found)
+        found = f"{seconds:.3f} s between {Path(one.path).name} and {Path(later.path).name}{more}"
+        yield finding("tree.at-once", ADVICE, path, "runs that begin by themselves", found)
 
 
 def _short(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:

@@ -11,9 +11,11 @@ from compliance.api import check
 from compliance.formats import as_text
 from compliance.log import rules, written
 from compliance.log.check_log import check_log
+from compliance.report import charts, report
 from compliance.report import index as rows_of_index
-from compliance.report import report
+from compliance.report.published import published
 from compliance.submission import summary
+from compliance.submission.runs import read_run
 from compliance.submission.tree import judge_tree
 from tests.compliance import llama_logs, made_logs
 
@@ -384,7 +386,7 @@ def test_logs_that_are_alike_but_for_the_seed(tree):
     assert "10 runs with the same 6 results at the same times" in findings["tree.alike"].found
 
 
-def test_runs_that_began_within_seconds(tree):
+def test_runs_that_began_at_one_moment(tree):
     logs = [llama_logs.log(index) for index in range(10)]
     logs[4] = logs[3].replace("0.9245", "0.9244").replace('"value": 4003', '"value": 4004')
     assert "result_3.txt and result_4.txt" in of_tree(tree(logs))[0]["tree.at-once"].found
@@ -405,6 +407,7 @@ def test_runs_in_seconds_instead_of_milliseconds(tree):
         ("Quanta_Cloud_Technology", "QCT", "Quanta Cloud Technology", True),
         ("Google", "Google", "Google_1", True),
         ("Dell", "Dell Technologies", "Dell", True),
+        ("IBM+CoreWeave+NVIDIA", "IBM+CoreWeave+NVIDIA", "CoreWeave + IBM + NVIDIA", True),
         ("Dell", "NVIDIA", "Dell", False),
         ("Dell", "Dell", "Supermicro", False),
     ],
@@ -454,3 +457,41 @@ def test_missing_files_are_one_finding_in_the_place_where_submitters_put_them(tr
         (org / "benchmarks" / "llama2_70b_lora" / "implementations" / "nemo" / name).unlink()
     missing = [one for one in check([org]).findings if one.rule == "tree.file-missing"]
     assert len(missing) == 1 and missing[0].message == "README.md is missing."
+
+
+def test_too_few_runs_for_the_convergence_test_are_said_to_be_too_few(tree):
+    finding = of_tree(tree([llama_logs.log()]))[0]["tree.rcp"]
+    assert "too few" in finding.message and finding.found.startswith("1 run;")
+
+
+# ------------------------------------------------------------------------------------------------ report
+
+
+def test_a_count_of_all_samples_so_far_makes_no_gap(tmp_path):
+    """Blocks that begin at 0 and 1,536 and stop at 1,536 and 1,920 are training, as in AMD's logs of v6.0."""
+    text, at = [], 0
+    for line in llama_logs.log().splitlines():
+        record = json.loads(line.removeprefix(":::MLLOG "))
+        if record["key"] == "block_start":
+            record["metadata"]["samples_count"] = at
+        if record["key"] == "block_stop":
+            at = at + 384 if at else 1536
+            record["metadata"]["samples_count"] = at
+        text.append(f":::MLLOG {json.dumps(record)}")
+    path = tmp_path / "result_0.txt"
+    path.write_text("\n".join(text) + "\n")
+    lanes = {lane.name: lane.total_ms for lane in charts.timeline(read_run(path, "5.1.0")).lanes}
+    assert lanes["train"] == 6 * 60_000 and lanes["gap"] < 0.1 * lanes["train"]
+
+
+@pytest.mark.parametrize("benchmark", ["gpt_oss_20b", "deepseekv3_671b", "llama31_8b"])
+def test_the_loss_of_a_language_model_is_called_log_perplexity(tmp_path, benchmark):
+    path = tmp_path / "result_0.txt"
+    path.write_text(made_logs.lines(made_logs.log("6.0.0", "closed", benchmark)))
+    page = report.page([report.card_of(path, check([path], "6.0.0"), "6.0.0")])
+    assert "Log perplexity" in page
+
+
+def test_v6_0_has_published_scores_beside_a_result():
+    rows = [row for row in published() if row.round == "v6.0"]
+    assert len(rows) == 7 and {row.org for row in rows} == {"GigaComputing", "Inventec"}
