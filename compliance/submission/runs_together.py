@@ -1,4 +1,4 @@
-"""Compares the runs of one folder with each other: runs that are alike, begin at one moment, or take no time. Advice."""
+"""Compares the runs of one folder: runs that are alike, begin at one moment, or take no time. Gives advice only."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from compliance.log.check_log import check_log
 from compliance.report import charts, report
 from compliance.report import index as rows_of_index
 from compliance.report.published import published
-from compliance.submission import summary
+from compliance.submission import rcp, summary, tree_runs
 from compliance.submission.runs import read_run
 from compliance.submission.tree import judge_tree
 from tests.compliance import llama_logs, made_logs
@@ -462,6 +462,14 @@ def test_missing_files_are_one_finding_in_the_place_where_submitters_put_them(tr
 def test_too_few_runs_for_the_convergence_test_are_said_to_be_too_few(tree):
     finding = of_tree(tree([llama_logs.log()]))[0]["tree.rcp"]
     assert "too few" in finding.message and finding.found.startswith("1 run;")
+
+
+@pytest.mark.parametrize(("ruleset", "narrow"), [("5.1.0", False), ("6.0.0", False), ("6.1.0", True)])
+def test_rcp_bypass_is_narrower_from_6_1_on(tmp_path, ruleset, narrow):
+    judged = rcp.judge("llama2_70b_lora", ruleset, 8, [2000] * 10)
+    assert judged.verdict == rcp.FAIL
+    (finding,) = tree_runs._about_convergence(tmp_path, judged, "error", True, ruleset)
+    assert finding.severity == "advice" and ("7 days" in finding.fix) is narrow
 
 
 # ------------------------------------------------------------------------------------------------ report
