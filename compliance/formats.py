@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import isfinite
+from pathlib import Path
 
 from compliance.api import Outcome
 from compliance.findings import ADVICE, ERROR, Finding
@@ -12,6 +13,8 @@ from compliance.sarif import as_sarif, clean
 
 _SHOWN_RULESETS = 8  # how many lines the text output spends on rulesets
 _SHOWN_LINES = 12
+_SHOWN_LOGS = 3
+_LOGS = (".txt", ".log", ".out")
 _WIDTH = 160
 
 
@@ -32,12 +35,36 @@ def places(finding: Finding) -> str:
 
 def verdict_line(outcome: Outcome) -> str:
     """Returns the outcome in one line: verdict, counts, reasons."""
-    errors, advice = (
-        _plural(count, noun) for count, noun in zip(counts(outcome.findings), ("error", "piece"))
-    )
+    found, _ = merged(outcome.findings)
+    errors, advice = (_plural(count, noun) for count, noun in zip(counts(found), ("error", "piece")))
     counted = f"{_plural(len(outcome.files), 'file')} checked, {errors}, {advice} of advice"
     word, _, reasons = outcome.verdict.line.partition(": ")
     return f"{word}: {counted}" + (f": {reasons}" if reasons else "")
+
+
+def merged(findings: Sequence[Finding]) -> tuple[list[Finding], dict[int, list[Finding]]]:
+    """Merges findings that say the same of several logs of a folder, which a reader need not see again.
+
+    Returns (the first of each kind, {id of a finding: those that it stands for}). Only advice is merged: an error is
+    told for each log, because each of these logs has to be mended.
+    """
+    first: dict[tuple, Finding] = {}
+    alike: dict[int, list[Finding]] = {}
+    kept: list[Finding] = []
+    for finding in findings:
+        kind = (str(Path(finding.path).parent), finding.rule, finding.message)
+        if finding.severity == ADVICE and finding.path.endswith(_LOGS) and kind in first:
+            alike[id(first[kind])].append(finding)
+            continue
+        first.setdefault(kind, finding)
+        kept.append(finding)
+        alike[id(finding)] = []
+    return kept, alike
+
+
+def _names(findings: Sequence[Finding]) -> str:
+    names = ", ".join(Path(one.path).name for one in findings[:_SHOWN_LOGS])
+    return names + (", ..." if len(findings) > _SHOWN_LOGS else "")
 
 
 def _plural(count: int, noun: str) -> str:
@@ -47,10 +74,13 @@ def _plural(count: int, noun: str) -> str:
 def as_text(outcome: Outcome) -> str:
     """Formats the outcome for people: grouped by file, errors first, the verdict on the last line."""
     blocks: list[str] = []
-    for path, group in _by_path(outcome.findings):
+    kept, alike = merged(outcome.findings)
+    for path, group in _by_path(kept):
         blocks.append(clean(path))
         for finding in group:
-            blocks.append(f"  {finding.severity}  {finding.rule}  {places(finding)}")
+            others = alike[id(finding)]
+            logs = f"  and in {_plural(len(others), 'more log')}: {_names(others)}" if others else ""
+            blocks.append(f"  {finding.severity}  {finding.rule}  {places(finding)}{clean(logs)}")
             blocks.append(f"    {clean(finding.message)}")
             blocks.append(f"    expected {clean(finding.expected)}; found {clean(finding.found)}")
             if finding.text:
@@ -147,13 +177,16 @@ def as_html(outcome: Outcome) -> str:
         f"<title>Compliance check</title><style>{_STYLE}</style><h1>Compliance check</h1>",
         f"<p>{tag(verdict_line(outcome))}</p>",
     ]
-    for path, group in _by_path(outcome.findings):
+    kept, alike = merged(outcome.findings)
+    for path, group in _by_path(kept):
         parts.append(f"<h2>{tag(path)}</h2>")
         for one in group:
+            others = alike[id(one)]
+            more = f" and in {_plural(len(others), 'more log')}: {_names(others)}" if others else ""
             line = f"<dt>line<dd><code>{tag(one.text)}</code>" if one.text else ""
             parts.append(
                 f"<article class={one.severity}><b>{one.severity}</b> <code>{tag(one.rule)}</code> "
-                f"{tag(places(one))}<p>{tag(one.message)}</p><dl><dt>expected<dd>{tag(one.expected)}"
+                f"{tag(places(one) + more)}<p>{tag(one.message)}</p><dl><dt>expected<dd>{tag(one.expected)}"
                 f"<dt>found<dd>{tag(one.found)}{line}<dt>fix<dd>{tag(one.fix)}</dl></article>"
             )
     return "\n".join(parts)

@@ -47,3 +47,19 @@ def rescaled(value: object, holds) -> float | None:
         fraction = float(repr(value / 100)[:12])
         return fraction if holds(fraction) else None
     return None
+
+
+# Format characters, among them those that turn the direction of text, and control characters, which no reader sees.
+_HIDDEN = frozenset(("Cf", "Cc"))
+
+
+def hidden(text: str) -> str:
+    """Names the invisible and direction-changing characters of a name, as "U+202E RIGHT-TO-LEFT OVERRIDE"; or ""."""
+    import unicodedata  # not needed for a plain name
+
+    if text.isascii() and text.isprintable():
+        return ""
+    found = dict.fromkeys(one for one in text[:1000] if unicodedata.category(one) in _HIDDEN)
+    return ", ".join(
+        f"U+{ord(one):04X} {unicodedata.name(one, 'control character')}" for one in list(found)[:4]
+    )

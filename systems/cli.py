@@ -14,7 +14,7 @@ from typing import Any
 import systems
 from common.errors import UserError
 from common.files import whole
-from systems.schema import FIELDS, NAMES, validate
+from systems.schema import FIELDS, NAMES, NEWEST, validate
 
 
 def main(argv: Sequence[str] | None = None, others: Iterable[Callable[[Any], None]] = ()) -> int:
@@ -63,7 +63,9 @@ def parser(others: Iterable[Callable[[Any], None]] = (), *words: str) -> argpars
     command.set_defaults(run=_detect)
     command = commands.add_parser("validate", help="check description files")
     command.add_argument("files", metavar="FILE", nargs="+", type=Path)
-    command.add_argument("--ruleset", default="0.7.0", help="the round, which fixes the words for `status`")
+    command.add_argument(
+        "--ruleset", default=NEWEST, help="the round, which fixes the words for `status` (%(default)s)"
+    )
     command.add_argument(
         "--draft", action="store_true", help="allow empty fields that a submission must fill (submitter, ...)"
     )

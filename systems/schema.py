@@ -73,6 +73,10 @@ _COUNT = re.compile(r"[0-9]{1,18}")
 _MAY_BE_OBJECT = frozenset({"other_software_stack"})
 
 
+# The newest round (compliance/log/rules.py, RULESETS).
+NEWEST = "6.1.0"
+
+
 def statuses(ruleset: str = "0.7.0") -> tuple[str, ...]:
     """The allowed values of `status` in a round, given the round's ruleset ("0.6.0" ... "6.1.0")."""
     major, minor = (int(part) for part in ruleset.split(".")[:2])

@@ -17,6 +17,8 @@ from compliance.log.rounds import Choice, find
 _POOL_BYTES = 8 << 20
 
 
+_HEAD_BYTES = 1 << 20
+
 ASKED_FOR = "asked for"
 
 
@@ -34,6 +36,7 @@ class LogResult(NamedTuple):
     minutes: float | None = None
     met: bool = False
     ruleset_reason: str = ""
+    org: object = None
 
     @property
     def passes(self) -> bool:
@@ -61,11 +64,28 @@ def check_log(path: str, ruleset: str | None = None, division: str | None = None
     if not taken.certain:
         add([_unknown_round(path, taken)])
     story = checker.story
+    findings = story.runs.one_finding(path, groups.findings())
+    if not checker.records and (wide := _in_utf16(path)):
+        findings = [wide]
     named = checker.declared
     return LogResult(
-        path, ruleset, groups.findings(), named.get("submission_benchmark"), named.get("submission_division"),
+        path, ruleset, findings, named.get("submission_benchmark"), named.get("submission_division"),
         checker.platform, story.seed, story.smoke, story.minutes(), story.best is not None, taken.reason,
+        named.get("submission_org"),
     )  # fmt: skip
+
+
+def _in_utf16(path: str) -> Finding | None:
+    """Returns the finding about a log in UTF-16, whose token has zero bytes between its letters; None if it is none."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return None
+    marks = (":::MLL".encode(coding) for coding in ("utf-16-le", "utf-16-be"))
+    if not head.startswith((b"\xff\xfe", b"\xfe\xff")) and not any(mark in head for mark in marks):
+        return None
+    return finding("no-records", ERROR, path, "text in UTF-8", "UTF-16", wording="no-records.utf16")
 
 
 def _unknown_round(path: str, taken: Choice) -> Finding:

@@ -15,8 +15,8 @@ from array import array
 
 from compliance.findings import ADVICE, ERROR, Finding
 from compliance.hints import nearest
-from compliance.log import rules
-from compliance.log.logs import BadLine, Record
+from compliance.log import rules, written
+from compliance.log.logs import BadLine, Record, shown
 from compliance.log.reports import Reports
 from compliance.log.rule_state import Kept
 from compliance.log.whole_run import Story, Target
@@ -49,7 +49,7 @@ class StreamChecker:
         self.target: Target | None = None
         self.records = 0
         self._reports = Reports(ruleset, path)
-        self.story = Story(self._reports.make)
+        self.story = Story(self._reports.make, ruleset)
         self._asked = {"submission_benchmark": benchmark, "submission_division": division}
         self._common = rules.load(ruleset, "common")
         self._rules = dict(rules.compiled(ruleset, "common"))
@@ -71,6 +71,8 @@ class StreamChecker:
         self._disordered = array("Q")
         self._checked = False
         self._chosen: dict[str, object] = {}
+        self._written_keys: frozenset[str] = frozenset()
+        self._written: dict[str, Record] = {}
         if benchmark is not None and (division is not None or not rules.has_divisions(ruleset)):
             self._held = None
             self._begin()
@@ -135,6 +137,8 @@ class StreamChecker:
             wanted = "a benchmark with rules in this division"
             return [self._reports.make("benchmark.no-rules", ERROR, None, wanted, name, ruleset=self.ruleset)]
         self._add(name)
+        if division == "closed":
+            self._written_keys = written.keys(self.ruleset, benchmark)
         if benchmark in self._common.get("own_benchmarks", ()):
             wanted = "an MLPerf benchmark in a submission"
             return [self._reports.make("benchmark.own", ADVICE, None, wanted, benchmark)]
@@ -172,6 +176,8 @@ class StreamChecker:
         how = self._joins
         if how is not None and key == how["key"] and not self._kept.join(how, record):
             return [self._reports.unjoined(how, record)]
+        if key in self._written_keys:
+            self._written.setdefault(key, record)
         if rule is None:
             if handler is not None:
                 remark = handler(record)
@@ -193,6 +199,7 @@ class StreamChecker:
             state, times = self._state, self.story.times
             for aspect, test, expected, say in rule.checks:
                 if not test(record, self._seen, state, times):
+                    expected = expected if isinstance(expected, str) else expected(record, state)
                     found.append(self._reports.broken(rule, aspect, record, expected, say))
             if key in self._asked and not found:
                 found.extend(self._contradicts(record))
@@ -203,8 +210,8 @@ class StreamChecker:
         if rule.sets:
             self._kept.set(rule.sets, record)
         self._seen[key] = before + 1
-        if handler is not None:
-            handler(record)
+        if handler is not None and (remark := handler(record)):
+            found.append(remark)
         if key == self._target_key:
             found.extend(self._accuracy(record))
         if rule.selects is not None and not before:
@@ -275,9 +282,24 @@ class StreamChecker:
         if required and self.story.best is None and not self.story.aimless:
             found.append(self._reports.missed(self._best, self.target))
         found += self.story.end(self.info, self.target and self.target.spec)
+        if self._checked and self.division == "closed":
+            found += self._against_written()
         if self._disorder is not None:
             lines = self._disordered if len(self._disordered) > 1 else ()
             found.append(self._disorder._replace(lines=lines))
+        return found
+
+    def _against_written(self) -> list[Finding]:
+        """Compares with the written rules what no rule of the stock checker looks at."""
+        make, found = self._reports.make, []
+        values = self._values | {key: record.value for key, record in self._written.items()}
+        for key, expected, value in written.differences(self.ruleset, self.benchmark, values):
+            found.append(make("written.value", ADVICE, self._written[key], expected, shown(value), key=key))
+        row = written.schedule(self.ruleset, self.benchmark)
+        places = self.story.evaluations.at[written.UNITS[row["unit"]]] if row else []
+        wrong = written.off_schedule(row, values, places) if row else None
+        if wrong is not None:
+            found.append(make("eval.schedule", ADVICE, None, *wrong))
         return found
 
     def _missing(self) -> list[Finding]:

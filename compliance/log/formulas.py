@@ -7,6 +7,7 @@ rule file.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from collections.abc import Callable
@@ -98,6 +99,64 @@ def compile_condition(formula: object) -> Callable[[object, dict, dict], bool]:
             return False
 
     return holds
+
+
+def inputs(formula: object) -> list[list[str]]:
+    """Returns the values that a formula reads: ["remembered", name] and ["metadata", name], each once, in order."""
+    if not isinstance(formula, list):
+        return []
+    if formula[0] in ("remembered", "metadata"):
+        return [formula]
+    found = [one for part in formula[1:] for one in inputs(part)]
+    return [one for index, one in enumerate(found) if one not in found[:index]]
+
+
+def wanted(formula: object) -> object:
+    """Returns the formula of the value that a condition asks for; None if it allows more than one value.
+
+    Understands `value = F`, `value x C = F` and `|value - F| < tolerance`.
+    """
+    if not isinstance(formula, list) or len(formula) != 3:
+        return None
+    word, left, right = formula
+    if word == "less" and left[:1] == ["absolute"] and left[1][:2] == ["minus", ["value"]]:
+        return left[1][2]
+    if word != "equal":
+        return None
+    if left in (["value"], ["truncated", ["value"]]) or left[0] == "metadata":
+        return right
+    if left[0] == "truncated" and left[1][0] == "metadata":
+        return right
+    if left[:2] == ["times", ["value"]]:
+        return ["over", right, left[2]]
+    return None
+
+
+def explained(formula: object, metadata: dict, state: dict) -> str:
+    """Returns a condition in words, with the value that it asks for and the values that it reads.
+
+    For example "1,362,286: value = ceil(1382400000 / global_batch_size), where global_batch_size is 1,008".
+    """
+    text, asked = describe_formula(formula), wanted(formula)
+    if asked is not None:
+        with contextlib.suppress(*FAILURES):
+            text = f"{plain(compile_formula(asked)(None, metadata, state))}: {text}"
+    read = []
+    for source, name in inputs(formula):
+        values = state if source == "remembered" else metadata
+        if not isinstance(values.get(name), dict):  # a table of many entries says nothing
+            value = values.get(name)
+            read.append(f"{name} is {plain(value)}" if value is not None else f"{name} is not logged before")
+    return f"{text}, where {' and '.join(read)}" if read else text
+
+
+def plain(value: object) -> str:
+    """Formats a number for people: 1,362,286; 8e-07. Other values stay as they are."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)[:80]
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.10g}"
+    return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:g}"
 
 
 def uses_metadata(formula: object) -> bool:

@@ -15,12 +15,13 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from common.errors import UserError
 from compliance.log.formulas import compile_condition as compile_formula_condition
-from compliance.log.formulas import compile_formula, describe_formula, uses_metadata
+from compliance.log.formulas import compile_formula, explained, uses_metadata
+from compliance.log.logs import Record
 from compliance.log.predicates import Test, compile_predicate, describe
 
 RULESETS = (
@@ -115,9 +116,9 @@ class KeyRule:
     """The compiled rules of one key.
 
     `checks` holds (aspect, test, expected, say). `test(record, seen, state, first_times)` is true if the record obeys
-    the rule; `say` selects the sentence for a record that does not, '' means the usual sentence. `seen` counts the keys
-    before this record, `state` is the small state of v0.6, and `first_times` maps each key to the earliest time that
-    was logged for it.
+    the rule. `expected` is a text, or a function of (record, state) that returns it. `say` selects the sentence for a
+    record that does not obey, '' means the usual sentence. `seen` counts the keys before this record, `state` is the
+    small state of v0.6, and `first_times` maps each key to the earliest time that was logged for it.
     """
 
     def __init__(self, key: str, spec: dict):
@@ -161,7 +162,7 @@ class KeyRule:
         for word in ("formula", "first_formula"):
             for formula in spec.get(word, ()):
                 aspect = "metadata" if uses_metadata(formula) else "value"
-                expected = describe_formula(formula) + (" at the first one" if word != "formula" else "")
+                expected = partial(_explained, formula, " at the first one" if word != "formula" else "")
                 test = _on_formula(compile_formula_condition(formula))
                 yield aspect, _at_first(test) if word != "formula" else test, expected, ""
         if "within" in spec:
@@ -200,6 +201,10 @@ def _where_metadata(having: str, test):
 
 def _on_formula(condition):
     return lambda record, seen, state, times: condition(record.value, record.metadata, state)
+
+
+def _explained(formula: object, suffix: str, record: Record, state: dict) -> str:
+    return explained(formula, record.metadata, state) + suffix
 
 
 def _at_first(test):

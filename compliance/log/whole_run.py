@@ -1,8 +1,8 @@
 """Checks a run as a whole: faults that involve several lines, which no rule about a single key can find.
 
 Errors: `run_stop` before `run_start`, `init_stop` before `init_start`, a status that contradicts the target, a target
-that only work after `run_stop` meets. Advice: the evaluation schedule, sample counts against the known data sets, smoke
-runs.
+that only work after `run_stop` meets, two results of one evaluation. Advice: the evaluation schedule, sample counts
+against the known data sets, smoke runs, names that no reader sees whole, times in seconds.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from compliance.findings import ADVICE, ERROR, Finding
+from compliance.hints import hidden
+from compliance.log.evaluations import Evaluations
 from compliance.log.logs import Record, shown
 from compliance.log.predicates import compile_predicate, describe
+from compliance.log.relaunch import Runs
 
 _INFINITY = float("inf")
+# A time_ms in this range is 1970 as milliseconds, and 2001 to 2096 as seconds.
+_SECONDS = (1e9, 4e9)
 _MAX_EPOCHS = 10_000  # evaluated epochs kept for the schedule; no published run has a tenth as many
 
 
@@ -22,9 +27,10 @@ class Story:
 
     Args:
       make: builds a finding: (rule, severity, record or None, expected, found, **wording and names).
+      ruleset: the round.
     """
 
-    def __init__(self, make: Callable[..., Finding]):
+    def __init__(self, make: Callable[..., Finding], ruleset: str = ""):
         self._make = make
         self.times: dict[
             str, float
@@ -44,7 +50,17 @@ class Story:
         self._told: set[tuple[str, float]] = set()  # the evaluations that have reported so far
         self._scored = self._reach = -_INFINITY
         self._work_start = _INFINITY
+        self.evaluations = Evaluations(make, ruleset)
+        self.runs = Runs()
+        count = self.evaluations.count
         self.handlers = {
+            **dict.fromkeys(("epoch_stop", "block_stop", "eval_stop"), count),
+            "eval_accuracy": self.evaluations.accuracy,
+            "cache_clear": self._cache,
+            "submission_benchmark": self._header,
+            "submission_division": self._header,
+            "submission_org": self._name,
+            "submission_platform": self._name,
             "init_start": self._earliest,
             "init_stop": self._first,
             "run_start": self._first,
@@ -60,19 +76,43 @@ class Story:
             "eval_start": self._evaluation,
         }
 
+    def _header(self, record: Record) -> None:
+        self.runs.tell(record)
+
     def _earliest(self, record: Record) -> None:
+        self.runs.tell(record)
         if record.time_ms == record.time_ms:  # NaN is not a time; the stock checker ignores it, too
             self.times[record.key] = min(record.time_ms, self.times.get(record.key, record.time_ms))
 
     def _first(self, record: Record) -> None:
+        if record.key == "run_start":
+            self.runs.tell(record)
         self.times.setdefault(record.key, record.time_ms)
 
     def _stop(self, record: Record) -> None:
+        self.runs.tell(record)
         # The first one counts, as in the stock summarizer: the score ignores what comes after it.
         self.stop = record if self.stop is None else self.stop
 
-    def _seed(self, record: Record) -> None:
+    def _seed(self, record: Record) -> Finding | None:
         self.seed = record.value if self.seed is None else self.seed
+        # The stock seed checker reads a seed with int(), which takes 1309.5 and "1309".
+        if isinstance(record.value, float):
+            return self._make("seed.whole", ADVICE, record, "a whole number", shown(record.value))
+        return None
+
+    def _cache(self, record: Record) -> Finding | None:
+        self.runs.tell(record)
+        if record.value is not False:
+            return None
+        return self._make("cache_clear.false", ADVICE, record, "true", "false")
+
+    def _name(self, record: Record) -> Finding | None:
+        if record.key == "submission_org":
+            self.runs.tell(record)
+        if not isinstance(record.value, str) or not (found := hidden(record.value)):
+            return None
+        return self._make("name.hidden", ADVICE, record, "characters that a reader can see", found)
 
     def _samples(self, record: Record) -> None:
         self.samples[record.key] = record
@@ -98,6 +138,10 @@ class Story:
         )
 
     def _work(self, record: Record) -> None:
+        self.evaluations.count(record)
+        self._reached(record)
+
+    def _reached(self, record: Record) -> None:
         """Notes the last epoch that this training reaches. Epochs count from 0 or 1, so it takes the larger bound."""
         if self.stop is None:
             self._work_start = record.time_ms
@@ -107,6 +151,7 @@ class Story:
                 self._reach = max(self._reach, start + count)
 
     def _evaluation(self, record: Record) -> None:
+        self.evaluations.begin(record)
         if len(self._pending) < _MAX_EPOCHS:
             self._pending.setdefault(_place(record), record.time_ms)
 
@@ -140,6 +185,7 @@ class Story:
         if goal is not None and not self.aimless:
             yield from self._status(info)
         yield from self._schedule(info)
+        yield from self.evaluations.end(self.stop is not None)
         for key, counts in info.get("samples", {}).items():
             record = self.samples.get(key)
             if record is not None and record.value not in counts:
@@ -160,6 +206,10 @@ class Story:
         if start is not None and end is not None and start < end:
             early = f"{end - start:.0f} ms too early"
             yield self._make("run.before-init", ADVICE, None, "init_stop before run_start", early)
+
+        if start is not None and _SECONDS[0] <= start < _SECONDS[1]:
+            found = f"run_start at time_ms {start:.0f}"
+            yield self._make("time.seconds", ADVICE, None, "milliseconds since 1970", found)
 
     def _status(self, info: dict) -> Iterator[Finding]:
         if self.stop is None or not self.judged:

@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", required=True, help="the system's name, and its folder in RESULTS")
     parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="where to write; must not exist")
     parser.add_argument(
-        "--implementation", default="tensorflow", help="name of the implementation (%(default)s)"
+        "--implementation",
+        help="name of the implementation; default: the framework, tensorflow for runs of this one",
     )
     parser.add_argument(
         "--source", metavar="DIR", type=Path, help="checkout of the code that ran (default: this one)"
@@ -67,12 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Returns 0 if the tree was written (or listed), 1 if findings refuse it and nothing was written."""
     for name in ("org", "system", "implementation"):
-        if not SAFE_NAME.fullmatch(getattr(args, name)):
+        if getattr(args, name) is not None and not SAFE_NAME.fullmatch(getattr(args, name)):
             raise UserError(
                 f"--{name} {getattr(args, name)!r}: use letters, digits, '.', '_', '+' and '-' only"
             )
     if args.output is None and not args.list:
         raise UserError("-o: name the folder to write, or show the files with --list")
+    if args.implementation is None:
+        given = args.description
+        args.implementation = submitted.implementation_name(given) if given else "tensorflow"
     entries = _any_submitter(args) if args.description else _this_repository(args)
     if args.list:
         for entry in entries:
@@ -141,6 +145,8 @@ def plan(
             if f"{benchmark.name}/{script}" in code:
                 content = _script(benchmark, script, implementation)
                 entries.append(Entry(f"{own}/{script}", content, 0o755))
+        beside = benchmark.results[0].path.parent
+        entries += submitted.scaling_entries(beside, f"{top}/results/{system}/{benchmark.name}")
         for result in benchmark.results:
             log = f"{top}/results/{system}/{benchmark.name}/{result.path.name}"
             entries.append(Entry(log, result.path, sha256=result.record["files"][result.path.name]))

@@ -15,7 +15,10 @@ from common.errors import UserError
 from compliance.log.lines import TOKEN
 from compliance.packaging.package_inputs import SAFE_NAME, SCRIPTS, open_file, read_file
 from compliance.packaging.package_output import Entry
+from compliance.submission import scaling
+from compliance.submission.organisations import same
 from compliance.submission.runs import Run, read_run
+from compliance.submission.scaling import factor
 
 _MAX_JSON_BYTES = 1 << 20
 _MAX_CODE_BYTES = 50 << 20  # mlperf_logging/repo_checker/repo_checker.py: no larger file in a repository
@@ -110,15 +113,29 @@ def refuse_unfit(folders: list[Folder], org: str, smoke: bool) -> None:
                     f"{run.path}: is a smoke run, which is no result; practise with --smoke, or package full-size runs"
                 )
             logged = run.header.get("submission_org")
-            if not isinstance(logged, str) or _plain(logged) != _plain(org):
+            if not isinstance(logged, str) or not same(logged, org):
                 raise UserError(
-                    f"{run.path}: its submission_org is {str(logged)[:60]!r}; give --org as the logs say it"
+                    f"{run.path}: its submission_org is {str(logged)[:60]!r}, not {org}; give --org as the folder of "
+                    "your organisation is called (Inventec for 'Inventec Corporation')"
                 )
 
 
-def _plain(name: str) -> str:
-    """Returns a name in a comparable form, without punctuation or case: "Quanta Cloud" equals Quanta_Cloud."""
-    return re.sub(r"[\W_]", "", name).casefold()
+# What descriptions name under `framework` -> the usual name of the implementation's folder.
+_FRAMEWORKS = (
+    *("hugectr", "nemo", "megatron", "primus", "torchtitan", "maxtext", "neuronx", "optimum", "paddle"),
+    *("mxnet", "merlin", "dgl", "jax", "tensorflow", "pytorch"),
+)
+
+
+def implementation_name(described: Path) -> str:
+    """Returns the name of the implementation's folder, from `framework` of the description.
+
+    Raises UserError if the description is not a JSON object.
+    """
+    framework = str(_object(described).get("framework", "")).casefold()
+    known = next((name for name in _FRAMEWORKS if name in framework), None)
+    first = re.search(r"[a-z0-9][a-z0-9.+-]*", framework)
+    return known or (first[0][:40] if first else "implementation")
 
 
 def description(path: Path, org: str, run: Run) -> bytes:
@@ -126,17 +143,22 @@ def description(path: Path, org: str, run: Run) -> bytes:
 
     Raises UserError if it is not a JSON object.
     """
+    content = _object(path)
+    own = {"submitter": org, "division": run.header.get("submission_division")}
+    for name, value in own.items():
+        if isinstance(value, str) and not content.get(name):
+            content[name] = value
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
+
+
+def _object(path: Path) -> dict:
     try:
         content = json.loads(read_file(path, _MAX_JSON_BYTES).decode("utf-8-sig"))
         if not isinstance(content, dict):
             raise ValueError(f"a JSON {type(content).__name__}")
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: no system description ({str(error)[:80]}); give a JSON object") from None
-    own = {"submitter": org, "division": run.header.get("submission_division")}
-    for name, value in own.items():
-        if isinstance(value, str) and not content.get(name):
-            content[name] = value
-    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
+    return content
 
 
 def code_of(options: list[str], benchmark: str) -> Path | None:
@@ -210,9 +232,25 @@ def plan(
         if implementation_json is not None:
             content = read_file(implementation_json, _MAX_JSON_BYTES)
             entries.append(Entry(f"{place}/{system}/{system}_{implementation}.json", content))
+        entries += scaling_entries(folder.runs[0].path.parent, f"{top}/results/{system}/{folder.benchmark}")
         for number, run in enumerate(folder.runs):
             entries.append(Entry(f"{top}/results/{system}/{folder.benchmark}/result_{number}.txt", run.path))
     return sorted(entries, key=lambda entry: entry.path)
+
+
+def scaling_entries(source: Path, place: str) -> list[Entry]:
+    """Takes along the review committee's scaling.json if it lies beside the logs, in `source`.
+
+    Raises UserError for a file that holds no factor.
+    """
+    found = factor(source, None)
+    if found.problem:
+        raise UserError(
+            f"{source / scaling.NAME}: {found.problem}; remove it, or write the committee's factor"
+        )
+    if not (source / scaling.NAME).is_file():
+        return []
+    return [Entry(f"{place}/{scaling.NAME}", read_file(source / scaling.NAME, _MAX_JSON_BYTES))]
 
 
 def _of_system(files: list[Entry], inner: str, own: str, implementation: str) -> list[Entry]:

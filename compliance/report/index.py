@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 from compliance.api import Outcome
@@ -25,6 +26,9 @@ class Row:
     failed: int
     dropped: int
     convergence: Convergence | None  # None if the test does not apply
+    to_converge: (
+        float | None
+    )  # the olympic mean of the test, as in `scores`; without a test the mean of the runs
 
 
 def row(card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | None = None) -> Row:
@@ -39,7 +43,13 @@ def row(card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | 
         max(len(card.runs) - card.converged, len(folder.failed) if folder else 0),
         len(card.dropped),
         folder.convergence if folder else None,
+        _to_converge(card, folder),
     )
+
+
+def _to_converge(card: ScoreCard, folder: ResultFolder | None) -> float | None:
+    tested = folder.convergence.mean if folder and folder.convergence else None
+    return card.epochs if tested is None or not isfinite(tested) else tested
 
 
 def judged(outcome: Outcome) -> dict[Path, ResultFolder]:

@@ -11,7 +11,7 @@ from compliance.submission.runs import number
 from compliance.submission.scores import ScoreCard
 
 # Google and NVIDIA in v0.6 and v0.7; every submitter from v1.0 (sources: data/README.md).
-_TABLES = ("published_scores.csv", "published_scores_later.csv")
+_TABLES = ("published_scores.csv", "published_scores_later.csv", "published_scores_v6.0.csv")
 _DATA = Path(__file__).parents[1] / "data"
 
 
@@ -30,7 +30,7 @@ class Published:
 
 @cache
 def published() -> tuple[Published, ...]:
-    """Returns the closed-division scores of rounds v0.6 to v5.1."""
+    """Returns the closed-division scores of rounds v0.6 to v5.1, and those of v6.0 that are public (data/README.md)."""
     found: list[Published] = []
     for name in _TABLES:
         with (_DATA / name).open(encoding="utf-8", newline="") as file:

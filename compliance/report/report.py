@@ -15,6 +15,7 @@ from compliance.report.output import render, write
 from compliance.report.published import Published, beside
 from compliance.submission.rounds import may_fail
 from compliance.submission.runs import Run
+from compliance.submission.scaling import factor
 from compliance.submission.scores import ScoreCard, result_folders, score_directory
 from compliance.submission.verdict import ResultFolder
 
@@ -30,18 +31,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the page and prints its path. Returns 0 whatever the findings: `check` is the command that fails."""
     outcome = check([args.path], args.ruleset)
-    rulesets = {Path(log.path).parent: log.ruleset for log in outcome.logs}
-    folders = result_folders(args.path)
-    cards = [
-        score_directory(folder, args.ruleset or rulesets.get(_folder_of(folder)) or None)
-        for folder in folders
-    ]
+    cards = [card_of(folder, outcome, args.ruleset) for folder in result_folders(args.path)]
     write(args.output, page(cards, outcome))
     runs = sum(len(card.runs) for card in cards)
     print(
         f"Wrote {args.output}: {_count(runs, 'run')} in {_count(len(cards), 'folder')}. {verdict_line(outcome)}"
     )
     return 0
+
+
+def card_of(path: Path, outcome: Outcome, ruleset: str | None = None) -> ScoreCard:
+    """Scores a folder of runs (or one log) from what `check` found, with the factor that `scores` takes."""
+    folder = _folder_of(path)
+    logs = [log for log in outcome.logs if Path(log.path).parent == folder]
+    judged = index.judged(outcome).get(folder.resolve())
+    ruleset = ruleset or next((log.ruleset for log in logs if log.ruleset), None)
+    scaling = factor(folder, judged.convergence if judged else None).value
+    return score_directory(path, ruleset, logs or None, scaling)
 
 
 def _folder_of(path: Path) -> Path:
@@ -97,6 +103,7 @@ def _folder(
         "published_rounds": _rounds(rows),
         "place": _place(card, rows),
         "unit": card.runs[0].unit,
+        "scaled_by": factor(_folder_of(card.path), judged.convergence if judged else None).source,
     }
 
 
@@ -171,6 +178,8 @@ _METRICS = {
     "dlrm_dcnv2": "AUC", "bert": "Masked-LM accuracy", "rnnt": "Word error rate", "unet3d": "Mean Dice",
     "gpt3": "Log perplexity", "llama2_70b_lora": "Evaluation loss", "llama31_405b": "Log perplexity",
     "llama31_8b": "Log perplexity", "rgat": "Accuracy", "gnn": "Accuracy", "flux1": "Validation loss",
+    "gpt_oss_20b": "Log perplexity", "deepseekv3_671b": "Log perplexity", "dlrmv4": "AUC", "maskrcnn": "AP",
+    "qwen35_397b_grpo": "Validation accuracy",
 }  # fmt: skip
 
 

@@ -64,16 +64,18 @@ def _csv(found: list[System], ruleset: str, detailed: bool) -> str:
 def _text(found: list[System], ruleset: str) -> str:
     """Returns a line for each score: system, accelerators, benchmark, minutes, and how the score was computed."""
     lines = [
-        ("division", "system", "accelerators", "benchmark", "minutes", "runs", "dropped", "scaling", "RCP")
+        ("division", "system", "accelerators", "benchmark", "minutes", "runs", "failed", "dropped")
+        + ("scaling", "RCP")
     ]
     for one in found:
         for benchmark, result in sorted(one.results.items()):
             score = "-" if result.card.score is None else f"{result.card.score:.4f}"
-            runs = f"{len(result.card.counted)} of {result.card.needed}"
+            runs = f"{len(result.card.runs)} of {result.card.needed}"
+            failed = str(len(result.card.runs) - len(result.card.counted))
             lines.append(
                 (
                     result.folder.division or "-", one.name, str(one.accelerators or "-"), benchmark, score, runs,
-                    str(len(result.card.dropped)), f"{result.scaling:.4f}", result.rcp or "-",
+                    failed, str(len(result.card.dropped)), f"{result.scaling:.4f}", result.rcp or "-",
                 )
             )  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*lines)]

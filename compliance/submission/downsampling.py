@@ -50,8 +50,10 @@ class Span(NamedTuple):
 class Spans:
     """Builds intervals from starts and stops; a start matches the next stop of the same epoch.
 
-    Asynchronous evaluation logs starts and stops out of order. Above `most` intervals, it merges the neighbors with the
-    shortest gaps between them, so that the total time that the intervals cover grows as little as possible.
+    Many logs count the samples so far: a block that starts at 1,536 stops at 1,920. A stop without a start of its own
+    count ends the latest interval that is open and began at a lower count. Asynchronous evaluation logs starts and
+    stops out of order. Above `most` intervals, it merges the neighbors with the shortest gaps between them, so that the
+    total time that the intervals cover grows as little as possible.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -68,11 +70,18 @@ class Spans:
     def stop(self, epoch: float | None, time_ms: float) -> None:
         """Ends an interval; ignores a stop without a start."""
         if epoch not in self._open:
+            epoch = self._began_before(epoch)
+        if epoch not in self._open:
             return
         self._closed.append(Span(self._open.pop(epoch), time_ms, epoch))
         self.count += 1
         if len(self._closed) > 2 * self._most:
             self._merge()
+
+    def _began_before(self, count: float | None) -> float | None:
+        """Returns the latest open count below `count`; None if there is none."""
+        lower = [one for one in self._open if one is not None and count is not None and one < count]
+        return max(lower, key=lambda one: (self._open[one], one), default=None)
 
     def spans(self) -> tuple[Span, ...]:
         """Returns the intervals by start time, including those without a stop."""

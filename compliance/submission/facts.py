@@ -40,8 +40,8 @@ class Facts:
 
     `seeds` holds (file, line, seed) of each seed; `bad_seeds` holds seeds that are not whole numbers or name no place.
     `settings` maps hyperparameters to their values as text. `problem` says why the log could not be read, or is "".
-    `started` and `stopped` are the times of run_start and run_stop in ms since 1970, None without. `evaluations` holds
-    (epochs or samples, value as text) of each evaluation.
+    `started` and `stopped` are the times of the first run_start and run_stop in ms since 1970, None without.
+    `evaluations` holds (epochs or samples, value as text) of each evaluation, `results` (ms since the start, value).
     """
 
     path: str
@@ -52,6 +52,7 @@ class Facts:
     seeds: list[tuple[str, str, int]] = field(default_factory=list)
     bad_seeds: list[str] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
+    results: list[tuple] = field(default_factory=list)
     problem: str = ""
     started: float | None = None
     stopped: float | None = None
@@ -103,14 +104,16 @@ class FactsReader:
             self._seed(record)
         elif key == "train_samples" and self.bert_samples and facts.benchmark == "bert":
             self.last = number(value)
-        elif key in _EVALUATION and not (self.bert_samples and facts.benchmark == "bert"):
-            self._evaluation(record)
-        elif key == "run_stop":
-            facts.status = str(record.metadata.get("status", ""))[:80]
-            facts.to_converge = self._converged() if facts.status == "success" else None
-            facts.stopped = number(record.time_ms)
         elif key == "run_start" and facts.started is None:
             facts.started = number(record.time_ms)
+        if key in _EVALUATION and facts.started is not None and len(facts.results) < _MAX_SCORED:
+            facts.results.append((record.time_ms - facts.started, shown(record.value)))
+        if key in _EVALUATION and not (self.bert_samples and facts.benchmark == "bert"):
+            self._evaluation(record)
+        elif key == "run_stop":
+            facts.stopped = number(record.time_ms) if facts.stopped is None else facts.stopped
+            facts.status = str(record.metadata.get("status", ""))[:80]
+            facts.to_converge = self._converged() if facts.status == "success" else None
         if not started and len(facts.settings) < _MAX_SETTINGS and _SETTING.fullmatch(key):
             facts.settings[key] = shown(value)
 

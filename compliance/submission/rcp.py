@@ -141,7 +141,8 @@ def judge(
         return Convergence(FAIL, f"{failed} runs did not converge; at most {drop} may", batch)
     if len(to_converge) <= 2 * drop:
         wanted = f"the olympic mean takes more than {2 * drop}"
-        return Convergence(UNDECIDED, f"{len(to_converge)} runs; {wanted}", batch)
+        runs = "1 run" if len(to_converge) == 1 else f"{len(to_converge)} runs"
+        return Convergence(UNDECIDED, f"{runs}; {wanted}", batch)
     mean = olympic_mean([math.inf if value is None else value for value in to_converge], drop)
     point, kind = find(benchmark, ruleset, batch, kept)
     if point is None:

@@ -16,6 +16,7 @@ from common.errors import UserError
 from compliance.log.check_log import LogResult, check_logs
 from compliance.submission.rounds import may_fail, required_runs
 from compliance.submission.runs import Run, number, read_run
+from compliance.submission.scaling import factor
 from compliance.submission.tree_files import kind_of, read_small
 from compliance.submission.tree_system import count
 
@@ -122,7 +123,7 @@ def score_directory(
     counts = tuple(_counts(run, one) for run, one in zip(runs, of_files))
     benchmarks = {run.benchmark for run in runs if run.benchmark}
     benchmark = benchmarks.pop() if len(benchmarks) == 1 else folder.name
-    scaling = _scaling(folder) if scaling is None else scaling
+    scaling = factor(folder, None).value if scaling is None else scaling
     left_out, score, why = _olympic(runs, counts, benchmark, mixed=bool(benchmarks))
     system, org = folder.resolve().parent.name, str(runs[0].header.get("submission_org", ""))
     return ScoreCard(
@@ -139,12 +140,6 @@ def _counts(run: Run, result: LogResult | None) -> bool:
     if run.ruleset == "0.7.0":
         return run.complies and (result.passes or run.smoke)
     return result.passes and run.minutes is not None and not run.header.get("resumed_from_step")
-
-
-def _scaling(folder: Path) -> float:
-    """Returns the factor in scaling.json, which the review committee writes (training_rules.adoc, "Score scaling")."""
-    factor = number(_json(folder / "scaling.json").get("scaling_factor"))
-    return factor if factor is not None and factor > 0 else 1.0
 
 
 def result_files(path: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from compliance.log.check_log import LogResult
 from compliance.submission import rcp, rounds
+from compliance.submission.scaling import factor
 from compliance.submission.scores import ScoreCard, score_directory
 from compliance.submission.tree_system import count, load
 from compliance.submission.verdict import ResultFolder, Submission, TreeOutcome
@@ -107,10 +108,8 @@ def _of(submission: Submission, logs: dict[str, LogResult]) -> Iterator[System]:
 
 
 def _result(folder: ResultFolder, logs: dict[str, LogResult]) -> Result:
-    """Scores a folder. The factor is the review committee's (scaling.json), else that of the convergence test."""
-    judged = folder.convergence
-    given = (folder.path / "scaling.json").is_file()
-    scaling = judged.scaling if judged is not None and judged.verdict == rcp.PASS and not given else None
+    """Scores a folder by the factor that scaling.py decides."""
+    scaling = factor(folder.path, folder.convergence).value
     card = score_directory(folder.path, folder.ruleset, [logs[path] for path in folder.runs], scaling)
     return Result(folder, card, card.scaling)
 

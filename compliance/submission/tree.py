@@ -21,7 +21,15 @@ from common.errors import UserError
 from compliance.findings import ERROR, Finding, finding
 from compliance.log.check_log import LogResult, check_logs
 from compliance.log.rounds import Choice, find, of_folder, of_submission
-from compliance.submission import repo_rules, rounds, tree_files, tree_runs, tree_system, verdict
+from compliance.submission import (
+    organisations,
+    repo_rules,
+    rounds,
+    tree_files,
+    tree_runs,
+    tree_system,
+    verdict,
+)
 from compliance.submission.verdict import ResultFolder, Submission, TreeOutcome
 from compliance.verdict import GO, NOT_CHECKED, Verdict, together
 
@@ -144,9 +152,16 @@ class _Org:
                 self.folders.append(folder)
                 pairs.append(f"{system}/{benchmark}")
         findings += self._other_descriptions(read)
+        contents = [content for content in read.values() if content is not None]
+        logged = [result.org for group in self.groups.values() for result in group]
+        if self.whole:
+            submitters = [content.get("submitter") for content in contents]
+            findings += organisations.disagreements(self.org, logged, submitters)
+        systems = {tree_files.place_of(directory)[1] for directory in self.groups}
+        findings += organisations.hidden_names(self.org, sorted(systems), contents)
         self.described = [str(path) for path, content in read.items() if content is not None]
         if self.whole:
-            findings += tree_files.missing_code(self.org, sorted(pairs))
+            findings += tree_files.missing_code(self.org, sorted(pairs), self.ruleset)
             if rounds.number(self.ruleset) >= repo_rules.FIRST_ROUND:
                 findings += repo_rules.repository(self.org)
         return findings

@@ -14,6 +14,9 @@ from compliance.log.lines import TOKEN
 
 _RESULT = re.compile(r"result_.*\.txt")
 _LOG_SUFFIXES = (".txt", ".log", ".out")
+# mlcommons/training_results_v1.0 and later: READMEs and scripts lie in folders of any name below the benchmark.
+_ANYWHERE_FROM = "1.0.0"
+_MAX_FOLDERS = 20_000
 _SCRIPTS = ("README.md", "setup.sh", "init_datasets.sh", "run_and_time.sh")
 
 
@@ -174,18 +177,28 @@ def is_below(path: str, folder: Path) -> bool:
     return whole == folder or folder in whole.parents
 
 
-def missing_code(org: Path, pairs: list[str]) -> Iterator[Finding]:
+def missing_code(org: Path, pairs: list[str], ruleset: str) -> Iterator[Finding]:
     """Reports missing files that the rules require with the results: scripts, README, implementation description.
+
+    From round 1.0 on submitters put them in any folder of benchmarks/<benchmark>/, and no published tree of late rounds
+    has all of them: what counts is a README and a script that runs the benchmark.
 
     Args:
       org: the submitter's folder.
       pairs: "system/benchmark" of every directory of results.
+      ruleset: the round.
     """
     root = org / "benchmarks"
     if not root.is_dir():
         wanted = "benchmarks/<benchmark>/ with code, scripts and README"
         yield finding("tree.file-missing", ADVICE, org, wanted, "none", name="The directory benchmarks/")
         return
+    found = _missing_by_system if ruleset < _ANYWHERE_FROM else _missing_by_benchmark
+    yield from found(root, pairs)
+
+
+def _missing_by_system(root: Path, pairs: list[str]) -> Iterator[Finding]:
+    """Looks where submission_rules.adoc puts the files, one finding for each system and benchmark."""
     for pair in pairs:
         system, benchmark = pair.split("/", 1)
         top = root / benchmark
@@ -202,9 +215,37 @@ def missing_code(org: Path, pairs: list[str]) -> Iterator[Finding]:
         ]
         if not any(name.startswith(f"{system}_") and name.endswith(".json") for name in present):
             missing.append(f"{system}_<implementation>.json")
-        for name in missing:
-            wanted = f"benchmarks/{benchmark}/{system}/{name}"
-            yield finding("tree.file-missing", ADVICE, top / system, wanted, "none", name=name)
+        if missing:
+            wanted = f"{', '.join(missing)} in benchmarks/{benchmark}/{system}/"
+            yield finding("tree.file-missing", ADVICE, top / system, wanted, "none", name=", ".join(missing))
+
+
+def _missing_by_benchmark(root: Path, pairs: list[str]) -> Iterator[Finding]:
+    """Looks everywhere below benchmarks/<benchmark>/, one finding for each benchmark."""
+    for benchmark in sorted({pair.split("/", 1)[1] for pair in pairs}):
+        top = root / benchmark
+        readme = script = False
+        try:
+            for number, (_, _, files) in enumerate(os.walk(top, onerror=_raise)):
+                readme |= any(name.lower().startswith("readme") for name in files)
+                script |= any(name.endswith((".sh", ".sub", ".slurm", ".sbatch", ".py")) for name in files)
+                if (readme and script) or number > _MAX_FOLDERS:
+                    break
+        except FileNotFoundError:
+            wanted = f"benchmarks/{benchmark}/ with the code that ran"
+            yield finding("tree.file-missing", ADVICE, root, wanted, "none", name=f"benchmarks/{benchmark}/")
+            continue
+        except OSError as error:
+            yield unreadable_directory(error.filename, error)
+            continue
+        missing = [name for name, here in (("README.md", readme), ("run_and_time.sh", script)) if not here]
+        if missing:
+            wanted = f"{' and '.join(missing)} below benchmarks/{benchmark}/"
+            yield finding("tree.file-missing", ADVICE, top, wanted, "none", name=" and ".join(missing))
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _names(directory: Path) -> set[str]:

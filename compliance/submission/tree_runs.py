@@ -15,14 +15,19 @@ from compliance.hints import nearest
 from compliance.log import rules
 from compliance.log.check_log import LogResult
 from compliance.log.logs import shown
-from compliance.submission import rcp, rounds, tree_params
+from compliance.submission import rcp, rounds, runs_together, scaling, tree_params
 from compliance.submission.facts import Facts, read_facts
+from compliance.submission.scaling import factor
 from compliance.submission.tree_files import reason_of, unchecked
 from compliance.submission.verdict import ResultFolder, droppable
 
 # package_checker.py runs the seed checker on closed submissions since 1.0; the rules require seeds since 4.1
 # (training_rules.adoc, "Random numbers"). Most published submissions in between log no seeds for some benchmark.
 _SEEDS_FROM, _SEEDS_NEEDED_FROM = (1, 0), (4, 1)
+# mlcommons/training_policies, pull request 589 (August 2026, for v6.1): reference points come 7 days before the
+# deadline, an appeal's evidence with the submission, and comparable past submissions may reject it. The stock tools of
+# v6.1 (mlperf_logging 4.1.68) take rcp-bypass as before.
+_BYPASS_NARROW_FROM = (6, 1)
 
 
 def one_folder(
@@ -66,10 +71,11 @@ def one_folder(
         findings.append(finding("tree.run-count", bad, path, f"{needed} runs", str(len(group)), **names))
     if known and failed:
         dropped = droppable(len(failed), len(group), most)
-        said = "counts as the dropped slowest" if dropped else "there is no score"
+        names = ", ".join(Path(one).name for one in failed[:5])
         wanted = f"at most {most} without a valid result"
-        found = f"{len(failed)} of {len(group)}: {said}"
-        findings.append(finding("tree.score", ADVICE if dropped else bad, path, wanted, found))
+        found = f"{len(failed)} of {len(group)}: {names}"
+        about = {"wording": "tree.score.dropped"} if dropped else {}
+        findings.append(finding("tree.score", ADVICE if dropped else bad, path, wanted, found, **about))
     seeds = rounds.number(ruleset) >= _SEEDS_FROM and division == "closed"
     if seeds and known and tree_params.SEED_BYPASS not in flags:
         findings += _seeds(path, facts, bad if rounds.number(ruleset) >= _SEEDS_NEEDED_FROM else ADVICE)
@@ -78,7 +84,11 @@ def one_folder(
     judged = None
     if known and rcp.applies(ruleset, benchmark, division):
         judged = _convergence(facts, benchmark, ruleset)
-        findings += _about_convergence(path, judged, bad, tree_params.RCP_BYPASS in flags)
+        findings += _about_convergence(path, judged, bad, tree_params.RCP_BYPASS in flags, ruleset)
+    if problem := factor(path, judged).problem:
+        wanted = "a scaling_factor of at least the convergence test's own"
+        findings.append(finding("tree.scaling", ERROR, path / scaling.NAME, wanted, problem))
+    findings += runs_together.remarks(path, facts)
     batch = facts[0].batch if len({one.batch for one in facts}) == 1 else None
     folder = ResultFolder(
         path, system, benchmark, division, ruleset, tuple(one.path for one in group),
@@ -174,16 +184,20 @@ def _convergence(facts: list[Facts], benchmark: str, ruleset: str) -> rcp.Conver
     return rcp.judge(benchmark, ruleset, facts[0].batch, [one.to_converge for one in facts])
 
 
-def _about_convergence(path: Path, judged: rcp.Convergence, severity: str, bypass: bool) -> Iterator[Finding]:
+def _about_convergence(
+    path: Path, judged: rcp.Convergence, severity: str, bypass: bool, ruleset: str
+) -> Iterator[Finding]:
     if judged.verdict == rcp.PASS:
         return
     bypass = bypass and (judged.verdict == rcp.NO_REFERENCE or judged.mean is not None)
     found = judged.reason
     if judged.mean is not None and judged.least is not None:
         found += f" (mean {judged.mean:.6g}, at least {judged.least:.6g})"
+    late = rounds.number(ruleset) >= _BYPASS_NARROW_FROM
     if bypass:
         found += "; let through by rcp-bypass"
-    kind = "tree.rcp.none" if judged.verdict == rcp.NO_REFERENCE else "tree.rcp"
+    kinds = {rcp.NO_REFERENCE: "tree.rcp.none", rcp.UNDECIDED: "tree.rcp.undecided"}
+    kind = "tree.rcp.bypass" if bypass and late else kinds.get(judged.verdict, "tree.rcp")
     wanted = "as many epochs or samples as the reference needs"
     yield finding("tree.rcp", ADVICE if bypass else severity, path, wanted, found, wording=kind)
 

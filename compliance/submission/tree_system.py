@@ -76,15 +76,24 @@ def _fields(path: Path, content: dict, ruleset: str) -> Iterator[Finding]:
     """Yields errors for fields that the round's tools refuse, advice for fields that only differ from the rules."""
     from systems import schema  # has the fields and vocabularies; needed only if there is a description
 
-    wanted = "the 33 fields of the rules"
     for problem in schema.errors(content, ruleset or "0.7.0"):
         name = problem.partition(":")[0]
         severity = ERROR if _refused(name, content, ruleset) else ADVICE
         if severity == ADVICE and name in content and not isinstance(content[name], str):
             continue  # a number or a list: every round accepts one in fields that no table shows
-        yield finding("system.field", severity, path, wanted, path.name, problem=problem)
+        yield _field(path, content, severity, problem)
     for problem in schema.placeholders(content):
-        yield finding("system.field", ADVICE, path, "a value, or nothing", path.name, problem=problem)
+        yield _field(path, content, ADVICE, problem)
+
+
+def _field(path: Path, content: dict, severity: str, problem: str) -> Finding:
+    """Builds the finding about one field from the schema's sentence, "name: what is wrong; what to write"."""
+    name, _, said = problem.partition(": ")
+    wrong, _, remedy = said.partition("; ")
+    found = shown(content[name]) if name in content else f"no {name}"
+    names = {"name": name, "problem": wrong, "remedy": remedy or "give it a value"}
+    wanted = remedy.removeprefix("write ").removeprefix("add it, with ") or "another value"
+    return finding("system.field", severity, path, wanted, found, **names)
 
 
 def _refused(name: str, content: dict, ruleset: str) -> bool:

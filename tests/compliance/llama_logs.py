@@ -45,12 +45,18 @@ def log(
         put(key, value)
     put("init_stop", event="INTERVAL_END")
     put("run_start", event="INTERVAL_START")
-    for samples in range(384, SAMPLES + 1, 384):
+    for samples in range(1536, SAMPLES + 1, 384):
         place = {"samples_count": samples, "epoch_num": samples / 3901}
         put("block_start", event="INTERVAL_START", samples_count=384)
         put("block_stop", event="INTERVAL_END", after=60_000 + index * 500, samples_count=384)
         put("eval_start", event="INTERVAL_START", **place)
-        loss = 0.93 if status != "success" else 0.9245 if samples == SAMPLES else 1.2 - samples / 20_000
+        loss = (
+            0.93
+            if status != "success"
+            else 0.9245
+            if samples == SAMPLES
+            else 1.2 - samples / 20_000 + index / 10_000
+        )
         put("eval_accuracy", loss, **place)
         put("eval_stop", event="INTERVAL_END", **place)
     put("run_stop", event="INTERVAL_END", status=status)

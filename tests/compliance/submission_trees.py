@@ -29,9 +29,10 @@ def log(index=0, *, samples=SAMPLES, status="success", seed=None, minutes=None, 
     lines += [record("seed", 1000 + index if seed is None else seed)] if seed is not False else []
     lines += [record("global_batch_size", batch)] if batch is not None else []
     lines += [record("opt_base_learning_rate", 4e-4), *more]
-    stop = 1000 + round((30 + index if minutes is None else minutes) * 60_000)
+    start = 1000 + index * 10_000_000
+    stop = start + round((30 + index if minutes is None else minutes) * 60_000)
     lines += [
-        record("run_start", time_ms=1000),
+        record("run_start", time_ms=start),
         record("eval_accuracy", 0.92, stop - 10, samples_count=samples),
         record("run_stop", None, stop, status=status),
     ]

@@ -11,7 +11,7 @@ import pytest
 
 from common.errors import UserError
 from compliance import check
-from compliance.packaging import package
+from compliance.packaging import package, submitted
 from tests.compliance import llama_logs, result_logs
 
 
@@ -181,3 +181,40 @@ def test_links_and_pipes_are_refused(lab, tmp_path):
     (tmp_path / "code/llama2_70b_lora/passwd").unlink()
     (tmp_path / "code/llama2_70b_lora/a b").write_text("x")
     refused(words, tmp_path / "out", match="no spaces in names")
+
+
+@pytest.mark.parametrize(
+    ("framework", "name"),
+    [
+        ("PyTorch NVIDIA Release 25.04", "pytorch"),
+        ("NVIDIA NeMo 26.04", "nemo"),
+        ("HugeCTR", "hugectr"),
+        ("MyOwn 2", "myown"),
+        ("", "implementation"),
+    ],
+)
+def test_the_implementation_is_named_after_the_framework(tmp_path, framework, name):
+    described = tmp_path / "box.json"
+    described.write_text(json.dumps(llama_logs.description(framework=framework)))
+    assert submitted.implementation_name(described) == name
+
+
+def test_a_longer_name_of_the_organisation_is_the_same(lab, tmp_path):
+    words = lab("5.1.0", org="Inventec Corporation")
+    words[words.index("--org") + 1] = "Inventec"
+    assert call(words, tmp_path / "out") == 0
+    words[words.index("--org") + 1] = "Dell"
+    with pytest.raises(UserError, match="not Dell; give --org as the folder"):
+        call(words, tmp_path / "other")
+
+
+def test_the_committees_factor_goes_along_and_a_broken_one_is_refused(lab, tmp_path, capsys):
+    words = lab("5.1.0")
+    place = tmp_path / "runs" / "box" / "attempt" / "scaling.json"
+    place.write_text('{"scaling_factor": 1.25}')
+    assert call(words, tmp_path / "out") == 0
+    copied = tmp_path / "out" / "Other_Lab" / "results" / "box" / "llama2_70b_lora" / "scaling.json"
+    assert json.loads(copied.read_text()) == {"scaling_factor": 1.25}
+    place.write_text('{"scaling_factor": 0.5}')
+    with pytest.raises(UserError, match="less than 1"):
+        call(words, tmp_path / "other")

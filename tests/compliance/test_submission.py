@@ -77,7 +77,7 @@ def test_a_run_that_legally_did_not_converge_is_said_to_be_dropped(tmp_path):
     outcome = judged(made.tree(tmp_path, logs=changed(1, status="aborted")))
     (folder,) = outcome.submissions[0].folders
     assert [os.path.basename(path) for path in folder.dropped] == ["result_0.txt"] and folder.may_fail == 1
-    assert outcome.dropped == {*folder.failed} and "dropped slowest" in outcome.findings[0].found
+    assert outcome.dropped == {*folder.failed} and "drops it as the slowest" in outcome.findings[0].message
     (folder,) = judged(made.tree(tmp_path / "b", logs=changed(2, status="aborted"))).submissions[0].folders
     assert folder.dropped == () and len(folder.failed) == 2
 

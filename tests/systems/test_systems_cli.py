@@ -8,6 +8,8 @@ import sys
 import pytest
 
 import systems
+from compliance.log import rules
+from systems import schema
 from timetotrain.forecast.cli import main
 
 
@@ -31,6 +33,17 @@ def test_detect_writes_a_draft_that_validates(tmp_path, capsys):
     assert main(["validate", "--draft", str(path)]) == 0
     assert main(["validate", str(path)]) == 1
     assert "submitter: empty" in capsys.readouterr().out
+
+
+def test_validate_takes_the_newest_round(tmp_path, capsys):
+    """Its words for `status` are not those of 0.7.0."""
+    assert rules.RULESETS[-1] == schema.NEWEST
+    path = tmp_path / "box.json"
+    path.write_text(json.dumps(systems.load("dgx-1") | {"submitter": "x", "division": "closed"}))
+    assert main(["validate", "--ruleset", "0.7.0", str(path)]) == 0
+    capsys.readouterr()
+    assert main(["validate", str(path)]) == 1
+    assert "Available on-premise" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -88,7 +101,7 @@ def test_a_name_that_is_not_utf8_is_shown_as_an_escape(tmp_path):
     with open(path, "w") as file:
         json.dump(systems.load("dgx-1"), file)
     done = subprocess.run(
-        [sys.executable, "-m", "systems", "validate", "--draft", path],
+        [sys.executable, "-m", "systems", "validate", "--ruleset", "0.7.0", "--draft", path],
         env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
         capture_output=True,
     )

@@ -1,0 +1,148 @@
+"""Compares a log's evaluations with each other: intervals without a partner, and two results of one evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from compliance.findings import ADVICE, ERROR, Finding
+from compliance.log.logs import Record, shown
+
+_UNITS = ("samples_count", "epoch_num", "step_num")
+_MAX_KEPT = 10_000  # evaluations; no published log has a tenth as many
+# From this round on every published log has eval_start; many logs of bert and gpt3 before it have none.
+_ALL_HAVE_STARTS = "5.0.0"
+# Logs of stable diffusion round a result to 7 digits where they repeat it.
+_CLOSE = 1e-6
+_INTERVALS = ("block", "epoch", "eval")
+
+
+def places(record: Record) -> dict[str, float]:
+    """Returns the training progress that a record gives, by unit; only finite numbers count."""
+    return {unit: at for unit in _UNITS if (at := _number(record.metadata.get(unit))) is not None}
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if -1e15 < value < 1e15 else None
+
+
+class Evaluations:
+    """Follows the evaluations of one log; `end` yields what several of its lines tell together.
+
+    Args:
+      make: builds a finding: (rule, severity, record or None, expected, found, **wording and names).
+      ruleset: the round.
+    """
+
+    def __init__(self, make: Callable[..., Finding], ruleset: str):
+        self._make, self._ruleset = make, ruleset
+        self.at: dict[str, list[float]] = {unit: [] for unit in _UNITS}
+        self._counts: Counter[str] = Counter()
+        self._latest: dict[str, str] = {}  # interval -> the key of its latest record
+        self._open: Record | None = None  # the latest eval_start without a result
+        self._started: Counter[tuple[str, float]] = Counter()
+        self._told: dict[tuple, Record] = {}
+        self._reports: Counter[tuple] = Counter()
+        self._moved: tuple[Record, Record] | None = None
+        self._moves = 0
+        self._twice: list[tuple[Record, Record]] = []
+
+    def begin(self, record: Record) -> None:
+        """Takes eval_start."""
+        self.count(record)
+        self._open = record
+        if len(self._started) < _MAX_KEPT:
+            self._started.update(places(record).items())
+
+    def count(self, record: Record) -> None:
+        """Takes the start or stop of a block, an epoch or an evaluation."""
+        self._counts[record.key] += 1
+        self._latest[record.key.partition("_")[0]] = record.key
+
+    def accuracy(self, record: Record) -> None:
+        """Takes the result of an evaluation."""
+        self._counts["eval_accuracy"] += 1
+        at = places(record)
+        begun = self._compare(record, at)
+        for unit, value in (at | {unit: begun[unit] for unit in at.keys() & begun.keys()}).items():
+            if len(self.at[unit]) < _MAX_KEPT:
+                self.at[unit].append(value)
+        if len(self._told) >= _MAX_KEPT:
+            return
+        metric = record.metadata.get("metric")
+        key = (*at.items(), metric if isinstance(metric, str) else None)
+        self._reports[key] += 1
+        before = self._told.setdefault(key, record)
+        if before is not record and at and self._differ(before.value, record.value):
+            self._twice.append((before, record))
+
+    @staticmethod
+    def _differ(one: object, other: object) -> bool:
+        if isinstance(one, float) and isinstance(other, float):
+            return not math.isclose(one, other, rel_tol=_CLOSE) and one == one and other == other
+        return isinstance(one, (int, float, dict, list)) and isinstance(other, type(one)) and one != other
+
+    def _compare(self, record: Record, at: dict[str, float]) -> dict[str, float]:
+        """Compares a result's place with that of the evaluation that began last.
+
+        Returns the place where the evaluation began, if the result names another one; else {}.
+        """
+        if self._open is None:
+            return {}
+        begun = places(self._open)
+        shared = begun.keys() & at.keys()
+        if any(begun[unit] == at[unit] for unit in shared):
+            self._open = None
+        elif shared and not any(self._started[unit, at[unit]] for unit in shared):
+            self._moves += 1
+            self._moved = self._moved or (self._open, record)
+            self._open = None
+            return begun
+        return {}
+
+    def end(self, stopped: bool) -> Iterator[Finding]:
+        """Yields the findings; call it once, after the last record. `stopped`: whether the log has run_stop."""
+        yield from self._contradictions()
+        if self._moved is not None:
+            begun, result = self._moved
+            unit = next(unit for unit in places(begun) if unit in places(result))
+            wanted = f"{unit} {shown(begun.metadata[unit])}, as at its eval_start in line {begun.line}"
+            found = f"{unit} {shown(result.metadata[unit])}"
+            found += f", and {self._moves - 1} more like it" if self._moves > 1 else ""
+            yield self._make("eval.place", ADVICE, result, wanted, found)
+        if stopped:  # a run that broke off leaves intervals open
+            yield from self._unpaired()
+
+    def _contradictions(self) -> Iterator[Finding]:
+        """Two results of one evaluation: the log has fewer evaluations at this place than results."""
+        for before, again in self._twice[:1]:
+            at = places(again)
+            unit, value = next(iter(at.items()))
+            key = (*at.items(), again.metadata.get("metric") if "metric" in again.metadata else None)
+            every = sum(self._reports.values())
+            # Some logs of early rounds number every evaluation alike; their number is no place.
+            if every == self._reports[key] > 2:
+                return
+            if self._started and self._started[unit, value] >= self._reports[key]:
+                return
+            wanted = f"one result at {unit} {shown(value)}: {shown(before.value)} in line {before.line}"
+            yield self._make("eval_accuracy.twice", ERROR, again, wanted, shown(again.value))
+
+    def _unpaired(self) -> Iterator[Finding]:
+        counts = self._counts
+        for name in _INTERVALS:
+            begun, ended = counts[f"{name}_start"], counts[f"{name}_stop"]
+            # A run may end inside its last interval.
+            cut = begun == ended + 1 > 1 and self._latest.get(name) == f"{name}_start"
+            if begun != ended and not cut:
+                wanted = f"as many {name}_stop as {name}_start"
+                found = f"{begun} {name}_start, {ended} {name}_stop"
+                yield self._make("interval.unpaired", ADVICE, None, wanted, found, name=name)
+        begun, results = counts["eval_start"], len({key[:-1] for key in self._told})
+        if begun < results and (begun or counts["eval_stop"] or self._ruleset >= _ALL_HAVE_STARTS):
+            found = f"{begun} eval_start for {results} evaluations with a result"
+            wanted = "an eval_start before each result"
+            yield self._make("interval.unpaired", ADVICE, None, wanted, found, name="eval")

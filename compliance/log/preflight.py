@@ -1,0 +1,68 @@
+"""Tells before a run starts what its log will need: the round, the keys of the header, the unit of its progress."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from common.errors import UserError
+from compliance.hints import nearest
+from compliance.log import rules
+from compliance.log.rounds import required
+
+# What the loop logs later, and what is made of other records.
+_LATER = frozenset(
+    ("init_stop", "run_start", "run_stop", "block_start", "block_stop", "epoch_start", "epoch_stop")
+    + ("eval_start", "eval_stop", "eval_accuracy", "aggregated_eval_accuracy")
+)
+_UNITS = ("samples_count", "step_num", "epoch_num")
+
+
+def newest_round(benchmark: str, division: str) -> str:
+    """Returns the newest round with rules for a benchmark.
+
+    Raises:
+      UserError: no round has it.
+    """
+    found = [one for one in rules.RULESETS[1:] if rules.has_rules(one, benchmark, division)]
+    if not found:
+        known = sorted({name for one in rules.RULESETS[1:] for name in rules.benchmarks(one)})
+        near = nearest(benchmark, known)
+        hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
+        raise UserError(f"no round has {division} rules for {benchmark!r}; {hint}")
+    return found[-1]
+
+
+def progress_unit(ruleset: str, division: str, benchmark: str) -> str:
+    """Returns what a benchmark's evaluations count: "samples_count", "step_num" or "epoch_num".
+
+    Raises:
+      UserError: the round has no rules for the benchmark.
+    """
+    section = rules.benchmark_section(ruleset, division, benchmark)
+    if section not in rules.names(ruleset):
+        raise UserError(
+            f"ruleset {ruleset} has no {division} rules for {benchmark!r}; name another --ruleset"
+        )
+    info = rules.load(ruleset, section)
+    if "aggregates" in info:
+        return info["aggregates"]["by"]
+    spec = info["keys"].get("eval_accuracy", {})
+    asked = {*spec.get("metadata", {}), *(name for some in spec.get("metadata_any", ()) for name in some)}
+    return next((unit for unit in _UNITS if unit in asked), "epoch_num")
+
+
+def missing_keys(ruleset: str, division: str, benchmark: str, logged: Collection[str]) -> list[str]:
+    """Returns the keys of a header that the round's rules ask for and `logged` lacks, sorted."""
+    lacking = required(ruleset, division, benchmark) - _LATER - {*logged}
+    every = [sorted(lacking)]
+    for keys in rules.load(ruleset, "common").get("one_of", ()):
+        if not any(key in logged or key in _LATER for key in keys):
+            every.append([" or ".join(keys)])
+    return [key for keys in every for key in keys]
+
+
+def evaluations_needed(ruleset: str, division: str, benchmark: str, key: str) -> int:
+    """Returns how many records of a key the round's rules ask for, at least 1."""
+    section = rules.load(ruleset, rules.benchmark_section(ruleset, division, benchmark))
+    occurs = section["keys"].get(key, {}).get("occurs")
+    return occurs["at_least"] if isinstance(occurs, dict) else 1

@@ -1,0 +1,329 @@
+"""Writes the log of a run from anyone's training loop, in any framework: two lines besides the header.
+
+    run = Run("result_0.txt", {"submission_benchmark": "llama31_8b", "global_batch_size": 16, ...})   # init_start
+    with run:                                                                # init_stop, run_start
+        while not run.evaluated(loss, samples_count=samples):                # eval_start, eval_accuracy, eval_stop
+            ...
+    # run_stop: success when the target is met; aborted at the end, after an exception, or on a signal
+
+Every record goes through the checker as it is written. A header that the round's rules refuse raises UserError before
+the clock starts. docs/log-from-any-framework.md has examples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from common.errors import UserError
+from compliance.findings import ERROR, Finding
+from compliance.log import rules
+from compliance.log.engine import StreamChecker
+from compliance.log.logs import Record
+from compliance.log.preflight import evaluations_needed, missing_keys, newest_round, progress_unit
+
+_SUBMISSION = ("submission_benchmark", "submission_division")
+_FIRST = (*_SUBMISSION, "submission_org", "submission_platform", "submission_status")
+# What ends a job: the scheduler (SIGTERM), a closed terminal (SIGHUP). Ctrl-C is an exception.
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+_START, _END, _POINT = "INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"
+
+
+def _warn(finding: Finding) -> None:
+    print(f"{finding.path}: {finding.rule}: {finding.message} {finding.found}", file=sys.stderr)
+
+
+class Run:
+    """The log of one run; a context manager. Creating it begins the initialization, entering it starts the clock.
+
+    Args:
+      path: the log; it must not exist, because a log holds one run.
+      header: key -> value of every submission field and hyperparameter. A pair (value, {name: metadata}) gives
+        metadata; a list of such pairs gives several records of the key.
+      ruleset: the round; None: the newest one with the benchmark.
+      write: False on every process but the first: nothing is written, all else stays the same.
+      block_epochs: for benchmarks that count epochs, the epochs between two evaluations.
+      tell: takes each finding about a record after the clock has started; default: one line on standard error.
+
+    Raises:
+      UserError: the header lacks a field, the round or the benchmark is unknown, or the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        header: Mapping[str, object],
+        *,
+        ruleset: str | None = None,
+        write: bool = True,
+        block_epochs: float = 1,
+        tell: Callable[[Finding], None] = _warn,
+    ):
+        self.path = Path(path)
+        lacking = [key for key in _SUBMISSION if not header.get(key)]
+        if lacking:
+            raise UserError(f"{self.path}: the header lacks {', '.join(lacking)}; add it")
+        self.benchmark, self.division = (str(header[key]) for key in _SUBMISSION)
+        newest = newest_round(self.benchmark, self.division)
+        self.ruleset = ruleset or newest
+        if self.ruleset not in rules.RULESETS[1:]:
+            raise UserError(f"ruleset {self.ruleset!r}: name one of {', '.join(rules.RULESETS[1:])}")
+        self.unit = progress_unit(self.ruleset, self.division, self.benchmark)
+        self.findings: list[Finding] = []
+        self.reached = self.stopped = self.started = False
+        self._tell, self._block_epochs, self._at = tell, block_epochs, 0.0
+        self._checker = StreamChecker(self.ruleset, path=str(self.path))
+        self._rules = self.ruleset, self.division, self.benchmark
+        self._line, self._joined, self._in_block, self._seen = 0, 0, False, set()
+        self._handlers: dict[int, object] = {}
+        self._file = self._open() if write else None
+        self._write_header(header)
+
+    def _open(self) -> int:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        except FileExistsError:
+            raise UserError(f"{self.path}: exists, and a log holds one run; give another name") from None
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot write ({error.strerror}); give another folder") from None
+
+    def _write_header(self, header: Mapping[str, object]) -> None:
+        for key in _FIRST:
+            if key in header:
+                self.event(key, header[key])
+        self.event("cache_clear", header.get("cache_clear", True))
+        self.event("init_start", kind=_START)
+        for key, value in header.items():
+            if key in (*_FIRST, "cache_clear"):
+                continue
+            for one in value if _is_list_of_pairs(value) else [value]:
+                self.event(key, *(one if _is_pair(one) else (one, {})))
+
+    # ------------------------------------------------------------------------------------------- the clock
+
+    def start(self) -> None:
+        """Writes init_stop and run_start; call it right before the first touch of training data.
+
+        Raises:
+          UserError: the round's rules refuse the header, or ask for a key that it lacks.
+        """
+        lacking = missing_keys(*self._rules, self._seen)
+        if lacking:
+            raise UserError(
+                f"{self.path}: {self.ruleset} asks for {', '.join(lacking)}; add it to the header"
+            )
+        refused = next((one for one in self.findings if one.severity == ERROR), None)
+        if refused is not None:
+            said = f"expected {refused.expected}, found {refused.found}"
+            raise UserError(f"{self.path}: {refused.rule}: {refused.message} {said}; {refused.fix}")
+        self.event("init_stop", kind=_END)
+        self.event("run_start", kind=_START)
+        self.started = True
+        self._begin_block()
+
+    def stop(self, status: str | None = None, reason: str = "") -> None:
+        """Writes run_stop, once. Success is written only if an evaluation met the target.
+
+        Args:
+          status: "aborted" ends a run whatever its evaluations were; None: as the evaluations say.
+          reason: why it ended, for the record's metadata.
+        """
+        if self.stopped:
+            return
+        self.stopped = True
+        if self.started:
+            self._end_block()
+            status = status or ("success" if self.reached else "aborted")
+            about = {"reason": reason[:200]} if reason else {}
+            place = {self.unit: self._number()} if self._at else {}
+            self.event("run_stop", kind=_END, metadata={"status": status, **place, **about})
+            for finding in self._checker.finish():
+                self._found(finding)
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.fsync(self._file)
+            os.close(self._file)
+            self._file = None
+
+    # ---------------------------------------------------------------------------------------- evaluations
+
+    @contextlib.contextmanager
+    def evaluation(self, **place: float) -> Iterator[Evaluation]:
+        """Brackets an evaluation, for its time in the log: set `value` of what this yields.
+
+        Args:
+          place: the training so far, as `samples_count=...` or `epoch_num=...`; see `unit`.
+        """
+        if self.unit not in place:
+            raise UserError(f"{self.path}: {self.benchmark} counts {self.unit}; give {self.unit}=...")
+        result = Evaluation()
+        if self.stopped:
+            yield result
+            return
+        self._at = place[self.unit]
+        self._end_block()
+        self.event("eval_start", kind=_START, metadata=place)
+        yield result
+        self._log_result(result.value, place)
+        self.event("eval_stop", kind=_END, metadata=place)
+        if self.reached:
+            self.stop()
+        else:
+            self._begin_block()
+
+    def evaluated(self, value: object, **place: float) -> bool:
+        """Writes a finished evaluation. Returns whether the run has met its target and ended.
+
+        Args:
+          value: the quality: a number, or {metric: number} where the rules ask for several.
+          place: as for `evaluation`.
+        """
+        with self.evaluation(**place) as result:
+            result.value = value
+        return self.reached
+
+    def _log_result(self, value: object, place: Mapping[str, float]) -> None:
+        how = self._checker.info.get("aggregates")
+        if how is None or not isinstance(value, Mapping):
+            self.event("eval_accuracy", value, place)
+            self.reached = self._checker.story.best is not None
+            return
+        for (
+            metric,
+            part,
+        ) in value.items():  # each metric has a record of its own; the checker joins them at the end
+            self.event("eval_accuracy", part, {**place, how["metadata"]: metric})
+        self._joined += 1
+        met = self._checker.target is not None and self._checker.target.judge(_plain(value))
+        self.reached |= bool(met) and self._joined >= evaluations_needed(*self._rules, how["into"])
+
+    def _begin_block(self) -> None:
+        self._in_block = True
+        self.event("block_start", kind=_START, metadata=self._block())
+
+    def _end_block(self) -> None:
+        if self._in_block:
+            self._in_block = False
+            self.event("block_stop", kind=_END, metadata=self._first)
+
+    def _block(self) -> dict[str, float]:
+        if self.unit != "epoch_num":
+            self._first = {self.unit: self._number()}
+            return self._first
+        self._first = {"first_epoch_num": self._number() + 1}
+        return {**self._first, "epoch_count": self._block_epochs}
+
+    def _number(self) -> float:
+        return int(self._at) if float(self._at).is_integer() else self._at
+
+    # -------------------------------------------------------------------------------------------- records
+
+    def event(
+        self, key: str, value: object = None, metadata: Mapping[str, object] | None = None, kind: str = _POINT
+    ) -> None:
+        """Writes one record, and checks it. For what the other methods do not write, such as throughput.
+
+        Raises:
+          UserError: the value has no JSON form, or the disk is full.
+        """
+        caller = _caller()
+        about = {"file": caller.f_code.co_filename, "lineno": caller.f_lineno, **(metadata or {})}
+        fields = {"namespace": "", "time_ms": time.time_ns() // 1_000_000, "event_type": kind}
+        fields |= {"key": key, "value": _plain(value), "metadata": {k: _plain(v) for k, v in about.items()}}
+        try:
+            text = f":::MLLOG {json.dumps(fields)}"
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{key}: {error}; log a number, a text, a list or a dictionary") from None
+        self._line += 1
+        self._seen.add(key)
+        if self._file is not None:
+            try:
+                os.write(
+                    self._file, text.encode() + b"\n"
+                )  # one call: a signal or a crash leaves whole lines
+            except OSError as error:
+                raise UserError(f"{self.path}: cannot write ({error.strerror}); free some space") from None
+        record = Record(
+            key, fields["value"], fields["metadata"], fields["time_ms"], "", kind, self._line, text[:400]
+        )
+        for finding in self._checker.feed(record):
+            self._found(finding)
+
+    def _found(self, finding: Finding) -> None:
+        self.findings.append(finding)
+        if self.started:
+            self._tell(finding)
+
+    # ------------------------------------------------------------------------------- exceptions and signals
+
+    def __enter__(self) -> Run:
+        try:
+            self.start()
+        except UserError:
+            self.stop()
+            raise
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                self._handlers[number] = signal.signal(number, self._signalled)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+        if kind is None:
+            self.stop()
+        else:
+            self.stop("aborted", f"{kind.__name__}: {error}")
+
+    def _restore(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers = {}
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        """Writes run_stop, then lets the signal do what it did before."""
+        self._restore()
+        self.stop("aborted", signal.Signals(number).name)
+        os.kill(os.getpid(), number)
+
+
+class Evaluation:
+    """An evaluation in progress; `value` is its result."""
+
+    value: object = None
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping)
+
+
+def _is_list_of_pairs(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_pair, value))
+
+
+def _plain(value: object) -> object:
+    """Converts a number of numpy, JAX or PyTorch to Python's; other values stay as they are."""
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "shape", None) == ():
+        return item()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    return value
+
+
+def _caller() -> FrameType:
+    """Returns the frame that called this module: the seed checker compares the file and line of each seed."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename in (__file__, contextlib.__file__):
+        frame = frame.f_back
+    return frame

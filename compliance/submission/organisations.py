@@ -1,0 +1,87 @@
+"""Compares the names of an organisation: the submitter's folder, the logs, the system's description, --org.
+
+mlcommons/policies, submission_rules.adoc, "Directory structure": the folder is <submitting_organization>; the table of
+fields asks for `submitter`. Logs say submission_org. No rule says that the three are spelled alike, so "Inventec" and
+"Inventec Corporation" are one organisation here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from compliance.findings import ADVICE, Finding, finding
+from compliance.hints import hidden
+
+# Words for the legal form of a company.
+_FORMS = frozenset(
+    (
+        "corporation",
+        "corp",
+        "inc",
+        "incorporated",
+        "ltd",
+        "limited",
+        "llc",
+        "gmbh",
+        "co",
+        "company",
+        "ag",
+        "plc",
+    )
+)
+_SHORTEST = 3  # letters that a name must share with another one that begins like it
+
+
+def same(name: str, other: str) -> bool:
+    """Whether two names are of one organisation: alike but for case, punctuation, legal form, or one begins so.
+
+    Initials count as the name: "QCT" is "Quanta_Cloud_Technology". The order of partners does not count.
+    """
+    if "+" in name and "+" in other:
+        return {"".join(_words(one)) for one in name.split("+")} == {
+            "".join(_words(one)) for one in other.split("+")
+        }
+    ours, theirs = _words(name), _words(other)
+    short, long = sorted(("".join(ours), "".join(theirs)), key=len)
+    if short == long or (len(short) >= _SHORTEST and long.startswith(short)):
+        return True
+    initials = ("".join(word[0] for word in words) for words in (ours, theirs) if len(words) > 1)
+    return len(short) > 1 and short in initials
+
+
+def _words(name: str) -> list[str]:
+    words = re.findall(r"[^\W_]+", name[:200].casefold())
+    return [word for word in words if word not in _FORMS] or words
+
+
+def disagreements(org: Path, logged: Iterable[object], submitters: Iterable[object]) -> Iterator[Finding]:
+    """Yields advice where logs or descriptions name another organisation than their folder, once for each source.
+
+    Args:
+      org: the submitter's folder.
+      logged: submission_org of each log.
+      submitters: `submitter` of each description.
+    """
+    for what, values in (
+        ("submission_org of the logs", logged),
+        ("submitter of the descriptions", submitters),
+    ):
+        names = sorted({value for value in values if isinstance(value, str) and value})
+        others = [value for value in names if not same(value, org.name)]
+        if others:
+            found = f"{', '.join(value[:60] for value in others[:5])} ({what})"
+            yield finding("tree.organisation", ADVICE, org, org.name, found)
+
+
+def hidden_names(org: Path, systems: Iterable[str], described: Iterable[dict]) -> Iterator[Finding]:
+    """Yields advice about folders and descriptions whose names have characters that no reader sees."""
+    places = [(org, org.name), *((org / "results" / name, name) for name in systems)]
+    for content in described:
+        for field in ("submitter", "system_name"):
+            if isinstance(content.get(field), str):
+                places.append((org / "systems", content[field]))
+    for path, name in places:
+        if found := hidden(name):
+            yield finding("name.hidden", ADVICE, path, "characters that a reader can see", found)

@@ -1,0 +1,231 @@
+"""Tests the log that `compliance.mllog.Run` writes from a loop of anyone's, beside both checkers."""
+
+import itertools
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from common.errors import UserError
+from compliance.log.check_log import check_log
+from compliance.log.preflight import newest_round
+from compliance.mllog import Run
+from lab.bench.harness import stock_checker
+from tests.compliance import llama_logs, made_logs
+
+ROOT = Path(__file__).parents[2]
+CASES = list(made_logs.every_case())
+EVENTS = {"init_start", "init_stop", "run_start", "run_stop", "block_start", "block_stop", "epoch_start"}
+EVENTS |= {"epoch_stop", "eval_start", "eval_stop", "eval_accuracy"}
+HEADER = {
+    "submission_benchmark": "llama2_70b_lora",
+    "submission_division": "closed",
+    "submission_org": "Example",
+    "submission_platform": "box",
+    "submission_status": "onprem",
+    "seed": 7,
+    **llama_logs.HEADER,
+}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Five milliseconds between two records."""
+    ticks = itertools.count(1_700_000_000_000_000_000, 5_000_000)
+    monkeypatch.setattr(time, "time_ns", lambda: next(ticks))
+
+
+def keys(path):
+    """The (key, metadata status) of each record of a log."""
+    records = [json.loads(line.removeprefix(":::MLLOG ")) for line in path.read_text().splitlines()]
+    return [record["key"] for record in records], records[-1]
+
+
+def write(case, path):
+    """Writes the log of a case's made-up header and results through `Run`."""
+    ruleset, _, _, _ = case
+    header, results = {}, []
+    for record in made_logs.log(*case):
+        if record["key"] == "eval_accuracy":
+            results.append(record)
+        elif record["key"].startswith("submission_") or record["key"] == "cache_clear":
+            header[record["key"]] = record["value"]
+        elif record["key"] not in EVENTS:
+            header.setdefault(record["key"], []).append((record["value"], record["metadata"]))
+    run = Run(path, header, ruleset=ruleset, tell=lambda finding: None)
+    value = results[0]["value"] if results else 1
+    with run:
+        if len(results) > 1:  # metrics in records of their own
+            value = {record["metadata"]["metric"]: record["value"] for record in results}
+            run.evaluated({"FID": 400.0, "CLIP": 0.1}, **{run.unit: 2})
+        run.evaluated(value, **{run.unit: results[0]["metadata"].get(run.unit, 1) if results else 1})
+    return run
+
+
+def test_a_log_of_every_benchmark_of_every_round_passes(tmp_path, clock):
+    for number, case in enumerate(CASES):
+        path = tmp_path / f"{number}.txt"
+        run = write(case, path)
+        result = check_log(str(path), case[0])
+        assert result.passes and run.reached, (case, result.findings)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("6.0.0", "closed", "llama31_8b", ""),
+        ("5.1.0", "closed", "retinanet", ""),
+        ("4.0.0", "closed", "dlrm_dcnv2", ""),
+        ("0.7.0", "closed", "resnet", "sgd"),
+    ],
+)
+def test_the_stock_checker_passes_it(case, tmp_path, clock, monkeypatch):
+    stock_checker.keep_rules(monkeypatch.setattr)
+    path = tmp_path / "result_0.txt"
+    write(case, path)
+    verdict, messages = stock_checker.verdict(path, case[0])
+    assert verdict == "pass", messages
+
+
+def test_a_run_that_meets_its_target(tmp_path, clock, capsys):
+    path = tmp_path / "runs" / "result_0.txt"
+    run = Run(path, HEADER, ruleset="5.1.0")
+    reached = []
+    with run:
+        for samples in range(1536, 9000, 384):
+            reached.append(run.evaluated(0.95 if samples < 2304 else 0.92, samples_count=samples))
+            if reached[-1]:
+                break
+    assert reached == [False, False, True] and not run.findings and not capsys.readouterr().err
+    assert check_log(str(path), "5.1.0").findings == []
+    names, last = keys(path)
+    assert names[-4:] == ["eval_start", "eval_accuracy", "eval_stop", "run_stop"]
+    assert last["metadata"]["status"] == "success" and last["metadata"]["file"] == __file__
+    assert run.evaluated(0.9, samples_count=9984)  # after the end nothing more is written
+    assert keys(path)[0] == names
+
+
+def test_a_loop_that_ends_early_is_aborted(tmp_path, clock):
+    path = tmp_path / "result_0.txt"
+    with Run(path, HEADER, ruleset="5.1.0") as run:
+        run.evaluated(0.95, samples_count=1536)
+    assert keys(path)[1]["metadata"]["status"] == "aborted"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt(), SystemExit(3)])
+def test_an_exception_is_written_and_goes_on(tmp_path, clock, error):
+    path = tmp_path / "result_0.txt"
+    with pytest.raises(type(error)), Run(path, HEADER, ruleset="5.1.0"):
+        raise error
+    last = keys(path)[1]
+    assert (last["key"], last["metadata"]["status"]) == ("run_stop", "aborted")
+    assert last["metadata"]["reason"].startswith(type(error).__name__)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_is_written_and_goes_on(tmp_path, name):
+    path = tmp_path / "result_0.txt"
+    code = (
+        "import json, sys, time\nfrom compliance.mllog import Run\n"
+        "with Run(sys.argv[1], json.loads(sys.argv[2]), ruleset='5.1.0'):\n    print('ready', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", code, str(path), json.dumps(HEADER)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(getattr(signal, name))
+        assert process.wait(30) == -getattr(signal, name)
+    last = keys(path)[1]
+    assert (last["metadata"]["status"], last["metadata"]["reason"]) == ("aborted", name)
+
+
+def test_signals_are_as_before_after_a_run(tmp_path, clock):
+    before = signal.getsignal(signal.SIGTERM)
+    with Run(tmp_path / "result_0.txt", HEADER, ruleset="5.1.0"):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"submission_benchmark": None}, "the header lacks submission_benchmark"),
+        ({"submission_benchmark": "llama2_70b"}, "did you mean llama2_70b_lora"),
+        ({"opt_base_learning_rate": None}, "asks for opt_base_learning_rate"),
+        ({"lora_rank": 8}, "expected 16, found 8"),
+        ({"note": {1, 2}}, "note: Object of type set"),
+    ],
+)
+def test_a_header_that_the_rules_refuse_never_starts_the_clock(tmp_path, changes, says):
+    header = {key: value for key, value in {**HEADER, **changes}.items() if value is not None}
+    path = tmp_path / "result_0.txt"
+    with pytest.raises(UserError, match=re.escape(says)), Run(path, header, ruleset="5.1.0"):
+        raise AssertionError("the clock started")
+    assert not path.exists() or "run_start" not in path.read_text()
+
+
+def test_a_finding_is_told_while_the_run_goes(tmp_path, clock):
+    told = []
+    with Run(tmp_path / "result_0.txt", HEADER, ruleset="5.1.0", tell=told.append) as run:
+        run.evaluated(float("nan"), samples_count=1536)
+        assert [finding.rule for finding in told] == ["eval_accuracy.nan"]
+        with pytest.raises(UserError, match="give samples_count="):
+            run.evaluated(0.9, epoch_num=1)
+
+
+def test_a_log_that_exists_is_not_appended_to(tmp_path, clock):
+    path = tmp_path / "result_0.txt"
+    path.write_text("earlier\n")
+    with pytest.raises(UserError, match="a log holds one run"):
+        Run(path, HEADER)
+    assert path.read_text() == "earlier\n"
+
+
+def test_other_processes_write_nothing_and_end_together(tmp_path, clock):
+    path = tmp_path / "result_0.txt"
+    with Run(path, HEADER, ruleset="5.1.0", write=False) as run:
+        assert run.evaluated(0.92, samples_count=1536)
+    assert not path.exists()
+
+
+def test_the_newest_round_is_the_default():
+    assert newest_round("resnet", "closed") == "4.0.0" and newest_round("gpt_oss_20b", "closed") == "6.1.0"
+
+
+def blocks():
+    """The Python blocks of the page, by the framework that they import first."""
+    text = (ROOT / "docs" / "log-from-any-framework.md").read_text()
+    found = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    return {re.search(r"import (\w+)", block)[1]: block for block in found}
+
+
+def run_page(folder, monkeypatch, *texts):
+    """Runs parts of the page in a folder, one after another."""
+    monkeypatch.chdir(folder)
+    names = {}
+    for text in texts:
+        exec(compile(text, "page.py", "exec"), names)
+
+
+def judged(path):
+    result = check_log(str(path), "6.0.0")
+    assert result.passes and result.met, result.findings
+    assert [finding.rule for finding in result.findings] == []
+
+
+def test_the_loop_of_jax_on_the_page(tmp_path, monkeypatch):
+    pytest.importorskip("jax", reason="JAX is not installed")
+    header = re.search(r"^BATCH.*?^}\n", blocks()["torch"], re.M | re.S)[0]
+    run_page(tmp_path, monkeypatch, header, blocks()["jax"])
+    judged(tmp_path / "result_1.txt")
+
+
+def test_the_loop_of_pytorch_on_the_page(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    run_page(tmp_path, monkeypatch, blocks()["torch"])
+    judged(tmp_path / "result_0.txt")
