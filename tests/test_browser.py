@@ -364,8 +364,9 @@ def test_a_page_of_two_hundred_folders(chromium, tmp_path, record_property):
     sorted_at = time.perf_counter() - started
     chromium.run("words.value = 'system-77'; words.dispatchEvent(new Event('input'))")
     assert _column(chromium, 2) == ["system-77"]
-    seconds = chromium.run("performance.getEntriesByType('navigation')[0].domInteractive / 1000")
-    said = f"{path.stat().st_size / 1e6:.1f} MB: interactive in {seconds:.2f} s, loaded in {loaded:.2f} s, "
-    record_property("two_hundred_folders", f"{said}sorted by {sorted_at:.2f} s")
-    print(f"{said}sorted by {sorted_at:.2f} s")
+    seconds = chromium.run("performance.getEntriesByName('index answers')[0].startTime / 1000")
+    size = path.stat().st_size / 1e6
+    said = f"{size:.1f} MB: index answers at {seconds:.2f} s, loaded at {loaded:.2f}, sorted at {sorted_at:.2f}"
+    record_property("two_hundred_folders", said)
+    print(said)
     assert chromium.errors == []
