@@ -366,7 +366,9 @@ def test_a_page_of_two_hundred_folders(chromium, tmp_path, record_property):
     assert _column(chromium, 2) == ["system-77"]
     seconds = chromium.run("performance.getEntriesByName('index answers')[0].startTime / 1000")
     size = path.stat().st_size / 1e6
-    said = f"{size:.1f} MB: index answers at {seconds:.2f} s, loaded at {loaded:.2f}, sorted at {sorted_at:.2f}"
+    said = (
+        f"{size:.1f} MB: index answers at {seconds:.2f} s, loaded at {loaded:.2f}, sorted at {sorted_at:.2f}"
+    )
     record_property("two_hundred_folders", said)
     print(said)
     assert chromium.errors == []

@@ -51,6 +51,10 @@ VERBS = {
     "scores": _compliance("compute scores from results", "scores"),
     "report": Verb("timelines, curves and scores; --serve follows a run", "timetotrain.report"),
     "compare": _compliance("two runs or systems side by side", "compare"),
+    "borrow": Verb("which hyperparameters may be taken over after the deadline", "compliance.review.borrow"),
+    "diff": Verb(
+        "two submissions, or one sent again: what changed, and what may", "compliance.review.difference"
+    ),
     "package": _compliance("build the submission of your results", "package"),
     "systems": Verb("list, show, detect and validate machines", "timetotrain.forecast.cli", ()),
     "forecast": Verb(
