@@ -55,6 +55,9 @@ VERBS = {
     "diff": Verb(
         "two submissions, or one sent again: what changed, and what may", "compliance.review.difference"
     ),
+    "settings": Verb(
+        "the logs' settings beside the configuration files that they name", "compliance.review.settings"
+    ),
     "package": _compliance("build the submission of your results", "package"),
     "systems": Verb("list, show, detect and validate machines", "timetotrain.forecast.cli", ()),
     "forecast": Verb(
