@@ -58,6 +58,9 @@ VERBS = {
     "settings": Verb(
         "the logs' settings beside the configuration files that they name", "compliance.review.settings"
     ),
+    "power": Verb(
+        "the energy of runs, by the rules and by the stock tool", "compliance.review.power_command"
+    ),
     "package": _compliance("build the submission of your results", "package"),
     "systems": Verb("list, show, detect and validate machines", "timetotrain.forecast.cli", ()),
     "forecast": Verb(
