@@ -184,8 +184,10 @@ def _start(run: RunPower) -> Iterator[str]:
 
 
 def _watts(run: RunPower, description: dict | None) -> Iterator[str]:
-    said = description or {}
-    cards = tree_system.count(said, "accelerators_per_node") or 1
+    if description is None or not tree_system.count(description, "accelerators_per_node"):
+        return
+    said = description
+    cards = tree_system.count(said, "accelerators_per_node")
     told = _TOLD_WATTS.search(str(said.get("accelerator_model_name", "")))
     low, high = _LEAST_WATTS * cards, _MOST_WATTS * cards
     if told:

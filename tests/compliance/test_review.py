@@ -2,12 +2,18 @@
 
 import argparse
 import json
+import os
 import re
+import tarfile
+from pathlib import Path
 
 import pytest
 
 from common.errors import UserError
 from compliance.review import borrow, changes, difference, hyperparameters
+from lab.bench import altered_trees
+from lab.bench.harness import alterations
+from lab.bench.harness.results import RESULTS
 from tests.compliance import result_logs, submission_trees
 from tests.compliance.submission_trees import record
 
@@ -241,3 +247,50 @@ def test_a_tree_without_results_is_said(tmp_path):
     runs(tmp_path / "loose")
     with pytest.raises(UserError, match="name the folder above results/"):
         call(difference, tmp_path, tmp_path)
+
+
+# ------------------------------------------------------------------------------------------- real logs of round 6.0
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """The tree of round v6.0, unpacked; skips where the archive is absent."""
+    beside = Path(__file__).parents[2] / ".." / "shared"
+    source = Path(os.environ.get("TTT_SHARED", beside)).resolve() / "data" / "published_logs"
+    archive = source / "training_results_v6.0_subset.tar.xz"
+    if not archive.is_file():
+        pytest.skip(f"{archive} is not here; set TTT_SHARED to the folder that has data/published_logs")
+    root = tmp_path_factory.mktemp("real")
+    with tarfile.open(archive) as tar:
+        tar.extractall(root, filter="data")
+    for path in root.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return root
+
+
+def test_faults_in_what_is_sent_again_are_noticed_on_real_logs(real, tmp_path):
+    rows = altered_trees.of_borrowing(real, tmp_path)
+    assert len(rows) == 9 and [row for row in rows if not row["noticed"]] == []
+
+
+@pytest.mark.parametrize("name", ["power at 0.5 Hz", "another rate in the file"])
+def test_a_fault_in_a_real_tree_is_noticed_and_the_tree_without_it_is_not_blamed(
+    real, tmp_path, name, monkeypatch
+):
+    (one,) = [one for one in alterations.TREES if one.name == name]
+    monkeypatch.setattr(altered_trees, "TREES", (one,))
+    (row,) = altered_trees.of_trees(real, tmp_path)
+    assert row["noticed"] and row["rules"] == list(one.rules)
+
+
+def test_every_recorded_fault_with_a_rule_of_its_own_is_noticed():
+    recorded = json.loads((RESULTS / "altered_trees.json").read_text())
+    mine = [
+        row
+        for row in recorded["rows"]
+        if row.get("expected") and row["expected"][0].startswith(altered_trees.OURS)
+    ]
+    assert len(mine) == 24 and [row["fault"] for row in mine if not row["noticed"]] == []
+    assert (
+        recorded["published"]["refused_by_new_rules_alone"] == [] and recorded["published"]["folders"] >= 100
+    )

@@ -26,6 +26,7 @@ PAGES = (
     "docs/reliability.md",
     "docs/compliance-differences.md",
     "docs/compliance-trees.md",
+    "docs/review.md",
     "docs/your-own-data.md",
     "docs/export-and-predict.md",
     "ptb/README.md",
@@ -142,6 +143,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "ptb-base-rates": lambda: markdown_table(*large_batch.base_rates()),
     "ptb-changes": lambda: markdown_table(*large_batch.changes()),
     "tree-classes": lambda: markdown_table(*trees.classes()),
+    "altered-trees": lambda: markdown_table(*trees.altered()),
+    "review-alarms": lambda: markdown_table(*trees.alarms()),
 }
 
 
