@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
@@ -44,6 +45,7 @@ def _environment():
     )
     environment.globals |= {"source": _source, "digest": _digest}
     environment.filters |= {"minutes": minutes, "duration": duration, "value": value}
+    environment.filters |= {"breakable": _breakable, "code": _code}
     return environment
 
 
@@ -57,6 +59,20 @@ def _source(name: str):
 def _digest(name: str) -> str:
     """Returns the script's digest for the page's security policy, which then allows no other script."""
     return "sha256-" + b64encode(sha256(str(_source(name)).encode()).digest()).decode()
+
+
+def _breakable(name: object):
+    """Returns a name, escaped, that a narrow column may break after an underscore."""
+    from markupsafe import Markup, escape
+
+    return escape(name).replace("_", Markup("_<wbr>"))
+
+
+def _code(sentence: object):
+    """Returns a sentence, escaped; what it has between backticks becomes code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(sentence))))
 
 
 def render(template: str, **values: object) -> str:

@@ -79,7 +79,7 @@ def _text(found: list[System], ruleset: str) -> str:
                 )
             )  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*lines)]
-    head = f"Round {ruleset}; minutes; weak scaling and power are not covered"
+    head = f"Round {ruleset}; minutes; weak scaling is not covered, power is in `timetotrain power`"
     table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
     return "\n".join((head, *table))
 

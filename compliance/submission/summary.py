@@ -103,7 +103,9 @@ def _of(submission: Submission, logs: dict[str, LogResult]) -> Iterator[System]:
             if result.card.score is None:
                 remarks.append(f"{name}/{folder.benchmark}: no score: {result.card.why}")
             if (folder.path / "power").is_dir():
-                remarks.append(f"{name}/{folder.benchmark}: power measurements are not covered")
+                remarks.append(
+                    f"{name}/{folder.benchmark}: power is not in this table; timetotrain power has it"
+                )
         yield System(submission, name, description, results, tuple(remarks))
 
 

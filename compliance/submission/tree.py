@@ -21,6 +21,7 @@ from common.errors import UserError
 from compliance.findings import ERROR, Finding, finding
 from compliance.log.check_log import LogResult, check_logs
 from compliance.log.rounds import Choice, find, of_folder, of_submission
+from compliance.review import advice
 from compliance.submission import (
     organisations,
     repo_rules,
@@ -162,6 +163,7 @@ class _Org:
         self.described = [str(path) for path, content in read.items() if content is not None]
         if self.whole:
             findings += tree_files.missing_code(self.org, sorted(pairs), self.ruleset)
+            findings += advice.of_org(self.org, [Path(folder.path) for folder in self.folders], self.ruleset)
             if rounds.number(self.ruleset) >= repo_rules.FIRST_ROUND:
                 findings += repo_rules.repository(self.org)
         return findings

@@ -15,6 +15,7 @@ from compliance.hints import nearest
 from compliance.log import rules
 from compliance.log.check_log import LogResult
 from compliance.log.logs import shown
+from compliance.review import power_checks
 from compliance.submission import rcp, rounds, runs_together, scaling, tree_params
 from compliance.submission.facts import Facts, read_facts
 from compliance.submission.scaling import factor
@@ -60,11 +61,11 @@ def one_folder(
     facts = [read_facts(one.path, ruleset, tree_params.BERT_SAMPLES in flags) for one in group]
     division = _division(description, group)
     findings = [*_names(path, benchmark, group, ruleset), *_settings(path, facts)]
-    if (path / "power").is_dir():
-        fix = "check them with the stock package_checker"
-        findings.append(unchecked(path / "power", "the power measurements", "not covered", fix, ADVICE))
     failed = tuple(one.path for one in group if _fails(one))
     needed, most = rounds.required_runs(benchmark, ruleset), rounds.may_fail(benchmark)
+    if (path / "power").is_dir():
+        findings += _power(path, group, failed, most, bad)
+        findings += power_checks.check(path, [one.path for one in group], ruleset, description)
     known = benchmark in (*rounds.benchmarks(ruleset), *_own(ruleset))
     if known and len(group) != needed:
         names = {"benchmark": benchmark, "runs": needed}
@@ -95,6 +96,18 @@ def one_folder(
         needed, failed, most, judged, batch, tuple(facts),
     )  # fmt: skip
     return folder, findings
+
+
+def _power(
+    path: Path, group: list[LogResult], failed: tuple[str, ...], most: int, severity: str
+) -> Iterator[Finding]:
+    """Reports power logs with names that the stock checker refuses; it counts their runs among the failed ones."""
+    names = power_checks.bad_names(path, [one.path for one in group])
+    if names:
+        refused = len({*names, *failed}) > most
+        found = f"{len(names)} of {len(group)} runs: {', '.join(Path(name).stem for name in names[:4])}"
+        wanted = "power/<log>/node_<j>.txt, j from 0"
+        yield finding("power.files", severity if refused else ADVICE, path / "power", wanted, found[:200])
 
 
 def _fails(result: LogResult) -> bool:

@@ -33,7 +33,7 @@ def folder(tmp_path, benchmark="resnet", **options):
 class Page(html.parser.HTMLParser):
     """Collects elements and text, and asserts that every element is closed."""
 
-    VOID = {"meta", "input", "line", "rect", "path", "br", "link", "img"}
+    VOID = {"meta", "input", "line", "rect", "path", "br", "link", "img", "wbr"}
 
     def __init__(self, text):
         super().__init__()

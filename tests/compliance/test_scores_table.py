@@ -90,10 +90,10 @@ def test_a_folder_with_too_few_or_failed_runs_has_no_score(tmp_path):
     assert "at most one may fail" in summary.notes_on(rows(made.tree(tmp_path / "b", logs=logs)))[0]
 
 
-def test_power_is_said_not_to_be_covered(tmp_path):
+def test_power_is_said_to_be_elsewhere(tmp_path):
     org = tree(tmp_path)
     (org / "results" / made.SYSTEM / made.BENCHMARK / "power").mkdir()
-    assert any("power measurements are not covered" in note for note in summary.notes_on(rows(org)))
+    assert any("timetotrain power has it" in note for note in summary.notes_on(rows(org)))
 
 
 def test_the_command_prints_and_writes_the_table(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Makes the tables about published logs and submitters' trees, from lab/bench/results/compliance_*.json."""
+"""Makes the tables about published logs and trees, from compliance_*.json and altered_trees.json."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tools.docs.measurements import Table, load
 
 _PUBLISHED, _TREES = "compliance_published.json", "compliance_trees.json"
+_ALTERED = "altered_trees.json"
 # (difference, who is right). A tree or folder belongs to the first class that fits.
 CLASSES: dict[str, tuple[str, str]] = {
     "dlrm": (
@@ -134,6 +135,29 @@ def classes() -> Table:
         if whole[name] or parts[name]
     ]
     return ("class", "trees", "folders", "what differs", "who is right"), rows
+
+
+def altered() -> Table:
+    """Table with a row per fault that is made in a tree: whether it is noticed, and by which rules."""
+    rows = []
+    for row in load(_ALTERED)["rows"]:
+        says = (
+            ", ".join(f"`{rule}`" for rule in row["rules"][:3])
+            if "rules" in row
+            else "; ".join(row["said"][:1])
+        )
+        rows.append((row["fault"], "yes" if row["noticed"] else "no", says))
+    return ("fault", "noticed", "by"), rows
+
+
+def alarms() -> Table:
+    """Table with a row per rule of compliance/review: how many findings it has in published trees."""
+    found = load(_ALTERED)
+    published = found["published"]
+    rows = [(f"`{rule}`", str(published["alarms"].get(rule, 0))) for rule in found["rules"]]
+    refused = ", ".join(name for name, _ in published["refused_by_new_rules_alone"]) or "none"
+    total = f"{published['folders']} folders of {published['submitters']} submitters; refused by these rules alone"
+    return ("rule", "findings"), [*rows, (total, refused)]
 
 
 def _folders(row: dict) -> Iterator[str]:

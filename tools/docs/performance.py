@@ -27,6 +27,7 @@ PAGES = (
     "docs/accept.md",
     "docs/compliance-differences.md",
     "docs/compliance-trees.md",
+    "docs/review.md",
     "docs/your-own-data.md",
     "docs/export-and-predict.md",
     "ptb/README.md",
@@ -152,6 +153,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "prunings": lambda: markdown_table(*accept.pruned_counts()),
     "pruned-tables": lambda: markdown_table(*accept.pruned_tables()),
     "pruned-results": lambda: markdown_table(*accept.pruned_results()),
+    "altered-trees": lambda: markdown_table(*compliance.altered()),
+    "review-alarms": lambda: markdown_table(*compliance.alarms()),
 }
 
 

@@ -70,7 +70,7 @@ class Whole(html.parser.HTMLParser):
         self.open, self.text = [], []
 
     def handle_starttag(self, tag, attrs):
-        if tag not in ("meta", "input", "img", "path"):
+        if tag not in ("meta", "input", "img", "link", "path"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):

@@ -1,0 +1,107 @@
+"""Adds advice about a submitter's configurations, framework logs, and code to the check of a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+
+from compliance.findings import ADVICE, Finding, finding
+from compliance.log.logs import shown
+from compliance.review import agreement, litter
+from compliance.review.agreement import DIFFERENT, Agreement
+from compliance.submission import rounds
+
+# mlperf_logging/compliance_checker/training_6.0.0/common.yaml has the key config_filename first.
+_NAMED_FROM = (6, 0)
+# training_rules.adoc, "Result files" (mlcommons/training_policies #588), after round 6.0.
+_FRAMEWORK_FROM = (6, 1)
+_LEAST_LINES = 10  # other lines than records that make a log of a framework
+_READ = 4 << 20
+
+
+def of_org(org: Path, folders: list[Path], ruleset: str) -> Iterator[Finding]:
+    """Yields advice about a submitter's whole folder.
+
+    Args:
+      org: the submitter's folder.
+      folders: its folders of runs, `results/<system>/<benchmark>`.
+      ruleset: the round.
+    """
+    code = org / "benchmarks"
+    if code.is_dir():
+        if rounds.number(ruleset) >= _NAMED_FROM:
+            names = list(agreement.files(code))
+            for folder, logs, found in agreement.of_tree(org, folders):
+                yield from _configuration(folder, logs, found, names)
+        yield from litter.of_code(code)
+    if rounds.number(ruleset) >= _FRAMEWORK_FROM:
+        for folder in folders:
+            yield from _framework(folder)
+
+
+def _configuration(folder: Path, logs: list[Path], found: Agreement, names: list[str]) -> Iterator[Finding]:
+    where = folder if len(logs) > 1 else logs[0]
+    base = found.named.replace("\\", "/").rpartition("/")[2]
+    wanted = f"{base[:80]} below benchmarks/{folder.name}/"
+    if found.file is None:
+        near = get_close_matches(base[:100], names, n=1, cutoff=0.6)
+        fix = (
+            f"add it, or log the name of the file that ran: {near[0]} is there"
+            if near
+            else "add the file that ran"
+        )
+        yield finding("config.missing", ADVICE, where, wanted, f"none in {len(logs)} logs' code", near=fix)
+        return
+    if found.elsewhere:
+        names_ = {"wording": "config.missing.elsewhere", "benchmark": folder.name}
+        yield finding("config.missing", ADVICE, where, wanted, str(found.file), **names_)
+    if found.problem:
+        yield finding("config.unread", ADVICE, found.file, f"{found.kind}", found.problem)
+    for setting in found.settings:
+        if setting.answer == DIFFERENT:
+            here = f"{setting.name} = {', '.join(setting.values[:4])} in {found.file.name}"[:200]
+            wanted = f"{setting.name} = {shown(setting.logged)}, as in the log"
+            yield finding("config.differs", ADVICE, where, wanted, here, key=setting.name)
+
+
+def _framework(folder: Path) -> Iterator[Finding]:
+    bare = [log.name for log in sorted(folder.glob("result_*.txt")) if not has_framework_log(log)]
+    if bare:
+        found = f"records alone in {', '.join(bare[:4])}" + (
+            f" and {len(bare) - 4} more" if len(bare) > 4 else ""
+        )
+        yield finding("log.framework", ADVICE, folder, "the framework's whole output in each log", found)
+
+
+def has_framework_log(path: Path) -> bool:
+    """Whether a log holds lines of a framework's own beside its records; True for one that cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            lines = file.read(_READ).splitlines()
+    except OSError:
+        return True
+    return sum(bool(line.strip()) and b":::MLL" not in line for line in lines) >= _LEAST_LINES
+
+
+# What a shell's `env` or `export -p` prints of a run's environment.
+_ENVIRONMENT = (
+    b"PATH=",
+    b"LD_LIBRARY_PATH=",
+    b"PYTHONPATH=",
+    b"HOSTNAME=",
+    b"SLURM_",
+    b"CUDA_VISIBLE_DEVICES=",
+    b"NCCL_",
+)
+
+
+def has_environment(path: Path) -> bool:
+    """Whether the first part of a log shows the environment that the run had; False for one that cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            lines = file.read(_READ).splitlines()
+    except OSError:
+        return False
+    shown_by = {word for line in lines if b":::MLL" not in line for word in _ENVIRONMENT if word in line}
+    return len(shown_by) >= 2

@@ -1,0 +1,224 @@
+"""Compares the settings that a log shows with the configuration file that it names, in the submitted code.
+
+mlcommons/training #880 (rounds 6.0 and later): the file that `config_filename` names is to be found in the code.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import UserError
+from compliance.log.lines import TOKEN, token_lines
+from compliance.log.logs import BadLine, parse_line
+from compliance.review import config_files
+from compliance.review.config_files import Values
+
+SAME, DIFFERENT, NOT_FOUND = "same", "different", "not found"
+
+# Key of a log -> the names that configurations of published submissions use for it (training_results_v5.1 and v6.0:
+# Megatron, NeMo, Primus, torchtitan and NVIDIA's scripts), without the prefixes below.
+NAMES: dict[str, tuple[str, ...]] = {
+    "global_batch_size": ("global_batch_size", "gbs", "total_batch_size"),
+    "micro_batch_size": ("micro_batch_size", "mbs"),
+    "gradient_accumulation_steps": ("gradient_accumulation_steps", "grad_accum_steps", "accumulate_grad_batches"),
+    "opt_base_learning_rate": ("lr", "learning_rate", "base_lr", "base_learning_rate", "peak_lr", "max_lr"),
+    "opt_end_learning_rate": ("min_lr", "lr_min", "end_lr", "end_learning_rate"),
+    "opt_learning_rate_warmup_steps": (
+        "warmup_steps", "lr_warmup_steps", "lr_warmup_iters", "warmup_iters", "num_warmup_steps", "warmup",
+        "learning_rate_warmup_steps",
+    ),
+    "max_steps": ("max_steps", "train_iters", "max_train_steps"),
+    "tensor_parallelism": (
+        "tp", "tensor_parallel", "tensor_model_parallel", "tensor_model_parallel_size", "tensor_parallel_size",
+        "tensor_parallel_degree",
+    ),
+    "pipeline_parallelism": (
+        "pp", "pipeline_parallel", "pipeline_model_parallel", "pipeline_model_parallel_size", "pipeline_parallel_size",
+        "pipeline_parallel_degree",
+    ),
+    "context_parallelism": (
+        "cp", "context_parallel", "context_parallel_size", "context_parallel_degree",
+    ),
+    "expert_parallelism": (
+        "ep", "expert_parallel", "expert_model_parallel", "expert_model_parallel_size", "expert_parallel_degree",
+    ),
+}  # fmt: skip
+_PREFIXES = ("", "primus_", "mllog_", "opt_", "config_", "train_")
+_MAX_FILES = 100_000
+_MAX_SOURCED = 40
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a log: its value there, the file's values as text, and SAME, DIFFERENT or NOT_FOUND."""
+
+    name: str
+    logged: object
+    values: tuple[str, ...]
+    answer: str
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What one log says and its configuration. `file` is None if the tree has no file of this name.
+
+    `problem` says why the file could not be read; `elsewhere`: the file is in the code of another benchmark.
+    """
+
+    named: str
+    file: Path | None
+    kind: str
+    settings: tuple[Setting, ...]
+    problem: str = ""
+    elsewhere: bool = False
+
+
+def header(path: str | Path) -> dict[str, object]:
+    """Returns the first value of each key before `run_start`; {} for a log that cannot be read."""
+    found: dict[str, object] = {}
+    try:
+        for number, line in token_lines(path):
+            if isinstance(line, int):
+                continue
+            record = parse_line(line[line.rfind(TOKEN) :].decode("utf-8", "replace"), number)
+            if isinstance(record, BadLine):
+                continue
+            if record.key == "run_start" or len(found) > 1000:
+                break
+            found.setdefault(str(record.key), record.value)
+    except UserError:
+        pass
+    return found
+
+
+def files(code: Path) -> dict[str, list[Path]]:
+    """Returns {name: paths} of every configuration file below a folder of code."""
+    found: dict[str, list[Path]] = {}
+    count = 0
+    for directory, names, members in os.walk(code):
+        names[:] = sorted(name for name in names if name not in (".git", "__pycache__"))
+        for name in sorted(members):
+            count += 1
+            if count > _MAX_FILES:
+                return found
+            if config_files.kind(Path(name)) or name.endswith(".py"):
+                found.setdefault(name, []).append(Path(directory, name))
+    return found
+
+
+def compare(
+    said: Mapping[str, object], benchmark: str, system: str, code: Mapping[str, list[Path]]
+) -> Agreement | None:
+    """Compares a log's header with the file it names; None if it names none.
+
+    Args:
+      said: the header, as `header` returns it.
+      benchmark, system: the folders that hold the log.
+      code: the submitter's configuration files, as `files` returns them.
+    """
+    named = said.get("config_filename")
+    if not isinstance(named, str) or not named.strip():
+        return None
+    base = named.strip().replace("\\", "/").rpartition("/")[2]
+    found = code.get(base, [])
+    own = [path for path in found if benchmark in path.parts] or found
+    own = [path for path in own if system in path.parts] or own
+    if not own:
+        return Agreement(named, None, "", ())
+    elsewhere = benchmark not in own[0].parts
+    best = None
+    for path in own:  # the same name may be in several folders: the one that agrees best is taken
+        one = _one(path, named, said, code, elsewhere)
+        if best is None or _wrong(one) < _wrong(best):
+            best = one
+    return best
+
+
+def _wrong(one: Agreement) -> int:
+    return sum(setting.answer == DIFFERENT for setting in one.settings) + 1000 * bool(one.problem)
+
+
+def _one(
+    path: Path, named: str, said: Mapping[str, object], code: Mapping[str, list[Path]], elsewhere: bool
+) -> Agreement:
+    kind = config_files.kind(path)
+    if not kind:
+        return Agreement(named, path, path.suffix, (), "", elsewhere)
+    try:
+        values = _values(path, code)
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return Agreement(named, path, kind, (), problem.splitlines()[0][:120], elsewhere)
+    settings = tuple(_setting(name, said[name], values) for name in NAMES if name in said)
+    return Agreement(named, path, kind, settings, "", elsewhere)
+
+
+def _values(path: Path, code: Mapping[str, list[Path]]) -> Values:
+    """Returns the values of a file and of the files that it names; its own assignments override theirs."""
+    if config_files.kind(path) != "shell":
+        return config_files.read(path)
+    near: Values = {}
+    later: list[Path] = []
+    for name in config_files.sources(path)[:_MAX_SOURCED]:
+        beside = [one for one in code.get(name, []) if one != path]
+        beside.sort(key=lambda one: len(os.path.commonpath([one, path])), reverse=True)
+        if not beside:
+            continue
+        if config_files.kind(beside[0]) == "shell":
+            near |= _quietly(beside[0], near)
+        else:
+            later.append(beside[0])
+    values = near | config_files.read(path, near)
+    for one in later:
+        values = _quietly(one, values) | values
+    return values
+
+
+def _quietly(path: Path, known: Values) -> Values:
+    try:
+        return config_files.read(path, known)
+    except (OSError, ValueError):
+        return {}
+
+
+def _setting(name: str, logged: object, values: Values) -> Setting:
+    words = [prefix + word for word in (*NAMES[name], name) for prefix in _PREFIXES]
+    found = tuple(dict.fromkeys(text for word in words for text in values.get(word, ())))
+    numbers = tuple(text for text in found if _number(text) is not None)
+    wanted = _number(logged)
+    if not numbers or wanted is None:
+        return Setting(name, logged, numbers, NOT_FOUND)
+    if any(math.isclose(_number(text), wanted, rel_tol=1e-9) for text in numbers):
+        return Setting(name, logged, numbers, SAME)
+    # Another value is none if a program's output may override it.
+    return Setting(name, logged, numbers, NOT_FOUND if "" in found else DIFFERENT)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def of_tree(org: Path, folders: list[Path]) -> Iterator[tuple[Path, list[Path], Agreement]]:
+    """Yields (folder of runs, logs that name the file, agreement) for each file that the logs of a folder name."""
+    code = files(org / "benchmarks")
+    for folder in folders:
+        groups: dict[str, list[Path]] = {}
+        headers = {}
+        for log in sorted(folder.glob("result_*.txt")):
+            headers[log] = header(log)
+            groups.setdefault(str(headers[log].get("config_filename", "")), []).append(log)
+        for logs in groups.values():
+            found = [compare(headers[log], folder.name, folder.parent.name, code) for log in logs]
+            worst = max((one for one in found if one), key=_wrong, default=None)
+            if worst is not None:
+                yield folder, logs, worst

@@ -1,0 +1,260 @@
+"""Implements `timetotrain borrow OWN OTHER`: which hyperparameters may be taken over after the deadline.
+
+The rule: mlcommons/training_policies, training_rules.adoc, "Hyperparameter Borrowing"; its dates: mlcommons/policies,
+submission_rules.adoc, "Schedule" (declared by Monday of review week 3, final code by Wednesday).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from compliance.log import rules
+from compliance.report.output import value
+from compliance.review import hyperparameters
+from compliance.review.hyperparameters import BATCH, FIXED, GROUP, SYSTEM, Side
+
+# What the rules say of each kind, in the order in which the kinds are shown.
+_SAYS = {
+    GROUP: "taken over as a group: all of them, or none",
+    BATCH: "yours to choose",
+    FIXED: "fixed by the rules",
+    SYSTEM: "no hyperparameter: stays as submitted",
+}
+# They follow the batch or name it; the rules do not list them among what must stay.
+_EXPLAINED = frozenset(
+    (
+        "config_filename",
+        "tensor_parallelism",
+        "pipeline_parallelism",
+        "context_parallelism",
+        "expert_parallelism",
+    )
+)
+_ONCE = (
+    "once for each benchmark entry, declared by Monday of review week 3, in the final code by Wednesday",
+    "software, system and configuration stay; only the largest scale of a system may change, to a larger or faster one",
+    "other changes need evidence that the model converges worse at the other's batch size, and may not pass it",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A setting that differs: its value on each side as text ("" if not logged), its kind, the value that rules fix."""
+
+    name: str
+    own: str
+    other: str
+    kind: str
+    rule: str = ""
+    again: str | None = None
+    wrong: str = ""  # what is wrong with the value that was sent again
+
+
+@dataclass(frozen=True)
+class Borrowing:
+    """`refused`: why the rules allow no borrowing here, or what is wrong with what was sent again; () if nothing is."""
+
+    benchmark: str
+    ruleset: str
+    rows: list[Row]
+    same: int
+    refused: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the verb."""
+    add = parser.add_argument
+    add("own", metavar="OWN", type=Path, help="your folder of runs: results/<system>/<benchmark>")
+    add("other", metavar="OTHER", type=Path, help="the other submitter's folder of runs")
+    add(
+        "--again",
+        metavar="NEW",
+        type=Path,
+        help="your runs with the borrowed values: were they borrowed by the rules?",
+    )
+    add("--ruleset", choices=rules.RULESETS, help="default: what the logs say")
+    add("--format", choices=("text", "json"), default="text", help="default: %(default)s")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the comparison; returns 1 if the rules do not allow it, else 0.
+
+    Raises:
+      UserError: a folder has no logs, or logs of several benchmarks.
+    """
+    sides = [hyperparameters.read(path, options.ruleset) for path in (options.own, options.other)]
+    again = hyperparameters.read(options.again, options.ruleset) if options.again else None
+    found = compare(*sides, again)
+    print(_json(found) if options.format == "json" else _text(found, again is not None))
+    return int(bool(found.refused))
+
+
+def compare(own: Side, other: Side, again: Side | None = None) -> Borrowing:
+    """Compares two folders of runs; `again` holds the runs of OWN with the borrowed values."""
+    sides = [own, other, *([again] if again else [])]
+    names = list(dict.fromkeys(name for side in sides for name in side.settings))
+    rows = [_row(name, own, other, again) for name in names]
+    kept = [row for row in rows if row.own != row.other or row.wrong or row.again not in (None, row.own)]
+    kept.sort(key=lambda row: list(_SAYS).index(row.kind))
+    refused = [*_refused(own, other), *(_refused_again(own, again) if again else ())]
+    refused += [f"{row.name}: {row.wrong}" for row in kept if row.wrong]
+    if not any(row.kind in (GROUP, BATCH) and row.own != row.other != "" for row in kept):
+        refused.append("no hyperparameter differs that may be borrowed")
+    return Borrowing(
+        own.benchmark,
+        own.ruleset,
+        kept,
+        len(rows) - len(kept),
+        tuple(refused),
+        tuple(_notes(own, other, again)),
+    )
+
+
+def _row(name: str, own: Side, other: Side, again: Side | None) -> Row:
+    kind = hyperparameters.kind(name, own.benchmark, own.ruleset)
+    rule = hyperparameters.rule(name, own.benchmark, own.ruleset) if kind == FIXED else ""
+    texts = [_shown(side, name) for side in (own, other)]
+    if again is None:
+        wrong = ""
+        if kind == FIXED and not hyperparameters.obeys(name, other.settings, own.benchmark, own.ruleset):
+            wrong = f"OTHER has {texts[1]}, the rules fix {rule}: not to be borrowed"
+        return Row(name, *texts, kind, rule, None, wrong)
+    new = _shown(again, name)
+    return Row(name, *texts, kind, rule, new, _wrong(name, kind, rule, texts, new, again))
+
+
+def _wrong(name: str, kind: str, rule: str, texts: Sequence[str], new: str, again: Side) -> str:
+    """Says what is wrong with a value that was sent again; "" if nothing is."""
+    own, other = (text or "nothing" for text in texts)
+    if kind == FIXED and not hyperparameters.obeys(name, again.settings, again.benchmark, again.ruleset):
+        return f"sent again as {new}, the rules fix {rule}"
+    if kind == GROUP and texts[1] and new != texts[1]:
+        return f"sent again as {new or 'nothing'}, OTHER has {other}: the group is taken over whole"
+    if kind == GROUP and not texts[1] and new != texts[0]:
+        return f"sent again as {new or 'nothing'}, submitted as {own}, and OTHER does not log it"
+    if kind == SYSTEM and new != texts[0] and name not in _EXPLAINED:
+        return f"sent again as {new or 'nothing'}, submitted as {own}: software and system stay"
+    return ""
+
+
+def _shown(side: Side, name: str) -> str:
+    if name in side.differing:
+        return "differs between its runs"
+    return value(side.settings[name]) if name in side.settings else ""
+
+
+def _refused(own: Side, other: Side) -> list[str]:
+    found = []
+    if own.benchmark != other.benchmark:
+        found.append(
+            f"OWN is {own.benchmark or 'no benchmark'}, OTHER {other.benchmark or 'none'}: one benchmark only"
+        )
+    if own.ruleset != other.ruleset:
+        found.append(
+            f"OWN is of round {own.ruleset}, OTHER of {other.ruleset}: only within the review of one round"
+        )
+    if own.benchmark in hyperparameters.NO_BORROWING:
+        found.append(f"the hyperparameters of {own.benchmark} are fixed: the rules allow no borrowing")
+    if own.org and own.org == other.org:
+        found.append(f"both are of {own.org}: hyperparameters are borrowed from another submitter")
+    for side, name in ((own, "OWN"), (other, "OTHER")):
+        loose = [
+            key for key in side.differing if hyperparameters.kind(key, own.benchmark, own.ruleset) != SYSTEM
+        ]
+        if loose:
+            found.append(f"the runs of {name} differ in {', '.join(loose)}: make them one set first")
+    return found
+
+
+def _refused_again(own: Side, again: Side) -> list[str]:
+    found = []
+    if again.benchmark != own.benchmark:
+        found.append(f"sent again are runs of {again.benchmark or 'no benchmark'}")
+    if again.org != own.org:
+        found.append(f"sent again by {again.org}, submitted by {own.org}")
+    return found
+
+
+def _notes(own: Side, other: Side, again: Side | None) -> list[str]:
+    notes = (
+        []
+        if own.division == "closed"
+        else ["the open division restricts no hyperparameter: nothing to borrow"]
+    )
+    batches = [side.settings.get("global_batch_size") for side in (own, other)]
+    means = [_mean(side) for side in (own, other)]
+    if batches[0] == batches[1] and None not in means:
+        notes.append(
+            f"at batch {batches[0]} OWN converges after {value(means[0])}, OTHER after {value(means[1])}"
+        )
+    moved = [name for name in sorted(_EXPLAINED) if again and _shown(again, name) != _shown(own, name)]
+    if moved:
+        notes.append(
+            f"sent again with another {', '.join(moved)}: say why, the system's configuration has to stay"
+        )
+    new = _mean(again) if again else None
+    if (
+        again
+        and again.settings.get("global_batch_size") == batches[1]
+        and new
+        and means[1]
+        and new < means[1]
+    ):
+        notes.append(
+            f"sent again, it converges after {value(new)}, OTHER after {value(means[1])}: comparable is allowed, "
+            "better is not, if anything but the group and the batch changed"
+        )
+    return [*notes, *_ONCE]
+
+
+def _mean(side: Side) -> float | None:
+    found = [run.epochs for run in side.runs if run.complies and run.epochs is not None]
+    return fmean(found) if found else None
+
+
+def _text(found: Borrowing, again: bool) -> str:
+    lines = [f"{found.benchmark or 'no benchmark'}, round {found.ruleset}"]
+    heads = ["", "OWN", "OTHER", *(["NEW"] if again else [])]
+    for kind, says in _SAYS.items():
+        rows = [row for row in found.rows if row.kind == kind]
+        if not rows:
+            continue
+        table = [heads, *([r.name, *(text or "-" for text in _cells(r, again))] for r in rows)]
+        widths = [max(len(cell) for cell in column) for column in zip(*table)]
+        lines.append(f"{says}:")
+        for line, row in zip(table, [None, *rows]):
+            end = f"  rules: {row.rule}" if row and row.rule else ""
+            lines.append("  " + "  ".join(map(str.ljust, line, widths)).rstrip() + end)
+    lines.append(f"{found.same} settings are the same on all sides")
+    lines += [f"note: {note}" for note in found.notes]
+    lines += [f"not allowed: {reason}" for reason in found.refused] or ["allowed"]
+    return "\n".join(lines)
+
+
+def _cells(row: Row, again: bool) -> list[str]:
+    return [row.own, row.other, *([row.again or ""] if again else [])]
+
+
+def _json(found: Borrowing) -> str:
+    rows = [
+        {
+            "name": r.name,
+            "own": r.own,
+            "other": r.other,
+            "again": r.again,
+            "kind": r.kind,
+            "rule": r.rule,
+            "wrong": r.wrong,
+        }
+        for r in found.rows
+    ]
+    content = {"benchmark": found.benchmark, "ruleset": found.ruleset, "allowed": not found.refused}
+    return json.dumps(
+        content | {"refused": found.refused, "rows": rows, "same": found.same, "notes": found.notes}, indent=2
+    )

@@ -1,0 +1,193 @@
+"""Reads the values that a submitter's configuration file assigns: shell exports, YAML, JSON, TOML and gin.
+
+Nothing is executed and nothing is fetched: a shell file is searched for assignments, and a value that only a shell
+could compute is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from compliance.submission.tree_files import read_small
+
+MAX_BYTES = 1 << 20  # the largest published one has 30 kB
+_MAX_VALUES = 20_000
+_MAX_DEPTH = 40
+SUFFIXES = {
+    ".sh": "shell", ".env": "shell", ".sub": "shell", ".bash": "shell", ".yaml": "YAML", ".yml": "YAML",
+    ".json": "JSON", ".toml": "TOML", ".gin": "gin",
+}  # fmt: skip
+
+# {name in lower case, without what precedes its last dot: the values that the file assigns to it, as text; "" for one
+# that only a shell could compute}
+Values = dict[str, list[str]]
+
+
+def kind(path: Path) -> str:
+    """Returns the kind of a configuration file by its name: "shell", "YAML", "JSON", "TOML", "gin", or ""."""
+    return SUFFIXES.get(path.suffix.lower(), "")
+
+
+def read(path: Path, known: Mapping[str, list[str]] | None = None) -> Values:
+    """Reads one file.
+
+    Args:
+      path: the file; its suffix decides how it is read.
+      known: values of names that `${NAME}` and `${NAME:default}` may refer to, as `read` returns them.
+
+    Raises:
+      ValueError: the file has no known suffix, is too large, is not of its kind, or is a link.
+      OSError: it cannot be read.
+    """
+    text = read_small(path, MAX_BYTES).decode("utf-8-sig", "replace")
+    kinds: dict[str, Callable[[str], Iterator[tuple[str, object]]]] = {
+        "shell": _shell, "YAML": _yaml, "JSON": _json, "TOML": _toml, "gin": _gin,
+    }  # fmt: skip
+    if kind(path) not in kinds:
+        raise ValueError(f"not one of {', '.join(SUFFIXES)}")
+    found: Values = {name: list(values) for name, values in (known or {}).items()}
+    own: Values = {}
+    for name, value in kinds[kind(path)](text):
+        plain = expanded(str(value), found)
+        # The last assignment of a name is what a later line refers to.
+        found.setdefault(name, []).append(plain)
+        own.setdefault(name, []).append(plain)
+    return own
+
+
+def sources(path: Path) -> list[str]:
+    """Returns the names of the files that a shell file sources, and of the configurations that its values name."""
+    try:
+        text = read_small(path, MAX_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return []
+    endings = "|".join(re.escape(suffix) for suffix in SUFFIXES)
+    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return list(dict.fromkeys(re.findall(rf"([\w.+-]+(?:{endings}))(?![\w.])", lines)))
+
+
+_ASSIGNED = re.compile(
+    r"""(?:^|[\s;&|(])(?P<name>[A-Za-z_]\w*)=(?P<value>"(?:[^"\\]|\\.)*"|'[^']*'|\$\(\([^)]*\)\)|[^\s;&|()]*)"""
+    r"""|\$\{(?P<default>[A-Za-z_]\w*):?=(?P<text>[^}]*)\}"""
+)
+
+
+def _shell(text: str) -> Iterator[tuple[str, object]]:
+    for line in text.splitlines():
+        plain = re.sub(r"(^|\s)#.*", "", line)
+        for match in _ASSIGNED.finditer(plain):
+            name, value = (
+                (match["name"], match["value"]) if match["name"] else (match["default"], match["text"])
+            )
+            yield _last(name), value.strip("\"'")
+
+
+def _yaml(text: str) -> Iterator[tuple[str, object]]:
+    import yaml  # needed only where there is such a file
+
+    try:
+        yield from _flat(yaml.safe_load(text))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"no YAML: {str(error).splitlines()[0]}") from None
+
+
+def _json(text: str) -> Iterator[tuple[str, object]]:
+    try:
+        yield from _flat(json.loads(text))
+    except RecursionError:
+        raise ValueError("brackets nested too deeply") from None
+
+
+def _toml(text: str) -> Iterator[tuple[str, object]]:
+    yield from _flat(tomllib.loads(text))
+
+
+def _gin(text: str) -> Iterator[tuple[str, object]]:
+    for line in text.splitlines():
+        match = re.match(r"\s*([\w./@-]+)\s*=\s*([^#]+)", line)
+        if match:
+            value = match[2].strip().strip("\"'")
+            yield _last(match[1]), f"${{{value[1:]}}}" if value.startswith("%") else value
+
+
+def _flat(content: object, depth: int = 0, left: list[int] | None = None) -> Iterator[tuple[str, object]]:
+    """Yields (name, plain value) of nested tables; at most `_MAX_VALUES`, however often aliases repeat a part."""
+    left = [_MAX_VALUES] if left is None else left
+    parts = (
+        content.items()
+        if isinstance(content, dict)
+        else enumerate(content)
+        if isinstance(content, list)
+        else ()
+    )
+    for name, value in parts:
+        left[0] -= 1
+        if left[0] < 0 or depth > _MAX_DEPTH:
+            return
+        if isinstance(value, (dict, list)):
+            yield from _flat(value, depth + 1, left)
+        elif isinstance(name, str) and value is not None:
+            yield _last(name), value
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2].lower()
+
+
+# ------------------------------------------------------------------------------------------- values of a shell
+
+
+_REFERENCE = re.compile(
+    r"\$\{(?P<name>[A-Za-z_]\w*)(?::?[-=]?(?P<default>[^{}]*))?\}|\$(?P<plain>[A-Za-z_]\w*)"
+)
+
+
+def expanded(value: str, known: Mapping[str, list[str]]) -> str:
+    """Returns a value with its `${NAME}`, `${NAME:-default}` and `$((...))` replaced; "" if only a shell could tell."""
+    for _ in range(4):  # a default may hold another reference
+        value, count = _REFERENCE.subn(lambda match: _referred(match, known), value)
+        if not count:
+            break
+    if value.startswith("$((") and value.endswith("))"):
+        value = _computed(value[3:-2], known)
+    return "" if "$" in value or "`" in value else value
+
+
+def _referred(match: re.Match, known: Mapping[str, list[str]]) -> str:
+    values = known.get((match["name"] or match["plain"]).lower())
+    if values:
+        return values[-1] or "`unknown`"
+    return match["default"].strip("\"'") if match["default"] is not None else "`unknown`"
+
+
+_OPERATIONS = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}  # fmt: skip
+_BIGGEST = 1 << 62  # a shell's integers
+
+
+def _computed(text: str, known: Mapping[str, list[str]]) -> str:
+    """Returns the whole number that a shell's arithmetic gives; "`unknown`" for anything that it could not compute."""
+    try:
+        return str(_number(ast.parse(text.strip()[:500], mode="eval").body, known))
+    except (SyntaxError, ValueError, ArithmeticError, KeyError, IndexError, RecursionError, MemoryError):
+        return "`unknown`"
+
+
+def _number(node: ast.AST, known: Mapping[str, list[str]]) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name):
+        return int(known[node.id.lower()][-1])
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        result = _OPERATIONS[type(node.op)](_number(node.left, known), _number(node.right, known))
+        if abs(result) < _BIGGEST:
+            return result
+    raise ValueError("not arithmetic")

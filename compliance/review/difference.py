@@ -1,0 +1,157 @@
+"""Implements `timetotrain diff A B`: two submissions, or two states of one and which of the changes may be sent."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from common.errors import UserError
+from compliance.log.rounds import of_folder
+from compliance.review import changes
+from compliance.review.changes import ASK, MAY, MAY_NOT, SAME, Change
+from compliance.submission.scores import result_folders
+from compliance.submission.tree_files import place_of
+
+_WORDS = {MAY: "may", MAY_NOT: "MAY NOT", ASK: "ask", SAME: ""}
+_CODE_SHOWN = 12
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the verb."""
+    add = parser.add_argument
+    add("a", metavar="TREE_A", type=Path, help="a submitter's folder, or a folder of several: as submitted")
+    add("b", metavar="TREE_B", type=Path, help="the same, as it would be sent again")
+    add("--all", action="store_true", help="every changed file of code, not the first ones alone")
+    add("--format", choices=("text", "json"), default="text", help="default: %(default)s")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the differences; returns 1 if one of them may not be sent again, else 0.
+
+    Raises:
+      UserError: a tree has no results, or a folder's logs are of several benchmarks.
+    """
+    found, one_submitter = compare(options.a, options.b)
+    print(_json(found) if options.format == "json" else _text(found, one_submitter, options.all))
+    return int(any(change.answer == MAY_NOT for group in found.values() for change in group))
+
+
+def compare(a: Path, b: Path) -> tuple[dict[str, list[Change]], bool]:
+    """Returns ({place: differences}, whether both trees are of the same submitters).
+
+    Places are folders of runs ("system/benchmark"), descriptions and codes. The differences of two submitters have no
+    answer, since none of them is sent again.
+
+    Raises:
+      UserError: a tree has no results, or a folder's logs are of several benchmarks.
+    """
+    trees = [_folders(path) for path in (a, b)]
+    orgs = [{org for org, _, _ in tree} for tree in trees]
+    alone = all(len(one) == 1 for one in orgs)
+    names = [
+        {(org.name, system, benchmark): path for (org, system, benchmark), path in tree.items()}
+        for tree in trees
+    ]
+    one_submitter = (
+        not alone or {org.name for org in orgs[0]} == {org.name for org in orgs[1]} or _same_org(trees)
+    )
+    if alone:
+        names = [{("", *key[1:]): path for key, path in tree.items()} for tree in names]
+    rounds = tuple(_round(path) for path in (a, b))
+    later = bool(rounds[0] and rounds[1] and rounds[0] != rounds[1])
+    found: dict[str, list[Change]] = {}
+    for key in sorted({*names[0], *names[1]}):
+        label = "/".join(part for part in key if part)
+        found[label] = list(_pair(names[0].get(key), names[1].get(key), rounds, later))
+    again = later and any(change.name == "sent again" for group in found.values() for change in group)
+    for label, first, second in _beside(orgs, alone):
+        found |= _described(label, first, second, again)
+    if not one_submitter:
+        found = {label: [c._replace(answer=SAME, why="") for c in group] for label, group in found.items()}
+    return {label: group for label, group in found.items() if group}, one_submitter
+
+
+def _same_org(trees: list[dict]) -> bool:
+    """Whether the logs of both trees, each of one submitter, name the same organisation."""
+    from compliance.review import hyperparameters
+
+    said = [hyperparameters.read(next(iter(tree.values()))).org for tree in trees]
+    return bool(said[0]) and said[0] == said[1]
+
+
+def _folders(root: Path) -> dict[tuple[Path, str, str], Path]:
+    found = {}
+    for path in result_folders(root):
+        place = place_of(path.resolve())
+        if place is not None and place[2]:
+            found[place] = path
+    if not found:
+        raise UserError(f"{root}: no results/<system>/<benchmark>/ with logs; name the folder above results/")
+    return found
+
+
+def _round(root: Path) -> str:
+    named = of_folder(root)
+    return named.ruleset if named else ""
+
+
+def _pair(a: Path | None, b: Path | None, rounds: tuple[str, str], later: bool) -> Iterable[Change]:
+    if a and b:
+        return changes.of_folders(a, b, rounds)
+    if later:
+        return [Change("folder", "only in one round", "" if b else "there", "there" if b else "", SAME, "")]
+    if a:
+        return [Change("folder", "withdrawn", "there", "", MAY, "until the final results are due")]
+    return [Change("folder", "new", "", "there", MAY_NOT, "no result may be added after the submission")]
+
+
+def _beside(orgs: list[set[Path]], alone: bool) -> list[tuple[str, Path, Path]]:
+    """Returns (label, folder in A, folder in B) of every submitter that both trees have."""
+    if alone:
+        (first,), (second,) = orgs
+        return [("", first, second)]
+    names = [{org.name: org for org in one} for one in orgs]
+    return [(f"{name}/", names[0][name], names[1][name]) for name in sorted({*names[0]} & {*names[1]})]
+
+
+def _described(label: str, a: Path, b: Path, again: bool) -> dict[str, list[Change]]:
+    systems = sorted({path.name for org in (a, b) for path in (org / "systems").glob("*.json")})
+    found = {
+        f"{label}systems/{name}": list(
+            changes.of_descriptions(a / "systems" / name, b / "systems" / name, again)
+        )
+        for name in systems
+    }
+    found[f"{label}benchmarks"] = list(changes.of_code(a / "benchmarks", b / "benchmarks"))
+    return found
+
+
+def _text(found: dict[str, list[Change]], one_submitter: bool, everything: bool) -> str:
+    lines = []
+    for label, group in found.items():
+        lines.append(label)
+        shown = group if everything or group[0].place != "code" else group[:_CODE_SHOWN]
+        rows = [(_WORDS[c.answer], c.place, c.name, f"{c.a or '-'} -> {c.b or '-'}", c.why) for c in shown]
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        for row in rows:
+            lines.append("  " + "  ".join([*map(str.ljust, row, widths), row[4]]).rstrip())
+        if len(shown) < len(group):
+            lines.append(f"  and {len(group) - len(shown)} more files; --all shows them")
+    return "\n".join([*lines, _summary(found, one_submitter)])
+
+
+def _summary(found: dict[str, list[Change]], one_submitter: bool) -> str:
+    answers = Counter(change.answer for group in found.values() for change in group)
+    if not one_submitter or set(answers) <= {SAME}:
+        whose = "of one submitter" if one_submitter else "of two submitters, so nothing is sent again"
+        return f"{answers.total()} differences {whose}" if found else "no difference"
+    words = ((MAY, "may"), (ASK, "to ask the review committee about"), (MAY_NOT, "may not"))
+    return "sent again: " + ", ".join(f"{answers[one]} {says}" for one, says in words if answers[one])
+
+
+def _json(found: dict[str, list[Change]]) -> str:
+    content = {label: [change._asdict() for change in group] for label, group in found.items()}
+    return json.dumps(content, indent=2)

@@ -1,0 +1,183 @@
+"""Reads power logs and computes a run's energy: as the written rules say, and as the stock tool does.
+
+The rules: mlcommons/training_policies, power_measurement.adoc, "Scoring". The stock tool: mlperf_logging 4.1.68,
+result_summarizer/result_summarizer.py, `_compute_power_node`, `_compute_power_sw`, `_index_olympic_average`.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+from compliance.log.lines import TOKEN, token_lines
+from compliance.log.logs import BadLine, parse_line
+from compliance.submission.runs import Run, number
+
+_READING = re.compile(rb'"time_ms":\s*(\d+),.*"key":\s*"power_reading",\s*"value":\s*([-+.\deE]+)\s*[,}]')
+
+
+@dataclass
+class PowerLog:
+    """One node's or switch's log. Times in milliseconds since the epoch, power in watts.
+
+    `readings` is sorted by time, equal times as in the file; `at_stop` of those at the time of `stop` stand before its
+    line. `estimate` is a switch's estimated power. `bad` counts records that cannot be read.
+    """
+
+    path: Path
+    switch: bool
+    start: float | None = None
+    stop: float | None = None
+    readings: list[tuple[float, float]] = field(default_factory=list)
+    efficiency: float | None = None
+    estimate: float | None = None
+    bad: int = 0
+    at_stop: int = 0
+
+    @property
+    def factor(self) -> float:
+        """Returns the efficiency of the conversion from AC to DC; 1 if none is logged."""
+        return 1.0 if self.efficiency is None else self.efficiency
+
+
+def read(path: Path) -> PowerLog:
+    """Reads one power log.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    log = PowerLog(path, path.name.startswith("sw"))
+    for place, line in token_lines(path):
+        if isinstance(line, int):
+            log.bad += 1
+            continue
+        if quick := _READING.search(line):
+            try:
+                log.readings.append((float(quick[1]), float(quick[2])))
+                continue
+            except ValueError:
+                pass
+        record = parse_line(line[line.rfind(TOKEN) :].decode("utf-8", "replace"), place)
+        if isinstance(record, BadLine):
+            log.bad += 1
+        else:
+            _take(log, record.key, number(record.time_ms), number(record.value))
+    log.readings.sort(key=operator.itemgetter(0))
+    return log
+
+
+def _take(log: PowerLog, key: str, time: float | None, value: float | None) -> None:
+    if key == "power_measurement_start":
+        log.start = time
+    elif key == "power_measurement_stop":
+        log.stop = time
+        log.at_stop = sum(one == time for one, _ in log.readings)
+    elif key == "conversion_eff":
+        log.efficiency = value
+    elif key == "interconnect_power_est" and log.estimate is None:
+        log.estimate = value
+    elif key == "power_reading":
+        if time is None or value is None:
+            log.bad += 1
+        else:
+            log.readings.append((time, value))
+
+
+def energy(log: PowerLog, start: float, stop: float) -> float | None:
+    """Returns the joules of a run from `start` to `stop` (ms) by the rules; None without a reading that covers it.
+
+    Each reading counts for the time since the previous one, as far as it lies in the run. A component whose power is
+    estimated counts its estimate for the whole run.
+    """
+    seconds = (stop - start) / 1000
+    if log.switch and log.estimate is not None:
+        return log.factor * log.estimate * seconds
+    before = [log.start] if log.start is not None else [log.readings[0][0]] if log.readings else []
+    times = [*before, *(time for time, _ in log.readings)]
+    joules, covered = 0.0, 0.0
+    for previous, (time, watts) in zip(times, log.readings):
+        part = (min(time, stop) - max(previous, start)) / 1000
+        if part > 0:
+            joules, covered = joules + watts * part, covered + part
+    return log.factor * joules if covered > 0 else None
+
+
+def stock_energy(log: PowerLog, milliseconds: float) -> float | None:
+    """Returns the joules that the stock summarizer computes for a run of this length; None where it raises an error.
+
+    It takes the mean over the whole measurement, idle parts included, times the length of the run.
+    """
+    if log.switch:
+        return log.factor * (log.estimate or 0.0) * milliseconds / 1000
+    if log.start is None:
+        return None
+    counted = [(time, watts) for time, watts in log.readings if time >= log.start]
+    if log.stop is not None:
+        last = [pair for pair in counted if pair[0] == log.stop][: log.at_stop]
+        counted = [pair for pair in counted if pair[0] < log.stop] + last
+    joules, previous = 0.0, log.start
+    for time, watts in counted:
+        joules, previous = joules + watts * (time - previous), time
+    length = (log.stop if log.stop is not None else previous) - log.start
+    return log.factor * joules * milliseconds / length / 1000 if length > 0 else None
+
+
+def olympic(
+    minutes: Sequence[float | None], joules: Sequence[float | None], left_out: Sequence[int]
+) -> float | None:
+    """Returns the mean energy of the runs that the score counts; None if one of them has none.
+
+    power_measurement.adoc, "Scoring": "choose the same runs as the performance score's Olympic scoring".
+    """
+    kept = [joules[index] for index in range(len(minutes)) if index not in left_out]
+    if not kept or any(one is None for one in kept):
+        return None
+    return fmean(kept)
+
+
+@dataclass(frozen=True)
+class RunPower:
+    """The power logs of one run; `log` is the run's own log."""
+
+    run: Run
+    logs: tuple[PowerLog, ...]
+
+    @property
+    def nodes(self) -> list[PowerLog]:
+        return [log for log in self.logs if not log.switch]
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """Returns (run_start, run_stop); None for a run without them."""
+        return None if self.run.minutes is None else (self.run.run_start, self.run.run_stop)
+
+    def joules(self) -> float | None:
+        """Returns the run's energy by the rules; None if a component's is unknown."""
+        if self.span is None or not self.nodes:
+            return None
+        return _total([energy(log, *self.span) for log in self.logs])
+
+    def stock_joules(self) -> float | None:
+        """Returns the run's energy as the stock tool computes it; None where it raises an error."""
+        if self.span is None or not self.nodes:
+            return None
+        return _total([stock_energy(log, self.span[1] - self.span[0]) for log in self.logs])
+
+
+def _total(parts: list[float | None]) -> float | None:
+    return None if any(part is None for part in parts) else sum(parts)
+
+
+def of_run(run: Run, folder: Path) -> RunPower:
+    """Reads the power logs of a run, `power/<name of its log>/node_<j>.txt` and `sw_<k>.txt`.
+
+    Raises:
+      UserError: a file cannot be read.
+    """
+    place = folder / "power" / run.path.stem
+    names = sorted(place.glob("node_*.txt")) + sorted(place.glob("sw_*.txt"))
+    return RunPower(run, tuple(read(path) for path in names if not path.is_symlink()))

@@ -1,0 +1,135 @@
+"""Implements `timetotrain power TREE`: the energy of runs and its score, by the rules and by the stock tool."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from common.errors import UserError
+from compliance.log import rules
+from compliance.review import power, power_checks
+from compliance.submission import scores, tree_system
+from compliance.submission.tree_files import place_of
+
+
+@dataclass(frozen=True)
+class Row:
+    """One folder of runs: energies in joules by run, None where one cannot be computed, and the two scores."""
+
+    path: Path
+    runs: tuple[str, ...]
+    by_rules: tuple[float | None, ...]
+    by_stock: tuple[float | None, ...]
+    watts: tuple[float | None, ...]
+    score: float | None
+    stock_score: float | None
+    scaling: float
+    remarks: tuple[str, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the verb."""
+    parser.add_argument(
+        "tree", metavar="TREE", type=Path, help="a submitter's folder, or a folder of runs with power/"
+    )
+    parser.add_argument("--ruleset", choices=rules.RULESETS, help="default: what the tree and the log say")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the energies; returns 1 if a folder has no score of energy, else 0.
+
+    Raises:
+      UserError: the tree has no power logs.
+    """
+    found = [
+        row_of(folder, options.ruleset)
+        for folder in scores.result_folders(options.tree)
+        if (folder / "power").is_dir()
+    ]
+    if not found:
+        raise UserError(
+            f"{options.tree}: no results/<system>/<benchmark>/power/ in it; name a tree with power logs"
+        )
+    print(json.dumps([_plain(row) for row in found], indent=2) if options.format == "json" else _text(found))
+    return int(any(row.score is None for row in found))
+
+
+def row_of(folder: Path, ruleset: str | None = None) -> Row:
+    """Computes the energies of a folder of runs.
+
+    Raises:
+      UserError: a log cannot be read.
+    """
+    card = scores.score_directory(folder, ruleset)
+    runs = [power.of_run(one, folder) for one in card.runs]
+    by_rules, by_stock = ([one.joules() for one in runs], [one.stock_joules() for one in runs])
+    counted = [] if card.score is None else [card.minutes, card.left_out]
+    values = [
+        power.olympic(counted[0], joules, counted[1]) if counted else None for joules in (by_rules, by_stock)
+    ]
+    logs = [str(one.path) for one in card.runs]
+    remarks = [
+        f"{f.message} {f.found}" for f in power_checks.check(folder, logs, card.ruleset, _description(folder))
+    ]
+    bad = power_checks.bad_names(folder, logs)
+    if bad:
+        remarks.insert(
+            0, f"the stock checker refuses the names of the power logs of {len(bad)} of {len(logs)} runs"
+        )
+    return Row(
+        folder, tuple(one.path.stem for one in card.runs), tuple(by_rules), tuple(by_stock),
+        tuple(_watts(one) for one in runs), *(None if value is None else value * card.scaling for value in values),
+        card.scaling, tuple(remarks),
+    )  # fmt: skip
+
+
+def _description(folder: Path) -> dict | None:
+    place = place_of(folder.resolve())
+    try:
+        return tree_system.load(place[0] / "systems" / f"{place[1]}.json") if place else None
+    except (OSError, ValueError):
+        return None
+
+
+def _watts(run: power.RunPower) -> float | None:
+    """Returns the mean power of a node in the run."""
+    if run.span is None:
+        return None
+    found = [w for log in run.nodes for time, w in log.readings if run.span[0] <= time <= run.span[1]]
+    return fmean(found) if found else None
+
+
+def _kilojoules(joules: float | None) -> str:
+    return "-" if joules is None else f"{joules / 1000:,.1f}"
+
+
+def _text(found: list[Row]) -> str:
+    lines = []
+    for row in found:
+        lines.append(f"{row.path.parent.name}/{row.path.name}: energy in kJ")
+        table = [("", "rules", "stock", "W a node")]
+        for name, rule, stock, watts in zip(row.runs, row.by_rules, row.by_stock, row.watts):
+            table.append(
+                (name, _kilojoules(rule), _kilojoules(stock), "-" if watts is None else f"{watts:,.0f}")
+            )
+        table.append(("score", _kilojoules(row.score), _kilojoules(row.stock_score), ""))
+        widths = [max(len(cell) for cell in column) for column in zip(*table)]
+        for name, *cells in table:
+            lines.append(f"  {name:{widths[0]}}  " + "  ".join(map(str.rjust, cells, widths[1:])).rstrip())
+        if row.scaling != 1:
+            lines.append(f"  scores include the factor {row.scaling:.6g} of scaling.json")
+        lines += [f"  note: {remark}" for remark in row.remarks]
+    return "\n".join(lines)
+
+
+def _plain(row: Row) -> dict:
+    runs = [
+        {"log": name, "joules": rule, "stock_joules": stock, "watts": watts}
+        for name, rule, stock, watts in zip(row.runs, row.by_rules, row.by_stock, row.watts)
+    ]
+    scored = {"score_joules": row.score, "stock_score_joules": row.stock_score, "scaling": row.scaling}
+    return {"folder": str(row.path), "runs": runs, **scored, "remarks": list(row.remarks)}

@@ -1,0 +1,108 @@
+"""Implements `timetotrain settings TREE`: the settings of each folder's logs beside the configuration they name."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+
+from common.errors import UserError
+from compliance.report.output import value
+from compliance.review import advice, agreement
+from compliance.review.agreement import DIFFERENT, Agreement
+from compliance.submission.scores import result_folders
+from compliance.submission.tree_files import place_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the verb."""
+    parser.add_argument(
+        "tree", metavar="TREE", type=Path, help="a submitter's folder, or a folder of several"
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the settings; returns 1 if a configuration is missing, cannot be read, or has other values; else 0.
+
+    Raises:
+      UserError: the tree has no results.
+    """
+    found = compare(options.tree)
+    print(json.dumps([_plain(*one) for one in found], indent=2) if options.format == "json" else _text(found))
+    return int(any(one is not None and _bad(one) for _, _, one in found))
+
+
+def compare(root: Path) -> list[tuple[Path, list[Path], Agreement | None]]:
+    """Returns (folder of runs, its logs, the agreement) of each folder; None for logs that name no configuration."""
+    orgs: dict[Path, list[Path]] = {}
+    for folder in result_folders(root):
+        place = place_of(folder.resolve())
+        if place is not None and place[2]:
+            orgs.setdefault(place[0], []).append(folder)
+    if not orgs:
+        raise UserError(f"{root}: no results/<system>/<benchmark>/ with logs; name the folder above results/")
+    found: list[tuple[Path, list[Path], Agreement | None]] = []
+    for org, folders in orgs.items():
+        named = list(agreement.of_tree(org, folders))
+        found += named
+        have = {folder for folder, _, _ in named}
+        found += [(one, sorted(one.glob("result_*.txt")), None) for one in folders if one not in have]
+    return sorted(found, key=lambda one: str(one[0]))
+
+
+def _bad(one: Agreement) -> bool:
+    return (
+        one.file is None or bool(one.problem) or any(setting.answer == DIFFERENT for setting in one.settings)
+    )
+
+
+def _says(one: Agreement | None) -> str:
+    if one is None:
+        return "the logs name no configuration"
+    if one.file is None:
+        return f"{one.named}: not in the code"
+    if one.problem:
+        return f"{one.named}: {one.problem}"
+    return f"{one.named} ({one.kind})"
+
+
+def _text(found: list[tuple[Path, list[Path], Agreement | None]]) -> str:
+    lines = []
+    for folder, logs, one in found:
+        lines.append(f"{folder.parent.name}/{folder.name}, {len(logs)} logs: {_says(one)}")
+        for setting in one.settings if one else ():
+            file = ", ".join(setting.values[:4]) or "-"
+            lines.append(f"  {setting.answer:10}{setting.name}  log {value(setting.logged)}  file {file}")
+        lines.append(f"  framework's output: {_of(logs, advice.has_framework_log)}")
+        lines.append(f"  environment: {_of(logs, advice.has_environment)}")
+    answers = Counter(setting.answer for _, _, one in found if one for setting in one.settings)
+    counted = ", ".join(
+        f"{answers[answer]} {answer}" for answer in (agreement.SAME, DIFFERENT, agreement.NOT_FOUND)
+    )
+    named = sum(one is not None for _, _, one in found)
+    missing = sum(one is not None and one.file is None for _, _, one in found)
+    return "\n".join([*lines, f"{named} configurations named, {missing} missing; settings: {counted}"])
+
+
+def _of(logs: list[Path], has) -> str:
+    count = sum(has(log) for log in logs)
+    return f"in {count} of {len(logs)} logs" if count else "in no log"
+
+
+def _plain(folder: Path, logs: list[Path], one: Agreement | None) -> dict:
+    content = {
+        "folder": str(folder),
+        "logs": len(logs),
+        "framework_logs": sum(map(advice.has_framework_log, logs)),
+        "environments": sum(map(advice.has_environment, logs)),
+        "named": one.named if one else None,
+        "file": str(one.file) if one and one.file else None,
+        "problem": one.problem if one else "",
+    }
+    settings = [
+        {"name": s.name, "log": s.logged, "file": list(s.values), "answer": s.answer}
+        for s in (one.settings if one else ())
+    ]
+    return content | {"settings": settings}
