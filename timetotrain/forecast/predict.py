@@ -43,6 +43,12 @@ def add(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--assume", action="store_true", help="take defaults for what the system's JSON must tell"
     )
+    own = command.add_argument_group(
+        "figures of an accelerator that is unknown, or in place of the known ones"
+    )
+    own.add_argument("--peak", type=float, metavar="TFLOPS", help="dense 16-bit products")
+    own.add_argument("--bandwidth", type=float, metavar="GB/S", help="of its memory")
+    own.add_argument("--link", type=float, metavar="GB/S", help="that it sends to others of its host")
     command.add_argument("--json", action="store_true", help="all of it, in seconds")
     command.add_argument(
         "--plot", type=Path, metavar="FILE", help="time to train against accelerators, as a picture"
@@ -79,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
       UserError: see workloads.predict and simulate.Faults.
     """
     from systems.predict import predictor, report
+    from systems.predict.chips import Given
     from timetotrain.forecast import workloads
 
     what_if = predictor.WhatIf(
@@ -96,7 +103,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--seed={arguments.seed}: must not be negative")
     faults = _faults(arguments)
     answer = workloads.predict(
-        arguments.benchmark, arguments.system, what_if, arguments.assume, hypothetical=faults is not None
+        arguments.benchmark,
+        arguments.system,
+        what_if,
+        arguments.assume,
+        hypothetical=faults is not None,
+        given=Given(arguments.peak, arguments.bandwidth, arguments.link),
     )
     result = _simulated(answer, faults, arguments.seed) if faults else None
     if arguments.json:
