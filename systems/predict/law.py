@@ -29,8 +29,9 @@ from systems.predict.scores import Score
 PATH = Path(__file__).parent / "data/law.json"
 OURS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
 NORMAL = 1.645  # Two-sided 90 % quantile of the normal distribution.
-# An interval wider than this, high over low, says nothing: the law then cannot say.
-WIDEST = 9.0
+# The law cannot say if the interval is wider than this, high over low, or if the size is this many times beyond all
+# published ones.
+WIDEST, BEYOND = 5.0, 4.0
 _CENTRE, _DATE = math.log(64), 2022.5  # Accelerators and date about which deviations are linear.
 _CONSTANT = 9.0  # Prior variance of a benchmark's constant: any.
 _ON_CHIP = 3e12  # bytes/s: memory on the chip itself counts as the fastest beside it.
@@ -152,10 +153,11 @@ def kernel(a: Points, b: Points, numbers: Mapping[str, float], centre: float) ->
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """A benchmark's law, fitted to `rows`."""
+    """A benchmark's law, fitted to `rows`; `mean` is that of `y`, `centre` that of ln(batch)."""
 
     rows: tuple[Score, ...]
     points: Points
+    mean: float
     centre: float
     numbers: Mapping[str, float]
 
@@ -163,27 +165,27 @@ class Law:
     def of(cls, rows: Sequence[Score], numbers: Mapping[str, float]) -> Law:
         found = points(rows)
         centre = float(found.batch[found.with_batch].mean()) if found.with_batch.any() else 0.0
-        return cls(tuple(rows), found, centre, numbers)
+        return cls(tuple(rows), found, float(found.y.mean()), centre, numbers)
 
-    def covariance(self) -> np.ndarray:
-        """Prior covariance of the scores, noise included."""
+    @functools.cached_property
+    def inverse(self) -> np.ndarray:
+        """The inverse of the scores' prior covariance, noise included."""
         found = kernel(self.points, self.points, self.numbers, self.centre)
-        return found + self.numbers["noise"] ** 2 * np.eye(len(self.points))
+        return np.linalg.inv(found + self.numbers["noise"] ** 2 * np.eye(len(self.points)))
 
     def predict(self, wanted: Points) -> tuple[np.ndarray, np.ndarray]:
         """(ln of the minutes, its standard deviation), both [wanted]."""
         across = kernel(wanted, self.points, self.numbers, self.centre)
         prior = np.diag(kernel(wanted, wanted, self.numbers, self.centre)) + self.numbers["noise"] ** 2
-        mean = self.points.y.mean()
-        solved = np.linalg.solve(self.covariance(), np.column_stack([self.points.y - mean, across.T]))
-        variance = prior - np.einsum("ij,ji->i", across, solved[:, 1:])
-        logs = mean + across @ solved[:, 0] - wanted.accelerators - wanted.speed
+        weights = across @ self.inverse
+        variance = prior - np.einsum("ij,ij->i", weights, across)
+        logs = self.mean + weights @ (self.points.y - self.mean) - wanted.accelerators - wanted.speed
         return logs, np.sqrt(np.maximum(variance, 1e-9))
 
     def left_out(self, group: Callable[[Score], str]) -> tuple[np.ndarray, np.ndarray]:
         """(ln(published / predicted), standard deviation) of each score, predicted without its whole group."""
-        inverse = np.linalg.inv(self.covariance())
-        pull = inverse @ (self.points.y - self.points.y.mean())
+        inverse = self.inverse
+        pull = inverse @ (self.points.y - self.mean)
         wrong, deviation = np.zeros(len(pull)), np.zeros(len(pull))
         names: dict[str, list[int]] = {}
         for i, row in enumerate(self.rows):
@@ -256,7 +258,10 @@ def estimate(
         else f"none of {len(own.rows)} published scores is on {name}"
     )
     reason = ""
-    if 2 * half > math.log(WIDEST):
+    sizes = [row.accelerators for row in own.rows]
+    if not min(sizes) / BEYOND <= accelerators <= max(sizes) * BEYOND:
+        reason = f"published scores have {min(sizes)} to {max(sizes)} accelerators, not {accelerators}"
+    elif 2 * half > math.log(WIDEST):
         reason = f"{evidence}, so that the interval spans a factor of {math.exp(2 * half):.0f}"
     return Estimate(
         benchmark, when, minutes, minutes * math.exp(-half), minutes * math.exp(half), evidence, reason

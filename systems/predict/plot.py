@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from systems.predict import convergence, fitting, model, published
 from systems.predict.hardware import Machine
+from systems.predict.money import Size
 from systems.predict.predictor import Answer
 from systems.predict.workload import Workload
 
@@ -175,4 +177,24 @@ def scatter(path: Path) -> None:
     axes.set_title("TPU v3 (circles) and V100 (squares); dotted: 40 %")
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=100, bbox_inches="tight")
+    pyplot.close(figure)
+
+
+def sizes(path: Path, found: Sequence[Size], title: str) -> None:
+    """Plots minutes with their interval, and dollars, against the number of accelerators."""
+    pyplot = _pyplot()
+    many = [size.accelerators for size in found]
+    figure, axes = pyplot.subplots(figsize=(7, 4.2))
+    axes.fill_between(many, [s.low for s in found], [s.high for s in found], color=_COLOURS[0], alpha=0.2)
+    axes.plot(many, [s.minutes for s in found], "o-", color=_COLOURS[0])
+    axes.set(xscale="log", yscale="log", xlabel="accelerators", ylabel="minutes", title=title)
+    axes.set_xscale("log", base=2)
+    axes.yaxis.label.set_color(_COLOURS[0])
+    if all(size.dollars is not None for size in found):
+        right = axes.twinx()
+        right.plot(many, [s.dollars for s in found], "s--", color=_COLOURS[1])
+        right.set(yscale="log", ylabel="USD a run")
+        right.yaxis.label.set_color(_COLOURS[1])
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
     pyplot.close(figure)

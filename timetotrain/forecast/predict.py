@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from common.errors import UserError
+from timetotrain.forecast import outlook
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -53,6 +56,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--plot", type=Path, metavar="FILE", help="time to train against accelerators, as a picture"
     )
+    outlook.add(command)
     faults = command.add_argument_group("simulated faults (any of these switches to event simulation)")
     faults.add_argument(
         "--simulate", action="store_true", help="simulate the run, even without faults; of any size"
@@ -84,8 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
       UserError: see workloads.predict and simulate.Faults.
     """
-    from systems.predict import predictor, report
+    from systems.predict import predictor, report, scores
     from systems.predict.chips import Given
+    from systems.predict.workload import BENCHMARKS
     from timetotrain.forecast import workloads
 
     what_if = predictor.WhatIf(
@@ -99,6 +104,9 @@ def run(arguments: argparse.Namespace) -> int:
         model=arguments.model,
         formulas=arguments.formulas,
     )
+    given = Given(arguments.peak, arguments.bandwidth, arguments.link)
+    if arguments.benchmark not in BENCHMARKS and arguments.benchmark in scores.benchmarks():
+        return _as_published(arguments, what_if, given)
     if arguments.seed < 0:
         raise UserError(f"--seed={arguments.seed}: must not be negative")
     faults = _faults(arguments)
@@ -108,18 +116,66 @@ def run(arguments: argparse.Namespace) -> int:
         what_if,
         arguments.assume,
         hypothetical=faults is not None,
-        given=Given(arguments.peak, arguments.bandwidth, arguments.link),
+        given=given,
     )
     result = _simulated(answer, faults, arguments.seed) if faults else None
+    machine, minutes = answer.machine, answer.run.total / 60
+    interval = answer.interval and (answer.interval[0] / 60, answer.interval[1] / 60)
+    more = outlook.of(
+        arguments,
+        answer.work.benchmark,
+        machine.chip,
+        machine.accelerators,
+        machine.per_node,
+        minutes,
+        interval,
+    )
     if arguments.json:
-        content = answer.as_dict() | ({"simulation": result.as_dict()} if result else {})
+        content = answer.as_dict() | more.content | ({"simulation": result.as_dict()} if result else {})
         print(json.dumps(content, indent=1))
     else:
         print(report.table(answer))
+        print("\n".join(more.lines))
         if result:
             print(result.table())
     if arguments.plot:
         _plot(arguments.plot, answer)
+    return 0
+
+
+def _as_published(arguments: argparse.Namespace, what_if: Any, given: Any) -> int:
+    """Forecasts a benchmark that this project does not train: by accelerators and round alone."""
+    from systems.predict import hardware, law, predictor, report
+
+    size = predictor.WhatIf(accelerators=what_if.accelerators)
+    if what_if != size or arguments.plot or arguments.simulate or _faults(arguments):
+        raise UserError(
+            f"{arguments.benchmark}: only published scores speak of it: flags of a step, of faults and --plot are for "
+            "our benchmarks"
+        )
+    notes: list[str] = []
+    description = hardware.load(arguments.system)
+    target = hardware.machine(description, what_if.accelerators, notes, arguments.assume, given=given)
+    found = law.estimate(arguments.benchmark, target.chip, target.accelerators)
+    interval = None if found.reason else (found.low, found.high)
+    more = outlook.of(
+        arguments,
+        found.benchmark,
+        target.chip,
+        target.accelerators,
+        target.per_node,
+        found.minutes,
+        interval,
+        found.round,
+    )
+    if arguments.json:
+        content = {"benchmark": found.benchmark, "system": target.name, "accelerators": target.accelerators}
+        content["published_systems"] = dataclasses.asdict(found)
+        print(json.dumps(content | more.content | {"assumptions": notes}, indent=1))
+        return 0
+    print(f"{found.benchmark} on {target.name}: {target.accelerators} x {target.chip['name']}")
+    print(report.as_published(found))
+    print("\n".join([*(more.lines if interval else []), *(f"assumed: {note}" for note in notes)]))
     return 0
 
 
