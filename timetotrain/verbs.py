@@ -51,6 +51,7 @@ VERBS = {
     "scores": _compliance("compute scores from results", "scores"),
     "report": Verb("timelines, curves and scores; --serve follows a run", "timetotrain.report"),
     "compare": _compliance("two runs or systems side by side", "compare"),
+    "why": Verb("why one run takes longer than another, term by term", "timetotrain.forecast.why"),
     "package": _compliance("build the submission of your results", "package"),
     "systems": Verb("list, show, detect and validate machines", "timetotrain.forecast.cli", ()),
     "forecast": Verb(

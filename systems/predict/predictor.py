@@ -233,7 +233,7 @@ def of_workload(
         notes.append(f"loops of unknown length count once: {made.program.unknown} of the training program")
     low, expected, high = _epochs(work, epochs, notes)
     run = model.run(work, target, values, expected, made)
-    found = _law(base or work, target)
+    found = _law(base or work, target) if not base or base.network == work.network else None
     if found:
         run, factor, interval, reason = _by_law(found, run, base or work, target, values, made, epochs)
     else:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from timetotrain.forecast import outlook
+from timetotrain.forecast import outlook, why
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -55,6 +55,9 @@ def add(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--json", action="store_true", help="all of it, in seconds")
     command.add_argument(
         "--plot", type=Path, metavar="FILE", help="time to train against accelerators, as a picture"
+    )
+    command.add_argument(
+        "--explain", metavar="OTHER", help="the difference to another system's forecast, or to a run's log"
     )
     outlook.add(command)
     faults = command.add_argument_group("simulated faults (any of these switches to event simulation)")
@@ -119,6 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
         given=given,
     )
     result = _simulated(answer, faults, arguments.seed) if faults else None
+    other = _other(arguments, answer) if arguments.explain else None
     machine, minutes = answer.machine, answer.run.total / 60
     interval = answer.interval and (answer.interval[0] / 60, answer.interval[1] / 60)
     more = outlook.of(
@@ -131,11 +135,16 @@ def run(arguments: argparse.Namespace) -> int:
         interval,
     )
     if arguments.json:
-        content = answer.as_dict() | more.content | ({"simulation": result.as_dict()} if result else {})
+        explained = {"explanation": why.content(*other)} if other else {}
+        content = (
+            answer.as_dict() | more.content | explained | ({"simulation": result.as_dict()} if result else {})
+        )
         print(json.dumps(content, indent=1))
     else:
         print(report.table(answer))
         print("\n".join(more.lines))
+        if other:
+            print("\n".join(["", *why.table(*other)]))
         if result:
             print(result.table())
     if arguments.plot:
@@ -143,15 +152,26 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _other(arguments: argparse.Namespace, answer: Any) -> tuple[why.Shape, why.Shape]:
+    """The forecast's shape, and that of --explain: a log, if a file of that name is no description, or a system."""
+    from timetotrain.forecast import workloads
+
+    mine, path = why.of_answer(answer, f"forecast of {arguments.system}"), Path(arguments.explain)
+    if path.is_file() and path.suffix != ".json":
+        return mine, why.of_log(path)
+    other = workloads.predict(arguments.benchmark, arguments.explain, None, arguments.assume)
+    return mine, why.of_answer(other, f"forecast of {arguments.explain}")
+
+
 def _as_published(arguments: argparse.Namespace, what_if: Any, given: Any) -> int:
     """Forecasts a benchmark that this project does not train: by accelerators and round alone."""
     from systems.predict import hardware, law, predictor, report
 
     size = predictor.WhatIf(accelerators=what_if.accelerators)
-    if what_if != size or arguments.plot or arguments.simulate or _faults(arguments):
+    if what_if != size or arguments.plot or arguments.explain or arguments.simulate or _faults(arguments):
         raise UserError(
-            f"{arguments.benchmark}: only published scores speak of it: flags of a step, of faults and --plot are for "
-            "our benchmarks"
+            f"{arguments.benchmark}: published scores alone speak of it: flags of a step, of faults, --plot and "
+            "--explain are for our benchmarks"
         )
     notes: list[str] = []
     description = hardware.load(arguments.system)

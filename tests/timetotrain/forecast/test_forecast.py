@@ -53,7 +53,11 @@ def test_an_interval_is_given_for_what_was_tested_alone(arguments, outside, caps
     "nodes, note, interval",
     [
         (4, "replicas: all 32 cores; preset dgx-2h has 16", True),
-        (1000, "a run on 512 of 8000 cores is outside the published runs", False),  # The batch does not divide.
+        (
+            1000,
+            "a run on 512 of 8000 cores is outside the published runs",
+            False,
+        ),  # The batch does not divide.
     ],
 )
 def test_a_machine_without_a_preset_works_as_a_whole_or_says_that_it_does_not(
