@@ -35,8 +35,8 @@ def test_the_published_logs() -> None:
 
 
 def test_the_errors_of_the_forecasts() -> None:
-    """docs/prediction.md, which a test holds to the code, has the row of TPU v3: 32 results, both errors at last."""
-    page = (markdown.ROOT / "docs/prediction.md").read_text(encoding="utf-8")
+    """docs/prediction-method.md has the row of TPU v3: 32 results, both errors at last; a test holds it to the code."""
+    page = (markdown.ROOT / "docs/prediction-method.md").read_text(encoding="utf-8")
     (row,) = [line for line in page.splitlines() if line.startswith("| **TPU v3** |")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     middle, most = cells[6].replace("%", " %").split(" / ")

@@ -175,8 +175,9 @@ def test_an_evaluation_of_the_comparison_is_one_of_the_preset_s():
 
 
 def test_the_page_is_what_the_code_writes():
-    assert document.PATH.read_text() == upkeep.prediction_page(), "run: python -m systems.predict docs"
-    for picture in ("prediction-figures.png", "prediction-scores.png"):
+    for path, text in upkeep.prediction_pages().items():
+        assert path.read_text() == text, "run: python -m systems.predict docs"
+    for picture in ("prediction-figures.png", "prediction-scores.png", "prediction-families.png"):
         assert (document.ROOT / "docs" / picture).stat().st_size > 10_000
 
 
