@@ -74,6 +74,7 @@ def tables(answer: Answer, examples: Sequence[Sequence[object]]) -> dict[str, st
         "law_constants": document_law.constants(),
         "measured_steps": document_law.steps(),
         "worst_step": f"{max(map(abs, measured.left_out().values())):.1%}",
+        "power_errors": "half within {:.0%}, all within {:.0%}".format(*document_law.power_errors()),
         "power": document_law.power(),
         "accelerators": document_law.accelerators(),
         "chips": str(len(chips.chips())),

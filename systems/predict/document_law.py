@@ -5,9 +5,20 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 
 from common.errors import UserError
-from systems.predict import chips, hardware, law, law_fit, measured, money, scores
+from systems.predict import (
+    chips,
+    fitting,
+    hardware,
+    law,
+    law_fit,
+    measured,
+    money,
+    program_fit,
+    scores,
+)
 from systems.predict.document_programs import table
 from systems.predict.law_fit import Tested
 
@@ -30,7 +41,24 @@ def errors() -> str:
         middle, most = law_fit.errors(tests)
         inside = f"{law_fit.coverage(tests):.0%}" if name.startswith(("each system", "each round")) else ""
         rows.append((name, len(tests), f"{middle:.1%}", f"{most:.1%}", inside))
+    rows += _own_families()
     return table(("left out", "scores", "median", "nine of ten within", "in their interval"), rows)
+
+
+def _own_families() -> list[tuple[object, ...]]:
+    """The rows of TPU v3 and V100, which have constants of their own."""
+    programs = [test for test in program_fit.committed_tests() if test.row.family]
+    v100 = [test for test in fitting.committed_tests() if test.row.family == "v100"]
+    groups = (
+        ("each TPU v3 system, by programs", programs, program_fit.errors()),
+        ("each V100 system, by formulas", v100, fitting.errors("v100")),
+    )
+    found = []
+    for name, tests, wrong in groups:
+        middle, most = fitting.summary(tests)["together"]
+        inside = f"{fitting.coverage(tests, wrong):.0%}"
+        found.append((name, len(tests), f"{middle:.1%}", f"{most:.1%}", inside))
+    return found
 
 
 def by_benchmark() -> str:
@@ -90,6 +118,16 @@ def power() -> str:
             )
     head = ("round", "submitter", "benchmark", "accelerators", "kWh published", "predicted", "error")
     return table(head, rows)
+
+
+def power_errors() -> tuple[float, float]:
+    """(median, largest) error of the published power results."""
+    each = []
+    for one in money.powers():
+        chip = chips.chips()[one.chip] | {"name": one.chip}
+        found = money.energy(chip, one.accelerators, one.minutes, None, money.maker(one.org))
+        each.append(abs(found.kwh / one.kwh - 1))
+    return median(each), max(each)
 
 
 def accelerators() -> str:

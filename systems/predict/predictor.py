@@ -239,7 +239,9 @@ def of_workload(
     else:
         factor, reason, errors = 1.0, _outside(work, target), fitting.errors(target.family)
         errors = program_fit.errors() if made else errors
-        interval = None if reason or not errors else _interval(run.total, errors, (low, expected, high))
+        interval = (
+            None if reason or not errors else fitting.interval(run.total, errors, (low, expected, high))
+        )
     if reason:
         notes.append(f"no interval: {reason}")
     return Answer(
@@ -304,16 +306,6 @@ def _outside(work: Workload, target: Machine) -> str:
     if work.cores != target.cores:
         return f"a run on {work.cores} of {target.cores} cores is outside the published runs"
     return f"nobody built a machine of {target.accelerators} accelerators" if target.hypothetical else ""
-
-
-def _interval(
-    total: float, errors: dict[str, list[float]], epochs: tuple[float, float, float]
-) -> tuple[float, float]:
-    """The 90 % interval around the total: the leave-one-out error at given epochs, and the epochs' interval."""
-    low, expected, high = epochs
-    miss = math.log(1 + errors["seconds"][1])
-    below, above = math.hypot(miss, math.log(expected / low)), math.hypot(miss, math.log(high / expected))
-    return total * math.exp(-below), total * math.exp(above)
 
 
 def _epochs(work: Workload, given: float | None, notes: list[str]) -> tuple[float, float, float]:

@@ -9,7 +9,7 @@ import pytest
 
 import systems
 from common.errors import UserError
-from systems.predict import chips, hardware, law, law_fit, measured, money, scores
+from systems.predict import chips, fitting, hardware, law, law_fit, measured, money, program_fit, scores
 from systems.predict.chips import Given
 from timetotrain.forecast.cli import main
 
@@ -96,6 +96,15 @@ def test_the_law_holds_its_bars_on_what_it_did_not_see():
             assert 0.85 <= law_fit.coverage(chosen) <= 0.95
     fourth = law_fit.errors([t for t in law_fit.ours(system) if t.row.chip == "TPU v4"])
     assert fourth[0] <= 0.15 and fourth[1] <= 0.35
+
+
+def test_intervals_of_families_with_constants_of_their_own_hold():
+    programs = [t for t in program_fit.committed_tests() if t.row.family]
+    formulas = fitting.committed_tests()
+    assert 0.85 <= fitting.coverage(programs, program_fit.errors()) <= 0.95
+    for family in fitting.FAMILIES:
+        mine = [t for t in formulas if t.row.family == family]
+        assert 0.85 <= fitting.coverage(mine, fitting.errors(family)) <= 0.95
 
 
 def test_six_measured_steps_are_predicted_by_the_other_five():
