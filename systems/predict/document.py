@@ -20,9 +20,9 @@ from systems.predict import (
     model,
     published,
 )
+from systems.predict.answer import Answer
 from systems.predict.document_programs import table as _table
 from systems.predict.fitting import Test
-from systems.predict.predictor import Answer
 
 ROOT = Path(__file__).resolve().parents[2]
 # The pages and the texts that they are made of: what people quote, and the method behind it.

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from systems.predict import convergence, fitting, law, law_fit, model, published
+from systems.predict.answer import Answer
 from systems.predict.hardware import Machine
 from systems.predict.money import Size
-from systems.predict.predictor import Answer
 from systems.predict.workload import Workload
 
 BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")

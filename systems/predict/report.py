@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from systems.predict.answer import Answer
 from systems.predict.law import Estimate
-from systems.predict.predictor import Answer
 
 STEP = {
     "compute": "forward and backward pass",

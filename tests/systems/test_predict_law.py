@@ -86,6 +86,15 @@ def test_a_left_out_group_equals_a_fit_without_it():
         assert spread == pytest.approx(deviation[mine], rel=1e-6)
 
 
+@pytest.mark.e2e
+def test_the_committed_law_is_what_the_code_gives():
+    found = law_fit.refit()
+    for part in ("kernel", "deviations"):
+        assert found[part] == pytest.approx(law.committed()[part], rel=0.02), (
+            "run: python -m systems.predict fit"
+        )
+
+
 def test_the_law_holds_its_bars_on_what_it_did_not_see():
     system, round_ = (law_fit.left_out(group) for group in ("system", "round"))
     assert len(law_fit.ours(system)) > 600

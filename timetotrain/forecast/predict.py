@@ -60,6 +60,10 @@ def add(commands: argparse._SubParsersAction) -> None:
         "--explain", metavar="OTHER", help="the difference to another system's forecast, or to a run's log"
     )
     outlook.add(command)
+    _add_faults(command)
+
+
+def _add_faults(command: argparse.ArgumentParser) -> None:
     faults = command.add_argument_group("simulated faults (any of these switches to event simulation)")
     faults.add_argument(
         "--simulate", action="store_true", help="simulate the run, even without faults; of any size"
@@ -91,12 +95,13 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
       UserError: see workloads.predict and simulate.Faults.
     """
-    from systems.predict import predictor, report, scores
+    from systems.predict import scores
+    from systems.predict.answer import WhatIf
     from systems.predict.chips import Given
     from systems.predict.workload import BENCHMARKS
     from timetotrain.forecast import workloads
 
-    what_if = predictor.WhatIf(
+    what_if = WhatIf(
         accelerators=arguments.accelerators,
         batch=arguments.batch,
         partitions=arguments.partitions,
@@ -121,7 +126,16 @@ def run(arguments: argparse.Namespace) -> int:
         hypothetical=faults is not None,
         given=given,
     )
-    result = _simulated(answer, faults, arguments.seed) if faults else None
+    _print(arguments, answer, _simulated(answer, faults, arguments.seed) if faults else None)
+    if arguments.plot:
+        _plot(arguments.plot, answer)
+    return 0
+
+
+def _print(arguments: argparse.Namespace, answer: Any, result: Any) -> None:
+    """Prints an answer with its simulation, if any, its outlook, and its explanation."""
+    from systems.predict import report
+
     other = _other(arguments, answer) if arguments.explain else None
     machine, minutes = answer.machine, answer.run.total / 60
     interval = answer.interval and (answer.interval[0] / 60, answer.interval[1] / 60)
@@ -135,21 +149,17 @@ def run(arguments: argparse.Namespace) -> int:
         interval,
     )
     if arguments.json:
-        explained = {"explanation": why.content(*other)} if other else {}
-        content = (
-            answer.as_dict() | more.content | explained | ({"simulation": result.as_dict()} if result else {})
-        )
+        content = answer.as_dict() | more.content
+        content |= {"explanation": why.content(*other)} if other else {}
+        content |= {"simulation": result.as_dict()} if result else {}
         print(json.dumps(content, indent=1))
-    else:
-        print(report.table(answer))
-        print("\n".join(more.lines))
-        if other:
-            print("\n".join(["", *why.table(*other)]))
-        if result:
-            print(result.table())
-    if arguments.plot:
-        _plot(arguments.plot, answer)
-    return 0
+        return
+    print(report.table(answer))
+    print("\n".join(more.lines))
+    if other:
+        print("\n".join(["", *why.table(*other)]))
+    if result:
+        print(result.table())
 
 
 def _other(arguments: argparse.Namespace, answer: Any) -> tuple[why.Shape, why.Shape]:
@@ -165,9 +175,10 @@ def _other(arguments: argparse.Namespace, answer: Any) -> tuple[why.Shape, why.S
 
 def _as_published(arguments: argparse.Namespace, what_if: Any, given: Any) -> int:
     """Forecasts a benchmark that this project does not train: by accelerators and round alone."""
-    from systems.predict import hardware, law, predictor, report
+    from systems.predict import hardware, law, report
+    from systems.predict.answer import WhatIf
 
-    size = predictor.WhatIf(accelerators=what_if.accelerators)
+    size = WhatIf(accelerators=what_if.accelerators)
     if what_if != size or arguments.plot or arguments.explain or arguments.simulate or _faults(arguments):
         raise UserError(
             f"{arguments.benchmark}: published scores alone speak of it: flags of a step, of faults, --plot and "

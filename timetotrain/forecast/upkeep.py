@@ -91,12 +91,12 @@ def compiled_page() -> str:
 
 
 def _fit() -> None:
-    from systems.predict import fitting, law_fit, measured, program_fit
+    from systems.predict import compute, fitting, law_fit, measured, program_fit
 
     constants, left_out = fitting.refit()
     constants[measured.FAMILY] = measured.refit(constants["v100"]["constants"]["turnaround"])
     tpu = constants[program_fit.FAMILY]
     tpu["programs"], programs = program_fit.refit(fitting.Constants(**tpu["constants"]))
-    fitting.PATH.write_text(json.dumps(constants, indent=1) + "\n", encoding="utf-8")
+    compute.PATH.write_text(json.dumps(constants, indent=1) + "\n", encoding="utf-8")
     fitting.write_left_out({fitting.FORMULAS: left_out} | programs)
     law_fit.write(law_fit.refit())

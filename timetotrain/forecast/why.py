@@ -18,7 +18,7 @@ from common.errors import UserError
 from compliance.submission.runs import Run, number, read_run
 
 if TYPE_CHECKING:
-    from systems.predict.predictor import Answer
+    from systems.predict.answer import Answer
 
 Interval = tuple[float, float]
 

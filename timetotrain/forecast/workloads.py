@@ -10,8 +10,8 @@ from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.errors import UserError, near
 from systems.predict import hardware, predictor
+from systems.predict.answer import Answer, WhatIf
 from systems.predict.chips import Given
-from systems.predict.predictor import Answer, WhatIf
 from systems.predict.workload import BENCHMARKS, HOST_EVALUATION, SEARCH, Workload
 from timetotrain.forecast import presets
 
