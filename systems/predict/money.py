@@ -10,18 +10,18 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import systems
 from common.errors import UserError
+from common.files import parsed, read_plain
 from systems.predict import chips, law, scores
 
 _DATA = Path(__file__).parent / "data"
+_MOST = 2**20  # Bytes of a table of prices.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,8 +125,11 @@ def prices(path: Path | None = None) -> tuple[str, dict[str, tuple[float, str]]]
       UserError: the file is no such table.
     """
     place = path or _DATA / "prices.json"
-    found = systems.read(place) if path else json.loads(place.read_text(encoding="utf-8"))
     shape = f'--prices={place}: write {{"date": "2026-11", "prices": {{"H100-SXM5": [3.78, "source"]}}}}'
+    try:
+        found = parsed(read_plain(place, _MOST))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{shape}; cannot read it ({error})") from None
     if not isinstance(found, dict) or not isinstance(found.get("prices"), dict):
         raise UserError(f"{shape}; it has no object `prices`")
     table = {}

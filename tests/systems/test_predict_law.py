@@ -170,10 +170,19 @@ def test_a_table_of_prices_replaces_ours_and_a_wrong_one_is_named(tmp_path, caps
     table.write_text('{"date": "2030-01", "prices": {"NVIDIA H100 80GB HBM3": [1.5, "mine"]}}')
     assert money.price("H100-SXM5", None, table) == money.Price(1.5, "mine; table of 2030-01")
     assert money.price("B200", None, table) is None
-    for content in ("[]", '{"prices": {"H100": -1}}', '{"prices": {"H100": "dear"}}'):
+    for content in ("", "[" * 100_000, "[]", '{"prices": {"H100": -1}}', '{"prices": {"H100": "dear"}}'):
         table.write_text(content)
         assert main(["predict", "resnet", "--system=h100-8", f"--prices={table}"]) == 2
         assert "--prices=" in capsys.readouterr().err
+
+
+def test_a_picture_of_sizes_and_its_bad_name(tmp_path, capsys):
+    path = tmp_path / "sizes.png"
+    assert main(["predict", "bert", "--system=h100-8", f"--sizes-plot={path}"]) == 0
+    assert path.stat().st_size > 5_000
+    assert main(["predict", "bert", "--system=h100-8", f"--sizes-plot={tmp_path}/none/x.png"]) == 2
+    assert main(["predict", "mnist", "--system=h100-8", "--sizes"]) == 2
+    assert "no scores of mnist are published" in capsys.readouterr().err
 
 
 def test_the_cheapest_within_a_deadline_and_the_fastest_within_a_budget():
