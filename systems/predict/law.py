@@ -77,18 +77,20 @@ class Points:
         return len(self.y)
 
 
+# Beginnings of accelerators' names by maker; their runs share its software.
+_VENDORS = {
+    "Google": ("TPU",),
+    "AMD": ("MI", "RX"),
+    "Intel": ("Gaudi",),
+    "Huawei": ("Ascend",),
+    "Graphcore": ("Bow", "IPU"),
+    "NVIDIA": ("V100", "A100", "A30", "A40", "A10G", "RTX", "L4", "H100", "H200", "GH", "GB", "B200", "B300"),
+}
+
+
 def vendor(chip: str) -> str:
-    """The maker of an accelerator, whose software its runs share."""
-    for start, name in (
-        ("TPU", "Google"),
-        ("MI", "AMD"),
-        ("RX", "AMD"),
-        ("Gaudi", "Intel"),
-        ("Ascend", "Huawei"),
-    ):
-        if chip.startswith(start):
-            return name
-    return "Graphcore" if "IPU" in chip else "NVIDIA"
+    """The maker of an accelerator; a processor, or an accelerator that nobody knows, is a maker of its own."""
+    return next((name for name, starts in _VENDORS.items() if chip.startswith(starts)), chip)
 
 
 def points(rows: Sequence[Score], entries: Mapping[str, Mapping[str, Any]] | None = None) -> Points:
@@ -259,7 +261,9 @@ def estimate(
     )
     reason = ""
     sizes = [row.accelerators for row in own.rows]
-    if not min(sizes) / BEYOND <= accelerators <= max(sizes) * BEYOND:
+    if chip.get("host"):
+        reason = "no score in the tables is of processors without accelerators"
+    elif not min(sizes) / BEYOND <= accelerators <= max(sizes) * BEYOND:
         reason = f"published scores have {min(sizes)} to {max(sizes)} accelerators, not {accelerators}"
     elif 2 * half > math.log(WIDEST):
         reason = f"{evidence}, so that the interval spans a factor of {math.exp(2 * half):.0f}"

@@ -140,6 +140,15 @@ def test_the_law_says_when_it_cannot_say(benchmark, accelerators, reason):
     assert reason in law.estimate(benchmark, H100, accelerators).reason
 
 
+def test_a_processor_has_no_interval_of_accelerators():
+    for name in ("Xeon with AMX", "EPYC 9004"):
+        found = law.estimate("resnet", chips.chips()[name] | {"name": name}, 8)
+        assert "processors without accelerators" in found.reason
+    assert {law.vendor(row.chip) for row in scores.rows()} == {
+        *("NVIDIA", "Google", "AMD", "Intel", "Huawei", "Graphcore")
+    }
+
+
 def test_a_benchmark_of_others_is_forecast_by_published_scores_alone(tmp_path, capsys):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(systems.load("b200-8") | {"system_name": "mine"}))
