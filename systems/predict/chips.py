@@ -123,8 +123,8 @@ def _unknown(name: str, model: str, given: Given) -> dict[str, Any]:
         flags = " ".join(f"--{flag}={units[flag]}" for flag in missing)
         what = f"{model!r} is none the model knows" if model else "empty, and the model needs it"
         raise UserError(
-            f"{name}: accelerator_model_name: {what}; give {flags} of the accelerator, or a name of docs/prediction-method.md"
-            + ("" if model else ", or --assume for V100-SXM2")
+            f"{name}: accelerator_model_name: {what}; give {flags} of the accelerator, or a name of "
+            "docs/prediction-method.md" + ("" if model else ", or --assume for V100-SXM2")
         )
     peak = given.peak * 1e12
     return dict(chips()["H200-SXM"]) | {

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common.errors import UserError
+from common.errors import UserError, near
 from timetotrain.forecast import outlook, why
 
 
@@ -18,7 +18,9 @@ def add(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("predict", help="how long a run takes, and where the time goes")
     command.set_defaults(run=run)
     command.add_argument(
-        "benchmark", metavar="BENCHMARK", help="resnet, ssd, maskrcnn, transformer, gnmt, ..."
+        "benchmark",
+        metavar="BENCHMARK",
+        help="resnet, ssd, maskrcnn, transformer, gnmt, ..., or another with scores: bert, llama31_8b, ...",
     )
     command.add_argument(
         "--system", required=True, metavar="NAME", help="a preset, a system, or a system's JSON file"
@@ -113,7 +115,11 @@ def run(arguments: argparse.Namespace) -> int:
         formulas=arguments.formulas,
     )
     given = Given(arguments.peak, arguments.bandwidth, arguments.link)
-    if arguments.benchmark not in BENCHMARKS and arguments.benchmark in scores.benchmarks():
+    if arguments.benchmark not in BENCHMARKS:
+        known = (*BENCHMARKS, *(name for name in scores.benchmarks() if name not in BENCHMARKS))
+        if arguments.benchmark not in known:
+            hint = near(arguments.benchmark, known)
+            raise UserError(f"benchmark {arguments.benchmark!r}: unknown{hint}; known: {', '.join(known)}")
         return _as_published(arguments, what_if, given)
     if arguments.seed < 0:
         raise UserError(f"--seed={arguments.seed}: must not be negative")
