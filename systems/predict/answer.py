@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from common.errors import UserError
-from systems.predict import kernel_costs, workload
+from systems.predict import kernel_costs, measured, workload
 from systems.predict.compiled import Scaled
 from systems.predict.compute import Constants
 from systems.predict.hardware import Machine
@@ -52,7 +52,7 @@ class Answer:
     """A prediction.
 
     Attributes:
-      path: the source of the training step: a compiled program, or formulas.
+      path: the source of the training step: a compiled program, one that was measured on another device, or formulas.
       interval: the 90 % interval of runs, in seconds; None outside the tested range.
       notes: the assumptions.
       law: what published systems of this kind take with the preset unchanged; None where the family has constants.
@@ -75,7 +75,11 @@ class Answer:
     @property
     def path(self) -> str:
         """The source of the training step."""
-        return f"compiled program ({self.run.program})" if self.made else "formulas"
+        if self.made:
+            return f"compiled program ({self.run.program})"
+        if self.machine.family == measured.FAMILY and measured.totals(self.work.network):
+            return "totals of the program that was measured on an H200"
+        return "formulas"
 
     @property
     def estimate(self) -> tuple[float, float] | None:

@@ -126,6 +126,18 @@ def test_six_measured_steps_are_predicted_by_the_other_five():
         assert abs(error) <= 0.20
 
 
+def test_terms_are_scaled_to_what_published_systems_take(capsys):
+    assert main(["predict", "resnet", "--system=h100-8", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["step_from"] == "totals of the program that was measured on an H200"
+    told, total = found["published_systems"], found["run_seconds"]["total"]
+    assert total == pytest.approx(60 * told["minutes"])
+    assert found["interval_seconds"] == pytest.approx([60 * told["low"], 60 * told["high"]])
+    assert main(["predict", "resnet", "--system=h100-8", "--epochs=20", "--json"]) == 0
+    fewer = json.loads(capsys.readouterr().out)
+    assert fewer["published_systems"] == told and fewer["run_seconds"]["total"] < 0.7 * total
+
+
 def test_more_accelerators_or_faster_ones_take_less_time():
     eight, many = (law.estimate("bert", H100, n) for n in (8, 64))
     assert many.minutes < eight.minutes and eight.low < eight.minutes < eight.high
