@@ -62,6 +62,7 @@ VERBS = {
     "power": Verb(
         "the energy of runs, by the rules and by the stock tool", "compliance.review.power_command"
     ),
+    "why": Verb("why one run takes longer than another, term by term", "timetotrain.forecast.why"),
     "package": _compliance("build the submission of your results", "package"),
     "systems": Verb("list, show, detect and validate machines", "timetotrain.forecast.cli", ()),
     "forecast": Verb(

@@ -13,7 +13,7 @@ from statistics import median
 
 PATH = Path(__file__).parent / "data/blocks.csv"
 # Rounds and benchmarks whose training waits for the whole evaluation, including its beam search or forward pass
-# (docs/prediction.md, "Blocks"). Elsewhere the host evaluates while the next block trains.
+# (docs/prediction-method.md, "Blocks"). Elsewhere the host evaluates while the next block trains.
 WAITING = {("v0.7", "gnmt"), ("v0.7", "maskrcnn"), ("v0.7", "transformer")}
 
 

@@ -88,8 +88,8 @@ def _nodes(machine: Machine, elements: int, cores: int, wire: int, back: int, bu
     NCCL pipelines the two, so the slower one counts.
     """
     chip = machine.chip
-    inside = min(cores, machine.per_node)
-    nodes = math.ceil(cores / machine.per_node)
+    inside = min(cores, machine.linked)
+    nodes = math.ceil(cores / machine.linked)
     moved = elements * (wire + back)
     local = moved * (inside - 1) / inside / (chip["link_bandwidth"] * LINK_SHARE)
     across = moved * (nodes - 1) / nodes / (machine.node_bandwidth * LINK_SHARE) if nodes > 1 else 0.0

@@ -10,6 +10,9 @@ tiles, a GPU on waves of tiles over its multiprocessors, so small batches leave 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ import numpy as np
 from systems.predict.hardware import Machine
 from systems.predict.kernel_costs import SHARED, Kernels
 
+PATH = Path(__file__).parent / "data/constants.json"
 # A systolic array: Jouppi et al., In-Datacenter Performance Analysis of a TPU, and XLA's tiles of 8 x 128.
 _LANES, _SUBLANES = 128, 8
 # A GPU: cuBLAS and cuDNN compute tiles of up to 128 x 128, at least 32 per side, and split long sums to fill the
@@ -51,6 +55,12 @@ class Constants:
     memory: float
     launch: float
     turnaround: float
+
+
+@functools.cache
+def committed() -> dict[str, Any]:
+    """The fitted constants of all families, from data/constants.json."""
+    return json.loads(PATH.read_text(encoding="utf-8"))
 
 
 def itemsize(precision: str) -> int:

@@ -1,4 +1,4 @@
-"""Writes docs/prediction.md for `python -m systems.predict docs`; a test compares the page with the code."""
+"""Writes docs/prediction.md and docs/prediction-method.md; a test compares the pages with the code."""
 
 from __future__ import annotations
 
@@ -8,44 +8,79 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from systems.predict import (
+    chips,
     collectives,
     convergence,
+    document_law,
     document_programs,
     figure10,
     fitting,
     kernel_costs,
+    measured,
     model,
     published,
 )
+from systems.predict.answer import Answer
 from systems.predict.document_programs import table as _table
 from systems.predict.fitting import Test
-from systems.predict.predictor import Answer
 
 ROOT = Path(__file__).resolve().parents[2]
-PATH = ROOT / "docs/prediction.md"
-TEXT = Path(__file__).parent / "data/prediction.md.in"
+# The pages and the texts that they are made of: what people quote, and the method behind it.
+PAGES = {
+    ROOT / f"docs/{name}.md": Path(__file__).parent / f"data/{name}.md.in"
+    for name in ("prediction", "prediction-method")
+}
 BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
 NAMES = ("time at the published epochs", "epochs", "epochs, without that batch", "together")
 GOAL = (0.15, 0.40)  # Targets for the median and 90th percentile of each of NAMES.
 
 
-def write(answer: Answer) -> None:
-    """Writes the page and its pictures; `answer` as in `render`."""
+def write(answer: Answer, examples: Sequence[Sequence[object]]) -> None:
+    """Writes the pages and their pictures; arguments as in `tables`."""
     from systems.predict import plot
 
-    PATH.write_text(render(answer), encoding="utf-8")
+    for path, text in render(answer, examples).items():
+        path.write_text(text, encoding="utf-8")
     plot.figures(ROOT / "docs/prediction-figures.png")
     plot.scatter(ROOT / "docs/prediction-scores.png")
+    plot.families(ROOT / "docs/prediction-families.png")
 
 
-def render(answer: Answer) -> str:
-    """Renders the page: fills in the {tables} of data/prediction.md.in.
+def render(answer: Answer, examples: Sequence[Sequence[object]]) -> dict[Path, str]:
+    """Renders the pages: fills in the {tables} of their texts; arguments as in `tables`."""
+    found = tables(answer, examples)
+    pages = {}
+    for path, source in PAGES.items():
+        text = source.read_text(encoding="utf-8")
+        for name, table in found.items():
+            text = text.replace("{" + name + "}", table)
+        pages[path] = text
+    return pages
+
+
+def tables(answer: Answer, examples: Sequence[Sequence[object]]) -> dict[str, str]:
+    """The tables by name.
 
     Args:
       answer: the prediction for TSM's preset on Summit.
+      examples: rows (command's words, minutes, nine of ten, published, USD, kWh) of forecasts.
     """
-    text = TEXT.read_text(encoding="utf-8")
-    tables = {
+    descriptions, fine = document_law.known()
+    head = ("`timetotrain forecast`", "minutes", "nine of ten", "published", "USD", "kWh")
+    return {
+        "examples": _table(head, examples),
+        "law_errors": document_law.errors(),
+        "law_benchmarks": document_law.by_benchmark(),
+        "law_constants": document_law.constants(),
+        "measured_steps": document_law.steps(),
+        "worst_step": f"{max(map(abs, measured.left_out().values())):.1%}",
+        "power_errors": "half within {:.0%}, all within {:.0%}".format(*document_law.power_errors()),
+        "power": document_law.power(),
+        "accelerators": document_law.accelerators(),
+        "chips": str(len(chips.chips())),
+        "descriptions": f"{descriptions:,}",
+        "forecast": f"{fine:,}",
+        "missing": str(descriptions - fine),
         "program_constants": document_programs.constants(),
         "program_errors": document_programs.errors(),
         "program_rows": document_programs.rows(),
@@ -64,9 +99,6 @@ def render(answer: Answer) -> str:
         "kinetics_totals": kinetics_totals(answer),
         "shared": str(fitting.shared(fitting.committed_tests())),
     }
-    for name, table in tables.items():
-        text = text.replace("{" + name + "}", table)
-    return text
 
 
 def constants() -> str:

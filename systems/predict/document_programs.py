@@ -1,4 +1,4 @@
-"""Renders docs/prediction.md's tables about compiled programs: fit, rows by both paths, blocks, starts."""
+"""Renders docs/prediction-method.md's tables about compiled programs: fit, rows by both paths, blocks, starts."""
 
 from __future__ import annotations
 

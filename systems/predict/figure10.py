@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 import systems
-from systems.predict import compute, fitting, hardware, model, published
+from systems.predict import chips, compute, fitting, hardware, model, published
 from systems.predict.hardware import Machine
 from systems.predict.workload import Workload
 
@@ -69,7 +69,7 @@ def p100_cluster(nodes: int) -> Machine:
     The paper names neither the network nor the host. 10 Gbit/s is derived from figure 3's result: at that rate
     training hides TSM's gradients but not I3D's. Figure 3 is therefore no test of the model.
     """
-    chip = dict(hardware.chips()["V100-SXM2"])
+    chip = dict(chips.chips()["V100-SXM2"])
     # NVIDIA's data sheet of Tesla P100 SXM2: 10.6 TFLOP/s fp32, 732 GB/s, 56 multiprocessors, four NVLinks of 20 GB/s.
     chip |= {
         "peak": {"fp32": 10.6e12},

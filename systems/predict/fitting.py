@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,10 +18,9 @@ import numpy as np
 
 from systems.predict import convergence, model, published
 from systems.predict.compiled import Scaled
-from systems.predict.compute import Constants
+from systems.predict.compute import Constants, committed
 from systems.predict.published import Row
 
-PATH = Path(__file__).parent / "data/constants.json"
 LEFT_OUT = Path(__file__).parent / "data/left_out.json"
 FORMULAS = "formulas"  # Key of the tests of the formulas' constants; program_fit.py names those of programs.
 FAMILIES = ("tpu-v3", "v100")
@@ -38,13 +38,8 @@ def constants(family: str) -> Constants:
 
 
 def errors(family: str) -> dict[str, list[float]]:
-    """[median, 90th percentile] of the leave-one-out errors: "seconds", "epochs", "together"."""
-    return committed()[family]["left_out"]
-
-
-@functools.cache
-def committed() -> dict:
-    return json.loads(PATH.read_text(encoding="utf-8"))
+    """[median, 90th percentile] of the leave-one-out errors: "seconds", "epochs", "together"; {} if it has none."""
+    return committed()[family].get("left_out", {})
 
 
 def refit() -> tuple[dict[str, dict], list[list]]:
@@ -141,6 +136,33 @@ def leave_one_out(family: str, start: Constants | None = None) -> list[Test]:
             at, free = seconds(row, values), seconds(row, values, epochs)
             tests.append(Test(row, at, epochs, free))
     return tests
+
+
+def interval(
+    total: float, errors: dict[str, list[float]], epochs: tuple[float, float, float]
+) -> tuple[float, float]:
+    """The 90 % interval around a total: the leave-one-out error at given epochs, and the interval of the epochs.
+
+    Args:
+      errors: as `errors` returns them.
+      epochs: (low, expected, high).
+    """
+    low, expected, high = epochs
+    miss = math.log(1 + errors["seconds"][1])
+    below, above = math.hypot(miss, math.log(expected / low)), math.hypot(miss, math.log(high / expected))
+    return total * math.exp(-below), total * math.exp(above)
+
+
+def coverage(tests: Iterable[Test], errors: dict[str, list[float]]) -> float:
+    """The share of tests whose published time lies in the interval; epochs are of a curve without the test's system."""
+    inside = []
+    for test in tests:
+        row = test.row
+        curve = convergence.curve(row.benchmark, row.round, row.key)
+        low, high = curve.interval(row.batch)
+        least, most = interval(test.together, errors, (low, curve.epochs(row.batch), high))
+        inside.append(least <= row.seconds <= most)
+    return sum(inside) / len(inside)
 
 
 def shared(tests: Iterable[Test]) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -13,8 +11,9 @@ from typing import Any
 
 import systems
 from common.errors import UserError
+from systems.predict import chips
+from systems.predict.chips import Given
 
-_DATA = Path(__file__).parent / "data/accelerators.json"
 _GIGABIT = 1e9 / 8
 LARGEST = 100_000  # Maximum accelerators of a hypothetical machine, and of a simulation.
 
@@ -27,7 +26,7 @@ class Machine:
     per_node: accelerators per host.
     node_bandwidth: bytes/s that a host sends to others; 0 for TPUs, which have links of their own.
     threads: hardware threads per host.
-    chip: the accelerator's entry in data/accelerators.json.
+    chip: the accelerator's entry in data/accelerators.json, and its `name` there.
     hypothetical: whether it has more accelerators than any machine of its kind.
     """
 
@@ -41,7 +40,7 @@ class Machine:
 
     @property
     def family(self) -> str:
-        """The accelerator family that shares fitted constants: "tpu-v3" or "v100"."""
+        """The accelerator family that shares fitted constants: "tpu-v3", "v100" or "h200"."""
         return self.chip["family"]
 
     @property
@@ -52,6 +51,11 @@ class Machine:
     def cores(self) -> int:
         """Number of cores, each holding a model replica: two per TPU chip."""
         return self.accelerators * self.chip["replicas"]
+
+    @property
+    def linked(self) -> int:
+        """Accelerators that fast links join: a host's, or a rack's."""
+        return min(self.accelerators, max(self.per_node, self.chip.get("domain", 0)))
 
     @property
     def nodes(self) -> int:
@@ -68,18 +72,13 @@ class Machine:
         return self.chip["memory_bandwidth"] / self.chip["replicas"]
 
 
-@functools.cache
-def chips() -> dict[str, dict[str, Any]]:
-    """The accelerators that the model knows, by name."""
-    return json.loads(_DATA.read_text(encoding="utf-8"))
-
-
 def machine(
     description: Mapping[str, Any],
     accelerators: int | None,
     notes: list[str],
     assume: bool = False,
     hypothetical: bool = False,
+    given: Given | None = None,
 ) -> Machine:
     """The machine of a description, or one with `accelerators` of its kind.
 
@@ -89,13 +88,16 @@ def machine(
       notes: list to which every assumption is appended.
       assume: use defaults even for fields without a natural one.
       hypothetical: allow up to LARGEST accelerators, more than the topology has.
+      given: the user's figures of the accelerator.
 
     Raises:
-      UserError: required fields are missing or make no sense, or there are more accelerators than the topology has.
+      UserError: the accelerator is unknown, required fields are missing or make no sense, or there are more
+        accelerators than the topology has.
     """
     name = str(description.get("system_name") or "system")
-    chip = _chip(name, str(description.get("accelerator_model_name") or ""), notes, assume)
-    per_node = _count(description, "accelerators_per_node", chip["per_node"], notes, name, assume)
+    chip = chips.chip(name, description, given or Given(), notes, assume)
+    field = "host_processors_per_node" if chip.get("host") else "accelerators_per_node"
+    per_node = _count(description, field, chip["per_node"], notes, name, assume)
     if accelerators is None:
         nodes = _count(description, "number_of_nodes", 1, notes, name, assume)
         accelerators = nodes * per_node
@@ -104,7 +106,7 @@ def machine(
         notes.append(
             f"{name}: {accelerators} accelerators, where the largest of its kind has {chip['largest']}"
         )
-    if chip["tile"] != "systolic":
+    if "clock" in chip and chip["tile"] != "systolic":
         factor = _frequency(description, name) * 1e9 / chip["clock"] or 1.0
         chip = chip | {"peak": {k: v * factor for k, v in chip["peak"].items()}}
     return Machine(
@@ -144,30 +146,8 @@ def load(name: str) -> dict[str, Any]:
     return description
 
 
-def _chip(name: str, model: str, notes: list[str], assume: bool) -> dict[str, Any]:
-    for known, entry in chips().items():
-        if known.replace("-", " ").lower() in model.replace("-", " ").lower():
-            return dict(entry)
-    if "V100" in model:
-        notes.append(f"{name}: {model!r} is taken for V100-SXM2")
-        return dict(chips()["V100-SXM2"])
-    if not model and assume:
-        notes.append(f"{name}: accelerator_model_name is empty: V100-SXM2")
-        return dict(chips()["V100-SXM2"])
-    what = (
-        f"{model!r} is none the model knows ({', '.join(chips())})"
-        if model
-        else "empty, and the model needs it"
-    )
-    raise UserError(
-        f"{name}: accelerator_model_name: {what}; give one of them, or --assume for the default, V100-SXM2"
-        if not model
-        else f"{name}: accelerator_model_name: {what}; give one of them"
-    )
-
-
 def _count(description: Mapping, field: str, default: int, notes: list, name: str, assume: bool) -> int:
-    text = str(description.get(field) or "")
+    text = str(description.get(field) or "").removesuffix(".0")
     if text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0:
         return int(text)
     if not assume:
@@ -189,7 +169,8 @@ def _check_topology(name: str, chip: Mapping, accelerators: int, per_node: int, 
             f"--accelerators={accelerators}: beyond the topology of {name}, which ends at {largest}{other}"
         )
     if chip["tile"] == "systolic":
-        if accelerators & (accelerators - 1):
+        piece = chip.get("slice", 0)
+        if accelerators & (accelerators - 1) and not (piece and accelerators % piece == 0):
             near = 1 << round(math.log2(accelerators))
             raise UserError(
                 f"--accelerators={accelerators}: a slice of {name}'s torus has a power of two of chips; try {near}"

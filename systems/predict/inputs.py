@@ -19,7 +19,7 @@ DEFAULT_RATE = 1e5  # Sentence pairs: 14 M per second on a host with 144 threads
 # Bytes of a data set, and bytes/s that a host reads from storage; images then stay in memory. On tpu-v3-32 (four
 # hosts), ImageNet's first epoch takes 72 s longer than later ones of 41 s (its published v0.6 log).
 SIZES = {"resnet": 144e9, "ssd": 19e9, "maskrcnn": 19e9}
-STORAGE = {"tpu-v3": 144e9 / 4 / (72 + 41), "v100": 2e9}
+STORAGE = {"tpu-v3": 144e9 / 4 / (72 + 41), "v100": 2e9, "h200": 2e9}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from systems.predict import collectives, compute, evaluation, inputs, kernel_costs, workload
+from systems.predict import collectives, compute, evaluation, inputs, kernel_costs, measured, workload
 from systems.predict.compiled import Scaled
 from systems.predict.compute import Constants
 from systems.predict.hardware import Machine
@@ -12,7 +12,7 @@ from systems.predict.workload import Workload
 
 # Fraction of a step's arithmetic that overlaps with the gradient sum. A GPU sends buckets during the backward pass,
 # two thirds of the arithmetic; these rounds' TPU programs sum after it (pods paper, section 2). Not fitted.
-OVERLAP = {"v100": 0.5, "tpu-v3": 0.0}
+OVERLAP = {"v100": 0.5, "h200": 0.5, "tpu-v3": 0.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +81,8 @@ def step(work: Workload, machine: Machine, constants: Constants, made: Scaled | 
     net = kernel_costs.load(work.network)
     constants = _for(net, machine, constants)
     batch = work.micro_batch
+    if machine.family == measured.FAMILY and (program := measured.totals(work.network)):
+        return _measured_step(work, machine, constants, net, program)
     shares = compute.partition_shares(net.train, work.partitions, work.spmd)
     times = compute.seconds(net.train, batch, machine, constants, work.precision, shares) * work.accumulation
     arithmetic = float(times.sum())
@@ -110,6 +112,29 @@ def step(work: Workload, machine: Machine, constants: Constants, made: Scaled | 
     wait = max(0.0, feed.step - busy)
     kinds = compute.by_kind(net.train, times)
     return Step(even, norms, exposed, changed, halo, arithmetic - even, wait, kinds, whole)
+
+
+def _measured_step(
+    work: Workload,
+    machine: Machine,
+    constants: Constants,
+    net: kernel_costs.Network,
+    program: measured.Totals,
+) -> Step:
+    """A GPU's step by the totals of its compiled program, which include the update."""
+    batch = work.micro_batch
+    products, traffic = measured.seconds(
+        program, machine, constants.matrix, constants.memory, net.train.flops(batch), batch, work.precision
+    )
+    kinds = {"products": products * work.accumulation, "memory": traffic * work.accumulation}
+    arithmetic = sum(kinds.values())
+    group = max(1, round(work.span / batch)) if work.span else 1
+    norms = 2 * net.norm_layers * collectives.small_sum(machine, group) * work.accumulation
+    whole = collectives.gradient_sum(machine, net.parameters, work.cores, work.wire, work.wire, work.buckets)
+    exposed = max(0.0, whole - OVERLAP[machine.family] * arithmetic / work.accumulation)
+    busy = arithmetic + norms + exposed
+    wait = max(0.0, _input(work, machine, busy).step - busy)
+    return Step(arithmetic, norms, exposed, 0.0, 0.0, 0.0, wait, kinds, whole)
 
 
 def _compiled_step(work: Workload, machine: Machine, made: Scaled) -> Step:
@@ -169,6 +194,15 @@ def run(
         start=max(work.start, _input(work, machine, one.total).first_epoch),
         program=made.program.name if made else "",
     )
+
+
+def scaled(run: Run, factor: float) -> Run:
+    """The run with every second, of the step and of the run, times `factor`."""
+    one = run.step
+    seconds = {term: factor * getattr(one, term) for term in (*Step.TERMS, "gradient_sum_whole")}
+    kinds = {kind: factor * value for kind, value in one.kinds.items()}
+    terms = {term: factor * getattr(run, term) for term in Run.TERMS}
+    return dataclasses.replace(run, step=dataclasses.replace(one, kinds=kinds, **seconds), **terms)
 
 
 def with_buckets(work: Workload, bucket_bytes: int = 32 * 2**20) -> Workload:

@@ -13,106 +13,22 @@ from systems.predict import (
     convergence,
     fitting,
     kernel_costs,
+    law,
     model,
     program_fit,
     published,
-    workload,
 )
 from systems.predict import hardware as machine
+from systems.predict.answer import Answer, WhatIf
+from systems.predict.chips import Given
 from systems.predict.compiled import Scaled
 from systems.predict.compute import Constants
 from systems.predict.hardware import Machine
+from systems.predict.law import Estimate
 from systems.predict.model import Run
 from systems.predict.workload import Workload
 
 _WIRES = {"full": 4, "bf16": 2}
-
-
-@dataclasses.dataclass(frozen=True)
-class WhatIf:
-    """Changes to a preset; None keeps the preset's value. For a TPU, `accelerators` counts chips.
-
-    `formulas` computes the step from formulas even if the preset's program is compiled.
-    """
-
-    accelerators: int | None = None
-    batch: int | None = None
-    partitions: int | None = None
-    span: int | None = None
-    wire: str | None = None
-    shard_update: bool | None = None
-    epochs: float | None = None
-    model: str | None = None
-    formulas: bool = False
-
-    def __post_init__(self) -> None:
-        for name, least in (("accelerators", 1), ("batch", 1), ("partitions", 1), ("span", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"--{name}={value}: must be at least {least}")
-        if self.epochs is not None and not 0 < self.epochs < math.inf:
-            raise UserError(f"--epochs={self.epochs:g}: must be a positive number")
-
-    @property
-    def changes_step(self) -> bool:
-        """Whether the training step differs from the preset's."""
-        return dataclasses.replace(self, epochs=None, formulas=False) != WhatIf()
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """A prediction.
-
-    Attributes:
-      path: the source of the training step: a compiled program, or formulas.
-      interval: the 90 % interval of runs, in seconds; None outside the tested range.
-      notes: the assumptions.
-    """
-
-    work: Workload
-    machine: Machine
-    constants: Constants
-    run: Run
-    interval: tuple[float, float] | None
-    epochs: tuple[float, float, float]
-    notes: tuple[str, ...]
-    made: Scaled | None = None
-
-    @property
-    def path(self) -> str:
-        """The source of the training step."""
-        return f"compiled program ({self.run.program})" if self.made else "formulas"
-
-    @property
-    def estimate(self) -> tuple[float, float] | None:
-        """Seconds of the program's step from the scheduler's cycles, without a fitted factor, and of its exchange."""
-        if not self.made:
-            return None
-        moved = self.made.program.exchange(self.machine, self.made.scale.link)
-        return sum(self.made.program.kinds().values()), sum(moved.values())
-
-    def as_dict(self) -> dict[str, Any]:
-        """The prediction as a dict for JSON; times are in seconds."""
-        run, step = self.run, self.run.step
-        return {
-            "benchmark": self.work.benchmark,
-            "system": self.machine.name,
-            "accelerators": self.machine.accelerators,
-            "workload": workload.describe(self.work),
-            "epochs": {"expected": self.epochs[1], "low": self.epochs[0], "high": self.epochs[2]},
-            "steps": run.steps,
-            "evaluations": run.evaluations,
-            "step_seconds": {term: getattr(step, term) for term in step.TERMS} | {"total": step.total},
-            "compute_seconds_by_kind": step.kinds,
-            "run_seconds": {term: getattr(run, term) for term in run.TERMS} | {"total": run.total},
-            "interval_seconds": self.interval and list(self.interval),
-            "step_from": self.path,
-            "estimated_seconds": self.made and dict(zip(("cycles", "exchange"), self.estimate)),
-            "memory_bytes": self.made and dict(zip(("needed", "device"), self.made.program.needed)),
-            "constants": dataclasses.asdict(self.made.scale if self.made else self.constants),
-            "costs": kernel_costs.load(self.work.network).source,
-            "assumptions": list(self.notes),
-        }
 
 
 def predict(
@@ -124,6 +40,7 @@ def predict(
     own: bool = True,
     assume: bool = False,
     hypothetical: bool = False,
+    given: Given | None = None,
     notes: list[str] | None = None,
 ) -> Answer:
     """Predicts a preset's time to train on a machine.
@@ -136,14 +53,15 @@ def predict(
       own: the machine is the preset's own.
       assume: use defaults for required fields that the description lacks.
       hypothetical: allow machines larger than any existing one of their kind.
+      given: the user's figures of the accelerator.
       notes: the caller's assumptions; this function appends more.
 
     Raises:
-      UserError: a field is missing, or values contradict each other.
+      UserError: a field is missing, the accelerator is unknown, or values contradict each other.
     """
     notes = [] if notes is None else notes
     what_if = what_if or WhatIf()
-    target = machine.machine(description, what_if.accelerators, notes, assume, hypothetical)
+    target = machine.machine(description, what_if.accelerators, notes, assume, hypothetical, given or Given())
     if what_if.accelerators is None and work.cores != target.cores:
         # A machine without a preset is used as a whole.
         if not own and _divides(work, what_if, target.cores):
@@ -156,9 +74,13 @@ def predict(
             )
         else:
             notes.append(f"preset {preset} has {work.cores} replicas on {target.cores} cores")
+    like = dataclasses.replace(
+        WhatIf(), accelerators=what_if.accelerators, batch=what_if.batch, partitions=what_if.partitions
+    )
+    base = changed(work, target, like, [])
     work = changed(work, target, what_if, notes)
     made = _made(preset, work, target, what_if, own, notes)
-    return of_workload(work, target, notes, what_if.epochs, made)
+    return of_workload(work, target, notes, what_if.epochs, made, base)
 
 
 def _divides(work: Workload, what_if: WhatIf, cores: int) -> bool:
@@ -199,8 +121,13 @@ def of_workload(
     notes: list[str],
     epochs: float | None = None,
     made: Scaled | None = None,
+    base: Workload | None = None,
 ) -> Answer:
-    """Predicts a workload without what-ifs; with `made`, its step comes from the compiled program."""
+    """Predicts a workload without what-ifs; with `made`, its step comes from the compiled program.
+
+    Accelerators without published rows among those that the constants are fitted to follow the law of published scores
+    (law.py): all terms of the formulas are scaled so that `base`, the preset without what-ifs, takes what the law says.
+    """
     values = fitting.constants(target.family)
     net = kernel_costs.load(work.network)
     if "by hand" in net.source and not made:
@@ -211,16 +138,61 @@ def of_workload(
         notes.append(f"loops of unknown length count once: {made.program.unknown} of the training program")
     low, expected, high = _epochs(work, epochs, notes)
     run = model.run(work, target, values, expected, made)
-    outside = _outside(work, target)
-    errors = program_fit.errors() if made else fitting.errors(target.family)
-    interval = None if outside else _interval(run.total, errors, (low, expected, high))
-    if outside:
-        notes.append(
-            f"{outside} is outside the runs that the constants were fitted to and tested on: no interval"
+    found = _law(base or work, target) if not base or base.network == work.network else None
+    if found:
+        run, factor, interval, reason = _by_law(found, run, base or work, target, values, made, epochs)
+    else:
+        factor, reason, errors = 1.0, _outside(work, target), fitting.errors(target.family)
+        errors = program_fit.errors() if made else errors
+        interval = (
+            None if reason or not errors else fitting.interval(run.total, errors, (low, expected, high))
         )
+    if reason:
+        notes.append(f"no interval: {reason}")
     return Answer(
-        work, target, values, run, interval, (low, expected, high), tuple(dict.fromkeys(notes)), made
+        work, target, values, run, interval, (low, expected, high), tuple(dict.fromkeys(notes)), made,
+        found, factor, reason,
     )  # fmt: skip
+
+
+def _law(base: Workload, target: Machine) -> Estimate | None:
+    """What published systems of the machine's kind take; None where constants of its own family are fitted, or where no
+    such run is published.
+    """
+    own = target.family in fitting.FAMILIES and not target.chip.get("borrowed")
+    if own or base.benchmark not in law.OURS or base.recipe == "fixed":
+        return None
+    if base.network != published.network_of(base.benchmark):
+        return None
+    chip, used = target.chip, math.ceil(base.cores / target.chip["replicas"])
+    if base.cores == target.accelerators:  # A replica on each whole chip, as TPU v4's megacore.
+        used = target.accelerators
+    rounds = {row.round for row in law.law(base.benchmark).rows if row.chip == chip["name"]}
+    when = base.recipe if base.recipe in rounds else ""
+    return law.estimate(base.benchmark, chip, used, base.batch, when)
+
+
+def _by_law(
+    found: Estimate,
+    run: Run,
+    base: Workload,
+    target: Machine,
+    values: Constants,
+    made: Scaled | None,
+    epochs: float | None,
+) -> tuple[Run, float, tuple[float, float] | None, str]:
+    """(the run as the law has it, the factor, its interval, why there is none)."""
+    curve = convergence.curve(base.benchmark, base.recipe)
+    usual = model.run(base, target, values, curve.epochs(base.batch), made).total
+    factor = 60 * found.minutes / usual
+    run = model.scaled(run, factor)
+    reason = found.reason
+    if not reason and target.hypothetical:
+        reason = f"nobody built a machine of {target.accelerators} accelerators"
+    if reason:
+        return run, factor, None, reason
+    parts = (found.low / found.minutes, found.high / found.minutes)
+    return run, factor, (run.total * parts[0], run.total * parts[1]), ""
 
 
 def _outside(work: Workload, target: Machine) -> str:
@@ -228,25 +200,17 @@ def _outside(work: Workload, target: Machine) -> str:
     benchmarks, networks = zip(
         *((r.benchmark, published.network_of(r.benchmark)) for r in published.tested())
     )
-    if work.benchmark not in benchmarks or work.recipe == "fixed":
-        return f"{work.benchmark} with fixed epochs" if work.benchmark in benchmarks else work.benchmark
+    if work.benchmark not in benchmarks:
+        return f"no scores of {work.benchmark} are published"
+    if work.recipe == "fixed":
+        return f"{work.benchmark} with fixed epochs is outside the published runs, which train to a target"
     if work.network not in networks:
-        return work.network
-    if target.chip.get("borrowed"):
-        return f"{target.name}'s kind of accelerator"
+        return f"no scores of {work.network} are published"
+    if target.chip.get("borrowed") or target.family not in fitting.FAMILIES:
+        return f"no published score tests {work.benchmark} on {target.chip['name']}"
     if work.cores != target.cores:
-        return f"a run on {work.cores} of {target.cores} cores"
-    return target.hypothetical and f"a machine of {target.accelerators} accelerators" or ""
-
-
-def _interval(
-    total: float, errors: dict[str, list[float]], epochs: tuple[float, float, float]
-) -> tuple[float, float]:
-    """The 90 % interval around the total: the leave-one-out error at given epochs, and the epochs' interval."""
-    low, expected, high = epochs
-    miss = math.log(1 + errors["seconds"][1])
-    below, above = math.hypot(miss, math.log(expected / low)), math.hypot(miss, math.log(high / expected))
-    return total * math.exp(-below), total * math.exp(above)
+        return f"a run on {work.cores} of {target.cores} cores is outside the published runs"
+    return f"nobody built a machine of {target.accelerators} accelerators" if target.hypothetical else ""
 
 
 def _epochs(work: Workload, given: float | None, notes: list[str]) -> tuple[float, float, float]:

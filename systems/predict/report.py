@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from systems.predict.predictor import Answer
+from systems.predict.answer import Answer
+from systems.predict.law import Estimate
 
 STEP = {
     "compute": "forward and backward pass",
@@ -44,10 +45,16 @@ def table(answer: Answer) -> str:
     lines += [_row("time to train", run.total, 1.0), ""]
     epochs = f"{expected:.4g} epochs" + (f" ({low:.3g} to {high:.3g})" if high > low else "")
     lines.append(f"{epochs}, {run.steps:.0f} steps, {run.evaluations} evaluations")
-    around = "no interval: outside the tested runs"
+    around = f"no interval: {answer.no_interval}"
     if answer.interval:
         around = "nine of ten between {:.3g} and {:.3g}".format(*(s / 60 for s in answer.interval))
     lines.append(f"{run.total / 60:.3g} minutes; {around}")
+    if answer.law:
+        lines.append(as_published(answer.law))
+        lines.append(
+            f"by {answer.path} alone: {run.total / answer.factor / 60:.3g} minutes; all terms are {answer.factor:.2f} "
+            "times theirs, so as published systems do"
+        )
     if answer.made:
         cycles, moved = answer.estimate
         lines.append(
@@ -57,6 +64,16 @@ def table(answer: Answer) -> str:
         lines.append(f"memory: {needed:.0f} of {held:.0f} MiB a core")
     lines += [f"assumed: {note}" for note in answer.notes]
     return "\n".join(lines)
+
+
+def as_published(found: Estimate) -> str:
+    """A line that says what published systems of a kind take, or why that cannot be said."""
+    if found.reason:
+        return f"as published systems of this kind do: cannot say: {found.reason}"
+    return (
+        f"as published systems of this kind do: {found.low:.3g} to {found.high:.3g} minutes, {found.minutes:.3g} "
+        f"expected ({found.evidence}; round {found.round})"
+    )
 
 
 def _largest(kinds: dict[str, float]) -> list[tuple[str, float]]:

@@ -20,7 +20,7 @@ from systems.predict import (
     published,
     simulate,
 )
-from systems.predict.predictor import WhatIf
+from systems.predict.answer import WhatIf
 from timetotrain.forecast import presets, upkeep, workloads
 
 FAULTLESS = simulate.Faults()
@@ -124,7 +124,7 @@ def test_a_committed_test_is_what_fitting_without_that_system_gives():
 @pytest.mark.e2e
 def test_the_committed_fit_is_what_the_code_gives():
     constants, left_out = fitting.refit()
-    committed = json.loads(fitting.PATH.read_text())
+    committed = fitting.committed()
     for family, found in constants.items():
         for name, value in found["constants"].items():
             assert value == pytest.approx(committed[family]["constants"][name], rel=0.02), (family, name)
@@ -175,8 +175,9 @@ def test_an_evaluation_of_the_comparison_is_one_of_the_preset_s():
 
 
 def test_the_page_is_what_the_code_writes():
-    assert document.PATH.read_text() == upkeep.prediction_page(), "run: python -m systems.predict docs"
-    for picture in ("prediction-figures.png", "prediction-scores.png"):
+    for path, text in upkeep.prediction_pages().items():
+        assert path.read_text() == text, "run: python -m systems.predict docs"
+    for picture in ("prediction-figures.png", "prediction-scores.png", "prediction-families.png"):
         assert (document.ROOT / "docs" / picture).stat().st_size > 10_000
 
 

@@ -19,8 +19,8 @@ from systems.predict import (
     workload,
 )
 from systems.predict import report as tables
+from systems.predict.answer import WhatIf
 from systems.predict.compiled import Scale, Scaled
-from systems.predict.predictor import WhatIf
 from systems.predict.torus import Torus
 from timetotrain.forecast import presets, workloads
 from tools import published_blocks

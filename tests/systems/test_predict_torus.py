@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from systems.predict import hardware
+from systems.predict import chips
 from systems.predict.torus import Torus
 
-CHIP = hardware.chips()["TPU v3"]
+CHIP = chips.chips()["TPU v3"]
 LINK, HOP, MB = 100e9, 1e-6, 1e6
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
-from common.errors import UserError
+from common.errors import UserError, near
+from timetotrain.forecast import outlook, why
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -15,7 +18,9 @@ def add(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("predict", help="how long a run takes, and where the time goes")
     command.set_defaults(run=run)
     command.add_argument(
-        "benchmark", metavar="BENCHMARK", help="resnet, ssd, maskrcnn, transformer, gnmt, ..."
+        "benchmark",
+        metavar="BENCHMARK",
+        help="resnet, ssd, maskrcnn, transformer, gnmt, ..., or another with scores: bert, llama31_8b, ...",
     )
     command.add_argument(
         "--system", required=True, metavar="NAME", help="a preset, a system, or a system's JSON file"
@@ -43,10 +48,24 @@ def add(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--assume", action="store_true", help="take defaults for what the system's JSON must tell"
     )
+    own = command.add_argument_group(
+        "figures of an accelerator that is unknown, or in place of the known ones"
+    )
+    own.add_argument("--peak", type=float, metavar="TFLOPS", help="dense 16-bit products")
+    own.add_argument("--bandwidth", type=float, metavar="GB/S", help="of its memory")
+    own.add_argument("--link", type=float, metavar="GB/S", help="that it sends to others of its host")
     command.add_argument("--json", action="store_true", help="all of it, in seconds")
     command.add_argument(
         "--plot", type=Path, metavar="FILE", help="time to train against accelerators, as a picture"
     )
+    command.add_argument(
+        "--explain", metavar="OTHER", help="the difference to another system's forecast, or to a run's log"
+    )
+    outlook.add(command)
+    _add_faults(command)
+
+
+def _add_faults(command: argparse.ArgumentParser) -> None:
     faults = command.add_argument_group("simulated faults (any of these switches to event simulation)")
     faults.add_argument(
         "--simulate", action="store_true", help="simulate the run, even without faults; of any size"
@@ -78,10 +97,13 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
       UserError: see workloads.predict and simulate.Faults.
     """
-    from systems.predict import predictor, report
+    from systems.predict import scores
+    from systems.predict.answer import WhatIf
+    from systems.predict.chips import Given
+    from systems.predict.workload import BENCHMARKS
     from timetotrain.forecast import workloads
 
-    what_if = predictor.WhatIf(
+    what_if = WhatIf(
         accelerators=arguments.accelerators,
         batch=arguments.batch,
         partitions=arguments.partitions,
@@ -92,22 +114,105 @@ def run(arguments: argparse.Namespace) -> int:
         model=arguments.model,
         formulas=arguments.formulas,
     )
+    given = Given(arguments.peak, arguments.bandwidth, arguments.link)
+    if arguments.benchmark not in BENCHMARKS:
+        known = (*BENCHMARKS, *(name for name in scores.benchmarks() if name not in BENCHMARKS))
+        if arguments.benchmark not in known:
+            hint = near(arguments.benchmark, known)
+            raise UserError(f"benchmark {arguments.benchmark!r}: unknown{hint}; known: {', '.join(known)}")
+        return _as_published(arguments, what_if, given)
     if arguments.seed < 0:
         raise UserError(f"--seed={arguments.seed}: must not be negative")
     faults = _faults(arguments)
     answer = workloads.predict(
-        arguments.benchmark, arguments.system, what_if, arguments.assume, hypothetical=faults is not None
+        arguments.benchmark,
+        arguments.system,
+        what_if,
+        arguments.assume,
+        hypothetical=faults is not None,
+        given=given,
     )
-    result = _simulated(answer, faults, arguments.seed) if faults else None
-    if arguments.json:
-        content = answer.as_dict() | ({"simulation": result.as_dict()} if result else {})
-        print(json.dumps(content, indent=1))
-    else:
-        print(report.table(answer))
-        if result:
-            print(result.table())
+    _print(arguments, answer, _simulated(answer, faults, arguments.seed) if faults else None)
     if arguments.plot:
         _plot(arguments.plot, answer)
+    return 0
+
+
+def _print(arguments: argparse.Namespace, answer: Any, result: Any) -> None:
+    """Prints an answer with its simulation, if any, its outlook, and its explanation."""
+    from systems.predict import report
+
+    other = _other(arguments, answer) if arguments.explain else None
+    machine, minutes = answer.machine, answer.run.total / 60
+    interval = answer.interval and (answer.interval[0] / 60, answer.interval[1] / 60)
+    more = outlook.of(
+        arguments,
+        answer.work.benchmark,
+        machine.chip,
+        machine.accelerators,
+        machine.per_node,
+        minutes,
+        interval,
+    )
+    if arguments.json:
+        content = answer.as_dict() | more.content
+        content |= {"explanation": why.content(*other)} if other else {}
+        content |= {"simulation": result.as_dict()} if result else {}
+        print(json.dumps(content, indent=1))
+        return
+    print(report.table(answer))
+    print("\n".join(more.lines))
+    if other:
+        print("\n".join(["", *why.table(*other)]))
+    if result:
+        print(result.table())
+
+
+def _other(arguments: argparse.Namespace, answer: Any) -> tuple[why.Shape, why.Shape]:
+    """The forecast's shape, and that of --explain: a log, if a file of that name is no description, or a system."""
+    from timetotrain.forecast import workloads
+
+    mine, path = why.of_answer(answer, f"forecast of {arguments.system}"), Path(arguments.explain)
+    if path.is_file() and path.suffix != ".json":
+        return mine, why.of_log(path)
+    other = workloads.predict(arguments.benchmark, arguments.explain, None, arguments.assume)
+    return mine, why.of_answer(other, f"forecast of {arguments.explain}")
+
+
+def _as_published(arguments: argparse.Namespace, what_if: Any, given: Any) -> int:
+    """Forecasts a benchmark that this project does not train: by accelerators and round alone."""
+    from systems.predict import hardware, law, report
+    from systems.predict.answer import WhatIf
+
+    size = WhatIf(accelerators=what_if.accelerators)
+    if what_if != size or arguments.plot or arguments.explain or arguments.simulate or _faults(arguments):
+        raise UserError(
+            f"{arguments.benchmark}: published scores alone speak of it: flags of a step, of faults, --plot and "
+            "--explain are for our benchmarks"
+        )
+    notes: list[str] = []
+    description = hardware.load(arguments.system)
+    target = hardware.machine(description, what_if.accelerators, notes, arguments.assume, given=given)
+    found = law.estimate(arguments.benchmark, target.chip, target.accelerators)
+    interval = None if found.reason else (found.low, found.high)
+    more = outlook.of(
+        arguments,
+        found.benchmark,
+        target.chip,
+        target.accelerators,
+        target.per_node,
+        found.minutes,
+        interval,
+        found.round,
+    )
+    if arguments.json:
+        content = {"benchmark": found.benchmark, "system": target.name, "accelerators": target.accelerators}
+        content["published_systems"] = dataclasses.asdict(found)
+        print(json.dumps(content | more.content | {"assumptions": notes}, indent=1))
+        return 0
+    print(f"{found.benchmark} on {target.name}: {target.accelerators} x {target.chip['name']}")
+    print(report.as_published(found))
+    print("\n".join([*(more.lines if interval else []), *(f"assumed: {note}" for note in notes)]))
     return 0
 
 

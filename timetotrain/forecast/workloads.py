@@ -10,7 +10,8 @@ from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.errors import UserError, near
 from systems.predict import hardware, predictor
-from systems.predict.predictor import Answer, WhatIf
+from systems.predict.answer import Answer, WhatIf
+from systems.predict.chips import Given
 from systems.predict.workload import BENCHMARKS, HOST_EVALUATION, SEARCH, Workload
 from timetotrain.forecast import presets
 
@@ -23,6 +24,7 @@ def predict(
     what_if: WhatIf | None = None,
     assume: bool = False,
     hypothetical: bool = False,
+    given: Given | None = None,
 ) -> Answer:
     """Predicts a benchmark's time to train on a system.
 
@@ -32,6 +34,7 @@ def predict(
       what_if: changes to the preset; None for none.
       assume: use defaults for required fields that the JSON lacks.
       hypothetical: allow machines larger than any existing one of their kind.
+      given: the user's figures of the accelerator.
 
     Raises:
       UserError: a name is unknown, a field is missing, or values contradict each other.
@@ -46,6 +49,7 @@ def predict(
         own=system == config.system,
         assume=assume,
         hypothetical=hypothetical,
+        given=given,
         notes=notes,
     )
 

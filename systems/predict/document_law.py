@@ -1,0 +1,168 @@
+"""Renders the tables of docs/prediction.md and docs/prediction-method.md about published scores of all rounds."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+
+from common.errors import UserError
+from systems.predict import (
+    chips,
+    fitting,
+    hardware,
+    law,
+    law_fit,
+    measured,
+    money,
+    program_fit,
+    scores,
+)
+from systems.predict.document_programs import table
+from systems.predict.law_fit import Tested
+
+
+def errors() -> str:
+    """The errors of what is left out, and the share of rows inside their 90 % interval."""
+    system, round_ = law_fit.left_out("system"), law_fit.left_out("round")
+    groups: list[tuple[str, Sequence[Tested]]] = []
+    for name, tests in (("each system", system), ("each round", round_)):
+        groups += [(f"{name}, our five benchmarks", law_fit.ours(tests)), (f"{name}, all benchmarks", tests)]
+    groups.append(("each TPU v4 system, ours", law_fit.ours(t for t in system if t.row.chip == "TPU v4")))
+    for newer, older in law_fit.FAMILIES:
+        tests = law_fit.family(newer, older)
+        base = ", ".join(older)
+        if ours := law_fit.ours(tests):
+            groups.append((f"{newer} from {base} alone, ours", ours))
+        groups.append((f"{newer} from {base} alone, all", tests))
+    rows = []
+    for name, tests in groups:
+        middle, most = law_fit.errors(tests)
+        inside = f"{law_fit.coverage(tests):.0%}" if name.startswith(("each system", "each round")) else ""
+        rows.append((name, len(tests), f"{middle:.1%}", f"{most:.1%}", inside))
+    rows += _own_families()
+    return table(("left out", "scores", "median", "nine of ten within", "in their interval"), rows)
+
+
+def _own_families() -> list[tuple[object, ...]]:
+    """The rows of TPU v3 and V100, which have constants of their own."""
+    programs = [test for test in program_fit.committed_tests() if test.row.family]
+    v100 = [test for test in fitting.committed_tests() if test.row.family == "v100"]
+    groups = (
+        ("each TPU v3 system, by programs", programs, program_fit.errors()),
+        ("each V100 system, by formulas", v100, fitting.errors("v100")),
+    )
+    found = []
+    for name, tests, wrong in groups:
+        middle, most = fitting.summary(tests)["together"]
+        inside = f"{fitting.coverage(tests, wrong):.0%}"
+        found.append((name, len(tests), f"{middle:.1%}", f"{most:.1%}", inside))
+    return found
+
+
+def by_benchmark() -> str:
+    """The errors of each benchmark, its system left out."""
+    found = []
+    for name in scores.benchmarks():
+        tests = [t for t in law_fit.left_out("system") if t.row.benchmark == name]
+        rounds = [t for t in law_fit.left_out("round") if t.row.benchmark == name]
+        middle, most = law_fit.errors(tests)
+        later, latest = law_fit.errors(rounds)
+        chip = Counter(t.row.chip for t in tests)
+        found.append(
+            (name, len(tests), len(chip), f"{middle:.1%} / {most:.1%}", f"{later:.1%} / {latest:.1%}")
+        )
+    head = ("benchmark", "scores", "kinds of accelerators", "without the system", "without the round")
+    return table(head, found)
+
+
+def steps() -> str:
+    """The six steps measured on an H200, each predicted by the other five."""
+    left = measured.left_out()
+    rows = [
+        (
+            one.network,
+            one.batch,
+            f"{one.flops / 1e12:.2f}",
+            f"{one.bytes / 1e9:.1f}",
+            one.kernels,
+            f"{1e3 * one.seconds:.1f}",
+            f"{1e3 * one.seconds * (1 + left[one.network]):.1f}",
+            f"{left[one.network]:+.1%}",
+        )
+        for one in map(measured.totals, measured.NETWORKS.values())
+        if one
+    ]
+    head = ("network", "batch", "TFLOP", "GB", "kernels", "ms measured", "by the others", "error")
+    return table(head, rows)
+
+
+def power() -> str:
+    """Every published power result beside the prediction without its submitter's logs."""
+    rows = []
+    for one in money.powers():
+        chip = chips.chips()[one.chip] | {"name": one.chip}
+        found = money.energy(chip, one.accelerators, one.minutes, None, money.maker(one.org))
+        if found:
+            rows.append(
+                (
+                    one.round,
+                    one.org,
+                    one.benchmark,
+                    f"{one.accelerators} x {one.chip}",
+                    f"{one.kwh:.2f}",
+                    f"{found.kwh:.2f}",
+                    f"{found.kwh / one.kwh - 1:+.0%}",
+                )
+            )
+    head = ("round", "submitter", "benchmark", "accelerators", "kWh published", "predicted", "error")
+    return table(head, rows)
+
+
+def power_errors() -> tuple[float, float]:
+    """(median, largest) error of the published power results."""
+    each = []
+    for one in money.powers():
+        chip = chips.chips()[one.chip] | {"name": one.chip}
+        found = money.energy(chip, one.accelerators, one.minutes, None, money.maker(one.org))
+        each.append(abs(found.kwh / one.kwh - 1))
+    return median(each), max(each)
+
+
+def accelerators() -> str:
+    """The accelerators with their figures, and the number of published descriptions that name each."""
+    named = Counter(chips.recognise(row) for row in scores.descriptions())
+    rows = [
+        (
+            name,
+            f"{entry['peak']['bf16'] / 1e12:.4g}",
+            f"{entry['memory_bandwidth'] / 1e9:.4g}",
+            f"{entry['link_bandwidth'] / 1e9:.4g}",
+            entry.get("watts") or "",
+            named[name] or "",
+            entry["source"],
+        )
+        for name, entry in chips.chips().items()
+    ]
+    head = ("accelerator", "TFLOP/s", "GB/s", "link, GB/s", "W", "descriptions", "source")
+    return table(head, rows)
+
+
+@functools.cache
+def known() -> tuple[int, int]:
+    """(published descriptions, those of machines that the model forecasts)."""
+    fine = 0
+    for row in scores.descriptions():
+        try:
+            hardware.machine(row, None, [])
+        except UserError:
+            continue
+        fine += 1
+    return len(scores.descriptions()), fine
+
+
+def constants() -> str:
+    """The kernel's numbers."""
+    numbers = law.committed()["kernel"]
+    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in numbers.items())

@@ -1,0 +1,132 @@
+"""Tests why one run takes longer than another: the terms are the log's, and add up to the difference."""
+
+import itertools
+import json
+
+import pytest
+
+from common.errors import UserError
+from compliance.submission.runs import read_run
+from tests.compliance import published_logs
+from timetotrain.cli import main
+from timetotrain.forecast import why
+
+
+def write(path, blocks, evaluations, start=1.0, gap=0.5, batch=100):
+    """A log of blocks (seconds, epochs) with an evaluation (seconds) after each; returns its path."""
+    clock, epoch, lines = 1000.0, 0, []
+
+    def add(key, value=None, **metadata):
+        content = {"namespace": "", "time_ms": round(1e3 * clock), "event_type": "POINT_IN_TIME", "key": key}
+        lines.append(":::MLLOG " + json.dumps(content | {"value": value, "metadata": metadata}))
+
+    add("submission_benchmark", "resnet")
+    add("global_batch_size", batch)
+    add("train_samples", 1000)
+    add("run_start")
+    clock += start
+    for (seconds, epochs), evaluation in zip(blocks, evaluations):
+        add("block_start", first_epoch_num=epoch + 1, epoch_count=epochs)
+        clock, epoch = clock + seconds, epoch + epochs
+        add("block_stop", first_epoch_num=epoch + 1 - epochs)
+        add("eval_start", epoch_num=epoch)
+        clock += evaluation
+        add("eval_accuracy", 0.5, epoch_num=epoch)
+        add("eval_stop", epoch_num=epoch)
+        clock += gap
+    add("run_stop", status="success")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def terms(first, second):
+    return {term.name: term.seconds for term in why.explain(first, second)}
+
+
+def test_a_log_is_taken_apart_into_what_it_says(tmp_path):
+    shape = why.of_log(write(tmp_path / "a.txt", [(20, 4), (30, 4)], [2, 3]))
+    assert (shape.steps, shape.unit, shape.evaluations) == (80, "steps", 2)
+    assert (shape.start, shape.evaluation, shape.gaps) == pytest.approx((1, 5, 1))
+    assert shape.step["step"] == pytest.approx(50 / 80)
+    assert shape.total == pytest.approx(60 * read_run(tmp_path / "a.txt").minutes)
+
+
+def test_each_term_is_what_changed(tmp_path):
+    base = why.of_log(write(tmp_path / "a.txt", [(20, 4), (20, 4)], [2, 2]))
+    for name, made, seconds in (
+        ("start", {"start": 4.0}, 3),
+        ("gaps", {"gap": 1.5}, 2),
+        ("seconds an evaluation", {"evaluations": [3, 3]}, 2),
+        ("seconds a step", {"blocks": [(25, 4), (20, 4)]}, 5),
+        ("number of steps", {"blocks": [(20, 4), (40, 8)]}, 20),
+    ):
+        other = write(tmp_path / "b.txt", **({"blocks": [(20, 4), (20, 4)], "evaluations": [2, 2]} | made))
+        found = terms(base, why.of_log(other))
+        assert found[name] == pytest.approx(seconds), name
+        assert all(value == pytest.approx(0, abs=1e-9) for key, value in found.items() if key != name), name
+
+
+def test_an_evaluation_beside_training_is_no_time_of_its_own(tmp_path):
+    path = write(tmp_path / "a.txt", [(20, 4), (30, 4)], [2, 3])
+    lines = path.read_text().splitlines()
+    keys = [json.loads(line.removeprefix(":::MLLOG "))["key"] for line in lines]
+    stop, begin = keys.index("eval_stop"), len(keys) - 1 - keys[::-1].index("block_start")
+    late = json.loads(lines[stop].removeprefix(":::MLLOG "))
+    late["time_ms"] = json.loads(lines[begin].removeprefix(":::MLLOG "))["time_ms"] + 10_000
+    lines.insert(begin + 1, ":::MLLOG " + json.dumps(late))
+    del lines[stop]
+    path.write_text("\n".join(lines) + "\n")
+    shape = why.of_log(path)
+    assert shape.evaluation == pytest.approx(2 + 0.5 + 3) and shape.steps * shape.step[
+        "step"
+    ] == pytest.approx(50)
+
+
+def test_runs_in_different_units_and_forecasts_still_add_up(tmp_path):
+    one = why.of_log(write(tmp_path / "a.txt", [(20, 4)], [2]))
+    other = why.of_log(write(tmp_path / "b.txt", [(50, 4)], [2], batch=0))
+    assert (one.unit, other.unit) == ("steps", "epochs")
+    assert sum(terms(one, other).values()) == pytest.approx(other.total - one.total)
+
+
+def test_why_prints_terms_that_add_up(tmp_path, capsys):
+    names = [str(write(tmp_path / name, [(s, 4)], [2])) for name, s in (("a.txt", 20), ("b.txt", 26))]
+    assert main(["why", *names, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sum(found["terms"].values()) == pytest.approx(found["difference"]) == pytest.approx(6)
+    assert main(["why", *names]) == 0
+    assert "seconds a step" in capsys.readouterr().out
+    (tmp_path / "c.txt").write_text("nothing\n")
+    assert main(["why", names[0], str(tmp_path / "c.txt")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_forecast_is_explained_against_another_and_against_a_log(tmp_path, capsys):
+    log = write(tmp_path / "a.txt", [(200, 40)], [2], batch=1024)
+    for other in ("b200-8", str(log)):
+        assert main(["forecast", "resnet", "--system=h100-8", f"--explain={other}", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        explained = found["explanation"]
+        assert explained["a"]["total"] == pytest.approx(found["run_seconds"]["total"])
+        assert sum(explained["terms"].values()) == pytest.approx(explained["difference"])
+        assert ("compute" in explained["terms"]) == (other == "b200-8")
+
+
+def test_published_pairs_add_up_to_a_hundredth():
+    compared = 0
+    for name in published_logs.ROUNDS:
+        by_folder = itertools.groupby(published_logs.logs(name), key=lambda path: path.parent)
+        for _, logs in by_folder:
+            for pair in itertools.pairwise(itertools.islice(logs, 2)):
+                runs = [read_run(path) for path in pair]
+                if any(run.minutes is None for run in runs):
+                    continue
+                try:
+                    shapes = [why.of_log(path) for path in pair]
+                except UserError as error:
+                    assert "no time to explain" in str(error)
+                    continue
+                seconds = 60 * (runs[1].minutes - runs[0].minutes)
+                assert sum(terms(*shapes).values()) == pytest.approx(seconds, rel=0.01, abs=0.01)
+                compared += 1
+    assert compared >= 20

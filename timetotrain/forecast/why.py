@@ -1,0 +1,246 @@
+"""`timetotrain why A B`: why one run takes longer than another, term by term. The terms add up to the difference.
+
+A run's seconds are start + evaluations * seconds of one + steps * (seconds of one, by term) + gaps. The difference of a
+product is split evenly: a change of one factor counts at the mean of the other, so that the terms add up exactly.
+`forecast --explain` does the same for two forecasts, or for a forecast and a log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from common.errors import UserError
+from compliance.submission.runs import Run, number, read_run
+
+if TYPE_CHECKING:
+    from systems.predict.answer import Answer
+
+Interval = tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A run's seconds by what they went to.
+
+    Attributes:
+      start: seconds before the first step.
+      evaluations, evaluation: their number, and seconds of all that training waits for.
+      steps, unit: their number, and what they are: "steps", or "epochs" or "blocks" where a log does not tell steps.
+      step: seconds of one by term; {"step": seconds} where the terms are unknown.
+      gaps: seconds between blocks and evaluations, and after the last.
+    """
+
+    name: str
+    start: float
+    evaluations: int
+    evaluation: float
+    steps: float
+    unit: str
+    step: Mapping[str, float]
+    gaps: float
+
+    @property
+    def total(self) -> float:
+        return self.start + self.evaluation + self.steps * sum(self.step.values()) + self.gaps
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """A part of the difference in seconds, and both sides in words."""
+
+    name: str
+    seconds: float
+    first: str
+    second: str
+
+
+def explain(first: Shape, second: Shape) -> list[Term]:
+    """The terms of `second` less `first`; they add up to the difference of the totals.
+
+    Runs whose logs count in different units are compared by blocks of training as wholes.
+    """
+    a, b = (_whole(first), _whole(second)) if first.unit != second.unit else (first, second)
+    if set(a.step) != set(b.step):
+        a, b = _single(a), _single(b)
+    terms = [Term("start", b.start - a.start, f"{a.start:.1f} s", f"{b.start:.1f} s")]
+    sums = sum(a.step.values()), sum(b.step.values())
+    terms.append(
+        Term(f"number of {a.unit}", (b.steps - a.steps) * sum(sums) / 2, f"{a.steps:,.4g}", f"{b.steps:,.4g}")
+    )
+    middle = (a.steps + b.steps) / 2
+    for name in a.step:
+        one, other = a.step[name], b.step[name]
+        label = f"seconds a {a.unit.removesuffix('s')}" if name == "step" else name
+        terms.append(Term(label, (other - one) * middle, f"{1e3 * one:.4g} ms", f"{1e3 * other:.4g} ms"))
+    each = [shape.evaluation / shape.evaluations if shape.evaluations else 0.0 for shape in (a, b)]
+    many = (b.evaluations - a.evaluations) * sum(each) / 2
+    terms.append(Term("number of evaluations", many, f"{a.evaluations}", f"{b.evaluations}"))
+    longer = (each[1] - each[0]) * (a.evaluations + b.evaluations) / 2
+    terms.append(Term("seconds an evaluation", longer, f"{each[0]:.3g} s", f"{each[1]:.3g} s"))
+    return [*terms, Term("gaps", b.gaps - a.gaps, f"{a.gaps:.1f} s", f"{b.gaps:.1f} s")]
+
+
+def _whole(shape: Shape) -> Shape:
+    """The shape with its training as one."""
+    return dataclasses.replace(
+        shape, steps=1.0, unit="trainings", step={"step": shape.steps * sum(shape.step.values())}
+    )
+
+
+def _single(shape: Shape) -> Shape:
+    return dataclasses.replace(shape, step={"step": sum(shape.step.values())})
+
+
+def of_log(path: Path) -> Shape:
+    """The shape of a run's log.
+
+    A log without blocks trains whenever it does not evaluate. Moments in which a block trains count as training, even
+    if an evaluation goes on beside it; where every evaluation lies in a block, the log's blocks enclose them and they
+    count as evaluation.
+
+    Raises:
+      UserError: the log cannot be read, or lacks run_start or run_stop.
+    """
+    run = read_run(path)
+    if run.minutes is None:
+        raise UserError(f"{path}: run_start or run_stop is missing, so it has no time to explain")
+    begin, end = run.run_start / 1e3, run.run_stop / 1e3
+    training = _clipped([(span.start, span.stop) for span in run.blocks], begin, end)
+    evaluating = _clipped(_evaluations(run), begin, end)
+    training = training or _without([(begin, end)], evaluating)
+    if not training:
+        raise UserError(f"{path}: run_stop is not after run_start, so it has no time to explain")
+    alone = _without(evaluating, training)
+    if _length(alone) < 0.01 * _length(evaluating):
+        alone, training = evaluating, _without(training, evaluating)
+    start = (min(training)[0] if training else begin) - begin
+    early = _length([(lo, min(hi, begin + start)) for lo, hi in alone if lo < begin + start])
+    trained, evaluated = _length(training), _length(alone)
+    steps, unit = _steps(run, len(training))
+    gaps = (end - begin) - (start - early) - trained - evaluated
+    return Shape(
+        path.name, start - early, run.evaluated, evaluated, steps, unit, {"step": trained / steps}, gaps
+    )
+
+
+def _evaluations(run: Run) -> list[Interval]:
+    """The evaluations' intervals; one without an end lasts until the next eval_accuracy."""
+    known = [one.time_ms for one in run.evaluations]
+    found = []
+    for span in run.evals:
+        if span.stop is not None:
+            found.append((span.start, span.stop))
+        elif span.start is not None:
+            found.append((span.start, min((t for t in known if t >= span.start), default=None)))
+    return found
+
+
+def _clipped(spans: Sequence[tuple[float | None, float | None]], begin: float, end: float) -> list[Interval]:
+    """The union of intervals in milliseconds, as sorted ones in seconds within [begin, end]; open ones are left out."""
+    inside = sorted(
+        (max(lo / 1e3, begin), min(hi / 1e3, end)) for lo, hi in spans if lo is not None and hi is not None
+    )
+    found: list[Interval] = []
+    for lo, hi in inside:
+        if hi <= lo:
+            continue
+        if found and lo <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], hi))
+        else:
+            found.append((lo, hi))
+    return found
+
+
+def _without(intervals: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
+    """The parts of disjoint, sorted intervals that lie in none of the others."""
+    found = []
+    for lo, hi in intervals:
+        for first, last in others:
+            if last <= lo or first >= hi:
+                continue
+            if first > lo:
+                found.append((lo, first))
+            lo = max(lo, last)
+        if lo < hi:
+            found.append((lo, hi))
+    return found
+
+
+def _length(intervals: Sequence[Interval]) -> float:
+    return sum(hi - lo for lo, hi in intervals)
+
+
+def _steps(run: Run, blocks: int) -> tuple[float, str]:
+    """The steps to the target as the log tells them, or its epochs, or its blocks."""
+    batch, samples = (number(run.header.get(key)) for key in ("global_batch_size", "train_samples"))
+    done = run.epochs
+    if done and run.unit == "steps":
+        return done, "steps"
+    if done and run.unit == "samples" and batch:
+        return done / batch, "steps"
+    if done and batch and samples and run.unit == "epochs" and samples >= batch:
+        return done * samples / batch, "steps"
+    return (done, "epochs") if done else (float(max(1, blocks)), "blocks")
+
+
+def of_answer(answer: Answer, name: str) -> Shape:
+    """The shape of a forecast."""
+    run, step = answer.run, answer.run.step
+    terms = {
+        "compute": step.compute + step.imbalance + step.update,
+        "exchange": step.gradient_sum + step.batch_norm + step.halo,
+        "input": step.input_wait,
+    }
+    evaluation = run.evaluation + run.host
+    return Shape(name, run.start, run.evaluations, evaluation, run.steps, "steps", terms, run.turnaround)
+
+
+def table(first: Shape, second: Shape) -> list[str]:
+    """The lines of an explanation."""
+    terms = explain(first, second)
+    difference = second.total - first.total
+    lines = [
+        f"A: {first.name}, {first.total / 60:.4g} minutes",
+        f"B: {second.name}, {second.total / 60:.4g} minutes",
+        "",
+        f"{'term':<24}{'A':>12}{'B':>12}{'seconds':>12}  of the difference",
+    ]
+    for term in terms:
+        share = f"{term.seconds / difference:>8.0%}" if difference else ""
+        lines.append(f"{term.name:<24}{term.first:>12}{term.second:>12}{term.seconds:>+12.1f}  {share}")
+    lines.append(f"{'B less A':<48}{difference:>+12.1f}")
+    return lines
+
+
+def content(first: Shape, second: Shape) -> dict[str, Any]:
+    """The explanation for JSON, in seconds."""
+    return {
+        "a": dataclasses.asdict(first) | {"total": first.total},
+        "b": dataclasses.asdict(second) | {"total": second.total},
+        "terms": {term.name: term.seconds for term in explain(first, second)},
+        "difference": second.total - first.total,
+    }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the verb."""
+    parser.description = "Says where the difference of two runs' minutes comes from; the terms add up to it."
+    parser.add_argument("first", metavar="LOG_A", type=Path, help="a run's log")
+    parser.add_argument("second", metavar="LOG_B", type=Path, help="another run's log")
+    parser.add_argument("--json", action="store_true", help="all of it, in seconds")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the explanation and returns 0.
+
+    Raises:
+      UserError: a log cannot be read or has no time to train.
+    """
+    first, second = of_log(options.first), of_log(options.second)
+    print(json.dumps(content(first, second), indent=1) if options.json else "\n".join(table(first, second)))
+    return 0
