@@ -86,7 +86,7 @@ def read(path: str | os.PathLike, state: State, task: Any) -> dict[str, np.ndarr
         path = found[-1]
     if path.suffix != ".npz" or not checkpoint_file.is_checkpoint(path):
         return weight_files.read(path)
-    file = checkpoint_file.read(path)
+    file = checkpoint_file.read(path, training=False)
     if file.meta["format"] < 2:
         raise UserError(
             f"{path}: an older version's checkpoint, without names; resume its run once, which saves them"
