@@ -214,12 +214,13 @@ def _train(
     contest: Contest, names: Sequence[str], batches: Sequence[int], stages: Sequence[str], limit: int | None
 ) -> None:
     """Trains until no row is missing: finished trials make the rows of their winners known."""
-    seen = -1
+    seen: set[str] = set()
     while True:
         missing = [row for row in contest.rows(names, batches, stages) if contest.record(row) is None]
-        if not missing or len(missing) == seen or limit == 0:
+        ids = {row.id for row in missing}
+        if ids <= seen or limit == 0:  # Nothing is missing, or the time is up.
             return
-        seen = len(missing)
+        seen |= ids
         contest.train(missing[:limit])
         if limit is not None:
             return

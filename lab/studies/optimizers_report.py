@@ -62,8 +62,8 @@ def publish(contest: Contest, folder: pathlib.Path) -> None:
         [e.name for e in arena.entries()], arena.batches, ("tune", "final", "scaled", "legw")
     )
     found = [(row, record) for row in every if (record := contest.record(row))]
-    text = json.dumps([record for _, record in found], indent=1)
-    files.write_text(folder / "results.json", text + "\n")
+    text = json.dumps([record for _, record in found], indent=1) + "\n"
+    files.write_atomically(folder / "results.json", text.encode())
     files.write_text(folder / "results.md", markdown(contest, found))
     if any(row.stage != "tune" for row, _ in found):
         _draw(contest, found, folder / "steps.png")

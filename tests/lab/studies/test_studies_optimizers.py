@@ -99,6 +99,12 @@ def test_winners_run_on_test_data_after_their_trials_and_a_study_goes_on(trained
     assert optimizers.run(arguments(*words)) == 0 and len(trained) == before
 
 
+def test_one_winner_follows_one_trial(trained) -> None:
+    words = ("--optimizers=adamw", "--trials=1", "--seeds=1", "--batches=512", "--stages=tune,final")
+    optimizers.run(arguments(*words))
+    assert trained == ["tune-adamw-512-0", "final-adamw-512-0"]
+
+
 def test_the_winner_s_flags_are_those_of_its_best_trial(trained) -> None:
     args = arguments("--optimizers=adamw", "--trials=3", "--seeds=1", "--stages=tune,final", "--batches=128")
     optimizers.run(args)
