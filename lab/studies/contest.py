@@ -22,6 +22,7 @@ from lab.studies.runner import settings
 RANGE = 30.0  # Ours: a rate may be this many times larger or smaller than the published one.
 KEPT = (0.7, 0.99)  # Ours: of momentum, or of beta_1.
 WARMUP = (0.0, 0.25)  # Ours: of the run's epochs.
+STAGES = ("tune", "final", "scaled", "legw")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,32 @@ class Entry:
     rate: float
     kept: str
     flags: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One run.
+
+    Attributes:
+      stage: one of STAGES; "tune" evaluates on validation data, the others on test data.
+      optimizer, batch: the cell.
+      number: of the trial, or the seed of another stage.
+      seed: the run's seed; all trials have seed 0.
+      point: what the row tries; {} for "legw".
+      flags: flags of `python -m BENCHMARK`, besides data and result folders.
+    """
+
+    stage: str
+    optimizer: str
+    batch: int
+    number: int
+    seed: int
+    point: dict[str, float]
+    flags: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        return f"{self.stage}-{self.optimizer}-{self.batch}-{self.number}"
 
 
 def _entry(name: str, rate: float, kept: str = "beta_1", rule: str = "", **fields: object) -> Entry:

@@ -21,38 +21,22 @@ from common.config import overrides as configs
 from common.config.clock import Clock
 from common.errors import UserError
 from lab.studies import optimizers_report
-from lab.studies.contest import ARENAS, ENTRIES, Arena, Entry, batch_flags, drawn, flags, scaled
+from lab.studies.contest import (
+    ARENAS,
+    ENTRIES,
+    STAGES,
+    Arena,
+    Entry,
+    Row,
+    batch_flags,
+    drawn,
+    flags,
+    scaled,
+)
 from lab.studies.data import ROOT
 from lab.studies.runner import Runner, at_least_zero, settings
 
 TRIALS, SEEDS, SAMPLER_SEED = 12, 5, 52
-STAGES = ("tune", "final", "scaled", "legw")
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One run.
-
-    Attributes:
-      stage: one of STAGES; "tune" evaluates on validation data, the others on test data.
-      optimizer, batch: the cell.
-      number: of the trial, or the seed of another stage.
-      seed: the run's seed; all trials have seed 0.
-      point: what the row tries; {} for "legw".
-      flags: flags of `python -m BENCHMARK`, besides data and result folders.
-    """
-
-    stage: str
-    optimizer: str
-    batch: int
-    number: int
-    seed: int
-    point: dict[str, float]
-    flags: tuple[str, ...]
-
-    @property
-    def id(self) -> str:
-        return f"{self.stage}-{self.optimizer}-{self.batch}-{self.number}"
 
 
 @dataclasses.dataclass(frozen=True)

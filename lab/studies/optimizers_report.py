@@ -1,29 +1,31 @@
-"""Writes the tables and the picture of the contest of optimizers, and the hours of its plan."""
+"""Writes the tables and the picture of the contest of optimizers, and the hours of its plan.
+
+`contest` is an `optimizers.Contest` everywhere.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import pathlib
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from common import files
 from common.config import overrides as configs
 from common.config.clock import Clock
+from lab.studies.contest import STAGES, Row
 from lab.studies.runner import settings
-
-if TYPE_CHECKING:
-    from lab.studies.optimizers import Contest, Row
 
 NEAR = 0.01  # "Within 1 % of the best".
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # 97.5 % quantiles of Student's t, by the number of runs.
 
 
 def plan(
-    contest: Contest,
+    contest: Any,
     names: Sequence[str],
     batches: Sequence[int],
     stages: Sequence[str],
@@ -55,7 +57,7 @@ def plan(
     return [*lines, f"{arena.benchmark}: {whole:.1f} hours with {args.jobs} runs at a time"]
 
 
-def publish(contest: Contest, folder: pathlib.Path) -> None:
+def publish(contest: Any, folder: pathlib.Path) -> None:
     """Writes results.json (all records), results.md (a line for each cell) and steps.png of what is done."""
     arena = contest.arena
     every = contest.rows(
@@ -69,7 +71,7 @@ def publish(contest: Contest, folder: pathlib.Path) -> None:
         _draw(contest, found, folder / "steps.png")
 
 
-def markdown(contest: Contest, found: list[tuple[Row, dict]]) -> str:
+def markdown(contest: Any, found: list[tuple[Row, dict]]) -> str:
     """Returns the table: what the trials found, how sensitive it is, and what the final runs reached."""
     arena = contest.arena
     head = (
@@ -90,7 +92,7 @@ def markdown(contest: Contest, found: list[tuple[Row, dict]]) -> str:
     for name, batch in sorted(cells, key=lambda cell: (cell[1], cell[0])):
         own = {
             stage: [(r, x) for r, x in found if (r.stage, r.optimizer, r.batch) == (stage, name, batch)]
-            for stage in ("tune", "final", "scaled", "legw")
+            for stage in STAGES
         }
         final = own["final"] or own["legw"]
         steps = [steps_to_target(contest, row, record) for row, record in final]
@@ -112,7 +114,7 @@ def markdown(contest: Contest, found: list[tuple[Row, dict]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tuned(contest: Contest, trials: list[tuple[Row, dict]]) -> tuple[str, ...]:
+def _tuned(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[str, ...]:
     """Returns the cells about the trials: number, best, share near the best, their rates, the winner's point."""
     sound = [(record["quality"], row.point) for row, record in trials if record["quality"] is not None]
     if not sound:
@@ -139,10 +141,8 @@ def _interval(values: Sequence[float | None], digits: int = 4) -> str:
     return shown + missing
 
 
-def steps_to_target(contest: Contest, row: Row, record: dict) -> int | None:
+def steps_to_target(contest: Any, row: Row, record: dict) -> int | None:
     """Returns the training steps before the first evaluation that meets the arena's target."""
-    import importlib
-
     arena = contest.arena
     preset = importlib.import_module(f"{arena.benchmark}.presets").PRESETS[arena.preset]
     config = configs.override_all(preset, [*record["flags"], *settings(global_batch_size=row.batch)])
@@ -154,7 +154,7 @@ def steps_to_target(contest: Contest, row: Row, record: dict) -> int | None:
     return None
 
 
-def _draw(contest: Contest, found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
+def _draw(contest: Any, found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 
