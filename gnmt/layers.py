@@ -213,6 +213,7 @@ class Logits(tf_keras.layers.Layer):
     """Computes the logits with a separate matrix, not the embeddings."""
 
     kinds = {"kernel": "kernel", "bias": "bias"}
+    is_output = True
 
     def __init__(self, parts: Parts):
         super().__init__(dtype=parts.precision.full, autocast=False)

@@ -12,7 +12,7 @@ from typing import Any
 
 from common.config.automatic import Rule
 from common.config.clock import Clock
-from common.config.presets import named
+from common.config.presets import named, rule_keys, without_metadata
 from common.config.schema import Communication, Optimizer, Schedule
 from gnmt import pjrt_presets
 from gnmt.config import Config, Data, Decode
@@ -38,6 +38,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
         ("opt_learning_rate_remain_steps", schedule.decay_start_step, {}),
         ("opt_learning_rate_alt_warmup_func", schedule.warmup_curve == "exponential", {}),
         ("opt_learning_rate_warmup_steps", round(warmup), {}),
+        *without_metadata(rule_keys(config)),
         ("max_sequence_length", config.max_sequence_length, {"method": "discard"}),
     ]
 

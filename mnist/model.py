@@ -22,8 +22,9 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     images = replicas.model_input([size, size], config.micro_batch_size, precision.compute)
     body = {"lstm": _lstm, "mlp": _mlp, "cnn": _cnn}[config.model]
     features = body(config, replicas, precision, images)
-    logits = tf_keras.layers.Dense(config.num_classes, dtype=precision.full, name="logits")(features)
-    return tf_keras.Model(images, logits, name=config.model)
+    logits = tf_keras.layers.Dense(config.num_classes, dtype=precision.full, name="logits")
+    logits.is_output = True
+    return tf_keras.Model(images, logits(features), name=config.model)
 
 
 class RowReader(tf_keras.layers.Layer):

@@ -42,6 +42,8 @@ def state_size(config: Config) -> int:
 class Logits(tf_keras.layers.Dense):
     """A dense layer on [b, T, n] in `precision.variable`; only its product, most of the work, runs in `compute`."""
 
+    is_output = True
+
     def __init__(self, units: int, precision: Precision, **kwargs):
         super().__init__(units, dtype=precision.full, **kwargs)
         self._precision = precision

@@ -109,13 +109,15 @@ class _Layers:
 
     def classifier(self, x: tf.Tensor) -> tf.Tensor:
         """Computes the logits in full precision; weights N(0, .01), bias .01."""
-        return tf_keras.layers.Dense(
+        logits = tf_keras.layers.Dense(
             self.config.num_classes,
             kernel_initializer=self._normal(0.01),
             bias_initializer=tf_keras.initializers.Constant(0.01),
             dtype=self.precision.full,
             name="fc",
-        )(x)
+        )
+        logits.is_output = True
+        return logits(x)
 
     def _normal(self, deviation: float) -> tf_keras.initializers.Initializer:
         return tf_keras.initializers.RandomNormal(stddev=deviation, seed=next(self.seeds))

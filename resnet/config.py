@@ -10,6 +10,7 @@ from common.config.closed_fields import later_field, system_field
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, interval, one_of, positive
 from common.config.schema import RunConfig
+from common.config.validation import LATER_OPTIMIZERS
 from common.errors import UserError
 
 MODELS = ("resnet50", "alexnet_bn")
@@ -123,7 +124,8 @@ class Config(BatchNormSpan, RunConfig):
         one_of(self, "kernel_initializer", INITIALIZERS)
         one_of(self, "data.cache", CACHES)
         one_of(self, "data.resize", ("bicubic", "bilinear"))
-        one_of(self, "optimizer.name", ("sgd", "lars", *self.own_functions().values()))
+        own = self.own_functions().values()
+        one_of(self, "optimizer.name", ("sgd", "lars", *LATER_OPTIMIZERS, *own))
         at_least(self, 1, "image_size", "num_classes", "width")
         at_least(self, 1, "data.shuffle_buffer", "data.max_attempts")
         at_least(self, 0, "data.private_threads", "data.label_offset")

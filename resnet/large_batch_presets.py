@@ -1,4 +1,4 @@
-"""Defines presets of large-batch papers: LEGW's ResNet-50 at 1K to 32K, AlexNet-BN, ImageNet in Minutes on 1,024 CPUs.
+"""Defines presets of large-batch papers: LEGW's ResNet-50 at 1K to 32K, LAMB at 32K, AlexNet-BN, ImageNet in Minutes.
 
 LEGW = "Large-Batch Training for LSTM and Beyond". All presets are in the open division: targets and end learning rates
 are not MLPerf's. docs/presets/resnet.md lists what the papers leave open. TensorFlow-free.
@@ -172,9 +172,43 @@ _LEGW_STEP_PRESETS = {
     for batch, power, warmup in _TABLE_1
 }
 
+# --- LAMB, its first author's code for ResNet-50 (run.sh, optimization.py): 76.34 % in log.out. Batch norm is each
+# core's own, of 128 images. Differences: that code leaves out the corrections of the averages, which the paper's
+# algorithm 2 has; and its decay reaches 0 one step earlier.
+_LAMB_PRESETS = {
+    "lamb-32768": Config(
+        source="fastalgo/imagenet_resnet50_lamb run.sh, optimization.py and resnet_main.py (flags beta1_input, "
+        "beta2_input, eps_input); 'Large Batch Optimization for Deep Learning: Training BERT in 76 minutes'",
+        division="open",
+        batch_norm_span=128,
+        global_batch_size=32768,
+        accumulation_steps=32768 // 128,
+        eval_batch_size=1000,
+        train_steps=3519,
+        epochs_per_block=1.0,
+        quality_target=0.763,
+        optimizer=Optimizer(
+            name="lamb",
+            base_learning_rate=0.04,
+            weight_decay=1.5,
+            epsilon=1e-6,
+            clip_norm=1.0,
+            skip_kinds=("norm",),
+        ),
+        schedule=Schedule(
+            kind="poly",
+            warmup_epochs=782 * 32768 / 1281167,
+            warmup_steps=782.0,
+            power=1.0,
+            end_learning_rate=0.0,
+        ),
+    )
+}
+
 PRESETS: dict[str, Config] = {
     **_CPU_CLUSTER_PRESETS,
     **_ALEXNET_PRESETS,
     **_LEGW_PRESETS,
     **_LEGW_STEP_PRESETS,
+    **_LAMB_PRESETS,
 }

@@ -12,7 +12,7 @@ from typing import Any
 from common.config.automatic import Rule
 from common.config.clock import Clock
 from common.config.hardware import Machine
-from common.config.presets import named, without_metadata
+from common.config.presets import named, rule_keys, without_metadata
 from common.config.schema import Optimizer, Schedule
 from resnet import large_batch_presets, mlperf_presets, pjrt_presets
 from resnet.config import Config, Data
@@ -51,6 +51,8 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
         )
     if schedule.kind in ("poly", "cosine"):
         pairs[prefix + "end_learning_rate"] = schedule.end_learning_rate
+    if later := rule_keys(config):
+        return without_metadata(pairs | later)
     pairs[prefix + "momentum"] = optimizer.momentum
     pairs[prefix + "weight_decay"] = optimizer.weight_decay
     if optimizer.name == "lars":

@@ -176,7 +176,12 @@ def stock_findings(path: pathlib.Path, ruleset: str = "0.7.0") -> list[str]:
 def broken_rules(config: RunConfig, path: pathlib.Path) -> set[str]:
     """The keys that mlperf-logging's checker rejects in the log of `config` under its ruleset."""
     scripted_log(config, path)
-    return {key_of(finding) for finding in stock_findings(path, config.ruleset)}
+    try:
+        return {key_of(finding) for finding in stock_findings(path, config.ruleset)}
+    except FileNotFoundError as error:
+        # The stock rules of ResNet are one file for each optimizer; it fails for one without.
+        assert f"_{config.optimizer.name}.yaml" in str(error)
+        return {"opt_name"}
 
 
 def key_of(finding: str) -> str:

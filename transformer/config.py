@@ -9,6 +9,7 @@ from common.config.closed_fields import data_field, later_field, system_field
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, one_of
 from common.config.schema import RunConfig
+from common.config.validation import LATER_OPTIMIZERS
 from common.errors import UserError
 
 # The converter's note beside the records: its length limits and its counts.
@@ -131,7 +132,7 @@ class Config(RunConfig):
         fraction(self, "residual_dropout", "attention_dropout", "relu_dropout", "label_smoothing")
         one_of(self, "dropout_generator", ("counter", "hardware"))
         if not self.optimizer.is_own:
-            one_of(self, "optimizer.name", ("adam", "lazy_adam"))
+            one_of(self, "optimizer.name", ("adam", "lazy_adam", *LATER_OPTIMIZERS))
         self._validate_decode()
 
     def _validate_decode(self) -> None:

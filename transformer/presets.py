@@ -12,7 +12,7 @@ from typing import Any
 
 from common.config.automatic import Rule
 from common.config.clock import Clock
-from common.config.presets import named
+from common.config.presets import named, rule_keys, without_metadata
 from common.config.schema import Communication, Optimizer, Schedule
 from transformer import pjrt_presets
 from transformer.config import Config, Data, Decode
@@ -27,14 +27,13 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     """
     optimizer, schedule = config.optimizer, config.schedule
     warmup = schedule.warmup_length(Clock.of(config).steps_per_epoch)
+    adam = {f"opt_adam_{field}": getattr(optimizer, field) for field in ("beta_1", "beta_2", "epsilon")}
     return [
         ("global_batch_size", config.global_batch_size, {}),
         ("opt_name", optimizer.name, {}),
         ("opt_base_learning_rate", optimizer.base_learning_rate, {}),
         ("opt_learning_rate_warmup_steps", round(warmup), {}),
-        ("opt_adam_beta_1", optimizer.beta_1, {}),
-        ("opt_adam_beta_2", optimizer.beta_2, {}),
-        ("opt_adam_epsilon", optimizer.epsilon, {}),
+        *without_metadata(rule_keys(config) or adam),
         ("max_sequence_length", config.max_sequence_length, {"method": "discard"}),
     ]
 

@@ -148,9 +148,11 @@ class _Layers:
     def classifier(self, x: tf.Tensor) -> tf.Tensor:
         """Computes the logits in full precision; weights N(0, .01), bias 0."""
         initial = tf_keras.initializers.RandomNormal(stddev=0.01, seed=next(self.seeds))
-        return tf_keras.layers.Dense(
+        logits = tf_keras.layers.Dense(
             self.config.num_classes, kernel_initializer=initial, dtype=self.precision.full, name="fc"
-        )(x)
+        )
+        logits.is_output = True
+        return logits(x)
 
 
 def _seeds(seed: int) -> Iterator[int]:

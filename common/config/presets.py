@@ -44,12 +44,38 @@ def solver_keys(config: RunConfig) -> dict[str, Any]:
         "opt_base_learning_rate": optimizer.base_learning_rate,
         "opt_learning_rate_warmup_epochs": schedule.logged_warmup_epochs(Clock.of(config).steps_per_epoch),
         "opt_learning_rate_schedule": schedule.kind,
+        **rule_keys(config),
     }
+
+
+# What each rule of docs/optimizers.md reads besides the rate.
+_ADAM = ("beta_1", "beta_2", "epsilon", "weight_decay")
+_ROOTS = ("matrix_block", "matrix_decay", "root_interval", "root_start")
+_READ = {
+    "adamw": _ADAM,
+    "nadamw": _ADAM,
+    "lamb": _ADAM,
+    "schedule_free_sgd": ("momentum", "averaging_power", "weight_decay"),
+    "schedule_free_adamw": (*_ADAM, "averaging_power"),
+    "muon": ("momentum", "nesterov", "orthogonal_steps", "adamw_rate_factor", *_ADAM),
+    "shampoo": ("momentum", "nesterov", "grafting", "matrix_epsilon", *_ROOTS, *_ADAM[1:]),
+    "soap": (*_ROOTS, *_ADAM),
+}
+# The rules of round v0.7 name LAMB's decay so.
+_KEYS = {"opt_lamb_weight_decay": "opt_lamb_weight_decay_rate"}
+
+
+def rule_keys(config: RunConfig) -> dict[str, Any]:
+    """Returns {"opt_RULE_FIELD": value} of what a rule of docs/optimizers.md reads; {} for another rule."""
+    rule = config.optimizer
+    found = {f"opt_{rule.name}_{field}": getattr(rule, field) for field in _READ.get(rule.name, ())}
+    return {_KEYS.get(key, key): value for key, value in found.items()}
 
 
 def momentum_key(config: RunConfig) -> dict[str, Any]:
     """Returns {"opt_momentum": value}, or {} for an optimizer without momentum."""
-    return {"opt_momentum": config.optimizer.momentum} if config.optimizer.has_momentum else {}
+    plain = config.optimizer.has_momentum and not rule_keys(config)
+    return {"opt_momentum": config.optimizer.momentum} if plain else {}
 
 
 def without_metadata(pairs: Mapping[str, Any]) -> list[tuple[str, Any, dict]]:

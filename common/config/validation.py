@@ -19,7 +19,16 @@ RULESETS = ("0.6.0", "0.7.0")
 REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu", "pjrt")
 SUMMATIONS = ("flat", "hierarchical", "2d")
 WIRES = ("full", "bf16", "bf16_sum")
-OPTIMIZERS = ("sgd", "lars", "adam", "lazy_adam", "adagrad", "rmsprop", "adadelta")
+FIRST_OPTIMIZERS = ("sgd", "lars", "adam", "lazy_adam", "adagrad", "rmsprop", "adadelta")
+# Rules with matrices keep whole blocks on a replica, which shard_in_blocks would cut.
+MATRIX_OPTIMIZERS = ("muon", "shampoo", "soap")
+# docs/optimizers.md. A closed run may use one only where the rules of its round name it.
+LATER_OPTIMIZERS = (
+    *("adamw", "nadamw", "lamb", "schedule_free_sgd", "schedule_free_adamw"),
+    *MATRIX_OPTIMIZERS,
+)
+OPTIMIZERS = (*FIRST_OPTIMIZERS, *LATER_OPTIMIZERS)
+GRAFTS = ("sgd", "adagrad", "adam")
 SCHEDULES = ("constant", "poly", "step", "cosine", "noam", "gnmt")
 WARMUPS = ("linear", "exponential")
 LARGEST_SEED = 2**32 - 1  # The largest seed that np.random.seed accepts.
@@ -120,8 +129,34 @@ def check_optimizer(optimizer: Any) -> None:
         return
     if name not in OPTIMIZERS:
         raise _unknown("optimizer.name", name, OPTIMIZERS)
+    for field, least in (
+        ("orthogonal_steps", 1),
+        ("matrix_block", 1),
+        ("root_interval", 1),
+        ("root_start", 1),
+    ):
+        if getattr(optimizer, field) < least:
+            raise UserError(f"config.optimizer.{field}={getattr(optimizer, field)}: must be at least {least}")
+    if optimizer.grafting not in GRAFTS:
+        raise _unknown("optimizer.grafting", optimizer.grafting, GRAFTS)
+    if optimizer.averages_weights and not 0 < optimizer.averaging_beta < 1:
+        field = "momentum" if name == "schedule_free_sgd" else "beta_1"
+        raise UserError(
+            f"config.optimizer.{field}={optimizer.averaging_beta}: {name} averages the weights by it; use 0.9"
+        )
+    if optimizer.matrix_decay > 1 or (name == "soap" and optimizer.matrix_decay == 1):
+        raise UserError(
+            f"config.optimizer.matrix_decay={optimizer.matrix_decay}: must be below 1, or 1 for shampoo's sums"
+        )
+    if name == "shampoo" and optimizer.matrix_epsilon <= 0:
+        raise UserError(
+            f"config.optimizer.matrix_epsilon={optimizer.matrix_epsilon}: roots of singular matrices need more; "
+            "use 1e-6"
+        )
     starts_at_zero = name != "adagrad" or optimizer.initial_accumulator <= 0
-    if name not in ("sgd", "lars") and optimizer.epsilon <= 0 and starts_at_zero:
+    grafts_sgd = name == "shampoo" and optimizer.grafting == "sgd"
+    without = name in ("sgd", "lars", "schedule_free_sgd") or grafts_sgd
+    if not without and optimizer.epsilon <= 0 and starts_at_zero:
         raise UserError(
             f"config.optimizer.epsilon={optimizer.epsilon}: {name} would divide 0 by 0; "
             "use a small number such as 1e-8"
@@ -180,6 +215,11 @@ def _check_division(config: Any) -> None:
     if communication.shard_in_blocks and not communication.shard_weight_update:
         raise UserError(
             "config.communication.shard_in_blocks=True needs config.communication.shard_weight_update=True"
+        )
+    if communication.shard_in_blocks and config.optimizer.name in MATRIX_OPTIMIZERS:
+        raise UserError(
+            f"config.communication.shard_in_blocks=True: {config.optimizer.name} needs whole matrices; leave it out, "
+            "config.communication.shard_weight_update=True then gives each replica whole matrices"
         )
     if partitions < 1 or config.num_replicas % partitions:
         raise UserError(

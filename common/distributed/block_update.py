@@ -20,7 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from common.distributed import gradient_sum
-from common.distributed.sharded_update import Piece, ShardedUpdate
+from common.distributed.pieces import Piece
+from common.distributed.sharded_update import ShardedUpdate
 from common.distributed.weight_update import SlotValues
 from common.optim import optimizers
 
@@ -124,7 +125,16 @@ class BlockUpdate(ShardedUpdate):
             for w, rows in zip(self._weights, self._by_rows, strict=True)
         ]
         return [
-            [Piece((i,), one.adapts, one.regularised, self._by_rows[i], self._grids[i].block)]
+            [
+                Piece(
+                    (i,),
+                    one.adapts,
+                    one.regularised,
+                    self._by_rows[i],
+                    self._grids[i].block,
+                    shapes=(tuple(self._weights[i].shape),),
+                )
+            ]
             for i, one in enumerate(whole)
         ]
 
@@ -183,6 +193,9 @@ class BlockUpdate(ShardedUpdate):
             values.append({})
             for name, slot in slots.items():
                 blocks = self._replicas.all_values(slot)
+                if blocks.ndim == 1:  # A scalar, equal on all replicas.
+                    values[-1][name] = blocks[0]
+                    continue
                 whole = np.zeros(layout.shape, blocks.dtype)
                 for replica, block in enumerate(blocks):
                     inside, there = layout.own(replica)
@@ -196,6 +209,10 @@ class BlockUpdate(ShardedUpdate):
         first = replicas.process_index * (replicas.num_replicas // replicas.num_processes)
         for arrays, slots, layout in zip(values, self.slots, self._grids, strict=True):
             for name, slot in slots.items():
+                if not slot.shape.rank:
+                    for copy in replicas.local_results(slot):
+                        copy.assign(arrays[name])
+                    continue
                 whole = arrays[name].reshape(layout.shape)
                 for j, copy in enumerate(replicas.local_results(slot)):
                     block = np.zeros(layout.block, whole.dtype)

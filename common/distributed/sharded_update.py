@@ -4,50 +4,31 @@ Gradients are reduce-scattered, each replica updates its part, and the new weigh
 the replica's own part only. Every weight is cut into N equal parts (the last ones padded with zeros). So all replicas
 do the same work on tensors of the same shapes, and a weight's settings (decay, LARS's ratio) hold for its parts. A
 bucket is [N, sum of its weights' parts], and a replica receives one vector of it. Weights that the rule treats alike
-lie side by side in that vector and are updated as one tensor.
+lie side by side in that vector and are updated as one tensor. Weights that a rule updates as matrices are not cut so:
+each replica gets whole matrices (common/distributed/pieces.py).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from common.config.schema import RunConfig
 from common.distributed import gradient_sum
+from common.distributed.pieces import Piece, Stack, stacks
 from common.distributed.replicas.base import Replicas, flatten
-from common.distributed.weight_update import SlotValues, Tell, all_finite, unless_skipped
+from common.distributed.weight_update import (
+    SlotValues,
+    Tell,
+    all_finite,
+    swapped,
+    unless_skipped,
+    wholes,
+)
 from common.optim import optimizers
-
-
-@dataclasses.dataclass(frozen=True)
-class Piece:
-    """The `optimizers.Segments` of weight parts treated alike; a single part if the rule needs its norms or rows.
-
-    Attributes:
-      members: indices of the weights.
-      adapts, regularised: as in `optimizers.Segments`.
-      by_rows: whether LazyAdam updates only the rows that have a gradient.
-      shape: shape of the parts together: [elements], or [rows, ...] for a part that is cut between rows.
-      measured: norms of the whole weight and its whole gradient, if the rule needs them.
-    """
-
-    members: tuple[int, ...]
-    adapts: bool
-    regularised: bool
-    by_rows: bool
-    shape: tuple[int, ...]
-    measured: tuple[tf.Tensor, tf.Tensor] | None = None
-
-    def norms(self, weight: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        del weight, gradient
-        return self.measured
-
-    def touched(self, gradient: tf.Tensor) -> bool | tf.Tensor:
-        return optimizers.rows_with_gradient(gradient) if self.by_rows else True
 
 
 class ShardedUpdate:
@@ -64,6 +45,7 @@ class ShardedUpdate:
         kinds: Mapping[Hashable, str],
         replicas: Replicas,
         config: RunConfig,
+        outputs: Collection[Hashable] = (),
     ):
         """Creates the slots; called in the replicas' scope. Arguments as in `WholeUpdate`."""
         self._weights, self._replicas, self._config = list(weights), replicas, config
@@ -78,12 +60,11 @@ class ShardedUpdate:
             * (math.prod(w.shape[1:]) if rows else 1)
             for w, rows in zip(weights, self._by_rows)
         ]
-        whole = [optimizers.Whole(kinds[w.ref()], config.optimizer.skip_kinds) for w in weights]
-        self._buckets = self._plan(whole)
+        self._buckets = self._plan(wholes(weights, kinds, config, outputs))
         self.slots = [
             {
                 name: replicas.per_replica_variable(value, f"shard_{i}/{name}")
-                for name, value in self.rule.init(tf.zeros(piece.shape, self._dtype(piece))).items()
+                for name, value in self._initial_slots(piece).items()
             }
             for i, piece in enumerate(self._all_pieces())
         ]
@@ -91,16 +72,21 @@ class ShardedUpdate:
     def _ceil(self, count: int) -> int:
         return -(-count // self._route.num_replicas)
 
-    def _all_pieces(self) -> list[Piece]:
+    def _all_pieces(self) -> list[Piece | Stack]:
         return [piece for bucket in self._buckets for piece in bucket]
 
-    def _dtype(self, piece: Piece) -> tf.DType:
-        return self._weights[piece.members[0]].dtype
+    def _initial_slots(self, piece: Piece | Stack) -> optimizers.Slots:
+        dtype = self._weights[piece.members[0]].dtype
+        return piece.rule(self.rule).init(tf.zeros(piece.shape, dtype))
 
-    def _plan(self, whole: Sequence[optimizers.Whole]) -> list[list[Piece]]:
-        """Returns the pieces of each bucket."""
-        buckets = gradient_sum.buckets(self._weights, self._config.communication.bucket_bytes)
-        return [self._pieces(bucket, whole) for bucket in buckets]
+    def _plan(self, whole: Sequence[optimizers.Whole]) -> list[list[Piece | Stack]]:
+        """Returns the pieces of each bucket; a stack is a bucket of its own."""
+        cuts = [self.rule.cut(tuple(w.shape), s) for w, s in zip(self._weights, whole, strict=True)]
+        flat = [i for i, cut in enumerate(cuts) if cut is None]
+        weights, size = [self._weights[i] for i in flat], self._config.communication.bucket_bytes
+        buckets = [[flat[j] for j in bucket] for bucket in gradient_sum.buckets(weights, size)]
+        made = [[stack] for stack in stacks(cuts, whole, self._weights, self._route.num_replicas)]
+        return [*made, *(self._pieces(bucket, whole) for bucket in buckets)]
 
     def _pieces(self, bucket: Sequence[int], whole: Sequence[optimizers.Whole]) -> list[Piece]:
         """Groups the weights of a bucket by what the rule needs to know about them."""
@@ -123,6 +109,9 @@ class ShardedUpdate:
                     whole[first].regularised,
                     rows,
                     shape if rows else (size,),
+                    tuple(self._parts[i] for i in members),
+                    tuple(tuple(self._weights[i].shape) for i in members),
+                    self._route.num_replicas,
                 )
             )
         return pieces
@@ -144,7 +133,8 @@ class ShardedUpdate:
         finite = self._finite_everywhere(summed) if tell else None
         summed = self._clipped(summed)
         weights = self._own_weights()
-        new, after = self._updated(weights, summed, self._norms(weights, summed), rate, step, finite)
+        norms = self._norms(weights, summed, step)
+        new, after = self._updated(weights, summed, norms, rate, step, finite)
         written = []
         for slots, values in zip(self.slots, after, strict=True):
             for name, value in values.items():
@@ -168,13 +158,16 @@ class ShardedUpdate:
         """Returns the new weight parts and their slots, one of each per piece."""
         new, slots = [], []
         for i, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
-            before = {name: slot.read_value() for name, slot in self.slots[i].items()}
-            piece = dataclasses.replace(self._all_pieces()[i], measured=norms.get(str(i)))
-            rate_here = tf.cast(rate, weight.dtype)
-            updated, after = self.rule.update(weight, gradient, before, rate_here, step, piece)
+            before, piece = self._slots_before(i), self._all_pieces()[i]
+            segments, rate_here = piece.segments(norms.get(str(i))), tf.cast(rate, weight.dtype)
+            update = piece.rule(self.rule).update
+            updated, after = update(weight, gradient, before, rate_here, step, segments)
             new.append(unless_skipped(finite, updated, weight))
             slots.append({name: unless_skipped(finite, after[name], before[name]) for name in before})
         return new, slots
+
+    def _slots_before(self, i: int) -> optimizers.Slots:
+        return {name: slot.read_value() for name, slot in self.slots[i].items()}
 
     def _finite_everywhere(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
         return self._replicas.all_reduce(tf.cast(~all_finite(parts), tf.float32)) == 0
@@ -183,11 +176,9 @@ class ShardedUpdate:
         """Returns this replica's part of the summed gradients, one tensor per piece."""
         return [x for bucket in self._buckets for x in self._scatter(bucket, gradients)]
 
-    def _scatter(self, bucket: Sequence[Piece], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def _scatter(self, bucket: Sequence[Piece | Stack], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns this replica's part of a bucket's summed gradients, one tensor per piece."""
-        members = [i for piece in bucket for i in piece.members]
-        count = self._route.num_replicas
-        rows = [tf.reshape(flatten([gradients[i]], self._parts[i] * count), [count, -1]) for i in members]
+        rows = [row for piece in bucket for row in piece.rows(gradients)]
         whole = tf.concat(rows, 1) if len(rows) > 1 else rows[0]
         wire = self._config.communication.wire
         own_part = gradient_sum.scatter(self._replicas, tf.reshape(whole, [-1]), self._route, wire)
@@ -196,24 +187,7 @@ class ShardedUpdate:
     def _own_weights(self) -> list[tf.Tensor]:
         """Returns this replica's part of the weights, one tensor per piece."""
         part = self._route.part(self._replicas.replica_id())
-        return [self._own_part(piece, part) for piece in self._all_pieces()]
-
-    def _own_part(self, piece: Piece, part: tf.Tensor | int) -> tf.Tensor:
-        """Returns this replica's part of a piece's weights."""
-        parts = []
-        for i in piece.members:
-            flat, length = tf.reshape(self._weights[i].read_value(), [-1]), self._parts[i]
-            excess = length * self._route.num_replicas - flat.shape[0]
-            if not excess:
-                parts.append(self._replicas.cut(flat, [part * length], [length]))
-                continue
-            # The last parts extend past the end: read the last `length` elements and shift them.
-            start = tf.minimum(part * length, flat.shape[0] - length)
-            shift = tf.minimum(part * length - start, length)
-            last = self._replicas.cut(flat, [start], [length])
-            padded = tf.concat([last, tf.zeros([length], flat.dtype)], 0)
-            parts.append(self._replicas.cut(padded, [shift], [length]))
-        return tf.reshape(tf.concat(parts, 0) if len(parts) > 1 else parts[0], piece.shape)
+        return [piece.own(self._weights, part, self._replicas) for piece in self._all_pieces()]
 
     def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         clip_norm = self._config.optimizer.clip_norm
@@ -224,17 +198,21 @@ class ShardedUpdate:
         return [factor * g for g in gradients]
 
     def _norms(
-        self, weights: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
+        self, weights: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], step: tf.Tensor
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        """Returns the norms that LARS needs, by piece number; one small all-reduce serves all layers."""
+        """Returns the norms that LARS or LAMB needs, by piece number; one small all-reduce serves all layers."""
         pieces = self._all_pieces()
         layers = [i for i, piece in enumerate(pieces) if self.rule.adapts_by_norms and piece.adapts]
         if not layers:
             return {}
         squares = []
         for i in layers:
-            raw = optimizers.raw_gradient(self._config.optimizer, weights[i], gradients[i], pieces[i])
-            squares += [tf.reduce_sum(weights[i] * weights[i]), tf.reduce_sum(raw * raw)]
+            if self.rule.measured:
+                other = self.rule.measured(weights[i], gradients[i], self._slots_before(i), step, pieces[i])
+            else:
+                optimizer = self._config.optimizer
+                other = optimizers.raw_gradient(optimizer, weights[i], gradients[i], pieces[i])
+            squares += [tf.reduce_sum(weights[i] * weights[i]), tf.reduce_sum(other * other)]
         norms = tf.unstack(tf.sqrt(self._replicas.all_reduce(tf.stack(squares))))
         return {str(i): (norms[2 * place], norms[2 * place + 1]) for place, i in enumerate(layers)}
 
@@ -245,49 +223,54 @@ class ShardedUpdate:
             written += self._gather(bucket, [next(parts) for _ in bucket])
         return written
 
-    def _gather(self, bucket: Sequence[Piece], new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def swap(self, to_average: bool) -> list[tf.Tensor]:
+        """As `WholeUpdate.swap`."""
+        parts = zip(self._own_weights(), self.slots, strict=True)
+        return self._gathered([swapped(self._config.optimizer, w, slots, to_average) for w, slots in parts])
+
+    def _gather(self, bucket: Sequence[Piece | Stack], new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """All-gathers a bucket's new weights, always in full precision, and writes them."""
         members = [i for piece in bucket for i in piece.members]
         whole = gradient_sum.gather(self._replicas, flatten(new), self._route)
         rows = tf.reshape(whole, [self._route.num_replicas, -1])
-        parts = tf.split(rows, [self._parts[i] for i in members], 1) if len(members) > 1 else [rows]
-        values = [
-            tf.reshape(tf.reshape(p, [-1])[: self._weights[i].shape.num_elements()], self._weights[i].shape)
-            for i, p in zip(members, parts, strict=True)
-        ]
+        widths = [width for piece in bucket for width in piece.widths]
+        columns = iter(tf.split(rows, widths, 1) if len(widths) > 1 else [rows])
+        values = [value for piece in bucket for value in piece.weights([next(columns) for _ in piece.widths])]
         self._replicas.assign([self._weights[i] for i in members], values)
         return values
 
     # -- outside `run` -----------------------------------------------------------------------------------------------
 
-    def read_slots(self) -> SlotValues:
-        """Outside `run`, called by every process: returns the slots of every weight, in the weight's shape."""
-        count = self._route.num_replicas
-        values: SlotValues = [{} for _ in self._weights]
-        order = np.argsort([self._route.part(r) for r in range(count)])
+    @property
+    def slot_shapes(self) -> list[dict[str, tuple[int, ...]]]:
+        """As `WholeUpdate.slot_shapes`."""
+        found: list[dict[str, tuple[int, ...]]] = [{} for _ in self._weights]
         for piece, slots in zip(self._all_pieces(), self.slots, strict=True):
             for name, slot in slots.items():
-                rows = self._replicas.all_values(slot)[order].reshape(count, -1)
-                places = np.cumsum([self._parts[i] for i in piece.members])[:-1]
-                for i, part in zip(piece.members, np.split(rows, places, 1), strict=True):
-                    shape = self._weights[i].shape
-                    values[i][name] = part.reshape(-1)[: shape.num_elements()].reshape(shape)
+                for i, shape in zip(piece.members, piece.slot_shapes(tuple(slot.shape)), strict=True):
+                    found[i][name] = shape
+        return found
+
+    def read_slots(self) -> SlotValues:
+        """Outside `run`, called by every process: returns the slots of every weight, as for whole weights."""
+        values: SlotValues = [{} for _ in self._weights]
+        order = np.argsort([self._route.part(r) for r in range(self._route.num_replicas)])
+        for piece, slots in zip(self._all_pieces(), self.slots, strict=True):
+            for name, slot in slots.items():
+                parts = piece.slot_values(self._replicas.all_values(slot)[order])
+                for i, value in zip(piece.members, parts, strict=True):
+                    values[i][name] = value
         return values
 
     def write_slots(self, values: SlotValues) -> None:
         """Outside `run`: writes the values of `read_slots` (from any number of replicas) to the local replicas."""
-        count = self._route.num_replicas
-        first = self._replicas.process_index * (count // self._replicas.num_processes)
+        first = self._replicas.process_index * (self._route.num_replicas // self._replicas.num_processes)
         for piece, slots in zip(self._all_pieces(), self.slots, strict=True):
+            initial = self._initial_slots(piece)
             for name, slot in slots.items():
-                rows = []
-                for i in piece.members:
-                    flat = values[i][name].reshape(-1)
-                    flat = np.pad(flat, (0, self._parts[i] * count - flat.size))
-                    rows.append(flat.reshape(count, -1))
-                rows = np.concatenate(rows, 1)
+                parts = piece.slot_parts([values[i][name] for i in piece.members], initial[name].numpy())
                 for j, copy in enumerate(self._replicas.local_results(slot)):
-                    copy.assign(rows[self._route.part(first + j)].reshape(piece.shape))
+                    copy.assign(parts[self._route.part(first + j)])
 
 
 def _split(flat: tf.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[tf.Tensor]:

@@ -5,17 +5,17 @@ In the other form, `common/distributed/sharded_update.py`, each replica updates 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from common.config.schema import RunConfig
+from common.config.schema import Optimizer, RunConfig
 from common.distributed import gradient_sum
 from common.distributed.replicas.base import Replicas
-from common.optim import fused_kernels, optimizers
+from common.optim import fused_kernels, optimizers, schedule_free
 
-# Slots of every weight, {name: array of the weight's shape}, in the order of the weights.
+# Slots of every weight in the order of the weights, {name: array of the shape that the rule's `init` gives it}.
 SlotValues = list[dict[str, np.ndarray]]
 # (whether the summed gradients are finite) -> the tensors it wrote; if they are not, the update changes nothing else.
 Tell = Callable[[tf.Tensor], list[tf.Tensor]]
@@ -29,6 +29,26 @@ def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 def unless_skipped(finite: tf.Tensor | None, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
     """Returns `new`, or `old` if the update is skipped; with `finite` None it never is."""
     return new if finite is None else tf.where(finite, new, old)
+
+
+def wholes(
+    weights: Sequence[tf.Variable],
+    kinds: Mapping[Hashable, str],
+    config: RunConfig,
+    outputs: Collection[Hashable],
+) -> list[optimizers.Whole]:
+    """Returns each weight's segments; arguments as of `WholeUpdate`."""
+    skip = config.optimizer.skip_kinds
+    return [optimizers.Whole(kinds[w.ref()], skip, w.ref() in outputs) for w in weights]
+
+
+def swapped(
+    config: Optimizer, weight: tf.Tensor, slots: Mapping[str, tf.Variable], to_average: bool
+) -> tf.Tensor:
+    """Returns the average of a weight, or the weight of an average, from the slots of a rule that averages."""
+    z, begun = slots["z"].read_value(), slots["weight_sum"].read_value() > 0
+    other = schedule_free.averaged if to_average else schedule_free.restored
+    return tf.where(begun, other(config, weight, z), weight)
 
 
 class WholeUpdate:
@@ -45,6 +65,7 @@ class WholeUpdate:
         kinds: Mapping[Hashable, str],
         replicas: Replicas,
         config: RunConfig,
+        outputs: Collection[Hashable] = (),
     ):
         """Creates the slots; called in the replicas' scope.
 
@@ -53,11 +74,13 @@ class WholeUpdate:
           kinds: "kernel", "bias", "norm" or "embedding", by a weight's `ref()`.
           replicas: the backend.
           config: only `optimizer` and `communication` are read.
+          outputs: `ref()` of the kernels of output layers.
         """
         self._weights, self._replicas, self._config = list(weights), replicas, config
         self.rule = optimizers.rule(config.optimizer)
-        self._segments = [
-            optimizers.Whole(kinds[w.ref()], config.optimizer.skip_kinds) for w in self._weights
+        self._segments = wholes(weights, kinds, config, outputs)
+        self._cuts = [
+            self.rule.cut(tuple(w.shape), s) for w, s in zip(self._weights, self._segments, strict=True)
         ]
         self._in_place = [
             replicas.updates_in_place
@@ -68,10 +91,14 @@ class WholeUpdate:
         self.slots = [
             {
                 name: tf.Variable(value, trainable=False, name=f"{w.name.split(':')[0]}/{name}")
-                for name, value in self.rule.init(tf.convert_to_tensor(replicas.local_results(w)[0])).items()
+                for name, value in self._initial_slots(i).items()
             }
-            for w in self._weights
+            for i, w in enumerate(self._weights)
         ]
+
+    def _initial_slots(self, i: int) -> optimizers.Slots:
+        cut, value = self._cuts[i], tf.convert_to_tensor(self._replicas.local_results(self._weights[i])[0])
+        return self.rule.matrices.rule.init(cut.stack(value, tf)) if cut else self.rule.init(value)
 
     def apply(
         self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, tell: Tell | None = None
@@ -113,11 +140,47 @@ class WholeUpdate:
         for i, gradient in zip(rest, gradients, strict=True):
             old = self._weights[i].read_value()
             before = {name: slot.read_value() for name, slot in self.slots[i].items()}
-            own_rate = tf.cast(rate, old.dtype)
-            new, after = self.rule.update(old, gradient, before, own_rate, step, self._segments[i])
+            new, after = self._new(i, old, gradient, before, tf.cast(rate, old.dtype), step)
             values.append(unless_skipped(finite, new, old))
             values += [unless_skipped(finite, after[name], before[name]) for name in before]
         return values
+
+    def _new(
+        self,
+        i: int,
+        old: tf.Tensor,
+        gradient: tf.Tensor,
+        slots: optimizers.Slots,
+        rate: tf.Tensor,
+        step: tf.Tensor,
+    ) -> tuple[tf.Tensor, optimizers.Slots]:
+        """Returns weight number `i` and its slots after the rule's update."""
+        cut = self._cuts[i]
+        if cut is None:
+            return self.rule.update(old, gradient, slots, rate, step, self._segments[i])
+        stacks, rule = (cut.stack(x, tf) for x in (old, gradient)), self.rule.matrices.rule
+        new, after = rule.update(*stacks, slots, rate, step, self._segments[i])
+        return cut.join(new, tf), after
+
+    def swap(self, to_average: bool) -> list[tf.Tensor]:
+        """Inside `run`: puts the average of the weights in their place, for an evaluation, or takes it away again.
+
+        Only for a rule that averages weights. Before the first update nothing changes.
+
+        Returns:
+          The written tensors.
+        """
+        values = [
+            swapped(self._config.optimizer, weight.read_value(), slots, to_average)
+            for weight, slots in zip(self._weights, self.slots, strict=True)
+        ]
+        self._replicas.assign(self._weights, values)
+        return values
+
+    @property
+    def slot_shapes(self) -> list[dict[str, tuple[int, ...]]]:
+        """{name: shape} of each weight's slots, as `read_slots` gives them."""
+        return [{name: tuple(slot.shape) for name, slot in slots.items()} for slots in self.slots]
 
     def read_slots(self) -> SlotValues:
         """Outside `run`, called by every process: returns the slots of every weight."""

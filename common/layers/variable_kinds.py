@@ -47,6 +47,12 @@ def kind_of(model: tf_keras.layers.Layer) -> dict[Hashable, str]:
     return {v.ref(): found[v.ref()] for v in model.trainable_variables}
 
 
+def outputs(model: tf_keras.layers.Layer) -> set[Hashable]:
+    """Returns `ref()` of the kernel of every layer that gives logits: one with the attribute `is_output`."""
+    layers = [m for m in model.submodules if getattr(m, "is_output", False)]
+    return {layer.kernel.ref() for layer in layers}
+
+
 def _kind(layer: tf_keras.layers.Layer, attribute: str) -> str | None:
     kinds = getattr(layer, "kinds", {})
     if attribute in kinds:

@@ -1,17 +1,14 @@
 """Optimizers as (init, update) pairs over tensors: SGD, LARS, Adam, LazyAdam, Adagrad, RMSprop and Adadelta.
 
-A rule does not know whether it updates a whole variable or a shard. A `Segments` object gives it the norms, the
-elements that decay and the rows that have a gradient. LARS's formulas are figures 5 (scaled momentum) and 6 (unscaled)
-of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods". Adam's are TensorFlow's (its epsilon is the paper's "epsilon hat").
-Adagrad, RMSprop and Adadelta follow tf_keras, with epsilon under the root.
+The later ones have modules of their own: `decoupled.py`, `schedule_free.py`, `muon.py`, `shampoo.py` and `soap.py`.
+`rule.py` defines the interface. LARS's formulas are figures 5 (scaled momentum) and 6 (unscaled) of "Scale MLPerf-0.6
+Models on Google TPU-v3 Pods". Adam's are TensorFlow's (its epsilon is the paper's "epsilon hat"). Adagrad, RMSprop and
+Adadelta follow tf_keras, with epsilon under the root.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -19,77 +16,45 @@ from common.config import plugins
 from common.config.schema import Optimizer
 from common.config.validation import check_optimizer
 from common.errors import UserError
+from common.optim import decoupled, muon, schedule_free, shampoo, soap
+from common.optim.rule import (
+    Matrices,
+    Rule,
+    Segments,
+    Slots,
+    Whole,
+    average,
+    bias,
+    raw_gradient,
+    rows_with_gradient,
+    with_decay,
+    zeros,
+)
 
-Slots = dict[str, tf.Tensor]
+# Rules import these names from here (docs/add-an-optimizer.md).
+__all__ = [
+    "Matrices",
+    "Rule",
+    "Segments",
+    "Slots",
+    "Whole",
+    "raw_gradient",
+    "rows_with_gradient",
+    "rule",
+    "with_decay",
+    "zeros",
+]
 
-
-class Segments(Protocol):
-    """Tells a rule about the tensor that it updates.
-
-    Attributes:
-      adapts: whether weight decay and LARS's trust ratio apply; a boolean tensor of the weight's shape if the
-        weight holds several variables or parts of them.
-      regularised: whether `l2_in_loss` applies; same form.
-    """
-
-    adapts: bool | tf.Tensor
-    regularised: bool | tf.Tensor
-
-    def norms(self, weight: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the L2 norms of each variable and its gradient, in shapes that broadcast to the weight's."""
-
-    def touched(self, gradient: tf.Tensor) -> bool | tf.Tensor:
-        """Returns which elements LazyAdam updates: True for all, or booleans that broadcast to the weight's shape."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Whole:
-    """The segments of one whole variable.
-
-    Attributes:
-      kind: "kernel", "bias", "norm" or "embedding", from the layer that owns the variable.
-      skip_kinds: kinds without weight decay and without the trust ratio.
-    """
-
-    kind: str
-    skip_kinds: tuple[str, ...] = ("norm", "bias")
-
-    @property
-    def adapts(self) -> bool:
-        return self.kind not in self.skip_kinds
-
-    @property
-    def regularised(self) -> bool:
-        """True except for batch norm; biases are included, as in the loss of G6 resnet_main.py."""
-        return self.kind != "norm"
-
-    def norms(self, weight: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.norm(weight), tf.norm(gradient)
-
-    def touched(self, gradient: tf.Tensor) -> bool | tf.Tensor:
-        """Returns a mask of an embedding's rows that have a gradient; True for other variables.
-
-        Gradients are dense, not IndexedSlices: the sum over replicas makes them dense (a bucket is one tensor), and so
-        does a softmax that shares the table. A row with a gradient of exactly zero counts as not looked up.
-        """
-        return rows_with_gradient(gradient) if self.kind == "embedding" else True
-
-
-class Rule(NamedTuple):
-    """An optimizer over tensors.
-
-    Attributes:
-      slots: names of the tensors that it keeps per weight.
-      init: (weight) -> its slots.
-      update: (weight, gradient, slots, learning_rate, step, segments) -> (weight, slots). All tensors have one
-        floating dtype; the rate is a scalar; `step` is an integer scalar, 0 at the first update.
-      adapts_by_norms: whether `update` needs norms of the weights that adapt and of their `raw_gradient`.
-    """
-
-    slots: tuple[str, ...]
-    init: Callable[[tf.Tensor], Slots]
-    update: Callable[[tf.Tensor, tf.Tensor, Slots, tf.Tensor, tf.Tensor, Segments], tuple[tf.Tensor, Slots]]
-    adapts_by_norms: bool = False
+_MADE: dict[str, Callable[[Optimizer], Rule]] = {
+    "adamw": decoupled.adamw,
+    "nadamw": decoupled.nadamw,
+    "lamb": decoupled.lamb,
+    "schedule_free_sgd": schedule_free.sgd,
+    "schedule_free_adamw": schedule_free.adamw,
+    "muon": muon.muon,
+    "shampoo": shampoo.shampoo,
+    "soap": soap.soap,
+}
 
 
 def rule(config: Optimizer) -> Rule:
@@ -101,6 +66,8 @@ def rule(config: Optimizer) -> Rule:
     if config.is_own:
         return _own_rule(config)
     check_optimizer(config)
+    if config.name in _MADE:
+        return _MADE[config.name](config)
     # Without momentum there is no slot, which saves a third of the reads and writes.
     slots, move = _FORMS[config.name] if config.momentum or not config.has_momentum else ((), _plain)
 
@@ -140,26 +107,6 @@ def _own_rule(config: Optimizer) -> Rule:
     return made
 
 
-def zeros(*names: str) -> Callable[[tf.Tensor], Slots]:
-    """Returns an `init` function for slots that have the weight's shape and start at 0."""
-    return lambda weight: {name: tf.zeros_like(weight) for name in names}
-
-
-def raw_gradient(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:
-    """Returns the gradient plus the L2 term's gradient; rules take norms of this sum."""
-    return _add(gradient, config.l2_in_loss, weight, segments.regularised)
-
-
-def with_decay(config: Optimizer, weight: tf.Tensor, raw: tf.Tensor, segments: Segments) -> tf.Tensor:
-    """Returns the raw gradient plus the weight decay: the direction in which a rule moves."""
-    return _add(raw, config.weight_decay, weight, segments.adapts)
-
-
-def rows_with_gradient(gradient: tf.Tensor) -> tf.Tensor:
-    """Returns booleans [rows, 1, ...]: whether the row has a nonzero element."""
-    return tf.reduce_any(gradient != 0, axis=list(range(1, gradient.shape.rank)), keepdims=True)
-
-
 def clip_factor(squares: tf.Tensor, clip_norm: float) -> tf.Tensor:
     """Returns the clipping factor min(1, clip_norm / norm) for gradients whose sum of squares is `squares`."""
     return clip_norm / tf.maximum(tf.sqrt(squares), clip_norm)
@@ -179,14 +126,6 @@ def with_bias_factor(gradients: Sequence[tf.Tensor], kinds: Sequence[str], facto
     if factor == 1:
         return list(gradients)
     return [factor * g if kind == "bias" else g for g, kind in zip(gradients, kinds, strict=True)]
-
-
-def _add(gradient: tf.Tensor, coefficient: float, weight: tf.Tensor, where: bool | tf.Tensor) -> tf.Tensor:
-    """Returns gradient + coefficient * weight where `where` is true, and the gradient elsewhere."""
-    if coefficient == 0 or where is False:
-        return gradient
-    term = coefficient * weight
-    return gradient + (term if where is True else tf.where(where, term, tf.zeros_like(term)))
 
 
 def _lars_trust(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:
@@ -231,17 +170,11 @@ def _momentum(
 def _adam(
     config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
 ) -> tuple[tf.Tensor, Slots]:
-    correction = tf.sqrt(_bias(config.beta_2, step, rate.dtype)) / _bias(config.beta_1, step, rate.dtype)
-    m = _average(config.beta_1, slots["m"], gradient)
-    v = _average(config.beta_2, slots["v"], gradient * gradient)
+    correction = tf.sqrt(bias(config.beta_2, step, rate.dtype)) / bias(config.beta_1, step, rate.dtype)
+    m = average(config.beta_1, slots["m"], gradient)
+    v = average(config.beta_2, slots["v"], gradient * gradient)
     rate = rate * correction
     return rate * m / (tf.sqrt(v) + config.epsilon), {"m": m, "v": v}
-
-
-def _bias(beta: float, step: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns 1 - beta^(step + 1) by expm1: TPUs lack float64, and in plain float32 step 0 loses 4 of 7 digits."""
-    decay = math.log(beta) if beta else -math.inf
-    return -tf.math.expm1((tf.cast(step, dtype) + 1) * decay)
 
 
 def _adagrad(
@@ -256,7 +189,7 @@ def _rmsprop(
     config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
 ) -> tuple[tf.Tensor, Slots]:
     del step
-    v = _average(config.rho, slots["v"], gradient * gradient)
+    v = average(config.rho, slots["v"], gradient * gradient)
     return rate * gradient * tf.math.rsqrt(v + config.epsilon), {"v": v}
 
 
@@ -264,14 +197,10 @@ def _adadelta(
     config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
 ) -> tuple[tf.Tensor, Slots]:
     del step
-    v = _average(config.rho, slots["v"], gradient * gradient)
+    v = average(config.rho, slots["v"], gradient * gradient)
     distance = tf.sqrt((slots["moved"] + config.epsilon) / (v + config.epsilon)) * gradient
-    moved = _average(config.rho, slots["moved"], distance * distance)
+    moved = average(config.rho, slots["moved"], distance * distance)
     return rate * distance, {"v": v, "moved": moved}
-
-
-def _average(decay: float, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
-    return decay * old + (1 - decay) * new
 
 
 _FORMS = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from common.distributed.spatial.sharing import counted_once
 from common.train.agreement import Agreement
 from common.train.batch_shapes import summed
 from common.train.compilation import Compiled, Plan
-from common.train.step import State, make_eval_step, make_prepare_eval, make_train_step
+from common.train.step import State, make_eval_step, make_finish_eval, make_prepare_eval, make_train_step
 from common.train.step_timing import StepTiming
 from common.train.task import Task
 
@@ -82,7 +82,7 @@ class FusedBlock:
             lambda outputs: (replicas.sum(outputs[0]), self._gather(outputs[1])),
         )
         self._eval_step = replicas.compile(make_eval_step(task, state), how.compiled is not Compiled.NOTHING)
-        self._prepare_eval = make_prepare_eval(state)
+        self._prepare_eval, self._finish_eval = make_prepare_eval(state), make_finish_eval(state)
         self._block = tf.function(self._fused_block, autograph=False)
 
     def __call__(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
@@ -189,9 +189,7 @@ class FusedBlock:
         self, evaluation: Any, eval_steps: tf.Tensor, stop: tf.Tensor
     ) -> tuple[tf.Tensor, dict, dict]:
         """Evaluates `eval_steps` batches unless stopped; returns their number, their sums and concatenated arrays."""
-        with tf.control_dependencies(
-            tf.nest.flatten(self.replicas.local_results(self.replicas.run(self._prepare_eval)))
-        ):
+        with tf.control_dependencies(self._run_everywhere(self._prepare_eval)):
             zero_sums, array_specs = self._eval_outputs(evaluation)
         arrays = {
             name: tf.TensorArray(
@@ -219,7 +217,15 @@ class FusedBlock:
             )
             for (name, array), spec in zip(arrays.items(), array_specs.values(), strict=True)
         }
+        if self._finish_eval:
+            with tf.control_dependencies([done, *tf.nest.flatten((sums, joined))]):
+                restored = self._run_everywhere(self._finish_eval)
+            with tf.control_dependencies(restored):
+                done = tf.identity(done)
         return done, sums, joined
+
+    def _run_everywhere(self, function: Callable[[], tf.Tensor]) -> list[tf.Tensor]:
+        return tf.nest.flatten(self.replicas.local_results(self.replicas.run(function)))
 
     def _eval_outputs(self, evaluation: Any) -> tuple[dict, dict]:
         """Traces an evaluation step without running it; returns zero sums and the specs of the arrays."""

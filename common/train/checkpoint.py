@@ -120,7 +120,7 @@ def restore_weights(network: Network, path: pathlib.Path) -> None:
     Raises:
       UserError: the file is damaged, or belongs to another network.
     """
-    restore_weights_of(network, checkpoint_file.read(path))
+    restore_weights_of(network, checkpoint_file.read(path, training=False))
 
 
 def restore_weights_of(network: Network, file: checkpoint_file.File) -> None:

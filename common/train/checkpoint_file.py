@@ -29,6 +29,8 @@ FORMAT = 2  # Format 1 numbered the variables; its files do not state their form
 # ASSETS, WEIGHTS and SLOTS are prefixes of names in the file; moments and carried state have other prefixes.
 ABOUT = "timetotrain.json"  # An export's description of itself, stored beside its assets.
 ASSETS, WEIGHTS, SLOTS = "assets/", "weights/", "slots/"
+# The field with the share of the average in the weights (Optimizer.averaging_beta), by the optimizer's name.
+_AVERAGED_BY = {"schedule_free_sgd": "momentum", "schedule_free_adamw": "beta_1"}
 _META = {"step": int, "digest": str, "config": dict, "format": int, "benchmark": str, "labels": list}
 
 
@@ -54,7 +56,8 @@ def read(path: pathlib.Path, training: bool = True) -> File:
 
     Args:
       path: path of the file.
-      training: False leaves out the optimizer's slots, and accepts only assets with plain file names.
+      training: False leaves out the optimizer's slots, accepts only assets with plain file names, and gives the
+        weights that an evaluation uses: for Schedule-Free, their averages.
 
     Raises:
       UserError: the file is damaged, no checkpoint or of another format, or an asset has another name.
@@ -68,9 +71,10 @@ def read(path: pathlib.Path, training: bool = True) -> File:
                 check_asset(path, name.removeprefix(ASSETS))
             left_out = (ASSETS,) if training else (ASSETS, SLOTS)
             kept = [name for name in names if not name.startswith(left_out)]
+            arrays = {name: archive[name] for name in kept}
             return File(
                 path,
-                {name: archive[name] for name in kept},
+                arrays if training else arrays | _averages(archive, arrays, meta["config"]),
                 meta,
                 {name.removeprefix(ASSETS): archive[name].tobytes() for name in assets},
             )
@@ -78,6 +82,29 @@ def read(path: pathlib.Path, training: bool = True) -> File:
         raise UserError(
             f"{path}: not a whole checkpoint ({error}); delete it to resume from the one before"
         ) from error
+
+
+def _averages(archive: Any, arrays: Mapping[str, np.ndarray], config: Mapping) -> dict[str, np.ndarray]:
+    """Returns the averages of the weights that have one, by the weights' names in the file.
+
+    They follow from the weights and the slots z (common/optim/schedule_free.py), before the first update not at all.
+    """
+    optimizer = config.get("optimizer")
+    beta = isinstance(optimizer, dict) and optimizer.get(_AVERAGED_BY.get(str(optimizer.get("name")), ""))
+    if not isinstance(beta, float) or not 0 < beta < 1:
+        return {}
+    found = {}
+    for name, weight in arrays.items():
+        slots = SLOTS + name.removeprefix(WEIGHTS)
+        if not name.startswith(WEIGHTS) or f"{slots}/z" not in archive.files:
+            continue
+        z, begun = archive[f"{slots}/z"], archive[f"{slots}/weight_sum"]
+        if z.shape != weight.shape or begun.shape:
+            raise ValueError(f"{slots}/z is of another shape than its weight")
+        if begun > 0:
+            exact = (weight.astype(np.float64) - (1 - beta) * z.astype(np.float64)) / beta
+            found[name] = exact.astype(weight.dtype)
+    return found
 
 
 def _checked_meta(path: pathlib.Path, meta: Any) -> dict[str, Any]:

@@ -17,15 +17,16 @@ import tensorflow as tf
 from common.errors import UserError
 from common.layers import batch_norm
 from common.train import names
-from common.train.checkpoint_file import WEIGHTS, merged
+from common.train.checkpoint_file import SLOTS, WEIGHTS, merged
 from common.train.step import Network, State
 
 
 class Slot(NamedTuple):
-    """An optimizer slot of trainable variable number `weight`, in that variable's shape."""
+    """An optimizer slot of trainable variable number `weight`, as for the whole variable."""
 
     weight: int
     name: str
+    shape: tuple[int, ...]
 
 
 def weights(network: Network) -> dict[str, tf.Variable]:
@@ -40,7 +41,8 @@ def entries(state: State) -> dict[str, tf.Variable | Slot]:
     found: dict[str, tf.Variable | Slot] = {**weights(state)}
     called = names.of_variables(state.model)
     for i, weight in enumerate(state.model.trainable_variables):
-        found |= {f"slots/{called[id(weight)]}/{name}": Slot(i, name) for name in state.update.rule.slots}
+        slots = state.update.slot_shapes[i].items()
+        found |= {f"{SLOTS}{called[id(weight)]}/{name}": Slot(i, name, shape) for name, shape in slots}
     counters = (*state.loss_scale.variables, state.step, state.evaluated)
     return found | {names.stem(v): v for v in counters}
 
@@ -57,11 +59,7 @@ def values(state: State) -> dict[str, np.ndarray]:
 
 
 def shapes(state: State) -> dict[str, tuple[int, ...]]:
-    weights = state.model.trainable_variables
-    return {
-        name: tuple((weights[entry.weight] if isinstance(entry, Slot) else entry).shape)
-        for name, entry in entries(state).items()
-    }
+    return {name: tuple(entry.shape) for name, entry in entries(state).items()}
 
 
 def moving(state: Network) -> dict[str, tf.Variable]:

@@ -23,7 +23,7 @@ from common.distributed.spatial.sharing import counted_once
 from common.train.agreement import Agreement
 from common.train.block import Result
 from common.train.compilation import Compiled, Plan
-from common.train.step import State, make_eval_step, make_prepare_eval, make_train_step
+from common.train.step import State, make_eval_step, make_finish_eval, make_prepare_eval, make_train_step
 from common.train.step_timing import HostTiming
 from common.train.task import Shape, Task
 
@@ -80,7 +80,7 @@ class HostBlock:
         # State that other threads read and write; `state.step` lags behind until the block's end.
         self._stopping, self._last_loss, self._done = False, math.nan, None
         self._step, self._eval_step = make_train_step(task, state, clock), make_eval_step(task, state)
-        self._prepare_eval = make_prepare_eval(state)
+        self._prepare_eval, self._finish_eval = make_prepare_eval(state), make_finish_eval(state)
         self._shapes, self._eval_shapes = task.batch_shapes, task.eval_batch_shapes
         self._loss_dtype = tf.float64 if task.config.precision == "fp64" else tf.float32
         with self.replicas.scope():  # The devices' step number; `state.step` is the host's.
@@ -101,6 +101,8 @@ class HostBlock:
         eval_start = time.time()
         self.replicas.run(self._prepare_eval)
         done, sums, arrays = self._evaluate(evaluation, eval_steps if complete else 0)
+        if self._finish_eval:
+            self.replicas.run(self._finish_eval)
         return Result(
             complete=complete and done == eval_steps,
             losses=np.array(losses, np.float64),

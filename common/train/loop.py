@@ -80,6 +80,11 @@ class Loop:
             seconds.append(time.perf_counter() - began)
         return loss, seconds[-1]
 
+    def times_of(self, steps: int) -> list[float]:
+        """Returns the seconds of each of `steps` training steps on synthetic data, after one that does not count."""
+        result = self._call(self._synthetic(True), self._synthetic(False), steps + 1, 0)
+        return np.diff(result.times).tolist()
+
     def evaluate(self) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
         """Returns sums and arrays of one evaluation with the current weights, without a training step."""
         held_out = self._dataset(lambda shard: self.task.eval_input(shard, self._batch_size(False)))

@@ -16,7 +16,7 @@ from common.distributed.spatial.sharing import of_first_in_group
 from common.distributed.weight_update import WholeUpdate
 from common.layers import batch_norm
 from common.layers.precision import Precision
-from common.layers.variable_kinds import kind_of
+from common.layers.variable_kinds import kind_of, outputs
 from common.optim import optimizers, schedules
 from common.train import gradients, loss_scale, names
 from common.train.gradients import Gradients
@@ -48,9 +48,11 @@ class State(Network):
         config = task.config
         with replicas.scope():
             kinds = kind_of(self.model)
-            self.update = _update_of(config)(self.model.trainable_variables, kinds, replicas, config)
+            weights = self.model.trainable_variables
+            self.update = _update_of(config)(weights, kinds, replicas, config, outputs(self.model))
             self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]
             self.loss_scale = loss_scale.make(config, replicas)
+        self.averages_weights = config.optimizer.averages_weights
         self.step = tf.Variable(0, dtype=replicas.counter, trainable=False, name="step")
         # Step of the last finished evaluation; a run that was stopped during an evaluation resumes with it.
         self.evaluated = tf.Variable(0, dtype=replicas.counter, trainable=False, name="evaluated")
@@ -142,10 +144,25 @@ def make_eval_step(task: Task, state: State) -> Callable[[Batch], tuple[Mapping,
 
 
 def make_prepare_eval(state: State) -> Callable[[], tf.Tensor]:
-    """Makes `prepare_eval()`: merges all batch-norm groups' moments, on every replica before an evaluation."""
+    """Makes `prepare_eval()`, which every replica calls before an evaluation.
+
+    It merges all batch-norm groups' moments. If the optimizer averages the weights, it puts the averages in their place
+    until `make_finish_eval`'s function has run.
+    """
 
     def prepare_eval() -> tf.Tensor:
         batch_norm.merge_moments(state.model, state.replicas)
-        return tf.constant(0)
+        with tf.control_dependencies(state.update.swap(to_average=True) if state.averages_weights else []):
+            return tf.constant(0)
 
     return prepare_eval
+
+
+def make_finish_eval(state: State) -> Callable[[], tf.Tensor] | None:
+    """Makes `finish_eval()`, which every replica calls after an evaluation; None if there is nothing to do."""
+
+    def finish_eval() -> tf.Tensor:
+        with tf.control_dependencies(state.update.swap(to_average=False)):
+            return tf.constant(0)
+
+    return finish_eval if state.averages_weights else None

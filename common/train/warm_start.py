@@ -86,7 +86,7 @@ def read(path: str | os.PathLike, state: State, task: Any) -> dict[str, np.ndarr
         path = found[-1]
     if path.suffix != ".npz" or not checkpoint_file.is_checkpoint(path):
         return weight_files.read(path)
-    file = checkpoint_file.read(path)
+    file = checkpoint_file.read(path, training=False)
     prefix = checkpoint_file.WEIGHTS
     found = {n.removeprefix(prefix): a for n, a in file.arrays.items() if n.startswith(prefix)}
     weights = {n: a for n, a in found.items() if "/merged_" not in n and a.dtype.kind == "f"}

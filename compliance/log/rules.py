@@ -106,6 +106,12 @@ def has_rules(ruleset: str, benchmark: str, division: str = "closed") -> bool:
     return benchmark_section(ruleset, division, benchmark) in names(ruleset)
 
 
+def optimizers(ruleset: str, benchmark: str) -> tuple[str, ...]:
+    """Returns the optimizers that a closed log of a benchmark may name; () if the round's rules name none."""
+    value = metric(ruleset, benchmark).get("keys", {}).get("opt_name", {}).get("value", {})
+    return tuple(value.get("in") or ([value["equal"]] if "equal" in value else []))
+
+
 def metric(ruleset: str, benchmark: str) -> dict:
     """Returns a benchmark's section, for the fields that all divisions share (runs, samples, target); {} if unknown."""
     name = benchmark_section(ruleset, "closed", benchmark)

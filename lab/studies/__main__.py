@@ -15,6 +15,7 @@ from lab.studies import (
     legw_ptb,
     multi30k,
     nuclei,
+    optimizers,
     resnet_photos,
     ucf101,
 )
@@ -27,6 +28,7 @@ STUDIES = {
     "legw-ptb": legw_ptb,
     "multi30k": multi30k,
     "nuclei": nuclei,
+    "optimizers": optimizers,
     "resnet-photos": resnet_photos,
     "ucf101": ucf101,
 }

@@ -93,8 +93,13 @@ def _convert(benchmark: str) -> pathlib.Path:
         ) from error
 
 
-def _fill(benchmark: str, source: pathlib.Path, folder: pathlib.Path) -> None:
-    parts = [("train", "train"), ("eval", "val")]
+def _fill(
+    benchmark: str,
+    source: pathlib.Path,
+    folder: pathlib.Path,
+    parts: Sequence[tuple[str, str]] = (("train", "train"), ("eval", "val")),
+) -> None:
+    """Converts `parts`, (part of the benchmark's data, name of the captions), and copies the test captions."""
     texts = [
         f"--{name}-{side}={source / part}.{language}.gz"
         for name, part in parts

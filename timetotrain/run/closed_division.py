@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from common import files
 from common.config.closed_fields import closed_rule
 from common.config.schema import RunConfig
+from common.config.validation import LATER_OPTIMIZERS
 from common.errors import UserError
 
 C = TypeVar("C", bound=RunConfig)
@@ -48,6 +49,7 @@ def check(config: C, preset: C, hyperparameters: Hyperparameters) -> None:
     if config.division != "closed":
         return
     fix = "leave it to the preset, or log the run as --config.division=open"
+    _check_optimizer(config)
     fixed = not_freed(config, preset, hyperparameters)
     if fixed:
         names = ", ".join(f"config.{name}={value}" for name, value in fixed.items())
@@ -59,6 +61,19 @@ def check(config: C, preset: C, hyperparameters: Hyperparameters) -> None:
         raise UserError(
             f"config.{config.weights_field}: a closed run of {config.benchmark} starts from {config.starts_from}, not "
             f"from random weights; give --config.{config.weights_field}=FILE, or log the run as --config.division=open"
+        )
+
+
+def _check_optimizer(config: RunConfig) -> None:
+    """Raises UserError for a later optimizer (docs/optimizers.md) that the closed rules of the round do not name."""
+    from compliance.log import rules
+
+    name, known = config.optimizer.name, rules.optimizers(config.ruleset, config.benchmark)
+    if name in LATER_OPTIMIZERS and name not in known:
+        named = f"know {', '.join(known)}" if known else "name no such optimizer"
+        raise UserError(
+            f"config.optimizer.name={name}: the closed rules of {config.benchmark} {config.ruleset} {named}; log the "
+            "run as --config.division=open"
         )
 
 

@@ -38,6 +38,21 @@ OPTIMIZERS = {
         "adam", base_learning_rate=0.01, epsilon=1e-8, clip_norm=0.3, weight_decay=1e-2
     ),
     "adagrad": Optimizer("adagrad", base_learning_rate=0.05),
+    "adamw": Optimizer("adamw", base_learning_rate=0.01, epsilon=1e-8, weight_decay=1e-2),
+    "nadamw": Optimizer("nadamw", base_learning_rate=0.01, epsilon=1e-8, weight_decay=1e-2),
+    "lamb": Optimizer("lamb", base_learning_rate=0.02, epsilon=1e-6, weight_decay=1e-2, l2_in_loss=1e-3),
+    "schedule_free_sgd": Optimizer("schedule_free_sgd", base_learning_rate=0.5, weight_decay=1e-3),
+    "schedule_free_adamw": Optimizer(
+        "schedule_free_adamw", base_learning_rate=0.02, epsilon=1e-8, weight_decay=1e-2
+    ),
+    "muon": Optimizer("muon", base_learning_rate=0.05, momentum=0.95, nesterov=True, epsilon=1e-8),
+    # Blocks of one kernel, of 4 x 3, lie on several replicas. The sums are regular when the first bases are made.
+    "shampoo": Optimizer(
+        "shampoo", base_learning_rate=0.02, epsilon=1e-8, matrix_block=5, root_interval=3, weight_decay=1e-2
+    ),
+    "soap": Optimizer(
+        "soap", base_learning_rate=0.02, epsilon=1e-8, matrix_block=5, root_interval=3, root_start=5
+    ),
     "own": Optimizer("tests.common.distributed.updates:averaged", base_learning_rate=0.1, weight_decay=1e-3),
 }
 

@@ -6,13 +6,17 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import re
 
 import pytest
 
 from common.config import overrides as configs
+from common.config import validation
 from common.config.closed_fields import closed_rule
 from common.config.digest import digest
 from common.errors import UserError
+from common.files import ROOT
+from compliance.log import rules
 from timetotrain.run import closed_division, results
 from timetotrain.run.mllog import RunLog
 
@@ -163,3 +167,56 @@ def test_log_and_run_json_say_what_was_changed_and_where_it_started(tmp_path):
     random = results.describe_run(preset, [], {}, {**facts, "initial_weights": "random"})["implementation"]
     assert random["starting_weights_filename"] == "none, random initialisation from the seed"
     assert random["weight_transformations"] == "none"
+
+
+@pytest.mark.parametrize("name", validation.LATER_OPTIMIZERS)
+def test_a_later_optimizer_needs_the_open_division_unless_the_round_names_it(name):
+    """docs/optimizers.md has a table of what the rounds name; none of these benchmarks' rules name one."""
+    for benchmark, system in (
+        ("resnet", "tpu-v4-512"),
+        ("transformer", "tpu-v4-16"),
+        ("mnist", "cpu-128"),
+        ("ptb", "cpu-20"),
+    ):
+        config, preset, hyperparameters = changed(
+            benchmark, system, f"optimizer.name={name}", "optimizer.epsilon=1e-8"
+        )
+        communication = dataclasses.replace(config.communication, shard_in_blocks=False)
+        config = dataclasses.replace(config, communication=communication)
+        config.validate()
+        with pytest.raises(UserError, match=f"config.optimizer.name={name}: the closed rules of {benchmark}"):
+            closed_division.check(config, preset, hyperparameters)
+        closed_division.check(dataclasses.replace(config, division="open"), preset, hyperparameters)
+
+
+def test_the_rounds_that_name_a_later_optimizer_are_those_of_the_page():
+    """A closed log of BERT, of a language model or of a generator may name it; the page's table is of these."""
+    named = {
+        name: {
+            f"{benchmark} {ruleset}"
+            for ruleset in rules.RULESETS
+            for benchmark in rules.benchmarks(ruleset, "closed")
+            if name in rules.optimizers(ruleset, benchmark)
+        }
+        for name in validation.LATER_OPTIMIZERS
+    }
+    page = (ROOT / "docs/optimizers.md").read_text()
+    for name, found in named.items():
+        row = re.search(rf"^\| `{name}` \| ([^|]*) \|$", page, re.M)[1]
+        assert set(row.split(", ")) - {"none"} == found, name
+
+
+@pytest.mark.parametrize("name", validation.LATER_OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("benchmark", "system"),
+    [("mnist", "cpu-tiny"), ("resnet", "cpu-tiny"), ("transformer", "cpu-tiny"), ("gnmt", "cpu-tiny")],
+)
+def test_the_header_has_every_value_that_a_later_optimizer_reads(benchmark, system, name):
+    config, _, hyperparameters = changed(
+        benchmark, system, f"optimizer.name={name}", "optimizer.epsilon=1e-8"
+    )
+    config.validate()
+    keys = [key for key, _, _ in hyperparameters(config)]
+    assert len(set(keys)) == len(keys) and "opt_name" in keys
+    assert any(key.startswith(f"opt_{name}_weight_decay") for key in keys)
+    assert not any(key.startswith(("opt_adam_", f"{name}_opt_momentum")) for key in keys)

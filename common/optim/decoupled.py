@@ -1,0 +1,93 @@
+"""AdamW, NAdamW and LAMB: Adam's direction with corrected averages, and a weight decay beside it.
+
+Sources: "Decoupled Weight Decay Regularization" (AdamW); "Incorporating Nesterov Momentum into Adam" in optax's form
+(NAdamW: the correction of the next average is one step ahead); "Large Batch Optimization for Deep Learning: Training
+BERT in 76 minutes", algorithm 2 with phi(z) = z (LAMB). As in optax, the rate multiplies the decay, and epsilon stands
+beside the root of the corrected average. `adam` of `optimizers.py` differs: its decay is part of the gradient.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from common.config.schema import Optimizer
+from common.optim.rule import Rule, Segments, Slots, average, bias, raw_gradient, with_decay, zeros
+
+
+def adamw(config: Optimizer) -> Rule:
+    """Returns AdamW."""
+    return _rule(config)
+
+
+def nadamw(config: Optimizer) -> Rule:
+    """Returns AdamW with Nesterov momentum."""
+    return _rule(config, nesterov=True)
+
+
+def lamb(config: Optimizer) -> Rule:
+    """Returns LAMB: AdamW's step, scaled to the weight's norm for the kinds that adapt."""
+
+    def measured(
+        weight: tf.Tensor, gradient: tf.Tensor, slots: Slots, step: tf.Tensor, segments: Segments
+    ) -> tf.Tensor:
+        return _direction(config, weight, gradient, slots, step, segments)[0]
+
+    def update(
+        weight: tf.Tensor,
+        gradient: tf.Tensor,
+        slots: Slots,
+        rate: tf.Tensor,
+        step: tf.Tensor,
+        segments: Segments,
+    ) -> tuple[tf.Tensor, Slots]:
+        direction, after = _direction(config, weight, gradient, slots, step, segments)
+        return weight - rate * _trust(weight, direction, segments) * direction, after
+
+    return Rule(("m", "v"), zeros("m", "v"), update, adapts_by_norms=True, measured=measured)
+
+
+def _rule(config: Optimizer, nesterov: bool = False) -> Rule:
+    def update(
+        weight: tf.Tensor,
+        gradient: tf.Tensor,
+        slots: Slots,
+        rate: tf.Tensor,
+        step: tf.Tensor,
+        segments: Segments,
+    ) -> tuple[tf.Tensor, Slots]:
+        direction, after = _direction(config, weight, gradient, slots, step, segments, nesterov)
+        return weight - rate * direction, after
+
+    return Rule(("m", "v"), zeros("m", "v"), update)
+
+
+def _direction(
+    config: Optimizer,
+    weight: tf.Tensor,
+    gradient: tf.Tensor,
+    slots: Slots,
+    step: tf.Tensor,
+    segments: Segments,
+    nesterov: bool = False,
+) -> tuple[tf.Tensor, Slots]:
+    """Returns Adam's direction plus the decay, and the slots after it."""
+    gradient = raw_gradient(config, weight, gradient, segments)
+    beta, dtype = config.beta_1, weight.dtype
+    m = average(beta, slots["m"], gradient)
+    v = average(config.beta_2, slots["v"], gradient * gradient)
+    first = m / bias(beta, step, dtype)
+    if nesterov:
+        first = beta * m / bias(beta, step + 1, dtype) + (1 - beta) * gradient / bias(beta, step, dtype)
+    direction = first / (tf.sqrt(v / bias(config.beta_2, step, dtype)) + config.epsilon)
+    return with_decay(config, weight, direction, segments), {"m": m, "v": v}
+
+
+def _trust(weight: tf.Tensor, direction: tf.Tensor, segments: Segments) -> tf.Tensor:
+    """Returns |w| / |direction|; 1 if either is zero, and for weights that do not adapt."""
+    one = tf.ones([], weight.dtype)
+    if segments.adapts is False:
+        return one
+    weight_norm, norm = segments.norms(weight, direction)
+    defined = (weight_norm > 0) & (norm > 0)
+    ratio = tf.where(defined, weight_norm / tf.where(defined, norm, one), one)
+    return ratio if segments.adapts is True else tf.where(segments.adapts, ratio, one)

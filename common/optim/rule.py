@@ -1,0 +1,153 @@
+"""The interface of an optimizer rule, what a rule learns about its weight, and the formulas that rules share.
+
+A rule does not know whether it updates a whole variable or a shard. A `Segments` object gives it the norms, the
+elements that decay and the rows that have a gradient. A rule that needs whole matrices has `matrices`: it gets the
+weight as a stack of them, and a sharded update cuts between the matrices of a stack, never through one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import tensorflow as tf
+
+from common.config.schema import Optimizer
+from common.optim.cuts import Cut
+
+Slots = dict[str, tf.Tensor]
+
+
+class Segments(Protocol):
+    """Tells a rule about the tensor that it updates.
+
+    Attributes:
+      adapts: whether weight decay and the trust ratio of LARS and LAMB apply; a boolean tensor of the weight's shape if
+        the weight holds several variables or parts of them.
+      regularised: whether `l2_in_loss` applies; same form.
+    """
+
+    adapts: bool | tf.Tensor
+    regularised: bool | tf.Tensor
+
+    def norms(self, weight: tf.Tensor, other: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the L2 norms of each variable and of `other`, the rule's `measured`, in shapes that broadcast."""
+
+    def touched(self, gradient: tf.Tensor) -> bool | tf.Tensor:
+        """Returns which elements LazyAdam updates: True for all, or booleans that broadcast to the weight's shape."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """The segments of one whole variable.
+
+    Attributes:
+      kind: "kernel", "bias", "norm" or "embedding", from the layer that owns the variable.
+      skip_kinds: kinds without weight decay and without the trust ratio.
+      output: whether the variable is the kernel of the network's output layer.
+    """
+
+    kind: str
+    skip_kinds: tuple[str, ...] = ("norm", "bias")
+    output: bool = False
+
+    @property
+    def adapts(self) -> bool:
+        return self.kind not in self.skip_kinds
+
+    @property
+    def regularised(self) -> bool:
+        """True except for batch norm; biases are included, as in the loss of G6 resnet_main.py."""
+        return self.kind != "norm"
+
+    def norms(self, weight: tf.Tensor, other: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.norm(weight), tf.norm(other)
+
+    def touched(self, gradient: tf.Tensor) -> bool | tf.Tensor:
+        """Returns a mask of an embedding's rows that have a gradient; True for other variables.
+
+        Gradients are dense, not IndexedSlices: the sum over replicas makes them dense (a bucket is one tensor), and so
+        does a softmax that shares the table. A row with a gradient of exactly zero counts as not looked up.
+        """
+        return rows_with_gradient(gradient) if self.kind == "embedding" else True
+
+
+class Rule(NamedTuple):
+    """An optimizer over tensors.
+
+    Attributes:
+      slots: names of the tensors that it keeps per weight.
+      init: (weight) -> its slots. A slot has the weight's shape, or is a scalar that is equal for all weights; in
+        `matrices`, it may have any shape that begins with the number of matrices. Its values may not depend on the
+        weight's: a sharded update makes slots before it has its part of the weights.
+      update: (weight, gradient, slots, learning_rate, step, segments) -> (weight, slots). All tensors have one
+        floating dtype; the rate is a scalar; `step` is an integer scalar, 0 at the first update.
+      adapts_by_norms: whether `update` needs norms of the weights that adapt and of `measured`.
+      measured: (weight, gradient, slots, step, segments) -> the tensor whose norm `update` gets from `segments.norms`
+        beside the weight's; None: the `raw_gradient`.
+      matrices: how weights that are updated as matrices are cut and updated; None: no weight is.
+    """
+
+    slots: tuple[str, ...]
+    init: Callable[[tf.Tensor], Slots]
+    update: Callable[[tf.Tensor, tf.Tensor, Slots, tf.Tensor, tf.Tensor, Segments], tuple[tf.Tensor, Slots]]
+    adapts_by_norms: bool = False
+    measured: Callable[[tf.Tensor, tf.Tensor, Slots, tf.Tensor, Segments], tf.Tensor] | None = None
+    matrices: Matrices | None = None
+
+    def cut(self, shape: tuple[int, ...], whole: Whole) -> Cut | None:
+        """Returns how a variable is cut into matrices; None if this rule itself updates it, element by element."""
+        return self.matrices.cut(shape, whole) if self.matrices else None
+
+
+class Matrices(NamedTuple):
+    """What a rule does with weights that it updates as matrices.
+
+    Attributes:
+      cut: (shape, whole) -> how a variable is cut into matrices; None if it is not.
+      rule: updates a stack of matrices [count, rows, columns], each of them independently of the others.
+    """
+
+    cut: Callable[[tuple[int, ...], Whole], Cut | None]
+    rule: Rule
+
+
+def zeros(*names: str) -> Callable[[tf.Tensor], Slots]:
+    """Returns an `init` function for slots that have the weight's shape and start at 0."""
+    return lambda weight: {name: tf.zeros_like(weight) for name in names}
+
+
+def raw_gradient(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:
+    """Returns the gradient plus the L2 term's gradient; rules take norms of this sum."""
+    return _add(gradient, config.l2_in_loss, weight, segments.regularised)
+
+
+def with_decay(config: Optimizer, weight: tf.Tensor, raw: tf.Tensor, segments: Segments) -> tf.Tensor:
+    """Returns the raw gradient plus the weight decay: the direction in which a rule moves."""
+    return _add(raw, config.weight_decay, weight, segments.adapts)
+
+
+def rows_with_gradient(gradient: tf.Tensor) -> tf.Tensor:
+    """Returns booleans [rows, 1, ...]: whether the row has a nonzero element."""
+    return tf.reduce_any(gradient != 0, axis=list(range(1, gradient.shape.rank)), keepdims=True)
+
+
+def bias(beta: float, count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns 1 - beta^(count + 1) by expm1: TPUs lack float64, and in plain float32 step 0 loses 4 of 7 digits."""
+    decay = math.log(beta) if beta else -math.inf
+    return -tf.math.expm1((tf.cast(count, dtype) + 1) * decay)
+
+
+def average(decay: float, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+    """Returns the moving average after `new`."""
+    return decay * old + (1 - decay) * new
+
+
+def _add(gradient: tf.Tensor, coefficient: float, weight: tf.Tensor, where: bool | tf.Tensor) -> tf.Tensor:
+    """Returns gradient + coefficient * weight where `where` is true, and the gradient elsewhere."""
+    if coefficient == 0 or where is False:
+        return gradient
+    term = coefficient * weight
+    return gradient + (term if where is True else tf.where(where, term, tf.zeros_like(term)))

@@ -1,0 +1,167 @@
+"""Shampoo in blocks, with grafting: P = L^(-1/4) G R^(-1/4) for each block, with the length of a simpler rule's step.
+
+Sources: "Shampoo: Preconditioned Stochastic Tensor Optimization"; "Scalable Second Order Optimization for Deep
+Learning" for the averages L and R of G G' and G' G, the blocks, the roots every `root_interval` steps, the plain steps
+before `root_start`, the relative ridge and the coupled Newton iteration; "A Distributed Data-Parallel PyTorch
+Implementation of the Distributed Shampoo Optimizer", sections 2.4 and 3, for grafting each block on its own and for
+blocks that belong to replicas. Weight decay joins the grafted step, and momentum follows, as in both.
+
+Kernels are updated so. Embeddings and vectors take the grafted step without preconditioners.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from common.config.schema import Optimizer
+from common.optim import cuts
+from common.optim.rule import (
+    Matrices,
+    Rule,
+    Segments,
+    Slots,
+    Whole,
+    average,
+    bias,
+    raw_gradient,
+    with_decay,
+)
+
+_ROOT = 4  # Each side of a matrix has the root 2 * (number of sides).
+_MOST_ITERATIONS = 100  # "Scalable Second Order Optimization", the authors' code: `num_iters`.
+# The iteration ends once no element of M - I exceeds this: near the rounding of the products.
+_TOLERANCE = {tf.float64: 1e-13, tf.float32: 1e-6}
+_GRAFTS = {"sgd": (), "adagrad": ("graft",), "adam": ("graft",)}
+
+
+def shampoo(config: Optimizer) -> Rule:
+    """Returns Shampoo."""
+
+    def cut(shape: tuple[int, ...], whole: Whole) -> cuts.Cut | None:
+        kernel = whole.kind == "kernel" and len(shape) > 1
+        return cuts.blocks(shape, config.matrix_block) if kernel else None
+
+    return _rule(config, preconditioned=False)._replace(
+        matrices=Matrices(cut, _rule(config, preconditioned=True))
+    )
+
+
+def _rule(config: Optimizer, preconditioned: bool) -> Rule:
+    names = (("momentum",) if config.momentum else ()) + _GRAFTS[config.grafting]
+    sides = ("left", "left_root", "right", "right_root") if preconditioned else ()
+
+    def init(weight: tf.Tensor) -> Slots:
+        slots = {name: tf.zeros_like(weight) for name in names}
+        return slots | (_sides(weight) if preconditioned else {})
+
+    def update(
+        weight: tf.Tensor,
+        gradient: tf.Tensor,
+        slots: Slots,
+        rate: tf.Tensor,
+        step: tf.Tensor,
+        segments: Segments,
+    ) -> tuple[tf.Tensor, Slots]:
+        gradient = raw_gradient(config, weight, gradient, segments)
+        direction, after = _grafted(config, gradient, slots, step)
+        if preconditioned:
+            own = _gathered(config, gradient, slots)
+            own |= _roots(config, own, slots, step)
+            after |= own
+            other = tf.matmul(tf.matmul(own["left_root"], gradient), own["right_root"])
+            scale = _safe_ratio(_norm(direction), _norm(other))
+            direction = tf.where(step < config.root_start, direction, scale * other)
+        direction = with_decay(config, weight, direction, segments)
+        if config.momentum:
+            after["momentum"] = config.momentum * slots["momentum"] + direction
+            ahead = config.momentum * after["momentum"] + direction
+            direction = ahead if config.nesterov else after["momentum"]
+        return weight - rate * direction, after
+
+    return Rule((*names, *sides), init, update)
+
+
+def _sides(weight: tf.Tensor) -> Slots:
+    """Returns the preconditioners' slots of matrices [k, m, n]: sums at 0, roots at the identity."""
+    count, rows, columns = weight.shape
+    slots = {}
+    for side, size in (("left", rows), ("right", columns)):
+        slots[side] = tf.zeros([count, size, size], weight.dtype)
+        slots[f"{side}_root"] = tf.eye(size, batch_shape=[count], dtype=weight.dtype)
+    return slots
+
+
+def _gathered(config: Optimizer, gradient: tf.Tensor, slots: Slots) -> Slots:
+    """Returns L and R after this gradient; with a `matrix_decay` of 1 they are sums."""
+    decay = config.matrix_decay
+    share = 1 - decay if decay < 1 else 1.0
+    products = {
+        "left": tf.matmul(gradient, gradient, transpose_b=True),
+        "right": tf.matmul(gradient, gradient, transpose_a=True),
+    }
+    return {side: decay * slots[side] + share * product for side, product in products.items()}
+
+
+def _roots(config: Optimizer, sums: Slots, slots: Slots, step: tf.Tensor) -> Slots:
+    """Returns the inverse roots: new ones at `root_start` and every `root_interval` steps from there."""
+    names = ("left", "right")
+
+    def new() -> list[tf.Tensor]:
+        return [inverse_root(sums[name], config.matrix_epsilon) for name in names]
+
+    since = step - config.root_start
+    due = (since >= 0) & (since % config.root_interval == 0)
+    found = tf.cond(due, new, lambda: [tf.identity(slots[f"{name}_root"]) for name in names])
+    return {f"{name}_root": root for name, root in zip(names, found, strict=True)}
+
+
+def inverse_root(a: tf.Tensor, ridge: float, p: int = _ROOT) -> tf.Tensor:
+    """Returns A^(-1/p) for symmetric positive matrices [k, n, n], by products only (Higham, "Functions of Matrices").
+
+    `ridge` times a bound of A's largest eigenvalue (its largest row sum) is added first. A zero matrix counts as the
+    ridge of a bound of 1.
+    """
+    dtype, size = a.dtype, a.shape[-1]
+    identity = tf.eye(size, dtype=dtype)
+    bound = tf.reduce_max(tf.reduce_sum(tf.abs(a), -1), -1)[:, None, None]
+    bound = tf.where(bound > 0, bound, tf.ones_like(bound))
+    scale = (1 + p) / (2 * (1 + ridge))  # Keeps the iteration's eigenvalues below p + 1.
+    m = scale * (a / bound + ridge * identity)
+    h = tf.ones_like(m) * identity * scale ** (1 / p)
+    tolerance = _TOLERANCE.get(dtype, _TOLERANCE[tf.float32])
+
+    def going(i: tf.Tensor, m: tf.Tensor, h: tf.Tensor) -> tf.Tensor:
+        del h
+        return (i < _MOST_ITERATIONS) & (tf.reduce_max(tf.abs(m - identity)) > tolerance)
+
+    def body(i: tf.Tensor, m: tf.Tensor, h: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        factor = (1 + 1 / p) * identity - m / p
+        power = factor
+        for _ in range(p.bit_length() - 1):
+            power = tf.matmul(power, power)
+        return i + 1, tf.matmul(power, m), tf.matmul(h, factor)
+
+    _, _, h = tf.while_loop(going, body, (tf.constant(0), m, h), parallel_iterations=1)
+    return h * bound ** (-1 / p)
+
+
+def _grafted(
+    config: Optimizer, gradient: tf.Tensor, slots: Slots, step: tf.Tensor
+) -> tuple[tf.Tensor, Slots]:
+    """Returns the direction of the simpler rule, and its slots: SGD, Adagrad, or Adam without its first moment."""
+    if config.grafting == "sgd":
+        return gradient, {}
+    if config.grafting == "adagrad":
+        total = slots["graft"] + gradient * gradient
+        return gradient / (tf.sqrt(total) + config.epsilon), {"graft": total}
+    v = average(config.beta_2, slots["graft"], gradient * gradient)
+    corrected = v / bias(config.beta_2, step, gradient.dtype)
+    return gradient / (tf.sqrt(corrected) + config.epsilon), {"graft": v}
+
+
+def _norm(x: tf.Tensor) -> tf.Tensor:
+    return tf.norm(x, axis=[-2, -1], keepdims=True)
+
+
+def _safe_ratio(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    return a / tf.where(b > 0, b, tf.ones_like(b))

@@ -1,0 +1,122 @@
+"""SOAP: Adam in the eigenbases of Shampoo's preconditioners.
+
+Source: "SOAP: Improving and Stabilizing Shampoo using Adam", algorithm 3, and its authors' code
+(github.com/nikhilvyas/SOAP): the first step only gathers; the bases are eigenvectors at `root_start`, and one step of
+power iteration with a QR decomposition follows every `root_interval` steps; decay follows the step. The first moment is
+kept in the weight's own coordinates, which is the same.
+
+Kernels are updated so, in blocks of at most `matrix_block` rows and columns. The rest takes AdamW's step, which SOAP is
+without bases.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from common.config.schema import Optimizer
+from common.optim import cuts, decoupled
+from common.optim.rule import (
+    Matrices,
+    Rule,
+    Segments,
+    Slots,
+    Whole,
+    average,
+    bias,
+    raw_gradient,
+)
+
+
+def soap(config: Optimizer) -> Rule:
+    """Returns SOAP."""
+
+    def cut(shape: tuple[int, ...], whole: Whole) -> cuts.Cut | None:
+        kernel = whole.kind == "kernel" and len(shape) > 1
+        return cuts.blocks(shape, config.matrix_block) if kernel else None
+
+    return decoupled.adamw(config)._replace(matrices=Matrices(cut, _matrices(config)))
+
+
+def _matrices(config: Optimizer) -> Rule:
+    def init(weight: tf.Tensor) -> Slots:
+        count, rows, columns = weight.shape
+        slots = {"m": tf.zeros_like(weight), "v": tf.zeros_like(weight)}
+        for side, size in (("left", rows), ("right", columns)):
+            slots[side] = tf.zeros([count, size, size], weight.dtype)
+            slots[f"{side}_basis"] = tf.eye(size, batch_shape=[count], dtype=weight.dtype)
+        return slots
+
+    def update(
+        weight: tf.Tensor,
+        gradient: tf.Tensor,
+        slots: Slots,
+        rate: tf.Tensor,
+        step: tf.Tensor,
+        segments: Segments,
+    ) -> tuple[tf.Tensor, Slots]:
+        gradient = raw_gradient(config, weight, gradient, segments)
+        m, v = average(config.beta_1, slots["m"], gradient), slots["v"]
+        left, right = slots["left_basis"], slots["right_basis"]
+        rotated = _rotated(gradient, left, right)
+        v = average(config.beta_2, v, rotated * rotated)
+        # Step 0 only gathers, so step 1 is Adam's first.
+        first = step == 0
+        count = tf.maximum(step - 1, 0)
+        corrected = tf.sqrt(v / bias(config.beta_2, count, v.dtype)) + config.epsilon
+        direction = _rotated(m, left, right) / bias(config.beta_1, count, v.dtype) / corrected
+        direction = tf.matmul(tf.matmul(left, direction), right, transpose_b=True)
+        moved = weight - rate * direction
+        if config.weight_decay and segments.adapts:
+            moved -= rate * config.weight_decay * moved
+        kept = {
+            "m": tf.where(first, slots["m"], m),
+            "v": tf.where(first, slots["v"], v),
+            **_gathered(config, gradient, slots),
+        }
+        return tf.where(first, weight, moved), kept | _bases(config, kept, slots, step)
+
+    sides = ("left", "left_basis", "right", "right_basis")
+    return Rule(("m", "v", *sides), init, update)
+
+
+def _rotated(x: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Returns matrices in the bases' coordinates."""
+    return tf.matmul(tf.matmul(left, x, transpose_a=True), right)
+
+
+def _gathered(config: Optimizer, gradient: tf.Tensor, slots: Slots) -> Slots:
+    products = {
+        "left": tf.matmul(gradient, gradient, transpose_b=True),
+        "right": tf.matmul(gradient, gradient, transpose_a=True),
+    }
+    return {side: average(config.matrix_decay, slots[side], product) for side, product in products.items()}
+
+
+def _bases(config: Optimizer, kept: Slots, slots: Slots, step: tf.Tensor) -> Slots:
+    """Returns the bases after a step, and the second moment with its rows and columns in their order."""
+    names = ("left_basis", "right_basis", "v")
+    last = config.root_start - 1  # The step at whose end the first bases are made.
+
+    def same() -> list[tf.Tensor]:
+        return [tf.identity(slots["left_basis"]), tf.identity(slots["right_basis"]), tf.identity(kept["v"])]
+
+    def eigenvectors() -> list[tf.Tensor]:
+        found = [tf.reverse(tf.linalg.eigh(kept[side])[1], [-1]) for side in ("left", "right")]
+        return [*found, tf.identity(kept["v"])]
+
+    def iterated() -> list[tf.Tensor]:
+        left, rows = _power_step(kept["left"], slots["left_basis"])
+        right, columns = _power_step(kept["right"], slots["right_basis"])
+        v = tf.gather(kept["v"], rows, batch_dims=1, axis=1)
+        return [left, right, tf.gather(v, columns, batch_dims=1, axis=2)]
+
+    due = (step > last) & (step % config.root_interval == 0)
+    found = tf.cond(step == last, eigenvectors, lambda: tf.cond(due, iterated, same))
+    return dict(zip(names, found, strict=True))
+
+
+def _power_step(matrix: tf.Tensor, basis: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns a basis after one step of power iteration, and the order in which it takes the old basis's columns."""
+    product = tf.matmul(matrix, basis)
+    order = tf.argsort(tf.reduce_sum(basis * product, axis=-2), direction="DESCENDING", stable=True)
+    return tf.linalg.qr(tf.gather(product, order, batch_dims=1, axis=2))[0], order

@@ -1,0 +1,101 @@
+"""Seconds of a training step with each optimizer, beside momentum's: four networks on this machine.
+
+The runs use synthetic batches. Each optimizer has its own program; the rounds alternate between the optimizers, and a
+round's steps include the roots or bases of Shampoo and SOAP at their interval.
+
+    python -m lab.bench.optimizers [--networks mnist ptb resnet transformer] [--rounds N] [--quick]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from typing import Any
+
+from common.config import benchmarks
+from common.config.schema import Optimizer, RunConfig, Schedule
+from common.config.validation import LATER_OPTIMIZERS
+from lab.bench.harness import arguments
+from lab.bench.harness.results import head, write
+
+# The presets of the studies of large batches.
+PRESETS = {"mnist": "cpu-128", "ptb": "cpu-20", "resnet": "cpu-photos", "transformer": "cpu-multi30k"}
+STEPS = 20  # Twice the default `root_interval`.
+BASE = "momentum"
+RATE = 1e-7  # So small that nothing diverges.
+# Published values that differ from the fields' defaults: those of the authors' code.
+CHANGES: dict[str, dict[str, Any]] = {
+    "muon": {"momentum": 0.95, "nesterov": True},
+    "shampoo": {"nesterov": True},
+    "soap": {"beta_1": 0.95, "beta_2": 0.95},
+}
+
+
+def rule(name: str, skip_kinds: tuple[str, ...]) -> Optimizer:
+    """Returns the optimizer of a row; "momentum", "nesterov" and "adam" are the rules of before."""
+    if name in (BASE, "nesterov"):
+        return Optimizer("sgd", RATE, nesterov=name == "nesterov", scaled_momentum=True)
+    changes = CHANGES.get(name, {})
+    return Optimizer(name, RATE, epsilon=1e-8, weight_decay=0.01, skip_kinds=skip_kinds, **changes)
+
+
+def names(network: str) -> list[str]:
+    """Returns the rows of a network; the Transformer takes no momentum, so its base is Adam."""
+    first = ["adam"] if network == "transformer" else [BASE, "nesterov"]
+    return [*first, *LATER_OPTIMIZERS]
+
+
+def config_of(network: str, name: str) -> RunConfig:
+    """Returns the configuration of a row."""
+    preset = benchmarks.module(network, "presets").PRESETS[PRESETS[network]]
+    made = dataclasses.replace(
+        preset,
+        division="open",
+        optimizer=rule(name, preset.optimizer.skip_kinds),
+        schedule=Schedule(kind="constant", warmup_epochs=0.0),
+    )
+    made.validate()
+    return made
+
+
+def measure(network: str, rounds: int, steps: int) -> dict[str, dict[str, float]]:
+    """Returns {optimizer: {"seconds": median of a step, "ratio": to the first row's, "slots": of a weight's size}}."""
+    from common.distributed import replicas
+    from common.train.loop import Loop
+
+    loops, found = {}, {}
+    for name in names(network):
+        config = config_of(network, name)
+        task = benchmarks.module(network, "task").Task(config, None)
+        loop = loops[name] = Loop(task, replicas.make(config))
+        loop.one_step()
+        update, weights = loop.state.update, loop.state.model.trainable_variables
+        slots = sum(v.shape.num_elements() for one in update.slots for v in one.values())
+        found[name] = {"slots": slots / sum(w.shape.num_elements() for w in weights), "times": []}
+    for _ in range(rounds):
+        for name, loop in loops.items():
+            times = loop.times_of(steps)
+            found[name]["times"].append(statistics.mean(times))
+    for row in found.values():
+        row["seconds"] = statistics.median(row.pop("times"))
+    first = next(iter(found.values()))["seconds"]
+    return {name: {**row, "ratio": row["seconds"] / first} for name, row in found.items()}
+
+
+def main() -> None:
+    parser = arguments.parser(__doc__, "optimizers.json", rounds=5)
+    parser.add_argument("--networks", nargs="+", default=list(PRESETS), choices=list(PRESETS))
+    arguments.add_quick(parser)
+    options = parser.parse_args()
+    rounds, steps = (1, 10) if options.quick else (options.rounds, STEPS)
+    result: dict[str, Any] = {**head(), "settings": {"rounds": rounds, "steps": steps}, "networks": {}}
+    for network in options.networks:
+        rows = result["networks"][network] = measure(network, rounds, steps)
+        for name, row in rows.items():
+            print(f"{network} {name:20} {1e3 * row['seconds']:.1f} ms/step, {row['ratio']:.2f}", flush=True)
+    if not options.quick:
+        write(result, options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Lets optimizers compete at equal effort over batches: tuned on validation data, winners on test data with five seeds.
+
+contest.py has the rules. The rows of a cell (benchmark, batch, optimizer) are its trials, then the winner's final runs;
+`scaled` rows run the first batch's winner at the other batches, by LEGW's rule. Rows are runs of the real benchmark and
+keep their records, so a study goes on where it stopped. `--plan` prints the hours of what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+from common import files
+from common.config import overrides as configs
+from common.config.clock import Clock
+from common.errors import UserError
+from lab.studies import optimizers_report
+from lab.studies.contest import (
+    ARENAS,
+    ENTRIES,
+    STAGES,
+    Arena,
+    Entry,
+    Row,
+    batch_flags,
+    drawn,
+    flags,
+    scaled,
+)
+from lab.studies.data import ROOT
+from lab.studies.runner import Runner, at_least_zero, settings
+
+TRIALS, SEEDS, SAMPLER_SEED = 12, 5, 52
+
+
+@dataclasses.dataclass(frozen=True)
+class _Study:
+    """The interface of `runner.Study` for the trials or the final runs of an arena."""
+
+    name: str
+    benchmark: str
+    preset: str
+    data: object
+    flags: tuple[str, ...]
+
+
+class Contest:
+    """The rows of one arena, and their records.
+
+    Attributes:
+      arena: the benchmark and its batches.
+    """
+
+    def __init__(self, arena: Arena, args: argparse.Namespace):
+        self.arena, self._trials, self._seeds = arena, args.trials, args.seeds
+        never = settings(quality_target=arena.never, division="open", train_epochs=arena.epochs)
+        made = {}
+        for part, (data, own) in (("validation", arena.validation), ("test", arena.test)):
+            study = _Study(
+                f"optimizers-{arena.benchmark}-{part}",
+                arena.benchmark,
+                arena.preset,
+                data,
+                (*never, *arena.flags, *own),
+            )
+            made[part] = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs)
+        self._runners = made
+
+    def runner(self, stage: str) -> Runner:
+        return self._runners["validation" if stage == "tune" else "test"]
+
+    def record(self, row: Row) -> dict | None:
+        return self.runner(row.stage).record(row)
+
+    def trials(self, entry: Entry, batch: int) -> list[Row]:
+        points = drawn(self.arena, entry, batch, self._trials, SAMPLER_SEED)
+        return [
+            Row("tune", entry.name, batch, i, 0, point, flags(self.arena, entry, batch, point))
+            for i, point in enumerate(points)
+        ]
+
+    def winner(self, entry: Entry, batch: int) -> dict[str, float] | None:
+        """Returns the best trial's point once every trial is done, and one of them did not diverge."""
+        records = [(self.record(row), row.point) for row in self.trials(entry, batch)]
+        if any(record is None for record, _ in records):
+            return None
+        sound = [(r["quality"], point) for r, point in records if r["quality"] is not None]
+        if not sound:
+            return None
+        best = min if self.arena.lower_is_better else max
+        return best(sound, key=lambda one: one[0])[1]
+
+    def _seeded(self, stage: str, name: str, batch: int, point: dict, run: tuple[str, ...]) -> Iterator[Row]:
+        for seed in range(self._seeds):
+            yield Row(stage, name, batch, seed, seed, point, run)
+
+    def rows(self, names: Sequence[str], batches: Sequence[int], stages: Sequence[str]) -> list[Row]:
+        """Returns the rows that can be told now; those of winners follow when their trials are done."""
+        found: list[Row] = []
+        first = self.arena.batches[0]
+        for entry in (e for e in self.arena.entries() if e.name in names):
+            base = self.winner(entry, first)
+            for batch in batches:
+                if "tune" in stages:
+                    found += self.trials(entry, batch)
+                if "final" in stages and (point := self.winner(entry, batch)):
+                    run = flags(self.arena, entry, batch, point)
+                    found += self._seeded("final", entry.name, batch, point, run)
+                if "scaled" in stages and base and batch != first:
+                    point = scaled(self.arena, base, batch)
+                    run = flags(self.arena, entry, batch, point)
+                    found += self._seeded("scaled", entry.name, batch, point, run)
+        if "legw" in stages:
+            for name, own in self.arena.legw.items():
+                for batch in batches:
+                    run = (*own, *settings(legw=batch // first), *batch_flags(self.arena, batch))
+                    found += self._seeded("legw", name, batch, {}, run)
+        return found
+
+    def train(self, rows: Sequence[Row]) -> None:
+        for runner in self._runners.values():
+            runner.run_all([row for row in rows if self.runner(row.stage) is runner])
+
+    def step_seconds(self, batch: int) -> float:
+        """Returns the measured seconds of a training step of the preset at a batch, on synthetic data."""
+        command = [sys.executable, "-m", self.arena.benchmark, f"--system={self.arena.preset}", "--dry_run"]
+        command += ["--data_dir=.", *self.arena.flags, *batch_flags(self.arena, batch)]
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
+        done = subprocess.run(command, cwd=files.ROOT, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            raise UserError(f"{' '.join(command)} failed: {lines[-1][:300]}")
+        return float(json.loads(done.stdout.strip().splitlines()[-1])["step_seconds"])
+
+    def hours(self, batch: int, step_seconds: float) -> float:
+        """Returns the hours of one run from a step's seconds; an epoch's evaluation counts as a tenth of its steps."""
+        presets = importlib.import_module(f"{self.arena.benchmark}.presets").PRESETS
+        run = (*self.runner("final").extra, *batch_flags(self.arena, batch))
+        steps = Clock.of(configs.override_all(presets[self.arena.preset], list(run))).train_steps
+        return 1.1 * steps * step_seconds / 3600
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `python -m lab.studies optimizers`."""
+    parser.add_argument("--arenas", default="mnist", help=f"which of {','.join(ARENAS)}")
+    parser.add_argument("--optimizers", help=f"which of {','.join(e.name for e in ENTRIES)}; default: all")
+    parser.add_argument("--batches", help="which of the arena's batches; default: all")
+    parser.add_argument("--stages", default=",".join(STAGES), help=f"which of {','.join(STAGES)}")
+    parser.add_argument("--trials", type=int, default=TRIALS, help=f"of each optimizer and batch: {TRIALS}")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of each winner: {SEEDS}")
+    parser.add_argument("--epochs", type=float, help="a trial: so many epochs, in a folder of its own")
+    parser.add_argument(
+        "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time; as many as cores"
+    )
+    parser.add_argument("--limit", type=at_least_zero, help="train at most so many rows of each arena now")
+    parser.add_argument("--minutes", type=float, help="start no row after so many minutes")
+    parser.add_argument(
+        "--plan", action="store_true", help="print the hours of what is missing; train nothing"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print the rows and which are done; train nothing"
+    )
+    parser.add_argument("overrides", nargs="*", help="flags of every run, after --: --config.precision=bf16")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trains the missing rows of the arenas, then writes their tables; returns the exit status."""
+    for name, value in (("trials", args.trials), ("seeds", args.seeds)):
+        if value < 1:
+            raise UserError(f"--{name}={value}: must be at least 1")
+    names = _chosen("optimizers", args.optimizers, [e.name for e in ENTRIES])
+    stages = _chosen("stages", args.stages, STAGES)
+    for arena in (ARENAS[name] for name in _chosen("arenas", args.arenas, list(ARENAS))):
+        known = [str(batch) for batch in arena.batches]
+        batches = [int(batch) for batch in _chosen("batches", args.batches, known)]
+        contest = Contest(arena, args)
+        if args.plan:
+            print("\n".join(optimizers_report.plan(contest, names, batches, stages, args)), flush=True)
+        elif args.list:
+            for row in contest.rows(names, batches, stages):
+                record = contest.record(row)
+                print(f"{row.id:40} {record['quality'] if record else '-'}")
+        else:
+            _train(contest, names, batches, stages, args.limit)
+            home = ROOT / "lab/studies/optimizers" / arena.benchmark
+            folder = contest.runner("final").folder if args.epochs else home
+            optimizers_report.publish(contest, folder)
+    return 0
+
+
+def _train(
+    contest: Contest, names: Sequence[str], batches: Sequence[int], stages: Sequence[str], limit: int | None
+) -> None:
+    """Trains until no row is missing: finished trials make the rows of their winners known."""
+    seen: set[str] = set()
+    while True:
+        missing = [row for row in contest.rows(names, batches, stages) if contest.record(row) is None]
+        ids = {row.id for row in missing}
+        if ids <= seen or limit == 0:  # Nothing is missing, or the time is up.
+            return
+        seen |= ids
+        contest.train(missing[:limit])
+        if limit is not None:
+            return
+
+
+def _chosen(flag: str, text: str | None, known: Sequence[str]) -> list[str]:
+    """Returns the words of a flag's list; all that are known if it is not given.
+
+    Raises:
+      UserError: a word is unknown.
+    """
+    words = text.split(",") if text else list(known)
+    for word in words:
+        if word not in known:
+            raise UserError(f"--{flag}={text}: unknown {word}; known: {', '.join(known)}")
+    return words

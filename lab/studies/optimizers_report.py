@@ -1,0 +1,178 @@
+"""Writes the tables and the picture of the contest of optimizers, and the hours of its plan.
+
+`contest` is an `optimizers.Contest` everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import pathlib
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from common import files
+from common.config import overrides as configs
+from common.config.clock import Clock
+from lab.studies.contest import STAGES, Row
+from lab.studies.runner import settings
+
+NEAR = 0.01  # "Within 1 % of the best".
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # 97.5 % quantiles of Student's t, by the number of runs.
+
+
+def plan(
+    contest: Any,
+    names: Sequence[str],
+    batches: Sequence[int],
+    stages: Sequence[str],
+    args: argparse.Namespace,
+) -> list[str]:
+    """Returns a table of the hours of the rows that are not done, from a measured step at each batch.
+
+    A step of every optimizer counts as the preset's; docs/optimizers.md has their ratios.
+    """
+    arena = contest.arena
+    entries = [e for e in arena.entries() if e.name in names]
+    lines = [f"{arena.benchmark}: {arena.epochs:g} epochs, {args.trials} trials, {args.seeds} seeds"]
+    lines += [
+        "| batch | step, s | a run, hours | runs | done | missing, hours |",
+        "|---|---|---|---|---|---|",
+    ]
+    whole = 0.0
+    for batch in batches:
+        step = contest.step_seconds(batch)
+        one = contest.hours(batch, step)
+        each = args.trials * ("tune" in stages) + args.seeds * ("final" in stages)
+        each += args.seeds * ("scaled" in stages and batch != arena.batches[0])
+        count = each * len(entries) + args.seeds * len(arena.legw) * ("legw" in stages)
+        known = contest.rows(names, [batch], stages)
+        done = sum(contest.record(row) is not None for row in known)
+        hours = (count - done) * one / args.jobs
+        whole += hours
+        lines.append(f"| {batch} | {step:.4f} | {one:.3f} | {count} | {done} | {hours:.1f} |")
+    return [*lines, f"{arena.benchmark}: {whole:.1f} hours with {args.jobs} runs at a time"]
+
+
+def publish(contest: Any, folder: pathlib.Path) -> None:
+    """Writes results.json (all records), results.md (a line for each cell) and steps.png of what is done."""
+    arena = contest.arena
+    every = contest.rows(
+        [e.name for e in arena.entries()], arena.batches, ("tune", "final", "scaled", "legw")
+    )
+    found = [(row, record) for row in every if (record := contest.record(row))]
+    text = json.dumps([record for _, record in found], indent=1) + "\n"
+    files.write_atomically(folder / "results.json", text.encode())
+    files.write_text(folder / "results.md", markdown(contest, found))
+    if any(row.stage != "tune" for row, _ in found):
+        _draw(contest, found, folder / "steps.png")
+
+
+def markdown(contest: Any, found: list[tuple[Row, dict]]) -> str:
+    """Returns the table: what the trials found, how sensitive it is, and what the final runs reached."""
+    arena = contest.arena
+    head = (
+        "optimizer",
+        "batch",
+        "trials",
+        f"best {arena.unit}, validation",
+        "trials within 1 %",
+        "rates within 1 %",
+        "rate, momentum or beta, warmup",
+        f"{arena.unit}, test",
+        "scaled from the first batch",
+        f"steps to {arena.target:g}",
+        "minutes of a run",
+    )
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    cells = list(dict.fromkeys((row.optimizer, row.batch) for row, _ in found))
+    for name, batch in sorted(cells, key=lambda cell: (cell[1], cell[0])):
+        own = {
+            stage: [(r, x) for r, x in found if (r.stage, r.optimizer, r.batch) == (stage, name, batch)]
+            for stage in STAGES
+        }
+        final = own["final"] or own["legw"]
+        steps = [steps_to_target(contest, row, record) for row, record in final]
+        lines.append(
+            "| "
+            + " | ".join(
+                (
+                    name,
+                    str(batch),
+                    *_tuned(contest, own["tune"]),
+                    _interval([x["quality"] for _, x in final]),
+                    _interval([x["quality"] for _, x in own["scaled"]]),
+                    _interval(steps, digits=0),
+                    _interval([x["minutes"] for _, x in final], digits=2),
+                )
+            )
+            + " |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _tuned(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[str, ...]:
+    """Returns the cells about the trials: number, best, share near the best, their rates, the winner's point."""
+    sound = [(record["quality"], row.point) for row, record in trials if record["quality"] is not None]
+    if not sound:
+        return str(len(trials)), "", "", "", ""
+    lower = contest.arena.lower_is_better
+    best, point = (min if lower else max)(sound, key=lambda one: one[0])
+    near = [p["rate"] for q, p in sound if (q <= best * (1 + NEAR) if lower else q >= best * (1 - NEAR))]
+    rates = f"{min(near):.2g} to {max(near):.2g}"
+    where = f"{point['rate']:.3g}, {point['kept']:.3g}, {point['warmup']:.2g}"
+    return str(len(trials)), f"{best:.4g}", f"{len(near)} of {len(trials)}", rates, where
+
+
+def _interval(values: Sequence[float | None], digits: int = 4) -> str:
+    """Returns mean ± 95 % interval; says how many runs have no value."""
+    sound = [value for value in values if value is not None]
+    missing = f", {len(values) - len(sound)} without" if len(sound) < len(values) else ""
+    if not sound:
+        return f"none of {len(values)}" if values else ""
+    mean = statistics.mean(sound)
+    shown = f"{mean:.{digits}f}"
+    if len(sound) > 1:
+        half = STUDENT.get(len(sound), 1.96) * statistics.stdev(sound) / len(sound) ** 0.5
+        shown += f" ± {half:.{digits}f}"
+    return shown + missing
+
+
+def steps_to_target(contest: Any, row: Row, record: dict) -> int | None:
+    """Returns the training steps before the first evaluation that meets the arena's target."""
+    arena = contest.arena
+    preset = importlib.import_module(f"{arena.benchmark}.presets").PRESETS[arena.preset]
+    config = configs.override_all(preset, [*record["flags"], *settings(global_batch_size=row.batch)])
+    clock = Clock.of(config)
+    ends = [block.end_step for block in clock.blocks(0)]
+    for end, value in zip(ends, record["evaluations"]):
+        if value <= arena.target if arena.lower_is_better else value >= arena.target:
+            return end
+    return None
+
+
+def _draw(contest: Any, found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
+    for name in dict.fromkeys(row.optimizer for row, _ in found if row.stage != "tune"):
+        points = []
+        for batch in contest.arena.batches:
+            steps = [
+                steps_to_target(contest, row, record)
+                for row, record in found
+                if row.stage in ("final", "legw") and (row.optimizer, row.batch) == (name, batch)
+            ]
+            if steps and None not in steps:
+                points.append((batch, statistics.mean(steps)))
+        if points:
+            axes.plot(*zip(*points), marker="o", label=name)
+    axes.set(xscale="log", yscale="log", xlabel="batch", ylabel=f"steps to {contest.arena.target:g}")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7)
+    figure.tight_layout()
+    files.write_picture(path, figure)
