@@ -142,7 +142,8 @@ class ShardedUpdate:
         """
         summed = self._scattered(gradients)
         finite = self._finite_everywhere(summed) if tell else None
-        summed = self._clipped(summed)
+        clip_norm = self._config.optimizer.clip_norm
+        summed = optimizers.clipped(summed, clip_norm, self._replicas.all_reduce)
         weights = self._own_weights()
         new, after = self._updated(weights, summed, self._norms(weights, summed), rate, step, finite)
         written = []
@@ -214,14 +215,6 @@ class ShardedUpdate:
             padded = tf.concat([last, tf.zeros([length], flat.dtype)], 0)
             parts.append(self._replicas.cut(padded, [shift], [length]))
         return tf.reshape(tf.concat(parts, 0) if len(parts) > 1 else parts[0], piece.shape)
-
-    def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        clip_norm = self._config.optimizer.clip_norm
-        if not clip_norm:
-            return gradients
-        squares = self._replicas.all_reduce(tf.add_n([tf.reduce_sum(g * g) for g in gradients]))
-        factor = optimizers.clip_factor(squares, clip_norm)
-        return [factor * g for g in gradients]
 
     def _norms(
         self, weights: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
