@@ -25,9 +25,9 @@ def region_proposals(parts: Parts, maps: Mapping[int, tf.Tensor]) -> tuple[list[
       (logits [b, A_l], codes [b, A_l, 4]) of each level in `precision.variable`, with anchors in the order aspect, y,
       x. Replicas that share images all get the outputs for the whole image.
     """
-    hidden = parts.conv(parts.config.rpn_channels, 3, "rpn", parts.normal(0.01), activation="relu")
-    score = parts.conv(ANCHORS, 1, "rpn_score", parts.normal(0.01))
-    box = parts.conv(4 * ANCHORS, 1, "rpn_box", parts.normal(0.01))
+    hidden = parts.biased_conv(parts.config.rpn_channels, 3, "rpn", parts.normal(0.01), activation="relu")
+    score = parts.biased_conv(ANCHORS, 1, "rpn_score", parts.normal(0.01))
+    box = parts.biased_conv(4 * ANCHORS, 1, "rpn_box", parts.normal(0.01))
     full = parts.precision.full
 
     def flat(x: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:

@@ -8,18 +8,14 @@ parameters at 227 px and 1000 classes.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
-
-import numpy as np
 import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.base import Replicas
-from common.layers.batch_norm import SpanBatchNorm
 from common.layers.convolution import GroupedConv2D, PaddedConv2D
 from common.layers.dense import Dense
 from common.layers.dropout import Dropout
+from common.layers.image_layers import ImageLayers, seeds
 from common.layers.precision import Precision
 from resnet.config import Config
 
@@ -33,8 +29,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
       A functional model: images [b, H, W, 3], normalised, any float dtype -> logits [b, classes] in
       `precision.variable`.
     """
-    seeds = (int(s >> 1) for s in np.random.SeedSequence(config.seed).generate_state(16))
-    net = _Layers(config, replicas, precision, seeds)
+    net = _Layers(config, replicas, precision, seeds(config.seed, 16))
     shape = (config.image_size, config.image_size, 3)
     images = replicas.model_input(shape, config.micro_batch_size, precision.compute)
 
@@ -46,17 +41,11 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     x = tf_keras.layers.Flatten(dtype=precision.layer)(x)
     x = net.dropout(net.dense(x, 4096))
     x = net.dropout(net.dense(x, 4096))
-    return tf_keras.Model(images, net.classifier(x), name=config.model)
+    return tf_keras.Model(images, net.classifier(x, bias=0.01), name=config.model)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Layers:
-    """Creates the network's layers; layers of one kind share their settings."""
-
-    config: Config
-    replicas: Replicas
-    precision: Precision
-    seeds: Iterator[int]
+class _Layers(ImageLayers):
+    """The layers of AlexNet-BN."""
 
     def conv(
         self, x: tf.Tensor, filters: int, size: int, stride: int = 1, pad: int = 0, groups: int = 1
@@ -69,26 +58,17 @@ class _Layers:
             pad=pad,
             strides=stride,
             groups=groups,
-            kernel_initializer=self._normal(0.01),
+            kernel_initializer=self.normal(0.01),
             bias_initializer=tf_keras.initializers.Constant(0.01),
             dtype=self.precision.layer,
         )(x)
-        return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
+        return self.relu(x)
 
     def batch_norm(self, x: tf.Tensor) -> tf.Tensor:
         """Applies batch norm without gamma and beta."""
         config = self.config
-        return SpanBatchNorm(
-            self.replicas,
-            config.batch_norm_span,
-            self.precision,
-            momentum=config.batch_norm_momentum,
-            epsilon=config.batch_norm_epsilon,
-            affine=False,
-            trainable=not config.freeze_batch_norm,
-            tile_rows=config.batch_norm_tile_rows,
-            grid_columns=config.batch_norm_grid_columns,
-        )(x)
+        tiles = {"tile_rows": config.batch_norm_tile_rows, "grid_columns": config.batch_norm_grid_columns}
+        return self.norm(affine=False, trainable=not config.freeze_batch_norm, **tiles)(x)
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
         """Applies 3x3 max pooling with stride 2."""
@@ -99,28 +79,13 @@ class _Layers:
         return Dense(
             self._scaled(units),
             activation="relu",
-            kernel_initializer=self._normal(0.005),
+            kernel_initializer=self.normal(0.005),
             bias_initializer=tf_keras.initializers.Constant(0.1),
             dtype=self.precision.layer,
         )(x)
 
     def dropout(self, x: tf.Tensor) -> tf.Tensor:
         return Dropout(self.replicas, 0.5, seed=next(self.seeds), dtype=self.precision.layer)(x)
-
-    def classifier(self, x: tf.Tensor) -> tf.Tensor:
-        """Computes the logits in full precision; weights N(0, .01), bias .01."""
-        logits = tf_keras.layers.Dense(
-            self.config.num_classes,
-            kernel_initializer=self._normal(0.01),
-            bias_initializer=tf_keras.initializers.Constant(0.01),
-            dtype=self.precision.full,
-            name="fc",
-        )
-        logits.is_output = True
-        return logits(x)
-
-    def _normal(self, deviation: float) -> tf_keras.initializers.Initializer:
-        return tf_keras.initializers.RandomNormal(stddev=deviation, seed=next(self.seeds))
 
     def _scaled(self, channels: int) -> int:
         return channels * self.config.width // 64

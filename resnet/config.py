@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from common.config.batch_norm_span import BatchNormSpan, check_tiles
+from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import later_field, system_field
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, interval, one_of, positive
@@ -138,14 +138,7 @@ class Config(BatchNormSpan, RunConfig):
             )
         if self.partitions > 1 and self.model != "resnet50":
             raise UserError(f"config.partitions={self.partitions}: {self.model} cannot partition its images")
-        self.validate_span()
-        if self.bn_span > self.micro_batch_size:
-            check_tiles(
-                self.num_groups,
-                self.bn_span // self.micro_batch_size,
-                self.batch_norm_tile_rows,
-                self.batch_norm_grid_columns,
-            )
+        self.validate_span(self.batch_norm_tile_rows, self.batch_norm_grid_columns)
         if self.model == "alexnet_bn":
             self._validate_alexnet()
 

@@ -6,10 +6,6 @@ submission (`resnet_model.py`) and the reference `resnet-tf2` (docs/sources.md, 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
-
-import numpy as np
 import tensorflow as tf
 import tf_keras
 
@@ -18,8 +14,7 @@ from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import Spatial
 from common.distributed.spatial.layers import Enter, GlobalAverage, MaxPool
 from common.errors import UserError
-from common.layers.batch_norm import SpanBatchNorm
-from common.layers.convolution import PaddedConv2D, SpaceToDepthStem
+from common.layers.image_layers import ImageLayers, seeds
 from common.layers.precision import Precision
 from resnet import alexnet
 from resnet.config import Config
@@ -43,7 +38,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     if config.model != "resnet50":
         raise UserError(f"config.model={config.model!r}: unknown; known: resnet50, alexnet_bn")
     spatial = Spatial(replicas, config.partitions)
-    net = _Layers(config, replicas, spatial, precision, _seeds(config.seed))
+    net = _Layers(config, replicas, precision, seeds(config.seed, 64), spatial)
     shape = (config.image_size, config.image_size, 3)
     images = replicas.model_input(shape, config.micro_batch_size, precision.compute)
 
@@ -73,44 +68,11 @@ def bottleneck(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: b
     if project:
         x = net.conv(x, EXPANSION * filters, 1, stride, f"{name}.downsample.0")
         x = net.batch_norm(x, f"{name}.downsample.1")
-    return net.relu(tf_keras.layers.Add(dtype=net.precision.layer)([y, x]))
+    return net.relu(net.add(y, x))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Layers:
-    """Creates the network's layers; layers of one kind share their settings."""
-
-    config: Config
-    replicas: Replicas
-    spatial: Spatial
-    precision: Precision
-    seeds: Iterator[int]
-
-    def conv(self, x: tf.Tensor, filters: int, size: int, stride: int, name: str) -> tf.Tensor:
-        """Applies a convolution without bias, zero-padded by (size - 1) / 2 on each side for any stride and image."""
-        return PaddedConv2D(
-            filters,
-            size,
-            strides=stride,
-            pad=(size - 1) // 2,
-            spatial=self.spatial,
-            use_bias=False,
-            kernel_initializer=self._kernel_initializer(),
-            dtype=self.precision.layer,
-            name=name,
-        )(x)
-
-    def stem(self, images: tf.Tensor, filters: int, name: str) -> tf.Tensor:
-        """Applies the 7x7 convolution with stride 2 and padding 3."""
-        if not self.config.space_to_depth:
-            return self.conv(images, filters, 7, 2, name)
-        return SpaceToDepthStem(
-            filters,
-            spatial=self.spatial,
-            kernel_initializer=self._kernel_initializer(),
-            dtype=self.precision.layer,
-            name=name,
-        )(images)
+class _Layers(ImageLayers):
+    """The layers of ResNet-50."""
 
     def batch_norm(self, x: tf.Tensor, name: str, last: bool = False) -> tf.Tensor:
         """Applies batch norm, or `config.norm`.
@@ -124,33 +86,11 @@ class _Layers:
             return plugins.call("norm", config.norm, config, name=name, gamma_initializer=gamma, dtype=dtype)(
                 x
             )
-        return SpanBatchNorm(
-            self.replicas,
-            config.batch_norm_span,
-            self.precision,
-            momentum=config.batch_norm_momentum,
-            epsilon=config.batch_norm_epsilon,
-            gamma_initializer=gamma,
-            trainable=not config.freeze_batch_norm,
-            spatial=self.spatial,
-            tile_rows=config.batch_norm_tile_rows,
-            grid_columns=config.batch_norm_grid_columns,
-            name=name,
-        )(x)
+        trainable = not config.freeze_batch_norm
+        tiles = {"tile_rows": config.batch_norm_tile_rows, "grid_columns": config.batch_norm_grid_columns}
+        return self.norm(name, gamma_initializer=gamma, trainable=trainable, **tiles)(x)
 
-    def relu(self, x: tf.Tensor) -> tf.Tensor:
-        return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
-
-    def classifier(self, x: tf.Tensor) -> tf.Tensor:
-        """Computes the logits in full precision; weights N(0, .01), bias 0."""
-        initial = tf_keras.initializers.RandomNormal(stddev=0.01, seed=next(self.seeds))
-        logits = tf_keras.layers.Dense(
-            self.config.num_classes, kernel_initializer=initial, dtype=self.precision.full, name="fc"
-        )
-        logits.is_output = True
-        return logits(x)
-
-    def _kernel_initializer(self) -> tf_keras.initializers.Initializer:
+    def backbone_kernel(self) -> tf_keras.initializers.Initializer:
         """Creates the TPU submissions' initialiser, or the TF2 reference's, which has twice the variance."""
         name = self.config.kernel_initializer
         if name == "truncated_fan_in":
@@ -160,8 +100,3 @@ class _Layers:
         if name == "he_normal":
             return tf_keras.initializers.HeNormal(seed=next(self.seeds))
         raise UserError(f"config.kernel_initializer={name!r}: unknown; known: truncated_fan_in, he_normal")
-
-
-def _seeds(seed: int) -> Iterator[int]:
-    """Yields an independent seed for each layer; the network has fewer than 64."""
-    return (int(s >> 1) for s in np.random.SeedSequence(seed).generate_state(64))

@@ -19,8 +19,8 @@ from common.detection import anchors as anchor_boxes
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import Spatial
 from common.distributed.spatial.layers import Enter, LeaveOwn, MaxPool
-from common.layers.batch_norm import SpanBatchNorm
-from common.layers.convolution import PaddedConv2D, SpaceToDepthStem
+from common.layers.convolution import PaddedConv2D
+from common.layers.image_layers import ImageLayers, seeds
 from common.layers.precision import Precision
 from ssd.config import Config
 
@@ -39,7 +39,8 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
       outputs for its own images (`Spatial.own_images`), so that loss and suppression are computed once.
     """
     spatial = Spatial(replicas, config.partitions)
-    net = _Layers(config, replicas, spatial, precision, _seeds(config.seed), _seeds(config.seed, _BIASES))
+    kernels, biases = seeds((config.seed,), 96), seeds((config.seed, _BIASES), 96)
+    net = _Layers(config, replicas, precision, kernels, spatial, bias_seeds=biases)
     shape = (config.image_size, config.image_size, 3)
     images = replicas.model_input(shape, config.micro_batch_size, precision.compute)
 
@@ -85,7 +86,7 @@ def backbone(net: _Layers, x: tf.Tensor) -> tf.Tensor:
 
     Layer names match published checkpoints (torchvision's), which ssd/backbone.py reads.
     """
-    x = net.relu(net.batch_norm(net.stem(x, "conv1"), "bn1"))
+    x = net.relu(net.norm("bn1")(net.stem(x, net.config.width, "conv1")))
     x = MaxPool(net.spatial, 3, 2, 1, dtype=net.precision.layer)(x)
     for stage, (blocks, stride) in enumerate(zip(BLOCKS, STRIDES)):
         for block in range(blocks):
@@ -97,12 +98,12 @@ def backbone(net: _Layers, x: tf.Tensor) -> tf.Tensor:
 
 def basic_block(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: bool, name: str) -> tf.Tensor:
     """Applies two 3x3 convolutions and a shortcut; the first block of a wider stage projects the shortcut."""
-    y = net.relu(net.batch_norm(net.conv(x, filters, 3, stride, f"{name}.conv1"), f"{name}.bn1"))
-    y = net.batch_norm(net.conv(y, filters, 3, 1, f"{name}.conv2"), f"{name}.bn2")
+    y = net.relu(net.norm(f"{name}.bn1")(net.conv(x, filters, 3, stride, f"{name}.conv1")))
+    y = net.norm(f"{name}.bn2")(net.conv(y, filters, 3, 1, f"{name}.conv2"))
     if project:
         x = net.conv(x, filters, 1, stride, f"{name}.downsample.0")
-        x = net.batch_norm(x, f"{name}.downsample.1")
-    return net.relu(tf_keras.layers.Add(dtype=net.precision.layer)([y, x]))
+        x = net.norm(f"{name}.downsample.1")(x)
+    return net.relu(net.add(y, x))
 
 
 def extras(config: Config) -> list[tuple[int, int, int, int]]:
@@ -113,41 +114,10 @@ def extras(config: Config) -> list[tuple[int, int, int, int]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Layers:
-    """Creates the network's layers; layers of one kind share their settings."""
+class _Layers(ImageLayers):
+    """The layers of SSD."""
 
-    config: Config
-    replicas: Replicas
-    spatial: Spatial
-    precision: Precision
-    seeds: Iterator[int]
-    bias_seeds: Iterator[int]
-
-    def conv(self, x: tf.Tensor, filters: int, size: int, stride: int, name: str) -> tf.Tensor:
-        """Applies a backbone convolution: without bias, zero-padded evenly."""
-        return PaddedConv2D(
-            filters,
-            size,
-            strides=stride,
-            pad=(size - 1) // 2,
-            spatial=self.spatial,
-            use_bias=False,
-            kernel_initializer=self._he(),
-            dtype=self.precision.layer,
-            name=name,
-        )(x)
-
-    def stem(self, images: tf.Tensor, name: str) -> tf.Tensor:
-        """Applies the 7x7 convolution with stride 2 and padding 3."""
-        if not self.config.space_to_depth:
-            return self.conv(images, self.config.width, 7, 2, name)
-        return SpaceToDepthStem(
-            self.config.width,
-            spatial=self.spatial,
-            kernel_initializer=self._he(),
-            dtype=self.precision.layer,
-            name=name,
-        )(images)
+    bias_seeds: Iterator[int] = dataclasses.field(kw_only=True)
 
     def extra(
         self, x: tf.Tensor, filters: int, size: int, stride: int = 1, pad: int = 0, name: str = ""
@@ -166,21 +136,6 @@ class _Layers:
         y = self._biased(x, number * values, 3, 1, 1, name, starts)
         y = LeaveOwn(self.spatial, dtype=self.precision.full)(y)
         return _AnchorMajor(number, dtype=self.precision.full)(y)
-
-    def batch_norm(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        config = self.config
-        return SpanBatchNorm(
-            self.replicas,
-            config.batch_norm_span,
-            self.precision,
-            momentum=config.batch_norm_momentum,
-            epsilon=config.batch_norm_epsilon,
-            name=name,
-            spatial=self.spatial,
-        )(x)
-
-    def relu(self, x: tf.Tensor) -> tf.Tensor:
-        return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
 
     def _biased(
         self, x: tf.Tensor, filters: int, size: int, stride: int, pad: int, name: str, starts: Any = None
@@ -202,12 +157,6 @@ class _Layers:
             name=name,
         )(x)
 
-    def _he(self) -> tf_keras.initializers.Initializer:
-        """Creates ResNet's initialiser N(0, 2 / fan-out), for a backbone without a checkpoint."""
-        return tf_keras.initializers.VarianceScaling(
-            2.0, "fan_out", "untruncated_normal", seed=next(self.seeds)
-        )
-
 
 class _AnchorMajor(tf_keras.layers.Layer):
     """Reorders [b, H, W, n * values] to [b, n * H * W, values], in the order anchor, y, x within a level."""
@@ -221,8 +170,3 @@ class _AnchorMajor(tf_keras.layers.Layer):
         values = channels // self.number
         split = tf.reshape(x, [-1, height * width, self.number, values])
         return tf.reshape(tf.transpose(split, [0, 2, 1, 3]), [-1, self.number * height * width, values])
-
-
-def _seeds(*seed: int) -> Iterator[int]:
-    """Yields an independent seed for each layer; the network has fewer than 96."""
-    return (int(s >> 1) for s in np.random.SeedSequence(seed).generate_state(96))

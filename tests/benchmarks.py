@@ -32,7 +32,7 @@ SEED_KEYS = ("seed", "config_digest", "config_overrides")
 
 @contextlib.contextmanager
 def small_disk(folder: pathlib.Path, kilobytes: int) -> Iterator[pathlib.Path]:
-    """A file system of so many kilobytes at `folder`; skips the test where it may not be mounted."""
+    """A file system of `kilobytes` at `folder`; skips the test where it may not be mounted."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:

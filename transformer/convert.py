@@ -217,7 +217,7 @@ def _parser() -> argparse.ArgumentParser:
     conversion.add_text_arguments(parser)
     either = parser.add_mutually_exclusive_group(required=True)
     either.add_argument("--vocabulary", type=Path, metavar="FILE", help="subword file to use")
-    either.add_argument("--vocabulary-size", type=int, metavar="N", help="make one of about so many subwords")
+    either.add_argument("--vocabulary-size", type=int, metavar="N", help="make one of about N subwords")
     parser.add_argument("--max-length", type=int, default=default.max_length, metavar="N")
     parser.add_argument("--packed-length", type=int, default=default.packed_length, metavar="N")
     parser.add_argument("--shards", type=int, default=default.shards, metavar="N")

@@ -9,14 +9,12 @@ Networks"), wired as in facebookresearch/video-nonlocal-net (docs/sources.md, ml
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
-import numpy as np
 import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.base import Replicas
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.image_layers import ImageLayers, seeds
 from common.layers.precision import Precision
 from tsm_kinetics.config import Config
 from tsm_kinetics.layers import FrameConv2D, MaxPool, PaddedConv3D, TemporalShift
@@ -66,7 +64,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
       frames of any size.
     """
     geometry = GEOMETRIES[config.model]
-    net = _Layers(config, replicas, precision, _seeds(config.seed))
+    net = _Layers(config, replicas, precision, seeds(config.seed, 256))
     shape = (config.frames, config.image_size, config.image_size, 3)
     clips = replicas.model_input(shape, config.micro_batch_size, precision.compute)
 
@@ -106,17 +104,11 @@ def bottleneck(net: _Layers, geometry: Geometry, x: tf.Tensor, stage: int, block
     if block == 0:
         x = net.conv(x, EXPANSION * filters, (1, 1), (time, space), f"{name}.downsample.0")
         x = net.batch_norm(x, f"{name}.downsample.1")
-    return net.relu(tf_keras.layers.Add(dtype=net.precision.layer)([y, x]))
+    return net.relu(net.add(y, x))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Layers:
-    """Creates the network's layers; layers of one kind share their settings."""
-
-    config: Config
-    replicas: Replicas
-    precision: Precision
-    seeds: Iterator[int]
+class _Layers(ImageLayers):
+    """The layers of the networks of clips."""
 
     def conv(
         self, x: tf.Tensor, filters: int, size: tuple[int, int], strides: tuple[int, int], name: str
@@ -131,30 +123,5 @@ class _Layers:
 
     def batch_norm(self, x: tf.Tensor, name: str, last: bool = False) -> tf.Tensor:
         """Applies batch norm over the replica's clips; a branch's `last` starts at 0 with `zero_init_last_gamma`."""
-        config = self.config
-        return SpanBatchNorm(
-            self.replicas,
-            0,
-            self.precision,
-            momentum=config.batch_norm_momentum,
-            epsilon=config.batch_norm_epsilon,
-            gamma_initializer="zeros" if last and config.zero_init_last_gamma else "ones",
-            name=name,
-        )(x)
-
-    def relu(self, x: tf.Tensor) -> tf.Tensor:
-        return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
-
-    def classifier(self, x: tf.Tensor) -> tf.Tensor:
-        """Computes the logits in full precision; weights N(0, .01), bias 0."""
-        initial = tf_keras.initializers.RandomNormal(stddev=0.01, seed=next(self.seeds))
-        logits = tf_keras.layers.Dense(
-            self.config.num_classes, kernel_initializer=initial, dtype=self.precision.full, name="fc"
-        )
-        logits.is_output = True
-        return logits(x)
-
-
-def _seeds(seed: int) -> Iterator[int]:
-    """Yields an independent seed for each layer; the networks have fewer than 256."""
-    return (int(s >> 1) for s in np.random.SeedSequence(seed).generate_state(256))
+        gamma = "zeros" if last and self.config.zero_init_last_gamma else "ones"
+        return self.norm(name, span=0, gamma_initializer=gamma)(x)

@@ -24,18 +24,34 @@ class BatchNormSpan:
         changes = super().single_replica_changes()
         return changes | {"batch_norm_span": 0} if self.batch_norm_span > self.micro_batch_size else changes
 
-    def validate_span(self) -> None:
-        """Raises UserError unless the span divides a replica's batch or is k such batches and k divides the groups."""
-        span, batch = self.bn_span, self.micro_batch_size
-        if span > batch:
-            fits = span % batch == 0 and self.num_groups % (span // batch) == 0
-        else:
-            fits = span > 0 and batch % span == 0
-        if not fits:
-            raise UserError(
-                f"config.batch_norm_span={span} does not group {self.num_groups} replicas of {batch} "
-                f"images; use a divisor of {batch}, or {batch} times a divisor of {self.num_groups}"
-            )
+    def validate_span(self, tile_rows: int = 1, grid_columns: int = 0) -> None:
+        """Raises UserError if the span fits neither a replica's batch nor several replicas, see `span_groups`."""
+        span_groups(self.bn_span, self.micro_batch_size, self.num_groups, tile_rows, grid_columns)
+
+
+def span_groups(
+    span: int, batch: int, replicas: int, tile_rows: int = 1, grid_columns: int = 0
+) -> tuple[int, int]:
+    """Returns (groups in a replica's batch, replicas that share a group): one of the two is 1.
+
+    Args:
+      span: number of images that share batch-norm statistics, positive.
+      batch: images of a replica.
+      replicas: their number; replicas that share images count once.
+      tile_rows, grid_columns: which replicas are joined, see `check_tiles`.
+
+    Raises:
+      UserError: the span neither divides `batch` nor is `batch` times a divisor of `replicas`, or the tiles do not fit.
+    """
+    if 0 < span <= batch and batch % span == 0:
+        return batch // span, 1
+    if span > batch and span % batch == 0 and replicas % (span // batch) == 0:
+        check_tiles(replicas, span // batch, tile_rows, grid_columns)
+        return 1, span // batch
+    raise UserError(
+        f"config.batch_norm_span={span} does not group {replicas} replicas of {batch} images; "
+        f"use a divisor of {batch}, or {batch} times a divisor of {replicas}"
+    )
 
 
 def check_tiles(num_replicas: int, size: int, tile_rows: int = 1, grid_columns: int = 0) -> None:

@@ -131,7 +131,8 @@ class ShardedUpdate:
         """
         summed = self._scattered(gradients)
         finite = self._finite_everywhere(summed) if tell else None
-        summed = self._clipped(summed)
+        clip_norm = self._config.optimizer.clip_norm
+        summed = optimizers.clipped(summed, clip_norm, self._replicas.all_reduce)
         weights = self._own_weights()
         norms = self._norms(weights, summed, step)
         new, after = self._updated(weights, summed, norms, rate, step, finite)
@@ -188,14 +189,6 @@ class ShardedUpdate:
         """Returns this replica's part of the weights, one tensor per piece."""
         part = self._route.part(self._replicas.replica_id())
         return [piece.own(self._weights, part, self._replicas) for piece in self._all_pieces()]
-
-    def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        clip_norm = self._config.optimizer.clip_norm
-        if not clip_norm:
-            return gradients
-        squares = self._replicas.all_reduce(tf.add_n([tf.reduce_sum(g * g) for g in gradients]))
-        factor = optimizers.clip_factor(squares, clip_norm)
-        return [factor * g for g in gradients]
 
     def _norms(
         self, weights: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], step: tf.Tensor

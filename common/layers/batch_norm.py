@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common.config.batch_norm_span import span_groups
 from common.distributed.replicas.base import Groups, Replicas, replica_groups
 from common.distributed.spatial.partition import Spatial
 from common.errors import UserError
@@ -161,15 +162,11 @@ class SpanBatchNorm(tf_keras.layers.Layer):
                 f"config.batch_norm_span={self.span}: needs a fixed batch size; build the model with one"
             )
         total = self.replicas.num_replicas // parts
-        if 0 < self.span < batch and batch % self.span == 0:
-            return batch // self.span, sharing
-        if self.span > batch and self.span % batch == 0 and total % (self.span // batch) == 0:
-            joined = replica_groups(total, self.span // batch, self.tile_rows, self.grid_columns)
-            return 1, [[place * parts + i for place in group for i in range(parts)] for group in joined]
-        raise UserError(
-            f"config.batch_norm_span={self.span}: does not fit {total} replicas of {batch} images; use a "
-            f"divisor of {batch}, or {batch} times a divisor of {total}"
-        )
+        virtual, size = span_groups(self.span, batch, total, self.tile_rows, self.grid_columns)
+        if size == 1:
+            return virtual, sharing
+        joined = replica_groups(total, size, self.tile_rows, self.grid_columns)
+        return 1, [[place * parts + i for place in group for i in range(parts)] for group in joined]
 
     def _scale_offset(self, channels: int) -> tuple[tf.Tensor, tf.Tensor]:
         if self.affine:

@@ -107,17 +107,19 @@ def _own_rule(config: Optimizer) -> Rule:
     return made
 
 
-def clip_factor(squares: tf.Tensor, clip_norm: float) -> tf.Tensor:
-    """Returns the clipping factor min(1, clip_norm / norm) for gradients whose sum of squares is `squares`."""
-    return clip_norm / tf.maximum(tf.sqrt(squares), clip_norm)
+def clipped(
+    gradients: Sequence[tf.Tensor], clip_norm: float, total: Callable[[tf.Tensor], tf.Tensor] | None = None
+) -> list[tf.Tensor]:
+    """Returns the gradients, scaled down together if their global norm exceeds `clip_norm`; 0 clips nothing.
 
-
-def clipped(gradients: Sequence[tf.Tensor], clip_norm: float) -> list[tf.Tensor]:
-    """Returns the gradients, scaled down together if their global norm exceeds `clip_norm`; 0 clips nothing."""
+    `total` sums a scalar over replicas, where each replica holds a part of the gradients.
+    """
     if not clip_norm:
         return list(gradients)
     # l2_loss reads a gradient once; two operations, square and sum, would write the squares to memory.
-    factor = clip_factor(2 * tf.add_n([tf.nn.l2_loss(g) for g in gradients]), clip_norm)
+    squares = 2 * tf.add_n([tf.nn.l2_loss(g) for g in gradients])
+    norm = tf.sqrt(squares if total is None else total(squares))
+    factor = clip_norm / tf.maximum(norm, clip_norm)
     return [factor * g for g in gradients]
 
 

@@ -24,7 +24,7 @@ from common.data import npz
 from common.errors import UserError
 from common.files import NPZ_DAMAGE, is_plain_name, left_behind, parsed, whole
 
-BEST = "best.npz"  # Points to the checkpoint with the best quality (timetotrain/run/best.py).
+BEST = "best.npz"  # Points to the checkpoint with the best quality (timetotrain/run/artifacts.py).
 FORMAT = 2  # Format 1 numbered the variables; its files do not state their format.
 # ASSETS, WEIGHTS and SLOTS are prefixes of names in the file; moments and carried state have other prefixes.
 ABOUT = "timetotrain.json"  # An export's description of itself, stored beside its assets.

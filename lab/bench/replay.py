@@ -97,7 +97,7 @@ def run(folder: Path, manifest: dict, program: dict, options: argparse.Namespace
     return report
 
 
-def main() -> None:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", help="what python -m BENCHMARK --export=DIR wrote")
     parser.add_argument("--program", help="one of the export's programs; default: all training steps")
@@ -114,7 +114,11 @@ def main() -> None:
     parser.add_argument(
         "--torch", metavar="PYTHON", help="an interpreter with PyTorch: its figures, in the same run"
     )
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    options = _parser().parse_args()
     if options.folder is None:  # `make bench` runs every script.
         print("nothing to replay: name a folder that python -m BENCHMARK --export=DIR wrote")
         return

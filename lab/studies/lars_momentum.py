@@ -101,11 +101,11 @@ def rows(rate: float = RATE) -> list[Row]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `python -m lab.studies lars-momentum`."""
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--minutes", type=float, help="start no run after so many minutes")
+    parser.add_argument("--minutes", type=float, help="maximum minutes: start no run after them")
     parser.add_argument(
-        "--epochs", type=float, help="a trial: at most so many epochs, in a folder of its own"
+        "--epochs", type=float, help="a trial of at most EPOCHS epochs, in a folder of its own"
     )
-    parser.add_argument("--limit", type=at_least_zero, help="train at most so many runs now")
+    parser.add_argument("--limit", type=at_least_zero, help="maximum number of runs to train now")
     parser.add_argument("overrides", nargs="*", help="flags of every run, after --")
 
 

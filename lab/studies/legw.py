@@ -206,12 +206,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time; as many as cores"
     )
-    parser.add_argument("--limit", type=at_least_zero, help="train at most so many rows now")
-    parser.add_argument("--minutes", type=float, help="start no row after so many minutes")
+    parser.add_argument("--limit", type=at_least_zero, help="maximum number of rows to train now")
+    parser.add_argument("--minutes", type=float, help="maximum minutes: start no row after them")
     parser.add_argument(
         "--published", action="store_true", help="the runs in lab/studies/NAME are done; go on from there"
     )
-    parser.add_argument("--epochs", type=float, help="a trial: so many epochs, in a folder of its own")
+    parser.add_argument("--epochs", type=float, help="a trial of EPOCHS epochs, in a folder of its own")
     parser.add_argument("overrides", nargs="*", help="flags of every run, after --: --config.precision=bf16")
     parser.add_argument(
         "--list", action="store_true", help="print the rows and which are done; train nothing"

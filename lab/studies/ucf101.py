@@ -104,8 +104,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help="train only these now")
     parser.add_argument("--seeds", type=int, help="train only the first N seeds now (with --tune: 1)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
-    parser.add_argument("--minutes", type=float, help="start no run after so many minutes")
-    parser.add_argument("--epochs", type=float, help="a trial: so many epochs, in a folder of its own")
+    parser.add_argument("--minutes", type=float, help="maximum minutes: start no run after them")
+    parser.add_argument("--epochs", type=float, help="a trial of EPOCHS epochs, in a folder of its own")
     parser.add_argument("overrides", nargs="*", help="flags of every run, after --")
 
 

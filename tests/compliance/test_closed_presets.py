@@ -42,7 +42,7 @@ def stops(config, runs):
 
 
 def write_runs(folder, config, runs, commit, monkeypatch):
-    """Writes the logs and run.json of so many runs, as timetotrain/run/run.py does."""
+    """Writes the logs and run.json of several runs, as timetotrain/run/recorder.py does."""
     monkeypatch.setattr(records, "git_state", lambda: {"commit": commit, "dirty": False})
     place = folder / config.system / config.benchmark
     weights = (

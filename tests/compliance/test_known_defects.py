@@ -228,7 +228,7 @@ def peak(words):
 
 
 def long_log(path, text, evaluations):
-    """A log with so many more evaluations, each of a place of its own, before those that it has."""
+    """A log with additional evaluations, each at its own place, before those that it has."""
     lines = text.splitlines(keepends=True)
     at = next(index for index, line in enumerate(lines) if '"eval_accuracy"' in line)
     record = json.loads(lines[at].removeprefix(":::MLLOG "))

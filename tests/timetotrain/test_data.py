@@ -213,7 +213,7 @@ def test_sentence_pairs(tmp_path, benchmark, tabs):
 
 
 def with_a_long_pair(folder, words):
-    """Sentences, and five pairs to evaluate on with one of so many words: the first words of `convert`'s line."""
+    """Sentences and five evaluation pairs, one of them of that many words: the first words of `convert`'s line."""
     sources, held = custom_sources.sentences(folder / "text"), custom_sources.sentences(folder / "held", 5)
     for path in held:
         path.write_text(path.read_text() + " ".join(["bad"] * words) + "\n")

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+from common.config import fields
 from common.errors import UserError
 from timetotrain.flags import Parser
 from timetotrain.launch import plan, settings
@@ -58,22 +59,19 @@ def parser() -> argparse.ArgumentParser:
         "(%(default)s)",
     )
     made.add_argument("--print_command", action="store_true", help="print what would be started, and end")
-    for field in dataclasses.fields(Limits):
-        made.add_argument(
-            f"--{field.name}_seconds",
-            type=float,
-            default=field.default,
-            metavar="S",
-            help=_about(field.name) + " (%(default)s)",
-        )
+    _add_limits(made)
     made.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     return made
 
 
-def _about(limit: str) -> str:
-    """Returns the line that describes a field in the docstring of Limits."""
-    lines = [line.strip() for line in (Limits.__doc__ or "").splitlines()]
-    return next(line.partition(": ")[2] for line in lines if line.startswith(limit + ":")).rstrip(".")
+def _add_limits(made: argparse.ArgumentParser) -> None:
+    """Adds a flag for each field of Limits, whose docstring describes it."""
+    meanings = fields.meanings(Limits)
+    for field in dataclasses.fields(Limits):
+        about = meanings[field.name].rstrip(".") + " (%(default)s)"
+        made.add_argument(
+            f"--{field.name}_seconds", type=float, default=field.default, metavar="S", help=about
+        )
 
 
 def job(arguments: argparse.Namespace) -> Job:

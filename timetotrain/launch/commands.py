@@ -183,19 +183,9 @@ def command(
         inside = containers.words(runtime, options.container, folders, nvidia, passed)
     if launcher_name == "none":
         return [*inside, *program]
-    if (launcher_name == "tpu-vm") != (config.replicas == "tpu"):
-        fix = "tpu-vm" if config.replicas == "tpu" else "another, or config.replicas=tpu"
-        raise UserError(
-            f"LAUNCHER={launcher_name}: cannot start config.replicas={config.replicas}; use {fix}"
-        )
+    _check_starts(launcher_name, config.replicas)
     if launcher_name == "tpu-vm":
         return _tpu_vm(config, where, program, options, environment)
-    if config.replicas not in ("horovod", "multiworker", "pjrt"):
-        raise UserError(
-            f"LAUNCHER={launcher_name}: config.replicas={config.replicas} is one process; use LAUNCHER=none"
-        )
-    if launcher_name == "horovodrun" and config.replicas != "horovod":
-        raise UserError(f"LAUNCHER=horovodrun: cannot start config.replicas={config.replicas}; use local")
     ours = [program[0], "-m", benchmarks.command("common.launch"), f"--replicas={config.replicas}"]
     tuned = settings.name_of(config.hardware)
     count = [f"--processes={where.processes}", *([f"--settings={tuned}"] if tuned else [])]
@@ -221,6 +211,19 @@ def command(
     passed_on = [word for name in sorted(environment) if _PASSED_ON.fullmatch(name) for word in ("-x", name)]
     started = ["mpirun", "-np", str(max(where.hosts, 1)), *hosts, "--bind-to", "none", *passed_on]
     return [*started, *inside, *ours, *count, *placed, "--", *program]
+
+
+def _check_starts(launcher_name: str, replicas: str) -> None:
+    """Raises UserError if a launcher cannot start the processes of a backend."""
+    if (launcher_name == "tpu-vm") != (replicas == "tpu"):
+        fix = "tpu-vm" if replicas == "tpu" else "another, or config.replicas=tpu"
+        raise UserError(f"LAUNCHER={launcher_name}: cannot start config.replicas={replicas}; use {fix}")
+    if replicas not in ("tpu", "horovod", "multiworker", "pjrt"):
+        raise UserError(
+            f"LAUNCHER={launcher_name}: config.replicas={replicas} is one process; use LAUNCHER=none"
+        )
+    if launcher_name == "horovodrun" and replicas != "horovod":
+        raise UserError(f"LAUNCHER=horovodrun: cannot start config.replicas={replicas}; use local")
 
 
 def _sbatch(where: Shape, options: Options) -> list[str]:

@@ -1,17 +1,26 @@
-"""Keeps a run's history and its best checkpoint, and sums them up in lines."""
+"""Keeps a run's history and its best checkpoint beside the newest ones, and sums them up in lines.
+
+The history beside the checkpoints records every evaluation, so the best one stays known across resumes. `best.npz`
+points to it: a symbolic link, replaced atomically; on a file system without links it is a copy.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pathlib
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
 from common.config.clock import Clock
+from common.config.quality import Measure
 from common.config.schema import RunConfig
 from common.errors import UserError
-from common.files import write_fix
+from common.files import whole, write_fix
 from common.train import checkpoint_file, events
-from timetotrain.run import best, history
+from common.train.checkpoint_file import BEST
+from timetotrain.run import history
 from timetotrain.run.options import RunOptions
 from timetotrain.run.progress import duration, number
 
@@ -51,7 +60,7 @@ class Kept:
         if self.history is None:
             return set()
         steps = [*self._steps(), step]
-        return best.protected(self._config.quality, self.history.evaluations, steps)
+        return protected(self._config.quality, self.history.evaluations, steps)
 
     def close(self) -> None:
         """Writes what is still pending."""
@@ -73,14 +82,12 @@ class Kept:
         if self.history is None:
             return []
         evaluations, lines = self.history.evaluations, []
-        found = best.best(self._config.quality, evaluations, self._steps())
+        found = best(self._config.quality, evaluations, self._steps())
         if found and self._checkpoints:
             quality = self._config.quality.shown(found["value"])
-            lines.append(
-                f"best     {self._checkpoints / checkpoint_file.BEST} ({quality} after epoch {found['epoch']})"
-            )
+            lines.append(f"best     {self._checkpoints / BEST} ({quality} after epoch {found['epoch']})")
         losses = {r["step"]: r["loss"] for r in self.history.records if r["kind"] == "train"}
-        top = best.best(self._config.quality, evaluations, [e["step"] for e in evaluations])
+        top = best(self._config.quality, evaluations, [e["step"] for e in evaluations])
         for record in evaluations:
             loss = f", loss {number(losses[record['step']])}" if record["step"] in losses else ""
             mark = ", the best" if record is top else ""
@@ -93,18 +100,53 @@ class Kept:
     def _point(self) -> None:
         if self._checkpoints is None or self.history is None:
             return
-        found = best.best(self._config.quality, self.history.evaluations, self._steps())
+        found = best(self._config.quality, self.history.evaluations, self._steps())
         if found:
             try:
-                best.point(self._checkpoints, f"checkpoint_{found['step']:08d}.npz")
+                point(self._checkpoints, f"checkpoint_{found['step']:08d}.npz")
             except OSError as error:
-                path = self._checkpoints / checkpoint_file.BEST
+                path = self._checkpoints / BEST
                 raise UserError(f"{path}: cannot write: {error.strerror}; {write_fix(error)}") from error
 
     def _steps(self) -> list[int]:
         if self._checkpoints is None:
             return []
         return [checkpoint_file.step_of(path) for path in checkpoint_file.checkpoints(self._checkpoints)]
+
+
+def best(
+    measure: Measure, evaluations: Sequence[history.Record], steps: Sequence[int]
+) -> history.Record | None:
+    """Returns the best evaluation after any of `steps` (the earliest of equals); None if there is none."""
+    found = [e for e in evaluations if e["step"] in set(steps) and measure.score(e["value"]) > float("-inf")]
+    return max(found, key=lambda e: (measure.score(e["value"]), -e["step"]), default=None)
+
+
+def protected(measure: Measure, evaluations: Sequence[history.Record], steps: Sequence[int]) -> set[int]:
+    """Returns the steps of checkpoints that must stay: the best one, and those still awaiting evaluation."""
+    last = max((e["step"] for e in evaluations), default=-1)
+    found = best(measure, evaluations, steps)
+    return {step for step in steps if step > last} | ({found["step"]} if found else set())
+
+
+def point(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Makes `folder`/best.npz point to the checkpoint `name` beside it; returns it.
+
+    Raises:
+      OSError: the folder cannot be written.
+    """
+    path, made = folder / BEST, folder / f".{BEST}.{os.getpid()}"
+    if path.is_symlink() and os.readlink(path) == name:
+        return path
+    with contextlib.suppress(OSError):
+        made.unlink()
+    try:
+        os.symlink(name, made)
+        os.replace(made, path)
+    except OSError:  # A file system without links.
+        with whole(path) as copy:
+            shutil.copyfile(folder / name, copy)
+    return path
 
 
 def _rates(config: RunConfig) -> Any:

@@ -90,8 +90,7 @@ def _write(path: Path, results: dict[str, dict]) -> None:
     path.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
 
 
-def main() -> int:
-    """Tries the chosen faults; returns the exit status."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.mutate", description=__doc__.split("\n\n")[1])
     parser.add_argument("--changed_since", metavar="REV", help="only faults of files that differ from REV")
     parser.add_argument("--only", metavar="TEXT", help="only faults whose name or file holds TEXT")
@@ -108,7 +107,12 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="default: results.json or mechanical.json")
     parser.add_argument("--slots", type=int, default=2, help="faults at a time")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for the tests of one fault")
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Tries the chosen faults; returns the exit status."""
+    options = _parser().parse_args()
     options.results = options.results or (MECHANICAL if options.mechanical else RESULTS)
     known = json.loads(options.results.read_text()) if options.results.exists() else {}
     faults = _chosen(options, known)

@@ -11,7 +11,7 @@ from common.config.quality import Measure
 from common.errors import UserError
 from common.train import checkpoint_file
 from tests.common.train import toy
-from timetotrain.run import best, ending, history, recorder, run
+from timetotrain.run import artifacts, ending, history, recorder, run
 from timetotrain.run.options import RunOptions
 
 MAIN = types.SimpleNamespace(main=True, count=1)
@@ -90,37 +90,39 @@ def test_history_and_best_are_whole_across_a_resume(start, tmp_path):
     evaluated = [r["step"] for r in records if r["kind"] == "evaluation"]
     assert evaluated == [4, 8, 12, 16, 20, 24]
     assert history.read(tmp_path / "saved" / history.NAME) == records
-    top = best.best(toy.config().quality, records and second.kept.history.evaluations, evaluated)
+    top = artifacts.best(toy.config().quality, records and second.kept.history.evaluations, evaluated)
     kept = {checkpoint_file.step_of(p) for p in checkpoint_file.checkpoints(tmp_path / "saved")}
     assert top["step"] in kept and kept >= {20, 24}
     assert os.readlink(tmp_path / "saved" / checkpoint_file.BEST) == f"checkpoint_{top['step']:08d}.npz"
 
 
 def test_the_best_is_the_earliest_of_equals_and_the_lowest_perplexity():
-    assert best.best(ACCURACY, evaluations(0.5, 0.8, 0.8), [4, 8, 12])["step"] == 8
-    assert best.best(ACCURACY, evaluations(0.5, 0.8, 0.7), [4, 12])["step"] == 12
-    assert best.best(PERPLEXITY, evaluations(200.0, 150.0, 170.0), [4, 8, 12])["step"] == 8
-    assert best.best(ACCURACY, evaluations(float("nan")), [4]) is None
-    assert best.best(ACCURACY, [], [4]) is None
+    assert artifacts.best(ACCURACY, evaluations(0.5, 0.8, 0.8), [4, 8, 12])["step"] == 8
+    assert artifacts.best(ACCURACY, evaluations(0.5, 0.8, 0.7), [4, 12])["step"] == 12
+    assert artifacts.best(PERPLEXITY, evaluations(200.0, 150.0, 170.0), [4, 8, 12])["step"] == 8
+    assert artifacts.best(ACCURACY, evaluations(float("nan")), [4]) is None
+    assert artifacts.best(ACCURACY, [], [4]) is None
     both = Measure("mAP")
     assert (
-        best.best(both, evaluations({"BBOX": 0.2, "SEGM": 0.4}, {"BBOX": 0.4, "SEGM": 0.1}), [4, 8])["step"]
+        artifacts.best(both, evaluations({"BBOX": 0.2, "SEGM": 0.4}, {"BBOX": 0.4, "SEGM": 0.1}), [4, 8])[
+            "step"
+        ]
         == 4
     )
 
 
 def test_a_checkpoint_stays_until_its_evaluation_is_known():
-    assert best.protected(ACCURACY, evaluations(0.8, 0.5), [4, 8, 12, 16]) == {4, 12, 16}
-    assert best.protected(ACCURACY, [], [4, 8]) == {4, 8}
+    assert artifacts.protected(ACCURACY, evaluations(0.8, 0.5), [4, 8, 12, 16]) == {4, 12, 16}
+    assert artifacts.protected(ACCURACY, [], [4, 8]) == {4, 8}
 
 
 def test_the_pointer_is_replaced_and_copied_where_there_are_no_links(tmp_path, monkeypatch):
     for name in ("a.npz", "b.npz"):
         (tmp_path / name).write_text(name)
-        assert best.point(tmp_path, name).read_text() == name
+        assert artifacts.point(tmp_path, name).read_text() == name
     monkeypatch.setattr(os, "symlink", lambda *_: (_ for _ in ()).throw(OSError("no links")))
     (tmp_path / checkpoint_file.BEST).unlink()
-    assert best.point(tmp_path, "a.npz").read_text() == "a.npz"
+    assert artifacts.point(tmp_path, "a.npz").read_text() == "a.npz"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npz", "b.npz", "best.npz"]
 
 
@@ -141,5 +143,5 @@ def test_a_folder_stands_for_its_best_checkpoint_where_a_run_has_noted_one(tmp_p
     for step in (4, 8):
         (tmp_path / f"checkpoint_{step:08d}.npz").write_text("")
     assert trained.find(tmp_path).name == "checkpoint_00000008.npz"
-    best.point(tmp_path, "checkpoint_00000004.npz")
+    artifacts.point(tmp_path, "checkpoint_00000004.npz")
     assert trained.find(tmp_path).resolve().name == "checkpoint_00000004.npz"
