@@ -75,9 +75,11 @@ def cost() -> Table:
     """Table of what `accept` takes."""
     found = load(_COST)
     tree, watch = found["tree"], found["watch"]
+    busy, cores = found["machine"]["load_before"][0], found["machine"]["cores"]
+    used = f"{tree['cpu_seconds']:.1f} s of processor, {tree['seconds']:.1f} s at a load of {busy:.0f} on {cores} cores"
     accepts = (
         f"`accept` of {tree['name']}: {tree['logs']} logs, {tree['mb']:.0f} MB",
-        f"{tree['seconds']:.1f} s, {tree['cpu_seconds']:.1f} s of processor, {tree['peak_mb']:.0f} MB of memory",
+        f"{used}, {tree['peak_mb']:.0f} MB of memory",
         "5 s, 200 MB",
     )
     follows = (
