@@ -1,18 +1,20 @@
 """Measures `accept` on published folders: calibration, the two prunings, and how common the signs of selection are.
 
-`python -m lab.bench.accept_calibration FOLDER [--fit] [-o FILE]`: FOLDER holds checkouts of the public repositories
-mlcommons/training_results_v1.0 ... v6.0 (`ORG/results/`, `ORG/systems/`). Of every closed folder with a reference point
-the script takes k = 1 ... n-1 of the n runs at random, says the probability that all n pass the convergence test, and
-that their score is scaled, and compares with what the n runs gave. Peers: the base rate (the share of all cases that
-passed), and the runs so far taken for all (1 if their mean passes, else 0). Folders whose logs count epochs where the
-reference counts samples are left out: their answer is known at once. Also writes compliance/data/accept.json, the rates
-that `accept` prints. --fit looks for the model's constants on rounds 1.0 to 2.1 and writes nothing.
+`python -m lab.bench.accept_calibration FOLDER [--fit] [--kept FILE] [--output FILE]`: FOLDER holds checkouts of the
+public repositories mlcommons/training_results_v1.0 ... v6.0 (`ORG/results/`, `ORG/systems/`). Of every closed folder
+with a reference point the script takes k = 1 ... n-1 of the n runs at random, says the probability that all n pass the
+convergence test, and that their score is scaled, and compares with what the n runs gave. Peers: the base rate (the
+share of all cases that passed), and the runs so far taken for all (1 if their mean passes, else 0). Folders whose logs
+count epochs where the reference counts samples are left out: their answer is known at once. Also writes
+compliance/data/accept.json, the rates that `accept` prints. --fit tries other constants of the model on rounds 1.0 to
+4.1, and writes nothing.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -34,13 +36,16 @@ from lab.bench.harness import arguments
 from lab.bench.harness.results import ROOT, head, write
 
 RATES = ROOT / "compliance/data/accept.json"
-FITTED = ((1, 0), (2, 1))  # the rounds that the model's constants come from
+FITTED = ((1, 0), (4, 1))  # the rounds that the model's constants come from
 BINS = 10
 # The constants that --fit varies, one after the other, and the values that it tries.
 TRIED = {
-    "TAU": (0.01, 0.02, 0.03, 0.05, 0.08),
-    "CENTRE": (1.0, 1.01, 1.02, 1.03, 1.04),
-    "NU": (2.0, 4.0, 8.0, 16.0, 32.0),
+    "NEAR_CENTRE": (1.0, 1.005, 1.01),
+    "NEAR_TAU": (0.005, 0.01, 0.02),
+    "FAR": (0.2, 0.3, 0.4, 0.5),
+    "FAR_CENTRE": (1.03, 1.05, 1.08),
+    "FAR_TAU": (0.05, 0.08),
+    "NU": (4.0, 8.0, 16.0, 32.0),
     "FLOOR": (0.002, 0.005, 0.01, 0.02),
 }
 
@@ -92,6 +97,17 @@ def read(org: Path) -> list[Published]:
         for folder in one.folders
         if folder.convergence is not None
     ]
+
+
+def read_all(folder: Path, kept: Path | None, pool: ProcessPoolExecutor) -> list[Published]:
+    """Returns the folders of all submitters; `kept` is a pickle of this script that replaces or receives them."""
+    if kept is not None and kept.is_file():
+        return [Published(*one) for one in pickle.loads(kept.read_bytes())]
+    orgs = trees(folder)
+    found = [one for group in tqdm(pool.map(read, orgs), total=len(orgs), unit=" trees") for one in group]
+    if kept is not None:
+        kept.write_bytes(pickle.dumps([tuple(one) for one in found]))
+    return found
 
 
 def _in_this_process(paths: Sequence[str], ruleset: str | None, division: str | None) -> list[LogResult]:
@@ -278,15 +294,17 @@ def main() -> None:
     """Reads the trees, measures, prints a summary and writes the files."""
     parser = arguments.parser(__doc__, "accept_calibration.json")
     parser.add_argument("folder", type=Path, nargs="?", help="the folder with training_results_v1.0 ... v6.0")
-    parser.add_argument("--fit", action="store_true", help="look for the constants on rounds 1.0 to 2.1")
+    parser.add_argument("--fit", action="store_true", help="try other constants on rounds 1.0 to 4.1")
+    parser.add_argument(
+        "--kept", type=Path, help="where the read folders are kept, for another run of this script"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if options.folder is None:  # `make bench` runs every script.
         print("nothing to measure: name the folder with the published results")
         return
-    orgs = trees(options.folder)
     with ProcessPoolExecutor(options.processes) as pool:
-        found = [one for group in tqdm(pool.map(read, orgs), total=len(orgs), unit=" trees") for one in group]
+        found = read_all(options.folder, options.kept, pool)
         asked = [case for one in found for case in cases(one)]
         if options.fit:
             for line in fit([case for case in asked if case.fitted]):

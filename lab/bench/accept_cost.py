@@ -1,6 +1,6 @@
 """Measures what `accept` takes: time and memory on a large tree, and the processor's share while logs grow.
 
-`python -m lab.bench.accept_cost TREE [--seconds N] [-o FILE]`: TREE is a submitter's published folder, such as
+`python -m lab.bench.accept_cost TREE [--seconds N] [--output FILE]`: TREE is a submitter's published folder, such as
 training_results_v3.0/Dell. The second part copies twenty of its logs piece by piece into a new folder for N
 seconds, while `accept --watch` follows them.
 """

@@ -98,7 +98,8 @@ def weighted(question, draws=15_000):
     fails = predict.FAILS / (predict.RUNS + len(known))
     for _ in range(draws):
         sigma = question.stdev * math.sqrt(predict.NU / 2 / draw.gammavariate(predict.NU / 2, 1))
-        mu = question.mean * draw.gauss(predict.CENTRE, predict.TAU)
+        near, far = (predict.NEAR_CENTRE, predict.NEAR_TAU), (predict.FAR_CENTRE, predict.FAR_TAU)
+        mu = question.mean * draw.gauss(*(far if draw.random() < predict.FAR else near))
         weight = math.prod(math.exp(-(((one - mu) / sigma) ** 2) / 2) / sigma for one in known)
         future = [draw.gauss(mu, sigma) for _ in range(question.runs - len(known))]
         future = [math.inf if draw.random() < fails else one for one in future]
