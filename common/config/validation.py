@@ -129,14 +129,23 @@ def check_optimizer(optimizer: Any) -> None:
         return
     if name not in OPTIMIZERS:
         raise _unknown("optimizer.name", name, OPTIMIZERS)
-    for field, least in (
-        ("orthogonal_steps", 1),
-        ("matrix_block", 1),
-        ("root_interval", 1),
-        ("root_start", 1),
-    ):
-        if getattr(optimizer, field) < least:
-            raise UserError(f"config.optimizer.{field}={getattr(optimizer, field)}: must be at least {least}")
+    _check_later_fields(optimizer)
+    starts_at_zero = name != "adagrad" or optimizer.initial_accumulator <= 0
+    grafts_sgd = name == "shampoo" and optimizer.grafting == "sgd"
+    without = name in ("sgd", "lars", "schedule_free_sgd") or grafts_sgd
+    if not without and optimizer.epsilon <= 0 and starts_at_zero:
+        raise UserError(
+            f"config.optimizer.epsilon={optimizer.epsilon}: {name} would divide 0 by 0; "
+            "use a small number such as 1e-8"
+        )
+
+
+def _check_later_fields(optimizer: Any) -> None:
+    """Raises UserError for a value that a rule of docs/optimizers.md cannot use."""
+    name = optimizer.name
+    for field in ("orthogonal_steps", "matrix_block", "root_interval", "root_start"):
+        if (value := getattr(optimizer, field)) < 1:
+            raise UserError(f"config.optimizer.{field}={value}: must be at least 1")
     if optimizer.grafting not in GRAFTS:
         raise _unknown("optimizer.grafting", optimizer.grafting, GRAFTS)
     if optimizer.averages_weights and not 0 < optimizer.averaging_beta < 1:
@@ -152,14 +161,6 @@ def check_optimizer(optimizer: Any) -> None:
         raise UserError(
             f"config.optimizer.matrix_epsilon={optimizer.matrix_epsilon}: roots of singular matrices need more; "
             "use 1e-6"
-        )
-    starts_at_zero = name != "adagrad" or optimizer.initial_accumulator <= 0
-    grafts_sgd = name == "shampoo" and optimizer.grafting == "sgd"
-    without = name in ("sgd", "lars", "schedule_free_sgd") or grafts_sgd
-    if not without and optimizer.epsilon <= 0 and starts_at_zero:
-        raise UserError(
-            f"config.optimizer.epsilon={optimizer.epsilon}: {name} would divide 0 by 0; "
-            "use a small number such as 1e-8"
         )
 
 

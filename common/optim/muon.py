@@ -13,8 +13,18 @@ import tensorflow as tf
 
 from common.config.schema import Optimizer
 from common.optim import cuts, decoupled
-from common.optim.rule import Matrices, Rule, Segments, Slots, Whole, average, bias, with_decay, zeros
-from common.optim.rule import raw_gradient as raw
+from common.optim.rule import (
+    Matrices,
+    Rule,
+    Segments,
+    Slots,
+    Whole,
+    average,
+    bias,
+    raw_gradient,
+    with_decay,
+    zeros,
+)
 
 # The quintic polynomial's coefficients, from the page above: the steepest at zero that keeps the values near 1.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -54,7 +64,7 @@ def _orthogonal(config: Optimizer) -> Rule:
         step: tf.Tensor,
         segments: Segments,
     ) -> tuple[tf.Tensor, Slots]:
-        gradient, dtype = raw(config, weight, gradient, segments), weight.dtype
+        gradient, dtype = raw_gradient(config, weight, gradient, segments), weight.dtype
         momentum = average(beta, slots["momentum"], gradient)
         ahead = momentum / bias(beta, step, dtype)
         if config.nesterov:

@@ -1,6 +1,7 @@
 """Seconds of a training step with each optimizer, beside momentum's: four networks on this machine.
 
-The runs use synthetic batches. Each optimizer has its own program; the rounds alternate between the optimizers, and a
+Seconds are of the clock and of the processor; ratios are of the processor's, which other programs change less. The runs
+use synthetic batches. Each optimizer has its own program; the rounds alternate between the optimizers, and a
 round's steps include the roots or bases of Shampoo and SOAP at their interval.
 
     python -m lab.bench.optimizers [--networks mnist ptb resnet transformer] [--rounds N] [--quick]
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import time
 from typing import Any
 
 from common.config import benchmarks
@@ -59,7 +61,11 @@ def config_of(network: str, name: str) -> RunConfig:
 
 
 def measure(network: str, rounds: int, steps: int) -> dict[str, dict[str, float]]:
-    """Returns {optimizer: {"seconds": median of a step, "ratio": to the first row's, "slots": of a weight's size}}."""
+    """Returns {optimizer: its row}.
+
+    A row has the median `seconds` and `cpu_seconds` of a step, `ratio` of the latter to the first row's, and `slots`:
+    the numbers that the optimizer keeps for each weight.
+    """
     from common.distributed import replicas
     from common.train.loop import Loop
 
@@ -71,15 +77,18 @@ def measure(network: str, rounds: int, steps: int) -> dict[str, dict[str, float]
         loop.one_step()
         update, weights = loop.state.update, loop.state.model.trainable_variables
         slots = sum(v.shape.num_elements() for one in update.slots for v in one.values())
-        found[name] = {"slots": slots / sum(w.shape.num_elements() for w in weights), "times": []}
+        elements = sum(w.shape.num_elements() for w in weights)
+        found[name] = {"slots": slots / elements, "seconds": [], "cpu_seconds": []}
     for _ in range(rounds):
         for name, loop in loops.items():
+            began = time.process_time()
             times = loop.times_of(steps)
-            found[name]["times"].append(statistics.mean(times))
+            found[name]["cpu_seconds"].append((time.process_time() - began) / (steps + 1))
+            found[name]["seconds"].append(statistics.mean(times))
     for row in found.values():
-        row["seconds"] = statistics.median(row.pop("times"))
-    first = next(iter(found.values()))["seconds"]
-    return {name: {**row, "ratio": row["seconds"] / first} for name, row in found.items()}
+        row |= {key: statistics.median(row[key]) for key in ("seconds", "cpu_seconds")}
+    first = next(iter(found.values()))["cpu_seconds"]
+    return {name: {**row, "ratio": row["cpu_seconds"] / first} for name, row in found.items()}
 
 
 def main() -> None:
@@ -92,7 +101,8 @@ def main() -> None:
     for network in options.networks:
         rows = result["networks"][network] = measure(network, rounds, steps)
         for name, row in rows.items():
-            print(f"{network} {name:20} {1e3 * row['seconds']:.1f} ms/step, {row['ratio']:.2f}", flush=True)
+            cpu = f"{1e3 * row['cpu_seconds']:.1f} ms of processor, {row['ratio']:.2f}"
+            print(f"{network} {name:20} {1e3 * row['seconds']:.1f} ms/step, {cpu}", flush=True)
     if not options.quick:
         write(result, options.output)
 

@@ -9,7 +9,9 @@ import json
 import pytest
 
 from common.config import overrides as configs
+from common.config.validation import LATER_OPTIMIZERS
 from common.errors import UserError
+from lab.bench import optimizers as bench
 from lab.studies import __main__ as studies
 from lab.studies import contest, optimizers, runner
 
@@ -139,3 +141,14 @@ def test_a_plan_has_the_hours_of_what_is_missing(trained, monkeypatch, capsys) -
 def test_a_wrong_word_is_one_line(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
         optimizers.run(arguments(*words))
+
+
+@pytest.mark.parametrize("network", bench.PRESETS)
+def test_the_rows_of_the_bench_are_valid(network: str) -> None:
+    names = bench.names(network)
+    assert names[0] in ("momentum", "adam") and set(LATER_OPTIMIZERS) <= set(names)
+    made = [bench.config_of(network, name).optimizer for name in names]
+    assert [o.name for o in made if o.name != "sgd"] == [
+        n for n in names if n not in ("momentum", "nesterov")
+    ]
+    assert all(o.base_learning_rate == bench.RATE for o in made)
