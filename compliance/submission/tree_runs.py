@@ -63,9 +63,7 @@ def one_folder(
     findings = [*_names(path, benchmark, group, ruleset), *_settings(path, facts)]
     failed = tuple(one.path for one in group if _fails(one))
     needed, most = rounds.required_runs(benchmark, ruleset), rounds.may_fail(benchmark)
-    if (path / "power").is_dir():
-        findings += _power(path, group, failed, most, bad)
-        findings += power_checks.check(path, [one.path for one in group], ruleset, description)
+    findings += _power(path, group, failed, most, bad, description)
     known = benchmark in (*rounds.benchmarks(ruleset), *_own(ruleset))
     if known and len(group) != needed:
         names = {"benchmark": benchmark, "runs": needed}
@@ -99,15 +97,24 @@ def one_folder(
 
 
 def _power(
-    path: Path, group: list[LogResult], failed: tuple[str, ...], most: int, severity: str
+    path: Path,
+    group: list[LogResult],
+    failed: tuple[str, ...],
+    most: int,
+    severity: str,
+    description: dict | None,
 ) -> Iterator[Finding]:
-    """Reports power logs with names that the stock checker refuses; it counts their runs among the failed ones."""
-    names = power_checks.bad_names(path, [one.path for one in group])
+    """Checks power logs. The stock checker counts runs whose power logs have wrong names among the failed ones."""
+    if not (path / "power").is_dir():
+        return
+    logs = [one.path for one in group]
+    names = power_checks.bad_names(path, logs)
     if names:
         refused = len({*names, *failed}) > most
         found = f"{len(names)} of {len(group)} runs: {', '.join(Path(name).stem for name in names[:4])}"
         wanted = "power/<log>/node_<j>.txt, j from 0"
         yield finding("power.files", severity if refused else ADVICE, path / "power", wanted, found[:200])
+    yield from power_checks.check(path, logs, group[0].ruleset, description)
 
 
 def _fails(result: LogResult) -> bool:
