@@ -492,6 +492,18 @@ def test_a_count_of_all_samples_so_far_makes_no_gap(tmp_path):
     assert lanes["train"] == 6 * 60_000 and lanes["gap"] < 0.1 * lanes["train"]
 
 
+def test_a_run_that_ends_inside_its_only_epoch_was_training(tmp_path):
+    """As rgat of v5.1: one epoch_start, no block, no epoch_stop."""
+    text = without(without(llama_logs.log(), '"block_start"', 5), '"block_stop"', 99)
+    path = tmp_path / "result_0.txt"
+    path.write_text(text)
+    lanes = {lane.name: lane.total_ms for lane in charts.timeline(read_run(path, "5.1.0")).lanes}
+    assert lanes["train"] > 0
+    path.write_text(llama_logs.log())
+    lanes = {lane.name: lane.total_ms for lane in charts.timeline(read_run(path, "5.1.0")).lanes}
+    assert lanes["train"] == 6 * 60_000
+
+
 @pytest.mark.parametrize("benchmark", ["gpt_oss_20b", "deepseekv3_671b", "llama31_8b"])
 def test_the_loss_of_a_language_model_is_called_log_perplexity(tmp_path, benchmark):
     path = tmp_path / "result_0.txt"
