@@ -88,7 +88,8 @@ def one_folder(
     if problem := factor(path, judged).problem:
         wanted = "a scaling_factor of at least the convergence test's own"
         findings.append(finding("tree.scaling", ERROR, path / scaling.NAME, wanted, problem))
-    findings += runs_together.remarks(path, facts)
+    if rounds.number(ruleset) >= _SEEDS_FROM:
+        findings += runs_together.remarks(path, facts)
     batch = facts[0].batch if len({one.batch for one in facts}) == 1 else None
     folder = ResultFolder(
         path, system, benchmark, division, ruleset, tuple(one.path for one in group),

@@ -456,7 +456,7 @@ def test_missing_files_are_one_finding_in_the_place_where_submitters_put_them(tr
     for name in ("README.md",):
         (org / "benchmarks" / "llama2_70b_lora" / "implementations" / "nemo" / name).unlink()
     missing = [one for one in check([org]).findings if one.rule == "tree.file-missing"]
-    assert len(missing) == 1 and missing[0].message == "README.md is missing."
+    assert len(missing) == 1 and missing[0].message == "Missing: README.md."
 
 
 def test_too_few_runs_for_the_convergence_test_are_said_to_be_too_few(tree):
