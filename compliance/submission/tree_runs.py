@@ -66,16 +66,8 @@ def one_folder(
     failed = tuple(one.path for one in group if _fails(one))
     needed, most = rounds.required_runs(benchmark, ruleset), rounds.may_fail(benchmark)
     known = benchmark in (*rounds.benchmarks(ruleset), *_own(ruleset))
-    if known and len(group) != needed:
-        names = {"benchmark": benchmark, "runs": needed}
-        findings.append(finding("tree.run-count", bad, path, f"{needed} runs", str(len(group)), **names))
-    if known and failed:
-        dropped = droppable(len(failed), len(group), most)
-        names = ", ".join(Path(one).name for one in failed[:5])
-        wanted = f"at most {most} without a valid result"
-        found = f"{len(failed)} of {len(group)}: {names}"
-        about = {"wording": "tree.score.dropped"} if dropped else {}
-        findings.append(finding("tree.score", ADVICE if dropped else bad, path, wanted, found, **about))
+    if known:
+        findings += _count(path, benchmark, len(group), needed, failed, bad)
     seeds = rounds.number(ruleset) >= _SEEDS_FROM and division == "closed"
     if seeds and known and tree_params.SEED_BYPASS not in flags:
         findings += _seeds(path, facts, bad if rounds.number(ruleset) >= _SEEDS_NEEDED_FROM else ADVICE)
@@ -96,6 +88,22 @@ def one_folder(
         needed, failed, most, judged, batch,
     )  # fmt: skip
     return folder, findings
+
+
+def _count(
+    path: Path, benchmark: str, runs: int, needed: int, failed: tuple[str, ...], severity: str
+) -> Iterator[Finding]:
+    """Checks how many runs there are, and how many of them have no valid result."""
+    if runs != needed:
+        names = {"benchmark": benchmark, "runs": needed}
+        yield finding("tree.run-count", severity, path, f"{needed} runs", str(runs), **names)
+    if failed:
+        most = rounds.may_fail(benchmark)
+        dropped = droppable(len(failed), runs, most)
+        wanted = f"at most {most} without a valid result"
+        found = f"{len(failed)} of {runs}: {', '.join(Path(one).name for one in failed[:5])}"
+        about = {"wording": "tree.score.dropped"} if dropped else {}
+        yield finding("tree.score", ADVICE if dropped else severity, path, wanted, found, **about)
 
 
 def _fails(result: LogResult) -> bool:
