@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tools.docs.measurements import Table, load
 
 # The second file: `python -m lab.bench.compliance_trees` on the public part of v6.0.
-_FILES = ("compliance_trees.json", "compliance_trees_v6.0.json")
+_FILES = ("compliance_trees.json", "compliance_trees_v6.json")
 # (difference, who is right). A tree or folder belongs to the first class that fits.
 CLASSES: dict[str, tuple[str, str]] = {
     "dlrm": (
