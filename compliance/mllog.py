@@ -31,7 +31,7 @@ from compliance.log.logs import Record
 from compliance.log.preflight import evaluations_needed, missing_keys, newest_round, progress_unit
 
 _SUBMISSION = ("submission_benchmark", "submission_division")
-_FIRST = (*_SUBMISSION, "submission_org", "submission_platform", "submission_status")
+_FIRST = (*_SUBMISSION, "submission_org", "submission_platform", "submission_status", "cache_clear")
 # What ends a job: the scheduler (SIGTERM), a closed terminal (SIGHUP). Ctrl-C is an exception.
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _START, _END, _POINT = "INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"
@@ -100,10 +100,9 @@ class Run:
         for key in _FIRST:
             if key in header:
                 self.event(key, header[key])
-        self.event("cache_clear", header.get("cache_clear", True))
         self.event("init_start", kind=_START)
         for key, value in header.items():
-            if key in (*_FIRST, "cache_clear"):
+            if key in _FIRST:
                 continue
             for one in value if _is_list_of_pairs(value) else [value]:
                 self.event(key, *(one if _is_pair(one) else (one, {})))

@@ -145,7 +145,7 @@ def timeline(run: Run) -> Timeline | None:
     unit, size = time_unit(stop - first)
     x = axis([(first - start) / size, (stop - start) / size], count=7)
     whole = [(start, stop)]
-    evals, blocks = _inside(run.evals, whole), _inside(run.blocks, whole)
+    evals, blocks = _inside(run.evals, whole), _inside(_trained(run, stop), whole)
     init = (
         [(run.init_start, run.init_stop)] if run.init_start is not None and run.init_stop is not None else []
     )
@@ -166,6 +166,12 @@ def timeline(run: Run) -> Timeline | None:
         for name, about, found in parts
     ]
     return Timeline(x, unit, x(0.0), x((stop - start) / size), lanes)
+
+
+def _trained(run: Run, stop: float) -> list[Span]:
+    """Returns the blocks; of a log that closes none, those that were open when the run ended."""
+    closed = [span for span in run.blocks if span.stop is not None]
+    return closed or [span._replace(stop=stop) for span in run.blocks]
 
 
 def _inside(spans: Iterable[Span], whole: list[Interval]) -> list[Interval]:

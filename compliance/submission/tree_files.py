@@ -191,7 +191,7 @@ def missing_code(org: Path, pairs: list[str], ruleset: str) -> Iterator[Finding]
     root = org / "benchmarks"
     if not root.is_dir():
         wanted = "benchmarks/<benchmark>/ with code, scripts and README"
-        yield finding("tree.file-missing", ADVICE, org, wanted, "none", name="The directory benchmarks/")
+        yield finding("tree.file-missing", ADVICE, org, wanted, "none", name="the directory benchmarks/")
         return
     found = _missing_by_system if ruleset < _ANYWHERE_FROM else _missing_by_benchmark
     yield from found(root, pairs)

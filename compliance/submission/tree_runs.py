@@ -65,16 +65,8 @@ def one_folder(
     needed, most = rounds.required_runs(benchmark, ruleset), rounds.may_fail(benchmark)
     findings += _power(path, group, failed, most, bad, description)
     known = benchmark in (*rounds.benchmarks(ruleset), *_own(ruleset))
-    if known and len(group) != needed:
-        names = {"benchmark": benchmark, "runs": needed}
-        findings.append(finding("tree.run-count", bad, path, f"{needed} runs", str(len(group)), **names))
-    if known and failed:
-        dropped = droppable(len(failed), len(group), most)
-        names = ", ".join(Path(one).name for one in failed[:5])
-        wanted = f"at most {most} without a valid result"
-        found = f"{len(failed)} of {len(group)}: {names}"
-        about = {"wording": "tree.score.dropped"} if dropped else {}
-        findings.append(finding("tree.score", ADVICE if dropped else bad, path, wanted, found, **about))
+    if known:
+        findings += _count(path, benchmark, len(group), needed, failed, bad)
     seeds = rounds.number(ruleset) >= _SEEDS_FROM and division == "closed"
     if seeds and known and tree_params.SEED_BYPASS not in flags:
         findings += _seeds(path, facts, bad if rounds.number(ruleset) >= _SEEDS_NEEDED_FROM else ADVICE)
@@ -87,7 +79,8 @@ def one_folder(
     if problem := factor(path, judged).problem:
         wanted = "a scaling_factor of at least the convergence test's own"
         findings.append(finding("tree.scaling", ERROR, path / scaling.NAME, wanted, problem))
-    findings += runs_together.remarks(path, facts)
+    if rounds.number(ruleset) >= _SEEDS_FROM:
+        findings += runs_together.remarks(path, facts)
     batch = facts[0].batch if len({one.batch for one in facts}) == 1 else None
     folder = ResultFolder(
         path, system, benchmark, division, ruleset, tuple(one.path for one in group),
@@ -115,6 +108,22 @@ def _power(
         wanted = "power/<log>/node_<j>.txt, j from 0"
         yield finding("power.files", severity if refused else ADVICE, path / "power", wanted, found[:200])
     yield from power_checks.check(path, logs, group[0].ruleset, description)
+
+
+def _count(
+    path: Path, benchmark: str, runs: int, needed: int, failed: tuple[str, ...], severity: str
+) -> Iterator[Finding]:
+    """Checks how many runs there are, and how many of them have no valid result."""
+    if runs != needed:
+        names = {"benchmark": benchmark, "runs": needed}
+        yield finding("tree.run-count", severity, path, f"{needed} runs", str(runs), **names)
+    if failed:
+        most = rounds.may_fail(benchmark)
+        dropped = droppable(len(failed), runs, most)
+        wanted = f"at most {most} without a valid result"
+        found = f"{len(failed)} of {runs}: {', '.join(Path(one).name for one in failed[:5])}"
+        about = {"wording": "tree.score.dropped"} if dropped else {}
+        yield finding("tree.score", ADVICE if dropped else severity, path, wanted, found, **about)
 
 
 def _fails(result: LogResult) -> bool:

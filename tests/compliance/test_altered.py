@@ -456,7 +456,7 @@ def test_missing_files_are_one_finding_in_the_place_where_submitters_put_them(tr
     for name in ("README.md",):
         (org / "benchmarks" / "llama2_70b_lora" / "implementations" / "nemo" / name).unlink()
     missing = [one for one in check([org]).findings if one.rule == "tree.file-missing"]
-    assert len(missing) == 1 and missing[0].message == "README.md is missing."
+    assert len(missing) == 1 and missing[0].message == "Missing: README.md."
 
 
 def test_too_few_runs_for_the_convergence_test_are_said_to_be_too_few(tree):
@@ -490,6 +490,18 @@ def test_a_count_of_all_samples_so_far_makes_no_gap(tmp_path):
     path.write_text("\n".join(text) + "\n")
     lanes = {lane.name: lane.total_ms for lane in charts.timeline(read_run(path, "5.1.0")).lanes}
     assert lanes["train"] == 6 * 60_000 and lanes["gap"] < 0.1 * lanes["train"]
+
+
+def test_a_run_that_ends_inside_its_only_epoch_was_training(tmp_path):
+    """As rgat of v5.1: one epoch_start, no block, no epoch_stop."""
+    text = without(without(llama_logs.log(), '"block_start"', 5), '"block_stop"', 99)
+    path = tmp_path / "result_0.txt"
+    path.write_text(text)
+    lanes = {lane.name: lane.total_ms for lane in charts.timeline(read_run(path, "5.1.0")).lanes}
+    assert lanes["train"] > 0
+    path.write_text(llama_logs.log())
+    lanes = {lane.name: lane.total_ms for lane in charts.timeline(read_run(path, "5.1.0")).lanes}
+    assert lanes["train"] == 6 * 60_000
 
 
 @pytest.mark.parametrize("benchmark", ["gpt_oss_20b", "deepseekv3_671b", "llama31_8b"])

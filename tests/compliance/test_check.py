@@ -93,10 +93,9 @@ def test_missing_files_are_advice_and_errors_for_the_packager(tmp_path):
     scripts = org / "benchmarks" / "resnet" / SYSTEM
     scripts.mkdir(parents=True)
     (scripts / "setup.sh").write_text("")
-    missing = {
-        finding.expected.rsplit("/", 1)[1] for finding in only(check_paths([org]), "tree.file-missing")
-    }
-    assert missing == {"README.md", "init_datasets.sh", "run_and_time.sh", f"{SYSTEM}_<implementation>.json"}
+    (missing,) = only(check_paths([org]), "tree.file-missing")
+    names = f"README.md, init_datasets.sh, run_and_time.sh, {SYSTEM}_<implementation>.json"
+    assert missing.message == f"Missing: {names}."
 
 
 def test_an_empty_tree_is_an_error(tmp_path):
@@ -167,9 +166,9 @@ def test_logs_of_another_system_are_found(tmp_path):
 def test_one_failed_run_is_dropped_and_two_leave_no_score(tmp_path):
     org = tree(tmp_path)
     place = org / "results" / SYSTEM / "resnet"
-    for index, said in ((0, "dropped slowest"), (1, "no score")):
+    for index, said in ((0, "drops it as the slowest"), (1, "there is no score")):
         (place / f"result_{index}.txt").write_text(result_logs.log("resnet", index, status="aborted"))
-        assert said in only(check_paths([org]), "tree.score")[0].found
+        assert said in only(check_paths([org]), "tree.score")[0].message
 
 
 def test_links_are_not_followed_and_said_to_be_unchecked(tmp_path):

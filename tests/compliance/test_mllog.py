@@ -28,6 +28,7 @@ HEADER = {
     "submission_org": "Example",
     "submission_platform": "box",
     "submission_status": "onprem",
+    "cache_clear": True,
     "seed": 7,
     **llama_logs.HEADER,
 }
@@ -157,6 +158,7 @@ def test_signals_are_as_before_after_a_run(tmp_path, clock):
         ({"submission_benchmark": None}, "the header lacks submission_benchmark"),
         ({"submission_benchmark": "llama2_70b"}, "did you mean llama2_70b_lora"),
         ({"opt_base_learning_rate": None}, "asks for opt_base_learning_rate"),
+        ({"cache_clear": None}, "asks for cache_clear"),
         ({"lora_rank": 8}, "expected 16, found 8"),
         ({"note": {1, 2}}, "note: Object of type set"),
     ],

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 from tools.docs.measurements import Table, load
 
-_PUBLISHED, _TREES = "compliance_published.json", "compliance_trees.json"
+_PUBLISHED = "compliance_published.json"
 _ALTERED = "altered_trees.json"
+# The second file: `python -m lab.bench.compliance_trees` on the public part of v6.0.
+_FILES = ("compliance_trees.json", "compliance_trees_v6.json")
 # (difference, who is right). A tree or folder belongs to the first class that fits.
 CLASSES: dict[str, tuple[str, str]] = {
     "dlrm": (
@@ -59,6 +61,10 @@ CLASSES: dict[str, tuple[str, str]] = {
 }
 
 
+def _trees() -> list[dict]:
+    return [row for name in _FILES for row in load(name)["trees"]]
+
+
 def _class_of_tree(row: dict) -> str:
     """Classifies a difference between the verdicts, or between their reasons; "" if there is none."""
     ours, theirs = set(row["our_kinds"]), set(row["stock_kinds"])
@@ -93,7 +99,7 @@ def _class_of_folder(row: dict, kind: str, name: str, ours: object, theirs: obje
 def rounds() -> Table:
     """Table with a row per round: how the verdicts on its trees compare, and how many folders agree."""
     rows = []
-    found = load(_TREES)["trees"]
+    found = _trees()
     for name in sorted({row["round"] for row in found}):
         of_round = [row for row in found if row["round"] == name]
         both = Counter((row["ours"] == "go", row["stock"] == "go") for row in of_round)
@@ -115,7 +121,7 @@ def _same(rows: list[dict]) -> tuple[str, ...]:
 def trees() -> Table:
     """Table with a row per submitter whose tree or folder is judged differently."""
     rows = []
-    for row in load(_TREES)["trees"]:
+    for row in _trees():
         names = dict.fromkeys((_class_of_tree(row), *_folders(row)))
         if any(names):
             cells = (row["round"], row["submitter"], str(row["logs"]), row["ours"], _stock(row))
@@ -126,7 +132,7 @@ def trees() -> Table:
 
 def classes() -> Table:
     """Table with a row per class of differences: where it occurs, and who is right."""
-    found = load(_TREES)["trees"]
+    found = _trees()
     whole = Counter(_class_of_tree(row) for row in found)
     parts = Counter(name for row in found for name in _folders(row))
     rows = [
