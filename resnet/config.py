@@ -140,12 +140,12 @@ class Config(BatchNormSpan, RunConfig):
             raise UserError(f"config.partitions={self.partitions}: {self.model} cannot partition its images")
         self.validate_span()
         if self.bn_span > self.micro_batch_size:
-            check_tiles(
-                self.num_groups,
-                self.bn_span // self.micro_batch_size,
-                self.batch_norm_tile_rows,
-                self.batch_norm_grid_columns,
-            )
+            rows, columns = self.batch_norm_tile_rows, self.batch_norm_grid_columns
+            try:
+                check_tiles(self.num_groups, self.bn_span // self.micro_batch_size, rows, columns)
+            except UserError as error:
+                fields = f"config.batch_norm_tile_rows={rows}, config.batch_norm_grid_columns={columns}"
+                raise UserError(f"{fields}: {error}") from error
         if self.model == "alexnet_bn":
             self._validate_alexnet()
 
