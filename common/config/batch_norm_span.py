@@ -46,7 +46,11 @@ def span_groups(
     if 0 < span <= batch and batch % span == 0:
         return batch // span, 1
     if span > batch and span % batch == 0 and replicas % (span // batch) == 0:
-        check_tiles(replicas, span // batch, tile_rows, grid_columns)
+        try:
+            check_tiles(replicas, span // batch, tile_rows, grid_columns)
+        except UserError as error:
+            fields = f"config.batch_norm_tile_rows={tile_rows}, config.batch_norm_grid_columns={grid_columns}"
+            raise UserError(f"{fields}: {error}") from error
         return 1, span // batch
     raise UserError(
         f"config.batch_norm_span={span} does not group {replicas} replicas of {batch} images; "

@@ -255,7 +255,8 @@ def _check_evaluations(config: Any) -> None:
     epochs = config.eval_epochs
     if not epochs:
         return
-    if epochs[0] <= 0 or any(a >= b for a, b in zip(epochs, epochs[1:])):
+    # In this form, nan fails.
+    if not all(0 < a < math.inf for a in epochs) or any(a >= b for a, b in zip(epochs, epochs[1:])):
         raise UserError(f"config.eval_epochs={list(epochs)}: must be positive and ascend")
     for name in ("first_block_epochs", "first_block_steps"):
         if getattr(config, name):

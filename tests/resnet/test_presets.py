@@ -220,7 +220,11 @@ def test_a_closed_sgd_run_has_the_keys_the_rules_ask_for(ruleset: str, tmp_path:
             "resnet5",
             "config.model='resnet5': unknown \\(did you mean resnet50\\?\\); known: resnet50, alexnet_bn",
         ),
-        ("optimizer.name", "adam", "config.optimizer.name='adam': unknown; known: sgd, lars"),
+        (
+            "optimizer.name",
+            "adam",
+            "config.optimizer.name='adam': unknown .did you mean adamw.*; known: sgd, lars",
+        ),
         ("kernel_initializer", "he", "config.kernel_initializer='he': unknown"),
         ("data.cache", "ram", "config.data.cache='ram': unknown"),
         ("data.resize", "area", "config.data.resize='area': unknown"),

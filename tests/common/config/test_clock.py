@@ -200,6 +200,7 @@ def test_the_first_evaluations_may_stand_at_any_epochs():
     [
         ({"eval_epochs": (5.0, 5.0)}, r"config\.eval_epochs=\[5.0, 5.0\]: must be positive and ascend"),
         ({"eval_epochs": (0.0,)}, r"config\.eval_epochs=\[0.0\]: must be positive and ascend"),
+        ({"eval_epochs": (float("nan"),)}, r"config\.eval_epochs=\[nan\]: must be positive and ascend"),
         (
             {"eval_epochs": (5.0,), "first_block_epochs": 4.0},
             r"config\.first_block_epochs=4.0: .*one of the two",

@@ -66,7 +66,11 @@ def test_override(path: str, text: str, value: object) -> None:
             "1",
             "no field 'base_learning_rate' .did you mean optimizer.base_learning_rate..$",
         ),
-        ("optimizer.zzz", "1", "no field 'zzz' in base_learning_rate, beta_1, beta_2"),
+        (
+            "optimizer.zzz",
+            "1",
+            "no field 'zzz' in adamw_rate_factor, averaging_power, base_learning_rate, beta_1, beta_2",
+        ),
         ("optimizer", "lars", "'optimizer' is a group; set one of its fields: name, base_learning_rate"),
         ("seed.x", "1", "'seed' is a plain value, it has no fields"),
         ("limit.x", "1", "'limit' is a plain value, it has no fields"),
