@@ -129,7 +129,7 @@ def opened(path: str | os.PathLike) -> Any:
         raise ValueError(f"{file}: no regular file")
     container = av.open(
         f"file:{file.resolve()}",  # FFmpeg would treat a name such as "concat:a|b" as an address.
-        # Not `options`: PyAV 16 then frees memory that it never allocated, and the process dies, if a stream appears only
+        # Not `options`: PyAV 16 then frees memory it never allocated, and the process dies, if a stream appears only
         # behind a file's header, as in MPEG and FLV files.
         container_options={"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": "file"},
     )
