@@ -9,6 +9,7 @@ a hang, and results that differ. Cases run in forked processes that may map 2 GB
 from __future__ import annotations
 
 import collections
+import copy
 import hashlib
 import json
 import os
@@ -190,11 +191,11 @@ def _changed(values: Any, rng: random.Random) -> Any:
             continue
         choice = rng.random()
         if choice < 0.8:
-            place[key] = rng.choice(_VALUES)
+            place[key] = copy.deepcopy(rng.choice(_VALUES))
         elif choice < 0.9:
             del place[key]
         elif isinstance(place, list):
-            place.insert(key, place[key])
+            place.insert(key, copy.deepcopy(place[key]))
         return values
 
 
