@@ -96,7 +96,7 @@ def _report(report: Report, lines: Sequence[str], notes: Sequence[Sequence[tuple
             if kind == "changed":
                 report.change(value, path)
             elif kind == "damaged":
-                report.suspect("a damaged video, of which the frames before the damage are kept", path)
+                report.suspect("a damaged video, of which what can be decoded is kept", path)
     digests = [{path: value for path, kind, value in part if kind == "digest"} for part in notes]
     folder_conversion.report_copies(report, *digests, "video")
 
