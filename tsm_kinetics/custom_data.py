@@ -11,7 +11,7 @@ import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import folder_conversion, given_splits, pictures, text_files
+from common.data import folder_conversion, given_splits, pictures, tables, text_files
 from common.data.folder_conversion import Card, Made, Options
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
@@ -123,7 +123,7 @@ def _names(source: Path, classes: Sequence[str], given: Path | None) -> dict[str
 
 
 def _there(item: Item) -> bool:
-    return Path(item.path).is_file()
+    return tables.is_file(Path(item.path))
 
 
 def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:

@@ -161,6 +161,15 @@ def test_paths_are_relative_to_the_file_or_its_folder_and_may_have_backslashes(t
     assert example.path == tmp_path / "clips/run/a.mp4"
 
 
+def test_a_name_that_no_file_can_have_is_an_example_that_is_missing(tmp_path):
+    found = tables.examples(
+        tables.read(table(tmp_path, heads=("path", "label"), rows=[("x\\" * 3000, "run")]))
+    )
+    assert len(found) == 1 and not tables.is_file(found[0].path)
+    with pytest.raises(UserError, match="cannot read .*: File name too long"):
+        text_files.read("x" * 5000)
+
+
 def test_a_json_object_a_line_is_a_row(tmp_path):
     path = written(
         tmp_path,
