@@ -124,7 +124,10 @@ def listed(source: Path, base: Path | None = None) -> list[tuple[Item, str]]:
         name = f"{row['youtube_id']}_{start:06d}_{end:06d}.mp4"
         path = folder / row["label"] / name
         found.append(
-            (Item(str(path if path.exists() else folder / name), row["label"]), row.get("split", "").lower())
+            (
+                Item(str(path if tables.is_file(path) else folder / name), row["label"]),
+                row.get("split", "").lower(),
+            )
         )
     return found
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import folder_conversion, given_splits, pictures, text_files
+from common.data import folder_conversion, given_splits, pictures, tables, text_files
 from common.data.folder_conversion import Card, Made, Options
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
@@ -96,7 +96,7 @@ def _report(report: Report, lines: Sequence[str], notes: Sequence[Sequence[tuple
             if kind == "changed":
                 report.change(value, path)
             elif kind == "damaged":
-                report.suspect("a damaged video, of which the frames before the damage are kept", path)
+                report.suspect("a damaged video, of which what can be decoded is kept", path)
     digests = [{path: value for path, kind, value in part if kind == "digest"} for part in notes]
     folder_conversion.report_copies(report, *digests, "video")
 
@@ -123,7 +123,7 @@ def _names(source: Path, classes: Sequence[str], given: Path | None) -> dict[str
 
 
 def _there(item: Item) -> bool:
-    return Path(item.path).is_file()
+    return tables.is_file(Path(item.path))
 
 
 def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:

@@ -68,9 +68,9 @@ def lines(path: str | os.PathLike) -> Iterator[Line]:
       UserError: the file cannot be read, or it is no text; the message names the file.
     """
     name = os.fspath(path)
-    if name != "-" and Path(name).exists() and not Path(name).is_file():
-        raise UserError(f"{name}: no regular file; name a text file")
     try:
+        if name != "-" and Path(name).exists() and not Path(name).is_file():
+            raise UserError(f"{name}: no regular file; name a text file")
         with _open(name) as file:
             head = file.read(_HEAD)
             mark, encoding = next(((m, e) for m, e in _MARKS if head.startswith(m)), (b"", "utf-8"))

@@ -129,11 +129,14 @@ def opened(path: str | os.PathLike) -> Any:
         raise ValueError(f"{file}: no regular file")
     container = av.open(
         f"file:{file.resolve()}",  # FFmpeg would treat a name such as "concat:a|b" as an address.
-        # Not `options`: PyAV 16 then frees memory that it never allocated, and the process dies, if a stream appears
-        # only behind a file's header, as in MPEG and FLV files.
+        # Not `options`: PyAV 16 then frees memory it never allocated, and the process dies, if a stream appears only
+        # behind a file's header, as in MPEG and FLV files.
         container_options={"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": "file"},
     )
     for stream in container.streams.video:
+        if stream.codec_context is None:
+            container.close()
+            raise ValueError("a video of an unknown codec")
         if stream.width * stream.height > MOST_PIXELS:
             container.close()
             raise ValueError(f"frames of {stream.width} x {stream.height} pixels")
@@ -157,7 +160,7 @@ def read(
     """Reads all frames of a video, scaled down to a short side of at most `short_side` pixels.
 
     Frames come in presentation order, turned and mirrored by the file's display matrix. If the end of a file is
-    damaged, the function keeps the frames before it and adds a remark.
+    damaged, the function keeps the frames before it and adds a remark; likewise if the decoder patches frames.
 
     Args:
       path: any file that FFmpeg reads: mp4, avi, webm, mkv.
@@ -170,16 +173,17 @@ def read(
     """
     encoded: list[bytes] = []
     times: list[float] = []
-    size, remark, turned, shrunk, total = (0, 0), "", False, False, 0
-    span = Fraction(1, 25)
+    size, remark, turned, shrunk, patched, total = (0, 0), "", False, False, False, 0
+    span = 1 / 25
     try:
         with opened(path) as container:
             if not container.streams.video:
                 raise BadVideoError("holds no video stream")
             stream = container.streams.video[0]
-            stream.thread_type = "AUTO"
-            own = stream.average_rate or stream.guessed_rate
-            span = 1 / Fraction(rate or own) if rate or own else span
+            # What several threads make of a damaged file depends on chance; encoding the JPEGs takes longer anyway.
+            stream.thread_type = "NONE"
+            stream.codec_context.thread_count = 1
+            span = _span(stream, rate)
             shown = _evenly(container.decode(stream), rate) if rate else container.decode(stream)
             for frame in shown:
                 if frame.width * frame.height > MOST_PIXELS:
@@ -188,23 +192,29 @@ def read(
                 size = size if any(size) else picture.size
                 turned = turned or _matrix(frame) != (1, 0, 0, 1)
                 shrunk = shrunk or min(picture.size) < min(frame.width, frame.height)
+                patched = patched or frame.is_corrupt
                 encoded.append(_jpeg(picture, quality))
                 timed = frame.time is not None and not rate
-                times.append(float(frame.time) if timed else len(times) * float(span))
+                times.append(float(frame.time) if timed else len(times) * span)
                 total += len(encoded[-1])
                 if len(encoded) > MOST_FRAMES or total > MOST_FRAME_BYTES:
-                    raise BadVideoError(
-                        f"holds more than {MOST_FRAMES} frames, or over {MOST_FRAME_BYTES} bytes"
-                    )
+                    raise BadVideoError(f"holds more than {MOST_FRAMES} frames or {MOST_FRAME_BYTES} bytes")
     except (av.error.FFmpegError, OSError, ValueError, MemoryError) as error:
         if not encoded:
             raise BadVideoError(f"cannot be decoded: {_reason(error)}") from error
         remark = f"is damaged after {len(encoded)} frames, which are kept"
     if not encoded:
         raise BadVideoError("holds no frame")
-    width, height = size
-    ends = [*(time - times[0] for time in times), times[-1] - times[0] + float(span)]
-    return Clip(encoded, height, width, remark, ends, turned, shrunk)
+    if patched and not remark:
+        remark = "has damaged frames, which the decoder patched"
+    ends = [*(time - times[0] for time in times), times[-1] - times[0] + span]
+    return Clip(encoded, size[1], size[0], remark, ends, turned, shrunk)
+
+
+def _span(stream: Any, rate: float) -> float:
+    """Returns the usual time from one frame to the next in seconds."""
+    own = rate or stream.average_rate or stream.guessed_rate
+    return float(1 / Fraction(own)) if own else 1 / 25
 
 
 def _reason(error: BaseException) -> str:

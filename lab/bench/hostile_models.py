@@ -17,7 +17,6 @@ import json
 import multiprocessing
 import os
 import random
-import resource
 import sys
 import tempfile
 import time
@@ -26,11 +25,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.bench.harness import ROOT, arguments, hostile, sound_models
+from lab.bench.harness import ROOT, arguments, hostile, sound_models, trials
 from lab.bench.harness.results import head, write
 
 SECONDS = 300  # A longer case counts as hanging; on a busy machine it takes a minute to build a network.
-CHUNK = 20  # Cases per process.
 MOST_BYTES = 1 << 30  # Limit of the rise of resident memory.
 SPACE = 12 << 30  # Address space of a process; TensorFlow maps a few gigabytes.
 _FINE = (str(ROOT), sys.prefix, sys.base_prefix)
@@ -118,16 +116,11 @@ def _in(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _peak() -> Iterator[list[int]]:
     """Yields a list that gets how far resident memory rises in the block, in bytes."""
-    found, before = [0], _memory("VmRSS")
+    found, before = [0], trials.memory("VmRSS")
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # Resets the peak.
     yield found
-    found[0] = _memory("VmHWM") - before
-
-
-def _memory(key: str) -> int:
-    """Returns a size from /proc/self/status, in bytes."""
-    return int(Path("/proc/self/status").read_text().partition(f"{key}:")[2].split()[0]) * 1024
+    found[0] = trials.memory("VmHWM") - before
 
 
 def _files(place: Path) -> set[tuple]:
@@ -154,56 +147,15 @@ def _foreign(names: set[str]) -> set[str]:
     return found
 
 
-def _work(numbers: Sequence[int], seed: int, sound: tuple[Path, Path], folder: Path, results: Any) -> None:
-    """Runs in a forked process: runs cases one after the other and sends the observations."""
-    resource.setrlimit(resource.RLIMIT_AS, (SPACE, SPACE))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)  # For TensorFlow's own lines, from C++.
-    for number in numbers:
-        results.send(("begins", number))
-        with tempfile.TemporaryDirectory(dir=folder) as place:
-            results.send(("ends", run(number, seed, sound, Path(place))))
-    results.send(("done", None))
-
-
 def tried(
     numbers: Sequence[int], seed: int, sound: tuple[Path, Path], folder: Path
 ) -> Iterator[dict[str, Any]]:
     """Yields the observations of each case; if a case ends or hangs its process, a new process continues."""
-    context = multiprocessing.get_context("fork")
-    waiting = list(numbers)
-    while waiting:
-        ours, theirs = context.Pipe(duplex=False)
-        worker = context.Process(target=_work, args=(waiting[:CHUNK], seed, sound, folder, theirs))
-        worker.start()
-        theirs.close()
-        current, left = None, waiting[:CHUNK]
-        while True:
-            try:
-                word, value = ours.recv() if ours.poll(SECONDS) else ("hangs", None)
-            except EOFError:
-                word, value = "died", None
-            if word == "begins":
-                current = value
-            elif word == "ends":
-                left.remove(value["number"])
-                yield value
-            else:
-                break
-        if word == "hangs":
-            worker.kill()
-        worker.join()
-        if word != "done" and current in left:
-            left.remove(current)
-            yield {
-                "number": current,
-                "kind": _kind(current),
-                "verb": "",
-                "died": word,
-                "exit": worker.exitcode,
-            }
-        waiting = [*left, *waiting[CHUNK:]]
+
+    def one(number: int, place: Path) -> dict[str, Any]:
+        return run(number, seed, sound, place)
+
+    return trials.tried(numbers, one, folder, SPACE, SECONDS, _kind)
 
 
 def _kind(number: int) -> str:

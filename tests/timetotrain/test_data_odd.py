@@ -110,6 +110,7 @@ def test_words_are_short_enough_to_learn_from():
     learnt = subwords.learnable("x" * 1000 + "-" * 1000 + "漢" * 1000)
     assert max(map(len, learnt.split())) <= 40 + 4 + 4 and "漢漢漢漢 漢漢漢漢" in learnt
     assert custom_text.word_count("a b " + "漢" * 100) == 52
+    assert custom_text._clean("\ufeffa\u2028b\rc\x85d") == "a b c d"
 
 
 def test_a_column_of_splits_in_any_case_loses_no_row(tmp_path, capsys):

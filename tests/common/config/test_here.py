@@ -57,7 +57,7 @@ def test_the_generated_data_keep_the_batch_and_length_of_their_preset(benchmark)
     assert config.train_epochs == base.train_epochs
 
 
-@pytest.mark.parametrize(("classes", "part"), [(2, 1.0), (4, 0.5), (81, 2 / 81)])
+@pytest.mark.parametrize(("classes", "part"), [(2, 1.0), (4, 1 / 6), (81, 1 / 48), (201, 1 / 48)])
 def test_ssd_s_rate_falls_with_the_number_of_classes(classes, part):
     """At 0.03, tuned on one class, three classes fell to nothing."""
     module = presets("ssd")
@@ -66,7 +66,12 @@ def test_ssd_s_rate_falls_with_the_number_of_classes(classes, part):
     rate = module.PRESETS["cpu-nuclei"].optimizer.base_learning_rate
     assert math.isclose(config.optimizer.base_learning_rate, part * rate)
     said = [str(c) for c in chosen if c.field == "optimizer.base_learning_rate"]
-    assert len(said) == (part < 1) and all(f"{classes} classes" in line for line in said)
+    assert len(said) == (part < 1) and all(f"{classes - 1} classes" in line for line in said)
+    rates = [
+        automatic.choose(module, (), {**data, "num_classes": n}, None, LAPTOP)[0].optimizer.base_learning_rate
+        for n in range(2, 100)
+    ]
+    assert rates == sorted(rates, reverse=True)
     given = [("optimizer.base_learning_rate", "0.02")]
     assert automatic.choose(module, given, data, None, LAPTOP)[0].optimizer.base_learning_rate == 0.02
     generated, _ = automatic.choose(module, (), None, None, LAPTOP)

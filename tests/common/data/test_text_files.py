@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.data import tables, text_files
+from common.data.report import Report
 from common.errors import UserError
 
 TEXT = "größe\nzweite Zeile\n日本\n"
@@ -66,6 +67,10 @@ def test_a_long_line_is_a_fault_and_takes_no_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "_HEAD", 4)
     path = written(tmp_path, b"a" * 10 + b"\n" + b"b" * 11 + b"\n" + b"c" * 50 + b"\nd\n" + b"e" * 30)
     assert [line.text for line in text_files.lines(path)] == ["a" * 10, None, None, "d", None]
+    with pytest.raises(UserError, match="text.txt: line 2: longer than 1 MiB"):
+        text_files.read(path)
+    with pytest.raises(UserError, match="list.csv: line 1: longer than 1 MiB"):
+        tables.read(written(tmp_path, b"path,labels\na,b\n", "list.csv"))
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path):
@@ -85,6 +90,19 @@ def test_one_name_has_one_spelling():
     assert text_files.is_text("caf\xe9") and not text_files.is_text(os.fsdecode(b"caf\xe9"))
 
 
+def test_a_list_of_pictures_is_read_in_any_spelling(tmp_path):
+    """Pascal VOC's lists: names with spaces, suffixes, folders or flags, and accents in both of Unicode's forms."""
+    voc = pytest.importorskip("common.detection.voc")
+    known = ["a b", "caf\xe9", "c", "d"]
+    lines = ["a b", "cafe\u0301.jpg", "JPEGImages\\c.jpg", "d  1", "nowhere"]
+    for encoding in ("utf-8-sig", "utf-16"):
+        path = written(tmp_path, "\r\n".join(lines).encode(encoding), "train.txt")
+        report = Report()
+        assert voc._listed(path, known, report) == set(known)
+        (line,) = report.lines
+        assert "train.txt: line 5: nowhere" in line
+
+
 ROWS = [("a.mp4", "run", "train"), ("b.mp4", "walk, slow", "val")]
 
 
@@ -100,6 +118,13 @@ def table(folder, separator=",", encoding="utf-8", heads=("path", "label", "spli
 def test_a_table_is_the_same_with_every_separator_and_encoding(tmp_path, separator, encoding):
     found = tables.examples(tables.read(table(tmp_path, separator, encoding)))
     assert [(e.path.name, e.label, e.split) for e in found] == ROWS
+
+
+def test_a_table_may_be_packed_and_have_lines_inside_quotes(tmp_path):
+    path = table(tmp_path, rows=[("a.mp4", "two\r\nlines", "train")])
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    (example,) = tables.examples(tables.read(path))
+    assert (example.label, example.line) == ("two lines", 3)
 
 
 def test_columns_have_the_usual_names_in_any_case_and_order(tmp_path):
@@ -134,6 +159,15 @@ def test_paths_are_relative_to_the_file_or_its_folder_and_may_have_backslashes(t
     path = table(tmp_path / "lists", rows=[("clips\\run\\a.mp4", "run", "train")])
     (example,) = tables.examples(tables.read(path))
     assert example.path == tmp_path / "clips/run/a.mp4"
+
+
+def test_a_name_that_no_file_can_have_is_an_example_that_is_missing(tmp_path):
+    found = tables.examples(
+        tables.read(table(tmp_path, heads=("path", "label"), rows=[("x\\" * 3000, "run")]))
+    )
+    assert len(found) == 1 and not tables.is_file(found[0].path)
+    with pytest.raises(UserError, match="cannot read .*: File name too long"):
+        text_files.read("x" * 5000)
 
 
 def test_a_json_object_a_line_is_a_row(tmp_path):

@@ -1,0 +1,271 @@
+"""Mutates pictures, videos and annotations, passes each to the reader of `timetotrain data`, and watches what it does.
+
+    python -m lab.bench.hostile_files [--cases 20000] [--seed 0] [--output FILE]
+
+Each case is read twice. It is watched for an exception that is no line for the user, a line of several lines, a signal,
+a hang, and results that differ. Cases run in forked processes that may map 2 GB more than the imported libraries.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import hashlib
+import json
+import os
+import random
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.bench.harness import arguments, hostile, sound_files, trials
+from lab.bench.harness.results import head, write
+
+SECONDS = 120  # A longer case counts as hanging.
+SPACE = 2 << 30  # Address space beyond that of the imported libraries.
+KINDS = (
+    *((("picture", kind)) for kind in sound_files.PICTURES),
+    *((("video", kind)) for kind in sound_files.CONTAINERS),
+    *((("annotations", kind)) for kind in sound_files.ANNOTATIONS * 3),
+)
+# Values that annotation programs write, and some that none would.
+_VALUES: tuple[Any, ...] = (
+    *(
+        None,
+        True,
+        -1,
+        0,
+        1,
+        2,
+        1e9,
+        -1e9,
+        1e300,
+        10**400,
+        float("nan"),
+        float("inf"),
+        0.5,
+        "",
+        "0",
+        "false",
+        "p1.jpg",
+    ),
+    *(
+        [],
+        {},
+        [1],
+        [[1, 2]],
+        [[0, 0, 9, 0, 9, 9]],
+        [0, 0, 9, 9],
+        [1e9, 0, 0, 1e9],
+        [-5, -5, 500, 500],
+        "é",
+        "\ud800",
+    ),
+    *(
+        {"size": [32, 48], "counts": [1536]},
+        {"size": [32, 48], "counts": [5]},
+        {"size": [48, 32], "counts": "0"},
+    ),
+    *("../p1.jpg", "a\0b", "images\\p0.jpg", "9" * 400, [[float("nan")] * 6], [[1e12, 0, 0, 1e12, -1e12, 5]]),
+)
+
+
+def kind_of(number: int) -> tuple[str, str]:
+    """Returns (what, kind) of the case `number`, such as ("picture", "jpeg")."""
+    return KINDS[number % len(KINDS)]
+
+
+def run(number: int, seed: int, place: Path) -> dict[str, Any]:
+    """Makes and tries one case in this process, in an empty folder; returns the observations."""
+    rng = random.Random(f"{seed} {number}")
+    what, kind = kind_of(number)
+    if what == "annotations":
+        change = _damage_annotations(kind, place, rng)
+        read: Callable[[], str] = lambda: read_annotations(place, masks=number % 4 < 2)  # noqa: E731
+    else:
+        suffix = f".{kind}" if what == "video" else ".picture"
+        path = (sound_files.video if what == "video" else sound_files.picture)(kind, place / f"file{suffix}")
+        data, times = path.read_bytes(), rng.choice((1, 1, 1, 3))
+        for _ in range(times):
+            data = (
+                _flipped(data, rng)
+                if rng.random() < 0.5 and data
+                else hostile.mutate_bytes(data or b"x", rng)
+            )
+        path.write_bytes(data)
+        change = f"bytes, {times} times"
+        read = lambda: read_file(what, path, png=number % 2 == 0)  # noqa: E731
+    return {"kind": f"{what}: {kind}", "change": change, **observed(read)}
+
+
+def observed(read: Callable[[], str]) -> dict[str, Any]:
+    """Calls a reader twice; returns its result and what it should not have done."""
+    from common.data.pictures import BadPictureError
+    from common.data.videos import BadVideoError
+    from common.errors import UserError
+
+    results, trace = [], ""
+    for _ in range(2):
+        try:
+            results.append(f"read {read()}")
+        except (UserError, BadPictureError, BadVideoError) as error:
+            results.append(f"refused {error}")
+        except BaseException:
+            results.append("traceback")
+            trace = traceback.format_exc()
+    return {
+        "result": results[0][:200],
+        "lines": results[0].count("\n") + 1,
+        "differs": results[0] != results[1],
+        "traceback": trace,
+    }
+
+
+def read_file(what: str, path: Path, png: bool) -> str:
+    """Reads a picture or a video as a conversion does; returns a digest of what a record would hold."""
+    if what == "video":
+        from common.data import videos
+
+        clip = videos.read(path, 24)
+        return hashlib.sha256(b"".join(clip.frames) + repr(clip.times).encode()).hexdigest()
+    from common.data import pictures
+
+    picture, digest = pictures.checked(pictures.contents(path), png)
+    return hashlib.sha256(picture.encoded + digest.encode()).hexdigest()
+
+
+def read_annotations(folder: Path, masks: bool) -> str:
+    """Reads a folder of annotations as a conversion does; returns a digest of its records and left-out lines."""
+    from common.data.folder_conversion import Options
+    from common.detection import coco_source, coco_tidy, coco_write
+    from common.detection.convert import Pictures
+
+    options, found = Options(), hashlib.sha256()
+    sources = [source for source in coco_source.find(folder, options) if source]
+    contents, names, _ = coco_tidy.tidy(sources, masks, options.report)
+    for source, content in zip(sources, contents):
+        content = json.loads(json.dumps(content))
+        coco_write.check(content, "the result", masks and bool(content["annotations"]))
+        dropped: list[str] = []
+        for record in coco_write.examples(content, Pictures(str(source.folder), True).read, masks, dropped):
+            found.update(record)
+        if dropped:
+            raise RuntimeError(f"an object that was taken is left out of its record: {dropped}")
+    found.update(json.dumps([names, options.report.as_json(), options.report.lines]).encode())
+    return found.hexdigest()
+
+
+def _damage_annotations(kind: str, place: Path, rng: random.Random) -> str:
+    path = rng.choice(sound_files.annotations(kind, place))
+    data = path.read_bytes()
+    if path.suffix == ".json" and rng.random() < 0.75:
+        values, times = json.loads(data), rng.choice((1, 1, 2, 4))
+        for _ in range(times):
+            values = _changed(values, rng)
+        path.write_text(json.dumps(values))
+        return f"values, {times} times"
+    if rng.random() < 0.3 and path.suffix != ".json":
+        words = data.split(b" ") if path.suffix == ".txt" else data.split(b">")
+        at = rng.randrange(len(words))
+        value = str(rng.choice(_VALUES)).encode(errors="replace")
+        words[at] = value + (b"<" + words[at].partition(b"<")[2] if b"<" in words[at] else b"")
+        path.write_bytes((b" " if path.suffix == ".txt" else b">").join(words))
+        return "a word"
+    path.write_bytes(hostile.mutate_bytes(data, rng))
+    return "bytes"
+
+
+def _changed(values: Any, rng: random.Random) -> Any:
+    """Changes one random place of plain values: another value, none, or the place twice."""
+    place = values
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            return values
+        key = rng.choice(keys)
+        if isinstance(place[key], dict | list) and place[key] and rng.random() < 0.9:
+            place = place[key]
+            continue
+        choice = rng.random()
+        if choice < 0.8:
+            place[key] = copy.deepcopy(rng.choice(_VALUES))
+        elif choice < 0.9:
+            del place[key]
+        elif isinstance(place, list):
+            place.insert(key, copy.deepcopy(place[key]))
+        return values
+
+
+def _flipped(data: bytes, rng: random.Random) -> bytes:
+    """Flips one bit, more often near the start, where headers are."""
+    at = min(int(rng.random() ** 2 * len(data)), len(data) - 1)
+    return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+
+
+def bad(case: dict[str, Any]) -> bool:
+    """Whether a case broke a promise."""
+    return "died" in case or bool(case["traceback"] or case["differs"] or case["lines"] > 1)
+
+
+def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Counts the observations."""
+    alive = [case for case in found if "died" not in case]
+    kinds = collections.Counter(case["kind"] for case in found)
+    return {
+        "cases": len(found),
+        "read": sum(case["result"].startswith("read") for case in alive),
+        "refused_in_one_line": sum(
+            case["result"].startswith("refused") and case["lines"] == 1 for case in alive
+        ),
+        "tracebacks": sum(bool(case["traceback"]) for case in alive),
+        "differ_when_read_twice": sum(case["differs"] for case in alive),
+        "died_or_hung": len(found) - len(alive),
+        "kinds": dict(sorted(kinds.items())),
+    }
+
+
+def imported() -> None:
+    """Imports what reads, so that forked processes need not."""
+    import tensorflow  # noqa: F401
+
+    from common.data import folder_conversion, pictures, videos  # noqa: F401
+    from common.detection import coco_source, coco_tidy, coco_write, convert  # noqa: F401
+
+
+def main() -> None:
+    parser = arguments.parser(__doc__, "hostile_files.json")
+    parser.add_argument("--cases", type=int, default=20000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of cases; writes nothing")
+    options = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    about, began = head("pillow", "av", "pycocotools"), time.time()
+    imported()
+    found = []
+    with tempfile.TemporaryDirectory() as name:
+        numbers = options.only or range(options.cases)
+        limit = trials.memory("VmSize") + SPACE
+        for case in trials.tried(
+            numbers,
+            lambda number, place: run(number, options.seed, place),
+            Path(name),
+            limit,
+            SECONDS,
+            lambda number: ": ".join(kind_of(number)),
+        ):
+            found.append(case)
+            if len(found) % 500 == 0:
+                print(f"{len(found)} cases, {time.time() - began:.0f} s", flush=True)
+            if bad(case) or options.only:
+                print(json.dumps(case), flush=True)
+    result = {**about, "seed": options.seed, "seconds": round(time.time() - began), **summary(found)}
+    print(json.dumps(result, indent=1))
+    if not options.only:
+        write({**result, "broken": [case for case in found if bad(case)]}, options.output)
+
+
+if __name__ == "__main__":
+    main()

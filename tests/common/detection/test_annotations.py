@@ -1,0 +1,476 @@
+"""Tests how a user's annotations are read: what has one meaning is taken, what has none is one line."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from common.data.folder_conversion import Options
+from common.detection import coco_source, coco_tidy, shapes
+from common.detection.shapes import BadShapeError
+from common.errors import UserError
+
+HEIGHT, WIDTH = 64, 96
+BOX = [10, 12, 30, 20]
+POLYGON = [10, 12, 40, 12, 40, 32, 10, 32]
+
+
+def content(count=2, **fields):
+    """COCO's JSON of `count` pictures with an object each; `fields` change the first object."""
+    images = [{"id": i, "file_name": f"p{i}.jpg", "width": WIDTH, "height": HEIGHT} for i in range(count)]
+    items = [
+        {"id": i, "image_id": i, "category_id": 1, "bbox": BOX, "iscrowd": 0, "segmentation": [POLYGON]}
+        for i in range(count)
+    ]
+    items[0] |= fields
+    return {"images": images, "annotations": items, "categories": [{"id": 1, "name": "red"}]}
+
+
+def photos(folder, count=2, orientation=1, suffix=".jpg"):
+    """Pictures, all different; `orientation` is the EXIF tag of stored pixels of HEIGHT x WIDTH."""
+    folder.mkdir(parents=True, exist_ok=True)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    for i in range(count):
+        shade = np.full((HEIGHT, WIDTH, 3), 40 + 3 * i, np.uint8)
+        Image.fromarray(shade).save(folder / f"p{i}{suffix}", exif=exif)
+    return folder
+
+
+def tidied(folder, masks=False, **options):
+    """(images, objects, names, report) of a folder without a split."""
+    settings = Options(**options)
+    source, _ = coco_source.find(folder, settings)
+    (found,), names, _ = coco_tidy.tidy([source], masks, settings.report)
+    return found["images"], found["annotations"], names, settings.report
+
+
+def coco(folder, values, masks=False, orientation=1):
+    photos(folder, len(values["images"]), orientation)
+    (folder / "labels.json").write_text(json.dumps(values))
+    return tidied(folder, masks)
+
+
+# ------------------------------------------------------------------------------------------------ values of other types
+
+
+@pytest.mark.parametrize(
+    "value, crowd",
+    [(0, 0), (1, 1), (True, 1), (1.0, 1), (float("nan"), 0), ("0", 0), ("1", 1), ("false", 0), ("True", 1)],
+)
+def test_iscrowd_is_read_as_meant(tmp_path, value, crowd):
+    _, objects, _, report = coco(tmp_path, content(iscrowd=value))
+    assert [item["iscrowd"] for item in objects] == [crowd, 0]
+    assert bool(report.changed) != isinstance(value, int)
+
+
+@pytest.mark.parametrize(
+    "fields, reason",
+    [
+        ({"iscrowd": "maybe"}, "iscrowd is 'maybe'"),
+        ({"iscrowd": [1]}, "iscrowd is [1]"),
+        ({"category_id": [1]}, "category [1] is unknown"),
+        ({"category_id": {}}, "category {} is unknown"),
+        ({"category_id": True}, "category True is unknown"),
+        ({"image_id": [0]}, "of an unknown image [0]"),
+        ({"image_id": None}, "of an unknown image None"),
+        ({"bbox": [1, 2, 3]}, "bbox is [1, 2, 3]"),
+        ({"bbox": "1 2 3 4"}, "bbox is '1 2 3 4'"),
+        ({"bbox": [1, 2, float("nan"), 4]}, "bbox is [1, 2, nan, 4]"),
+        ({"bbox": [1, 2, float("inf"), 4]}, "bbox is [1, 2, inf, 4]"),
+        ({"bbox": [1, 2, 10**400, 4]}, "bbox is [1, 2, 1000"),
+        ({"bbox": [90, 60, -5, 4]}, "no area within the picture"),
+        ({"bbox": [200, 10, 5, 4]}, "no area within the picture"),
+    ],
+)
+def test_a_value_without_a_meaning_is_one_line_that_names_the_entry(tmp_path, fields, reason):
+    _, objects, _, report = coco(tmp_path, content(**fields))
+    (line,) = report.lines
+    assert len(objects) == 1 and "annotations[0]" in line and reason in line
+
+
+@pytest.mark.parametrize(
+    "kind, entry, message",
+    [
+        ("categories", {"id": [2], "name": "x"}, r"categories\[1\]: id is \[2\]"),
+        ("categories", {"id": 2}, r"categories\[1\]: needs an id and a name"),
+        ("categories", [3], r"categories\[1\]: needs an id and a name"),
+        (
+            "images",
+            {"id": 1, "file_name": "p0.jpg"},
+            r"images\[1\] \(p1.jpg\) and images\[2\] \(p0.jpg\) have .* id 1",
+        ),
+    ],
+)
+def test_an_entry_that_spoils_the_whole_file_is_refused(tmp_path, kind, entry, message):
+    values = content()
+    values[kind].append(entry)
+    with pytest.raises(UserError, match=message):
+        photos(tmp_path)
+        (tmp_path / "labels.json").write_text(json.dumps(values))
+        tidied(tmp_path)
+
+
+def test_ids_as_texts_and_floats_are_the_same_ids(tmp_path):
+    values = content(3)
+    values["annotations"][0] |= {"image_id": "0", "category_id": "1"}
+    values["annotations"][1] |= {"image_id": 1.0, "category_id": 1.0}
+    _, objects, _, report = coco(tmp_path, values)
+    assert [item["image_id"] for item in objects] == [1, 2, 3] and not report.lines
+
+
+def test_one_file_under_two_ids_is_one_picture_with_all_objects(tmp_path):
+    values = content()
+    values["images"][1]["file_name"] = "./p0.jpg"
+    values["annotations"][1]["bbox"] = [1, 1, 9, 9]
+    images, objects, _, report = coco(tmp_path, values)
+    assert len(images) == 1 and [item["image_id"] for item in objects] == [1, 1]
+    assert report.changed["a picture under two ids, read as one"].count == 1
+
+
+@pytest.mark.parametrize(
+    "size", [(-1, -1), (0, 0), (None, None), ("", ""), (str(WIDTH), str(HEIGHT)), (96.0, 64.0)]
+)
+def test_a_size_that_says_nothing_or_says_it_otherwise(tmp_path, size):
+    values = content()
+    values["images"][0] |= dict(zip(("width", "height"), size))
+    images, _, _, report = coco(tmp_path, values)
+    assert (images[0]["width"], images[0]["height"]) == (WIDTH, HEIGHT) and not report.lines
+
+
+@pytest.mark.parametrize("size", [("wide", 64), (96.5, 64), ([96], 64), (95, 64), (HEIGHT, WIDTH)])
+def test_a_size_that_is_wrong_is_one_line(tmp_path, size):
+    values = content()
+    values["images"][0] |= dict(zip(("width", "height"), size))
+    images, objects, _, report = coco(tmp_path, values)
+    assert len(images) == len(objects) == 1 and "p0.jpg" in report.lines[0]
+
+
+def test_boxes_within_0_to_1_are_refused(tmp_path):
+    values = content()
+    for item in values["annotations"]:
+        item["bbox"] = [0.1, 0.2, 0.3, 0.4]
+    with pytest.raises(UserError, match="every bbox lies within 0 to 1"):
+        coco(tmp_path, values)
+
+
+def test_a_missing_box_is_the_one_around_the_polygon(tmp_path):
+    values = content(bbox=None)
+    del values["annotations"][1]["bbox"]
+    _, objects, _, _ = coco(tmp_path, values)
+    assert [item["bbox"] for item in objects] == [BOX, BOX]
+
+
+def test_what_looks_wrong_is_suspicious(tmp_path):
+    values = content(6)
+    for item, box in zip(
+        values["annotations"], ([90, 10, 30, 10], [5, 5, 1, 9], [-1, 0, 30, 30], BOX, BOX, BOX)
+    ):
+        item["bbox"] = box
+    values["annotations"][4]["image_id"] = 3
+    _, _, _, report = coco(tmp_path, values)
+    counts = {what: one.count for what, one in report.suspicious.items()}
+    assert counts == {
+        "a box more than half outside of its picture": 1,
+        "a box less than 2 pixels wide or high": 1,
+        "the same box twice": 1,
+    }
+    assert report.changed["a box cut at the picture's edge"].count == 1
+
+
+@pytest.mark.parametrize(
+    "given, there",
+    [
+        ("images\\p0.jpg", "images/p0.jpg"),
+        ("C:\\Users\\me\\p0.jpg", "p0.jpg"),
+        ("P0.JPG", "p0.jpg"),
+        ("a%20b.jpg", "a b.jpg"),
+        ("a\u0308.jpg", "\u00e4.jpg"),
+        ("/data/upload/1/p0.jpg", "p0.jpg"),
+    ],
+)
+def test_a_file_name_of_another_system_is_found(tmp_path, given, there):
+    photos(tmp_path)
+    (tmp_path / there).parent.mkdir(exist_ok=True)
+    (tmp_path / "p0.jpg").rename(tmp_path / there)
+    values = content()
+    values["images"][0]["file_name"] = given
+    (tmp_path / "labels.json").write_text(json.dumps(values))
+    images, objects, _, report = tidied(tmp_path)
+    assert len(images) == len(objects) == 2 and not report.lines
+    assert "a file name found in another spelling" in report.changed
+
+
+# ---------------------------------------------------------------------------------------------------- turned pictures
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+@pytest.mark.parametrize("runs", [False, True])
+def test_boxes_and_masks_turn_with_a_picture_whose_entry_has_the_stored_size(tmp_path, orientation, runs):
+    """The annotated pixels are bright before and after the turn."""
+    if orientation < 5:  # Only the side lengths tell on which pixels the boxes are.
+        values = content()
+        images, objects, _, report = coco(tmp_path, values, orientation=orientation)
+        assert coco_tidy.UNCLEAR in report.suspicious and objects[0]["bbox"] == BOX
+        return
+    x, y, w, h = BOX
+    pixels = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    pixels[y : y + h, x : x + w] = 255
+    values = content(1)
+    if runs:
+        lengths = coco_mask.encode(np.asfortranarray(pixels[..., 0] // 255))
+        values["annotations"][0]["segmentation"] = {
+            "size": [HEIGHT, WIDTH],
+            "counts": lengths["counts"].decode(),
+        }
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).save(tmp_path / "p0.jpg", exif=exif, quality=100)
+    (tmp_path / "labels.json").write_text(json.dumps(values))
+    (image,), (found,), _, report = tidied(tmp_path, masks=True)
+    from common.data import pictures
+
+    upright = pictures.decoded(pictures.read((tmp_path / "p0.jpg").read_bytes()).encoded)[..., 0] > 128
+    assert (image["width"], image["height"]) == (HEIGHT, WIDTH)
+    left, top, across, down = map(round, found["bbox"])
+    inside = np.zeros_like(upright)
+    inside[top : top + down, left : left + across] = True
+    assert (inside == upright).all() and coco_tidy.TURNED_ALONG in report.changed
+    mask = coco_mask.decode(shapes.encoded(found["segmentation"], WIDTH, HEIGHT)) > 0
+    assert (mask == upright).mean() > 0.98
+
+
+def test_boxes_on_the_upright_picture_stay(tmp_path):
+    values = content()
+    for image in values["images"]:
+        image |= {"width": HEIGHT, "height": WIDTH}
+    images, objects, _, report = coco(tmp_path, values, orientation=6)
+    assert (images[0]["width"], images[0]["height"]) == (HEIGHT, WIDTH)
+    assert objects[0]["bbox"] == BOX and not report.suspicious and not report.lines
+
+
+@pytest.mark.parametrize(
+    "box, found", [([80, 10, 10, 10], [44, 80, 10, 10]), ([10, 80, 10, 10], [10, 80, 10, 10])]
+)
+def test_without_a_size_the_boxes_say_on_which_pixels_they_are(tmp_path, box, found):
+    values = content(1, bbox=box)
+    del values["images"][0]["width"]
+    _, objects, _, report = coco(tmp_path, values, orientation=6)
+    assert objects[0]["bbox"] == found and not report.suspicious
+
+
+# -------------------------------------------------------------------------------------------------------------- masks
+
+
+@pytest.mark.parametrize(
+    "shape, reason",
+    [
+        ({"size": [HEIGHT, WIDTH], "counts": [100, 50]}, "run lengths sum to 150"),
+        ({"size": [HEIGHT, WIDTH], "counts": [-100, HEIGHT * WIDTH + 100]}, "not whole numbers from 0 on"),
+        ({"size": [HEIGHT, WIDTH], "counts": [0.5, HEIGHT * WIDTH - 0.5]}, "not whole numbers from 0 on"),
+        ({"size": [HEIGHT, WIDTH], "counts": [HEIGHT * WIDTH]}, "no pixel within the picture"),
+        ({"size": [HEIGHT, WIDTH], "counts": "abc"}, "run lengths"),
+        ({"size": [HEIGHT, WIDTH], "counts": "oooooooooooo"}, "no compressed text"),
+        ({"size": [HEIGHT, WIDTH], "counts": "\u00e9"}, "no compressed text"),
+        ({"size": [HEIGHT, WIDTH], "counts": ""}, "no compressed text"),
+        ({"size": [HEIGHT, WIDTH], "counts": None}, "not whole numbers"),
+        ({"size": [WIDTH, HEIGHT], "counts": [HEIGHT * WIDTH]}, "a mask of size"),
+        ({"size": None, "counts": [1]}, "a mask of size None"),
+        ([[float("nan"), 10, 40, 10, 40, 30]], "no finite number"),
+        ([[1, 10, 40, 10, 40, 10**400]], "no finite number"),
+        ([[1, 2, 3, 4, 5, 6, 7]], "lacks its partner"),
+        ([[1, 2, 3, 4]], "fewer than three points"),
+        ([[500, 500, 600, 500, 600, 600]], "fewer than three points within"),
+        ([[110, 10, 120, 10, 120, 20]], "no pixel within the picture"),
+        ("polygon", "segmentation is 'polygon'"),
+        ([], "it has no segmentation"),
+        ([["a", "b", "c", "d", "e", "f"]], "no finite number"),
+        ([[[1, 2], [3, 4], [5, 6]]], "no finite number"),
+        ([list(np.tile([-90, 0, 180, 60], 5000).astype(float))], "pixels long"),
+    ],
+)
+def test_a_mask_that_a_c_library_would_trust_is_one_line(tmp_path, shape, reason):
+    _, objects, _, report = coco(tmp_path, content(segmentation=shape), masks=True)
+    (line,) = report.lines
+    assert len(objects) == 1 and "annotations[0]" in line and reason in line
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        [POLYGON],
+        POLYGON,  # VIA's export.
+        [list(map(str, POLYGON))],
+        [[10, 12], [40, 12], [40, 32], [10, 32]],
+        [POLYGON, [1, 2, 3, 4]],
+        {
+            "size": [HEIGHT, WIDTH],
+            "counts": [float(n) for n in (652, *[20, 44] * 29, 20, HEIGHT * WIDTH - 652 - 29 * 64 - 20)],
+        },
+    ],
+)
+def test_a_mask_of_another_form_is_read_as_meant(tmp_path, shape):
+    _, objects, _, report = coco(tmp_path, content(segmentation=shape), masks=True)
+    assert not report.lines
+    found = coco_mask.decode(shapes.encoded(objects[0]["segmentation"], HEIGHT, WIDTH))
+    expected = np.zeros((HEIGHT, WIDTH), np.uint8)
+    expected[12:32, 10:40] = 1
+    assert (found == expected).all()
+
+
+def test_a_polygon_that_leaves_the_picture_by_far_is_cut_and_covers_the_same_pixels():
+    far = [-1e12, 5, 1e12, 5, 1e12, 20, -1e12, 20]
+    found = coco_mask.decode(shapes.encoded(shapes.checked([far], HEIGHT, WIDTH), HEIGHT, WIDTH))
+    assert (found == (np.arange(HEIGHT)[:, None] // 1 >= 5) * (np.arange(HEIGHT)[:, None] < 20)).all()
+    near = [[-20.0, 5.0, 150.0, 5.0, 40.0, 90.0]]
+    assert shapes.checked(near, HEIGHT, WIDTH) == near
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_compressed_run_lengths_are_decoded_as_pycocotools_does(seed):
+    rng = np.random.default_rng(seed)
+    height, width = (int(side) for side in rng.integers(1, 90, 2))
+    mask = (rng.random((height, width)) < rng.choice([0, 0.02, 0.5, 0.98, 1])).astype(np.uint8)
+    text = coco_mask.encode(np.asfortranarray(mask))["counts"].decode()
+    lengths = shapes._uncompressed(text)
+    assert (mask == np.repeat(np.arange(len(lengths)) % 2, lengths).reshape(width, height).T).all()
+    assert shapes.run_lengths({"size": [height, width], "counts": text}, height, width)["counts"] == text
+    if mask.size > 1:
+        with pytest.raises(BadShapeError):
+            shapes.run_lengths({"size": [height, width + 1], "counts": text}, height, width + 1)
+
+
+# ------------------------------------------------------------------------------------------------------ other programs
+
+
+def via(name):
+    region = {
+        "polygon": {"name": "polygon", "all_points_x": POLYGON[::2], "all_points_y": POLYGON[1::2]},
+        "rect": {"name": "rect", "x": 10, "y": 12, "width": 30, "height": 20},
+        "ellipse": {"name": "ellipse", "cx": 25, "cy": 22, "rx": 15, "ry": 10},
+    }[name]
+    bad = {"shape_attributes": {"name": "point", "cx": 1, "cy": 1}, "region_attributes": {"class": "red"}}
+    good = {
+        "shape_attributes": region,
+        "region_attributes": {"note": "x", "class": {"red": True, "blue": False}},
+    }
+    return {
+        f"p{i}.jpg123": {"filename": f"p{i}.jpg", "size": 123, "regions": [good, bad] if i == 0 else [good]}
+        for i in range(2)
+    }
+
+
+@pytest.mark.parametrize("shape", ["polygon", "rect", "ellipse"])
+@pytest.mark.parametrize("project", [False, True])
+def test_vias_own_files(tmp_path, shape, project):
+    values = via(shape)
+    values = {"_via_settings": {}, "_via_img_metadata": values} if project else values
+    photos(tmp_path)
+    (tmp_path / "via.json").write_text(json.dumps(values))
+    images, objects, names, report = tidied(tmp_path, masks=True)
+    assert len(images) == len(objects) == 2 and names == ["red"]
+    np.testing.assert_allclose(objects[0]["bbox"], BOX, atol=0.5)
+    assert "p0.jpg: regions[1]: a shape 'point' is no area" in report.lines[0]
+
+
+def test_labelmes_files(tmp_path):
+    photos(tmp_path / "deep")
+    for i in range(2):
+        outline = {"label": "red", "shape_type": "polygon", "points": np.reshape(POLYGON, (-1, 2)).tolist()}
+        corners = {"label": "blue", "shape_type": "rectangle", "points": [[40, 32], [10, 12]]}
+        line = {"label": "red", "shape_type": "line", "points": [[1, 2], [3, 4]]}
+        values = {"imagePath": f"..\\deep\\p{i}.jpg", "imageWidth": WIDTH, "imageHeight": HEIGHT}
+        values["shapes"] = [outline, corners, line]
+        (tmp_path / "deep" / f"p{i}.json").write_text(json.dumps(values))
+    images, objects, names, report = tidied(tmp_path, masks=True)
+    assert names == ["blue", "red"] and len(images) == 2
+    assert [item["bbox"] for item in objects] == [BOX] * 4
+    assert len(report.lines) == 2 and "shapes[2]: a shape 'line' of 2 points is no area" in report.lines[0]
+
+
+YOLO = f"1 {25 / WIDTH} {22 / HEIGHT} {30 / WIDTH} {20 / HEIGHT}\n"
+
+
+@pytest.mark.parametrize("layout", ["beside", "labels", "splits", "images/train"])
+def test_yolos_labels(tmp_path, layout):
+    places = {
+        "beside": [("a", "a")],
+        "labels": [("images", "labels")],
+        "splits": [("train/images", "train/labels"), ("val/images", "val/labels")],
+        "images/train": [("images/train", "labels/train"), ("images/val", "labels/val")],
+    }[layout]
+    for pictures, labels in places:
+        photos(tmp_path / pictures, 3)
+        (tmp_path / labels).mkdir(parents=True, exist_ok=True)
+        outline = " ".join(str(v / (WIDTH, HEIGHT)[i % 2]) for i, v in enumerate(POLYGON))
+        (tmp_path / labels / "p0.txt").write_text(YOLO + "7 0.5 0.5 0.1 0.1\n0 0.5 nan 0.1 0.1\n0 0.5\n")
+        (tmp_path / labels / "p1.txt").write_text(f"0 {outline}\n")
+    (tmp_path / "data.yaml").write_text("names:\n  0: red\n  1: blue\n")
+    settings = Options()
+    found = [source for source in coco_source.find(tmp_path, settings) if source]
+    contents, names, _ = coco_tidy.tidy(found, False, settings.report)
+    assert names == ["red", "blue"] and len(contents) == len(places)
+    for one in contents:
+        assert len(one["images"]) == 3 and [item["category_id"] for item in one["annotations"]] == [2, 1]
+        np.testing.assert_allclose([item["bbox"] for item in one["annotations"]], [BOX, BOX], atol=1e-6)
+    assert len(settings.report.lines) == 3 * len(places) and "p0.txt: line 2" in settings.report.lines[0]
+
+
+def test_yolos_classes_need_names(tmp_path):
+    photos(tmp_path)
+    (tmp_path / "p0.txt").write_text(YOLO)
+    with pytest.raises(UserError, match="YOLO's labels without names; add data.yaml or classes.txt"):
+        tidied(tmp_path)
+
+
+def voc(folder, name, size=(WIDTH, HEIGHT)):
+    """An annotation of BOX in Pascal VOC's form."""
+    x, y, w, h = BOX
+    corners = {"xmin": x + 1, "ymin": y + 1, "xmax": x + w, "ymax": y + h}
+    box = "".join(f"<{side}>{value}</{side}>" for side, value in corners.items())
+    sides = f"<size><width>{size[0]}</width><height>{size[1]}</height></size>" if size else ""
+    text = f"<annotation>{sides}<object><name>red</name><bndbox>{box}</bndbox></object></annotation>"
+    (folder / "Annotations").mkdir(exist_ok=True)
+    (folder / "Annotations" / f"{name}.xml").write_text(text)
+
+
+@pytest.mark.parametrize("size", [(HEIGHT, WIDTH), (WIDTH, HEIGHT), None, (0, 0)])
+def test_pascal_vocs_size_says_on_which_pixels_its_boxes_are(tmp_path, size):
+    photos(tmp_path / "JPEGImages", 1, orientation=6)
+    voc(tmp_path, "p0", size)
+    (image,), (found,), _, report = tidied(tmp_path)
+    assert (image["width"], image["height"]) == (HEIGHT, WIDTH) and not report.lines
+    expected = [HEIGHT - 12 - 20, 10, 20, 30] if size == (WIDTH, HEIGHT) else BOX
+    assert found["bbox"] == expected
+    assert bool(report.suspicious) == (size is None or size == (0, 0))
+
+
+def test_pascal_vocs_size_that_is_another_is_one_line(tmp_path):
+    photos(tmp_path / "JPEGImages")
+    voc(tmp_path, "p0", (HEIGHT, WIDTH))
+    voc(tmp_path, "p1")
+    images, objects, _, report = tidied(tmp_path)
+    assert len(images) == len(objects) == 1
+    assert "p0.jpg: has 96x64 pixels, its entry says 64x96" in report.lines[0]
+
+
+@pytest.mark.parametrize(
+    "line", ["photo {}", "photo {}.jpg", "photo {}  1", "photo {} -1", "JPEGImages\\photo {}.jpg"]
+)
+def test_pascal_vocs_lists_have_names_as_people_write_them(tmp_path, line):
+    photos(tmp_path / "JPEGImages", 4)
+    for i in range(4):
+        (tmp_path / "JPEGImages" / f"p{i}.jpg").rename(tmp_path / "JPEGImages" / f"photo {i}.jpg")
+        voc(tmp_path, f"photo {i}")
+    lists = tmp_path / "ImageSets" / "Main"
+    lists.mkdir(parents=True)
+    (lists / "train.txt").write_text("".join(line.format(i) + "\r\n" for i in (0, 1, 7)))
+    (lists / "val.txt").write_text(line.format(2))
+    settings = Options()
+    first, second = coco_source.find(tmp_path, settings)
+    assert [len(source.content["images"]) for source in (first, second)] == [2, 1]
+    (left_out,) = settings.report.lines
+    assert "train.txt: line 3" in left_out and "no annotation is there" in left_out
+    assert settings.report.skipped["in neither train.txt nor val.txt"].example.endswith("photo 3.jpg")

@@ -1,0 +1,269 @@
+"""Tests files as people have them: `timetotrain data` and `predict` read them alike, and a report says how."""
+
+import argparse
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from common.config import data_description
+from common.data import pictures, tfrecords, videos
+from common.data.report import NAME
+from common.distributed.replicas.base import Shard
+from common.export import inference
+from common.train.serving import Reading
+from tests import custom_sources
+from timetotrain.use import data
+
+
+def convert(*words):
+    parser = argparse.ArgumentParser()
+    data.add_arguments(parser)
+    return data.run(parser.parse_args([str(word) for word in words]))
+
+
+def reported(out):
+    return json.loads((out / NAME).read_text())
+
+
+def records(out, pattern="*-of-*"):
+    """{file name of a picture or video: its record's features}."""
+    found = {}
+    for path in sorted(out.glob(pattern)):
+        for record in tfrecords.read(path) if not path.name.endswith(".npz") else ():
+            features = tf.train.Example.FromString(record).features.feature
+            name = features["image/filename"] if "image/filename" in features else features["video/name"]
+            found[name.bytes_list.value[0].decode().rpartition("/")[2]] = features
+    return found
+
+
+SOURCES = {
+    "resnet": custom_sources.photographs,
+    "ssd": custom_sources.voc,
+    "maskrcnn": custom_sources.objects,
+    "tsm_kinetics": custom_sources.clips,
+}
+
+
+# -------------------------------------------------------------------------------------------------- the report
+
+
+def test_a_report_says_what_was_taken_left_out_skipped_changed_and_is_suspicious(tmp_path, capsys):
+    source, out = custom_sources.photographs(tmp_path / "photos"), tmp_path / "out"
+    custom_sources.odd_pictures(source / "red", 40)
+    shutil.copy(source / "blue/blue0.jpg", source / "blue/copy.jpg")
+    for i in range(1, 10):
+        shutil.copy(source / "blue/blue0.jpg", source / f"blue/copy{i}.jpg")
+    (source / "red/empty.jpg").write_bytes(b"")
+    (source / "red/notes.txt").write_text("about the pictures")
+    (source / "red/.hidden.jpg").write_bytes(b"")
+    assert convert("resnet", source, out) == 0
+    report, said = reported(out), capsys.readouterr().err
+    assert report["taken"] == {"pictures to train on": 63, "pictures to evaluate on": 7}
+    assert report["left_out"]["no whole picture"]["count"] == 1
+    assert report["skipped"]["no picture (.txt)"]["example"].endswith("notes.txt")
+    assert {f"picture: {what}" for what in (pictures.TURNED, pictures.ON_WHITE, pictures.SCALED)} <= set(
+        report["changed"]
+    )
+    assert "the same picture to train and to evaluate on" in report["suspicious"]
+    for words in (
+        "left out: ",
+        "skipped: no picture (.txt): 1",
+        "changed: picture: turned",
+        "suspicious: the same",
+    ):
+        assert words in said
+    assert "hidden" not in said and "Suspicious" in (out / "data.html").read_text()
+
+
+def test_strict_ends_with_what_is_suspicious_and_no_run_takes_the_data(tmp_path, capsys):
+    source, out = custom_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
+    assert convert("resnet", source, out, "--no-page", "--strict") == 2
+    assert "--strict: suspicious: class with fewer than 5 pictures" in capsys.readouterr().err
+    assert data_description.unfinished(out) == "resnet"
+    assert convert("resnet", source, out, "--no-page") == 0
+
+
+@pytest.mark.parametrize("benchmark", ["ssd", "maskrcnn"])
+@pytest.mark.parametrize("bad", [True, False])
+def test_data_without_an_object_end_with_the_reasons_counted(tmp_path, capsys, benchmark, bad):
+    source = custom_sources.objects(tmp_path / "pictures", 6)
+    content = json.loads((source / "labels.json").read_text())
+    content["annotations"] = [item | {"bbox": [1, 1, 0, 5]} for item in content["annotations"]] if bad else []
+    (source / "labels.json").write_text(json.dumps(content))
+    assert convert(benchmark, source, tmp_path / "out", "--no-page") == 2
+    said = capsys.readouterr().err
+    assert "no usable object to train on: " in said and not (tmp_path / "out").exists()
+    assert ("its box has no area within the picture: 9" in said) == bad
+    assert said.count("left out: ") == (9 if bad else 0)
+
+
+@pytest.mark.parametrize("benchmark", SOURCES)
+def test_two_conversions_of_one_folder_give_the_same_bytes(tmp_path, benchmark):
+    source = SOURCES[benchmark](tmp_path / "source")
+    if benchmark == "resnet":
+        custom_sources.odd_pictures(source / "red", 20)
+    outs = [tmp_path / name / "out" for name in "ab"]
+    for out in outs:
+        assert convert(benchmark, source, out) == 0
+    names = [sorted(path.name for path in out.iterdir()) for out in outs]
+    assert names[0] == names[1] and NAME in names[0]
+    for name in names[0]:
+        assert (outs[0] / name).read_bytes() == (outs[1] / name).read_bytes(), name
+
+
+# ------------------------------------------------------------------------------------- training and predicting
+
+
+def fed(kind, reading, files):
+    """{file name: what `predict` gives the network for it}, with a network that answers nothing."""
+    seen = []
+
+    def call(values):
+        seen.extend(values)
+        rows = len(values)
+        names = {"top_names": np.full([rows, 1], b"x", object), "top_scores": np.ones([rows, 1], np.float32)}
+        boxes = {
+            "boxes": np.zeros([rows, 1, 4]),
+            "scores": np.zeros([rows, 1]),
+            "classes": np.zeros([rows, 1], int),
+        }
+        return names if kind == "classes" else boxes
+
+    network = inference.Network(kind, call, (), None, reading=reading)
+    found, _ = inference.files_in(network, [str(files)])
+    answers = list(inference.ask(network, found))
+    assert not [answer for answer in answers if "error" in answer]
+    return dict(zip((name.rpartition("/")[2] for name in found), seen, strict=True))
+
+
+def test_predict_sees_two_hundred_odd_photographs_as_training_does(tmp_path):
+    """Bit for bit, up to the network: the files that are fed, and the crops that an evaluation and `predict` cut."""
+    from resnet import input as reader
+    from resnet.presets import PRESETS
+
+    source, out = custom_sources.photographs(tmp_path / "photos", 2), tmp_path / "out"
+    custom_sources.odd_pictures(source / "red", 200)
+    assert convert("resnet", source, out, "--no-page", "--eval-part", "0.9") == 0
+    assert reported(out)["left_out"] == {}
+    trained_on, asked = records(out), fed("classes", Reading(png=False), source)
+    assert len(asked) == 204 and trained_on.keys() == asked.keys()
+    for name, features in trained_on.items():
+        assert features["image/encoded"].bytes_list.value[0] == asked[name], name
+    config = data_description.filled(PRESETS["cpu-photos"], out)
+    config = dataclasses.replace(
+        config, eval_batch_size=64, data=dataclasses.replace(config.data, cache="none")
+    )
+    cut = [
+        image.tobytes()
+        for batch in reader.eval_input(config, out, Shard(0, 1), 64)
+        for image, label in zip(batch["image"].numpy(), batch["label"].numpy())
+        if label >= 0
+    ]
+    held = records(out, "validation-*")
+    ours = [
+        reader.central_crop(tf.constant(asked[name]), config.image_size, config.data).numpy().tobytes()
+        for name in held
+    ]
+    assert sorted(cut) == sorted(ours) and len(cut) > 100
+
+
+def test_an_export_says_how_its_records_were_read(tmp_path):
+    for found, right in (({}, Reading()), ({"png": False, "short_side": 96}, Reading(False, 96))):
+        assert inference._reading({"reading": found}, tmp_path) == right
+    for bad in ({"png": 1}, {"short_side": 0}, {"short_side": 1e9}, {"other": 1}, [], "x"):
+        with pytest.raises(inference.UserError, match="export it again"):
+            inference._reading({"reading": bad}, tmp_path)
+
+
+@pytest.mark.parametrize("benchmark", ["ssd", "maskrcnn"])
+def test_predict_sees_odd_pictures_with_boxes_as_training_does(tmp_path, benchmark):
+    source, out = tmp_path / "source", tmp_path / "out"
+    made = custom_sources.odd_pictures(source / "images", 60)
+    images = [{"id": i, "file_name": path.name} for i, path in enumerate(made)]
+    shape = [[4, 4, 20, 4, 20, 20, 4, 20]]
+    items = [
+        {"image_id": i, "category_id": 1, "bbox": [4, 4, 16, 16], "segmentation": shape} for i in range(60)
+    ]
+    content = {"images": images, "annotations": items, "categories": [{"id": 1, "name": "x"}]}
+    (source / "labels.json").write_text(json.dumps(content))
+    assert convert(benchmark, source, out, "--no-page") == 0
+    trained_on, asked = records(out, "*.tfrecord"), fed("objects", Reading(), source / "images")
+    assert len(asked) == 60 and trained_on.keys() == asked.keys()
+    for name, features in trained_on.items():
+        assert features["image/encoded"].bytes_list.value[0] == asked[name], name
+
+
+def odd_clips(folder):
+    """Videos of several containers, larger than the records' frames, one turned and one mirrored."""
+    rng = np.random.default_rng(7)
+    for name in ("left", "right"):
+        (folder / name).mkdir(parents=True)
+        for i, (suffix, codec) in enumerate(
+            (
+                (".mp4", "mpeg4"),
+                (".mpg", "mpeg2video"),
+                (".flv", "flv"),
+                (".wmv", "wmv2"),
+                (".mkv", "mpeg4"),
+                (".odd", "mpeg4"),
+            )
+        ):
+            frames = np.kron(rng.integers(0, 255, (12, 6, 8, 3)), np.ones((1, 16, 16, 1))).astype(np.uint8)
+            path = folder / name / f"{name}{i}{suffix}"
+            if suffix == ".odd":
+                videos.write(path.with_suffix(".avi"), frames, codec=codec)
+                path.with_suffix(".avi").rename(path)
+            else:
+                videos.write(path, frames, codec=codec)
+        turned = ((0, 1, -1, 0), (-1, 0, 0, 1))[name == "right"]
+        custom_sources.with_matrix(folder / name / f"{name}0.mp4", folder / name / f"{name}9.mp4", *turned)
+    return folder
+
+
+def test_predict_sees_videos_as_training_does(tmp_path):
+    """Every container and the turned ones, scaled to the short side of the data."""
+    source, out = odd_clips(tmp_path / "clips"), tmp_path / "out"
+    assert convert("tsm_kinetics", source, out, "--short-side", "48", "--no-page") == 0
+    report = reported(out)
+    assert not report["left_out"] and not report["skipped"]
+    assert report["changed"][videos.TURNED]["count"] == 2
+    description = data_description.read(out)
+    short = description.fields["data.stored_short_side"]
+    assert short == 48
+    trained_on = records(out)
+    assert len(trained_on) == 14
+    seen = []
+
+    def call(values):
+        seen.append([bytes(value) for value in values])
+        return {"top_names": np.full([1, 1], b"x", object), "top_scores": np.ones([1, 1], np.float32)}
+
+    network = inference.Network("video", call, (), None, reading=Reading(short_side=short))
+    for name, features in trained_on.items():
+        seen.clear()
+        (answer,) = inference.ask(network, [str(next(source.glob(f"*/{name}")))])
+        assert "error" not in answer and seen[0] == list(features["video/frames"].bytes_list.value), name
+
+
+def test_predict_answers_around_a_bad_file_and_ends_with_an_error(tmp_path, monkeypatch, capsys):
+    from timetotrain import cli
+
+    def call(values):
+        rows = len(values)
+        return {"top_names": np.full([rows, 1], b"x", object), "top_scores": np.ones([rows, 1], np.float32)}
+
+    monkeypatch.setattr(inference, "load", lambda *_: inference.Network("classes", call, (), None))
+    Image.new("RGB", (20, 10), "red").save(tmp_path / "a.bmp")
+    (tmp_path / "b.jpg").write_bytes(b"no picture")
+    (tmp_path / "c.txt").write_text("no picture")
+    assert cli.main(["predict", "model", str(tmp_path), "--pictures", str(tmp_path / "drawn")]) == 2
+    said = capsys.readouterr()
+    (answer,) = map(json.loads, said.out.splitlines())
+    assert answer["file"].endswith("a.bmp") and (tmp_path / "drawn/a.png").is_file()
+    lines = [line for line in said.err.splitlines() if line.startswith(("skipped", "left out", "error"))]
+    assert "c.txt" in lines[0] and "b.jpg: no picture" in lines[1] and "1 of 2 files left out" in lines[2]
