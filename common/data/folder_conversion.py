@@ -76,7 +76,7 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Looked:
-    """What is known of a sound picture: see `pictures.Picture`; `digest` stands for its pixels."""
+    """What is known of a sound picture: see `pictures.Picture`; `digest` stands for its content."""
 
     width: int
     height: int

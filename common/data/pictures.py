@@ -11,6 +11,7 @@ import io
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -124,18 +125,20 @@ def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
 
 
 def checked(data: bytes, png: bool = False, turn: bool = True) -> tuple[Picture, str]:
-    """Returns (the picture, a digest of its pixels) after decoding it as a training run does.
+    """Returns (the picture, a digest of what is stored) after decoding it as a training run does.
+
+    Lossless files of the same pixels have the same digest if all become JPEG.
 
     Raises:
       BadPictureError: see `read`; or TensorFlow cannot decode the result.
     """
     picture = read(data, png, turn)
-    pixels = decoded(picture.encoded)
-    if pixels.shape[:2] != (picture.height, picture.width):
+    height, width, _ = _tensor(picture.encoded).shape
+    if (width, height) != (picture.width, picture.height):
         raise BadPictureError(
-            f"its header says {picture.width}x{picture.height} pixels, it has {pixels.shape}"
+            f"its header says {picture.width}x{picture.height} pixels, it has {width}x{height}"
         )
-    return picture, hashlib.sha256(f"{pixels.shape}".encode() + pixels.data).hexdigest()
+    return picture, hashlib.sha256(picture.encoded).hexdigest()
 
 
 def decoded(encoded: bytes) -> np.ndarray:
@@ -144,10 +147,14 @@ def decoded(encoded: bytes) -> np.ndarray:
     Raises:
       BadPictureError: TensorFlow cannot decode it.
     """
-    import tensorflow as tf  # Imported late: whoever draws answers does not need it.
+    return _tensor(encoded).numpy()
+
+
+def _tensor(encoded: bytes) -> Any:
+    import tensorflow as tf  # Imported late: who only lists files does not need it.
 
     try:
-        return tf.io.decode_jpeg(encoded, channels=3).numpy()  # Reads PNG too.
+        return tf.io.decode_jpeg(encoded, channels=3)  # Reads PNG too.
     except (tf.errors.OpError, MemoryError) as error:
         raise BadPictureError(_reason(error)) from error
 
