@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from common.config.closed_fields import system_field
+from common.config.closed_fields import later_field, system_field
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, one_of, positive
 from common.config.schema import RunConfig
@@ -52,7 +52,7 @@ class Data:
     eval_crops: int = 1
     eval_short_side: int = 256
     eval_size: int = 256
-    stored_short_side: int = 256
+    stored_short_side: int = later_field(256)
     private_threads: int = system_field(0)
 
 
