@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from common.config.hardware import jax_gpus
 from common.config.schema import RunConfig
 
-# A run prints this as its first line.
+# A run prints this first if it took pjrt by itself.
 TAKEN = "replicas pjrt, since jax sees a GPU; --replicas=single takes TensorFlow's devices"
 
 

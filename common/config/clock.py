@@ -1,4 +1,4 @@
-"""Converts between examples, steps, epochs and blocks; the only module that rounds them. TensorFlow-free.
+"""Converts between examples, steps, epochs and blocks, and rounds them; measures no time. TensorFlow-free.
 
 A *block* is the training between two evaluations plus the evaluation that ends it.
 """

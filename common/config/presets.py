@@ -48,7 +48,7 @@ def solver_keys(config: RunConfig) -> dict[str, Any]:
     }
 
 
-# What each rule of docs/optimizers.md reads besides the rate.
+# For each optimizer of docs/optimizers.md: the fields of `config.optimizer` that it uses besides the learning rate.
 _ADAM = ("beta_1", "beta_2", "epsilon", "weight_decay")
 _ROOTS = ("matrix_block", "matrix_decay", "root_interval", "root_start")
 _READ = {

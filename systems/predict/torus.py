@@ -128,13 +128,13 @@ class Torus:
             return 0.0
         chips = math.prod(box)
         if strategy.startswith("UniDirection"):
-            colours, along = 2 * len(long), self._one_way
+            colors, along = 2 * len(long), self._one_way
         elif strategy.startswith("StrategyND"):
-            colours, along = len(long), self._ring
+            colors, along = len(long), self._ring
         else:
             return self._ring(moved, chips, len(long) > 1 or long[0][1])
         orders = [long[turn:] + long[:turn] for turn in range(len(long))]
-        return max(_phases(moved / colours, order, along) for order in orders)
+        return max(_phases(moved / colors, order, along) for order in orders)
 
     def single_phase(self, moved: float, size: int) -> float:
         """Seconds of a small sum: every member's data travel to all others, half each way, and each member sums them.
@@ -150,7 +150,9 @@ class Torus:
         return moved * self.cores * hops / self.link + hops * self.hop
 
     def _one_way(self, moved: float, chips: int, closed: bool) -> float:
-        """Seconds of one color's scatter and gather, with all members sending in the same direction.
+        """Seconds for one of the strategy's colors (its share of the bytes) to scatter and gather along a side.
+
+        All members send in one direction.
 
         On a line, the last member's bytes return over all links. The other direction's color sends as much over the
         same links, so each link carries both.

@@ -242,7 +242,10 @@ def _moved(function: Callable, x: tf.Tensor) -> tf.Tensor:
 
 
 def _linear(forward: Callable, backward: Callable) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a collective with gradient `backward`; Horovod's own gradients average, or multiply by the size."""
+    """Returns the collective `forward` with the gradient `backward`.
+
+    It replaces Horovod's own gradients, which average over the processes or multiply by their number.
+    """
 
     def apply(x: tf.Tensor) -> tf.Tensor:
         @tf.custom_gradient

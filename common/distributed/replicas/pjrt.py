@@ -148,7 +148,8 @@ class Pjrt(Xla):
         self._held: dict[int, _Held] = {}
         self._constants: dict[int, tuple[tf.Tensor, Any]] = {}
         self._programs: dict[tuple, _Program] = {}
-        # Arrays whose memory a program has taken. Dropping one waits for that program, so they stay for a few calls.
+        # Arrays that were donated to a program. Freeing one would block until that program ends, so we keep them for
+        # a few calls.
         self.replaced: collections.deque[list[Any]] = collections.deque(maxlen=_CALLS_UNDER_WAY)
         first = self.process_index * len(self._placement.local)
         numbers = [np.int32(first + i) for i in range(len(self._placement.local))]

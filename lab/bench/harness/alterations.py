@@ -45,7 +45,7 @@ def base(root: Path) -> None:
 
 
 def logs(root: Path, folder: str) -> list[Path]:
-    """Returns the logs of a folder of runs, in order."""
+    """Returns the logs of a folder of runs, sorted by name."""
     return sorted((root / folder).glob("result_*.txt"))
 
 
