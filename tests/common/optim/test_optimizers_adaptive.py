@@ -11,7 +11,7 @@ import tf_keras
 
 from common.config.schema import Optimizer
 from common.errors import UserError
-from common.optim import optimizers
+from common.optim import optimizers, rule
 from tests.timetotrain.run.rules import KINDS, STEPS, problem, run, worst
 
 # GNMT's Adam, the Transformer's LazyAdam at 512 and 2048 sequences (docs/sources.md, mlperf 1.4 and 1.5), and the
@@ -172,5 +172,5 @@ def test_epsilon_of_zero_is_refused_where_it_divides_zero_by_zero(name: str) -> 
 @pytest.mark.parametrize("beta", [0.0, 0.86, 0.98, 0.999])
 def test_adam_s_correction_keeps_its_digits_in_32_bits(beta: float) -> None:
     for step in (0, 1, 10, 1000, 100_000):
-        found = optimizers._bias(beta, tf.constant(step, tf.int32), tf.float32).numpy()
+        found = rule.bias(beta, tf.constant(step, tf.int32), tf.float32).numpy()
         np.testing.assert_allclose(found, 1 - np.float64(beta) ** (step + 1), rtol=3e-7)
