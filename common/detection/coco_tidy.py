@@ -3,47 +3,25 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
-from pycocotools import mask as coco_mask
 
 from common.data import folder_conversion
 from common.data.folder_conversion import Looked
 from common.data.report import Report
 from common.detection import shapes
 from common.detection.annotation_formats import Names, Source
+from common.detection.coco_objects import Place, key_of, of_source, shown
 from common.detection.shapes import BadShapeError
 from common.errors import UserError
 from common.files import stays_inside
 
-# Texts and numbers that programs write for yes and no; a missing number in a table becomes NaN.
-_YES, _NO = ("1", "1.0", "true", "yes"), ("", "0", "0.0", "false", "no", "none", "null", "nan")
-_TINY = 2.0  # Pixels; a box of a narrower side is suspicious.
-_OUTSIDE = 0.5  # Part of a box outside of its picture from which it is suspicious.
-_APART = 0.5  # Overlap of a box and the box around its mask below which they are suspicious.
 UNCLEAR = (
     "the EXIF tag turns the picture, and nothing says whether its boxes are on the turned one; taken as such"
 )
 TURNED_ALONG = "boxes were on the stored pixels; turned with the picture as its EXIF tag says"
-
-
-@dataclasses.dataclass(frozen=True)
-class _Place:
-    """A sound picture: its entry in the result, what is known of it, and whether its boxes must be turned with it."""
-
-    entry: dict[str, Any]
-    looked: Looked
-    turn: bool
-
-    def given_size(self) -> tuple[int, int]:
-        """Returns the (height, width) on which the annotations are."""
-        size = self.looked.height, self.looked.width
-        return size[::-1] if self.turn and self.looked.orientation >= 5 else size
 
 
 def tidy(
@@ -76,20 +54,11 @@ def tidy(
         places = _places(source, first, report)
         images = list({id(place.entry): place.entry for place in places.values() if place}.values())
         first += len(images)
-        objects = _objects(source, places, numbers, masks, report)
+        objects = of_source(source, places, numbers, masks, report)
         categories = [{"id": numbers[key], "name": name} for key, name in names.items()]
         contents.append({"images": images, "annotations": objects, "categories": categories})
         known.append({p.entry["file_name"]: p.looked for p in places.values() if p})
     return contents, list(names.values()), known
-
-
-def key_of(value: Any) -> str | None:
-    """Returns an id as text, the same for 7, 7.0 and "7"; None if it is no id."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    if isinstance(value, float):
-        return str(int(value)) if math.isfinite(value) and value == int(value) else None
-    return str(value).strip() or None
 
 
 def _categories(sources: Sequence[Source]) -> dict[str, str]:
@@ -106,7 +75,7 @@ def _categories(sources: Sequence[Source]) -> dict[str, str]:
             if not isinstance(entry, dict) or not entry.get("name"):
                 raise UserError(f"{place}: needs an id and a name")
             if key is None:
-                raise UserError(f"{place}: id is {_shown(given)}; give it a number or a text")
+                raise UserError(f"{place}: id is {shown(given)}; give it a number or a text")
             name = str(entry["name"]).encode(errors="backslashreplace").decode()
             if names.setdefault(key, name) != name:
                 raise UserError(f"{source.named}: category {key} is {name!r}, elsewhere {names[key]!r}")
@@ -132,7 +101,7 @@ def _check_pixels(source: Source) -> None:
         )
 
 
-def _places(source: Source, first: int, report: Report) -> dict[str, _Place | None]:
+def _places(source: Source, first: int, report: Report) -> dict[str, Place | None]:
     """Returns {key of the id: picture, or None if it was left out}; numbers the sound pictures from `first`."""
     listed = _listed(source, report)
     files = list(dict.fromkeys(listed.values()))
@@ -143,9 +112,9 @@ def _places(source: Source, first: int, report: Report) -> dict[str, _Place | No
     )
     boxes = _boxes(source)
     said = {key_of(image.get("id")): image for image in source.content["images"] if isinstance(image, dict)}
-    by_file: dict[str, _Place | None] = {}
+    by_file: dict[str, Place | None] = {}
     looked = dict(zip(files, results))
-    places: dict[str, _Place | None] = {}
+    places: dict[str, Place | None] = {}
     number = first
     for key, file in listed.items():
         result = looked[file]
@@ -162,7 +131,7 @@ def _places(source: Source, first: int, report: Report) -> dict[str, _Place | No
             turn = _frame(said[key], result, boxes[key], str(path), report)
             size = {"width": result.width, "height": result.height}
             entry = {"id": number, "file_name": file, **size}
-            places[key] = by_file[file] = None if turn is None else _Place(entry, result, turn)
+            places[key] = by_file[file] = None if turn is None else Place(entry, result, turn)
             number += turn is not None
     return places
 
@@ -268,173 +237,10 @@ def _size(entry: Mapping[str, Any]) -> tuple[int, int] | None:
             return None
         number = shapes.numbers([value])[0] if not isinstance(value, list | dict) else math.nan
         if not number == number // 1:
-            raise BadShapeError(f"{side} is {_shown(value)}")
+            raise BadShapeError(f"{side} is {shown(value)}")
         sides.append(int(number))
     return (sides[0], sides[1]) if min(sides) > 0 else None
 
 
 def _fits(box: Sequence[float], size: tuple[int, int]) -> bool:
     return box[0] + box[2] <= size[0] + 1 and box[1] + box[3] <= size[1] + 1
-
-
-def _objects(
-    source: Source,
-    places: Mapping[str, _Place | None],
-    numbers: Mapping[str, int],
-    masks: bool,
-    report: Report,
-) -> list[dict[str, Any]]:
-    objects: list[dict[str, Any]] = []
-    others = {key_of(i.get("id")) for i in source.content["images"] if isinstance(i, dict)}
-    own = all(isinstance(item, dict) and "place" in item for item in source.content["annotations"])
-    for number, item in enumerate(source.content["annotations"]):
-        place = f"{source.named}: annotations[{number}]"
-        if not isinstance(item, dict):
-            report.leave_out("no object", place)
-            continue
-        place = item.get("place", place) if own else place
-        key = key_of(item.get("image_id"))
-        if key not in places:
-            if key is None or key not in others and not own:  # A list may have dropped the picture.
-                line = f"{place}: of an unknown image {_shown(item.get('image_id'))}"
-                report.leave_out("of an unknown image", place, line)
-            continue
-        if places[key] is None:
-            report.change("objects of pictures that were left out, left out with them", place)
-            continue
-        notes: list[Callable[[], None]] = []
-        try:
-            entry = _object(item, places[key], numbers, masks, source.fractions, _Notes(report, place, notes))
-        except BadShapeError as error:
-            report.leave_out(_kind(str(error)), place, f"{place}: {error}")
-            continue
-        for note in notes:
-            note()
-        objects.append({**entry, "id": len(objects) + 1})
-    _suspect_twice(objects, report, source.named)
-    return objects
-
-
-def _kind(reason: str) -> str:
-    """Returns a reason without its values, so that a report counts like ones together."""
-    words = [word for word in reason.split() if not any(c.isdigit() or c in "[]{}'\"" for c in word)]
-    return " ".join(words) or reason
-
-
-@dataclasses.dataclass(frozen=True)
-class _Notes:
-    """Keeps what is noted of an object until it is known that the object is taken."""
-
-    report: Report
-    place: str
-    waiting: list[Callable[[], None]]
-
-    def change(self, what: str) -> None:
-        self.waiting.append(lambda: self.report.change(what, self.place))
-
-    def suspect(self, what: str) -> None:
-        self.waiting.append(lambda: self.report.suspect(what, self.place))
-
-
-def _object(
-    item: Mapping[str, Any],
-    place: _Place,
-    numbers: Mapping[str, int],
-    masks: bool,
-    fractions: bool,
-    notes: _Notes,
-) -> dict[str, Any]:
-    """Returns an object's entry.
-
-    Raises:
-      BadShapeError: it cannot be used.
-    """
-    category = key_of(item.get("category_id"))
-    if category not in numbers:
-        raise BadShapeError(f"category {_shown(item.get('category_id'))} is unknown")
-    crowd = _crowd(item.get("iscrowd"), notes)
-    height, width = place.given_size()
-    given, shape = item.get("bbox"), item.get("segmentation")
-    if fractions:
-        given = [value * side for value, side in zip(given, (width, height) * 2)]
-        shape = shape and [[v * (width, height)[i % 2] for i, v in enumerate(part)] for part in shape]
-    if masks:
-        shape = shapes.checked(shape, height, width)
-    box = _box(given, shape, height, width, notes)
-    if place.turn:
-        box = shapes.turned_box(box, place.looked.orientation, height, width)
-        shape = shapes.turned_shape(shape, place.looked.orientation, height, width) if masks else None
-    box = _clipped(box, place.entry["height"], place.entry["width"], notes)
-    if masks:
-        _check_mask(shape, box, place.entry["height"], place.entry["width"], notes)
-    area = item.get("area")
-    usable = isinstance(area, int | float) and 0 < area < 1 << 40
-    return {
-        "image_id": place.entry["id"],
-        "category_id": numbers[category],
-        "bbox": box,
-        "area": float(area) if usable else box[2] * box[3],
-        "iscrowd": crowd,
-        "segmentation": shape if masks else None,
-    }
-
-
-def _crowd(value: Any, notes: _Notes) -> int:
-    text = str(value).strip().lower() if isinstance(value, str | int | float) or value is None else "?"
-    if text not in (*_YES, *_NO):
-        raise BadShapeError(f"iscrowd is {_shown(value)}, neither 0 nor 1")
-    found = int(text in _YES)
-    if value is not None and not (isinstance(value, int) and value == found):
-        notes.change(f"iscrowd that is no number, read as {found}")
-    return found
-
-
-def _box(given: Any, shape: Any, height: int, width: int, notes: _Notes) -> list[float]:
-    if given in (None, []) and shape:
-        notes.change("a box computed from its mask")
-        sound = shapes.checked(shape, height, width)
-        return coco_mask.toBbox(shapes.encoded(sound, height, width)).tolist()
-    try:
-        return shapes.numbers(given, 4)
-    except BadShapeError as error:
-        raise BadShapeError(f"bbox is {_shown(given)}") from error
-
-
-def _clipped(box: Sequence[float], height: int, width: int, notes: _Notes) -> list[float]:
-    x, y, across, down = box
-    left, top = max(x, 0.0), max(y, 0.0)
-    right, bottom = min(x + across, float(width)), min(y + down, float(height))
-    if not (right > left and bottom > top):
-        raise BadShapeError("its box has no area within the picture")
-    inside = (right - left) * (bottom - top) / (across * down)
-    if inside < 1 - _OUTSIDE:
-        notes.suspect("a box more than half outside of its picture")
-    elif inside < 1 - 1e-6:
-        notes.change("a box cut at the picture's edge")
-    if min(right - left, bottom - top) < _TINY:
-        notes.suspect(f"a box less than {_TINY:g} pixels wide or high")
-    return [left, top, right - left, bottom - top]
-
-
-def _check_mask(shape: Any, box: Sequence[float], height: int, width: int, notes: _Notes) -> None:
-    found = shapes.encoded(shape, height, width)
-    if not coco_mask.area(found):
-        raise BadShapeError("its mask has no pixel within the picture")
-    around = coco_mask.toBbox(found)
-    overlap = coco_mask.iou(np.array([box]), np.array([around]), [0])[0, 0]
-    if overlap < _APART:
-        notes.suspect("a box and a mask that are apart")
-
-
-def _suspect_twice(objects: Sequence[Mapping[str, Any]], report: Report, named: str) -> None:
-    seen = set()
-    for item in objects:
-        same = (item["image_id"], item["category_id"], *item["bbox"])
-        if same in seen:
-            report.suspect("the same box twice", f"{named}: picture {item['image_id']}, box {item['bbox']}")
-        seen.add(same)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."

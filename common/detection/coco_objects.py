@@ -1,0 +1,218 @@
+"""Normalizes the objects of a user's annotations: checks each box and mask before any C library reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pycocotools import mask as coco_mask
+
+from common.data.folder_conversion import Looked
+from common.data.report import Report
+from common.detection import shapes
+from common.detection.annotation_formats import Source
+from common.detection.shapes import BadShapeError
+
+# Texts and numbers that programs write for yes and no; a missing number in a table becomes NaN.
+_YES, _NO = ("1", "1.0", "true", "yes"), ("", "0", "0.0", "false", "no", "none", "null", "nan")
+_TINY = 2.0  # Pixels; a box of a narrower side is suspicious.
+_OUTSIDE = 0.5  # Part of a box outside of its picture from which it is suspicious.
+_APART = 0.5  # Overlap of a box and the box around its mask below which they are suspicious.
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A sound picture: its entry in the result, what is known of it, and whether its boxes must be turned with it."""
+
+    entry: dict[str, Any]
+    looked: Looked
+    turn: bool
+
+    def given_size(self) -> tuple[int, int]:
+        """Returns the (height, width) on which the annotations are."""
+        size = self.looked.height, self.looked.width
+        return size[::-1] if self.turn and self.looked.orientation >= 5 else size
+
+
+def key_of(value: Any) -> str | None:
+    """Returns an id as text, the same for 7, 7.0 and "7"; None if it is no id."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, float):
+        return str(int(value)) if math.isfinite(value) and value == int(value) else None
+    return str(value).strip() or None
+
+
+def of_source(
+    source: Source,
+    places: Mapping[str, Place | None],
+    numbers: Mapping[str, int],
+    masks: bool,
+    report: Report,
+) -> list[dict[str, Any]]:
+    """Returns the entries of a source's usable objects, numbered from 1; the others get a line in the report.
+
+    Args:
+      source: the annotations.
+      places: what is known of each picture, by its id; None for a picture that was left out.
+      numbers: {id of a category: its number}.
+      masks: whether every object needs a mask; without, masks are dropped.
+    """
+    objects: list[dict[str, Any]] = []
+    others = {key_of(i.get("id")) for i in source.content["images"] if isinstance(i, dict)}
+    own = all(isinstance(item, dict) and "place" in item for item in source.content["annotations"])
+    for number, item in enumerate(source.content["annotations"]):
+        place = f"{source.named}: annotations[{number}]"
+        if not isinstance(item, dict):
+            report.leave_out("no object", place)
+            continue
+        place = item.get("place", place) if own else place
+        key = key_of(item.get("image_id"))
+        if key not in places:
+            if key is None or key not in others and not own:  # A list may have dropped the picture.
+                line = f"{place}: of an unknown image {shown(item.get('image_id'))}"
+                report.leave_out("of an unknown image", place, line)
+            continue
+        if places[key] is None:
+            report.change("objects of pictures that were left out, left out with them", place)
+            continue
+        notes: list[Callable[[], None]] = []
+        try:
+            entry = _object(item, places[key], numbers, masks, source.fractions, _Notes(report, place, notes))
+        except BadShapeError as error:
+            report.leave_out(_kind(str(error)), place, f"{place}: {error}")
+            continue
+        for note in notes:
+            note()
+        objects.append({**entry, "id": len(objects) + 1})
+    _suspect_twice(objects, report, source.named)
+    return objects
+
+
+def _kind(reason: str) -> str:
+    """Returns a reason without its values, so that a report counts like ones together."""
+    words = [word for word in reason.split() if not any(c.isdigit() or c in "[]{}'\"" for c in word)]
+    return " ".join(words) or reason
+
+
+@dataclasses.dataclass(frozen=True)
+class _Notes:
+    """Keeps what is noted of an object until it is known that the object is taken."""
+
+    report: Report
+    place: str
+    waiting: list[Callable[[], None]]
+
+    def change(self, what: str) -> None:
+        self.waiting.append(lambda: self.report.change(what, self.place))
+
+    def suspect(self, what: str) -> None:
+        self.waiting.append(lambda: self.report.suspect(what, self.place))
+
+
+def _object(
+    item: Mapping[str, Any],
+    place: Place,
+    numbers: Mapping[str, int],
+    masks: bool,
+    fractions: bool,
+    notes: _Notes,
+) -> dict[str, Any]:
+    """Returns an object's entry.
+
+    Raises:
+      BadShapeError: it cannot be used.
+    """
+    category = key_of(item.get("category_id"))
+    if category not in numbers:
+        raise BadShapeError(f"category {shown(item.get('category_id'))} is unknown")
+    crowd = _crowd(item.get("iscrowd"), notes)
+    height, width = place.given_size()
+    given, shape = item.get("bbox"), item.get("segmentation")
+    if fractions:
+        given = [value * side for value, side in zip(given, (width, height) * 2)]
+        shape = shape and [[v * (width, height)[i % 2] for i, v in enumerate(part)] for part in shape]
+    if masks:
+        shape = shapes.checked(shape, height, width)
+    box = _box(given, shape, height, width, notes)
+    if place.turn:
+        box = shapes.turned_box(box, place.looked.orientation, height, width)
+        shape = shapes.turned_shape(shape, place.looked.orientation, height, width) if masks else None
+    box = _clipped(box, place.entry["height"], place.entry["width"], notes)
+    if masks:
+        _check_mask(shape, box, place.entry["height"], place.entry["width"], notes)
+    area = item.get("area")
+    usable = isinstance(area, int | float) and 0 < area < 1 << 40
+    return {
+        "image_id": place.entry["id"],
+        "category_id": numbers[category],
+        "bbox": box,
+        "area": float(area) if usable else box[2] * box[3],
+        "iscrowd": crowd,
+        "segmentation": shape if masks else None,
+    }
+
+
+def _crowd(value: Any, notes: _Notes) -> int:
+    text = str(value).strip().lower() if isinstance(value, str | int | float) or value is None else "?"
+    if text not in (*_YES, *_NO):
+        raise BadShapeError(f"iscrowd is {shown(value)}, neither 0 nor 1")
+    found = int(text in _YES)
+    if value is not None and not (isinstance(value, int) and value == found):
+        notes.change(f"iscrowd that is no number, read as {found}")
+    return found
+
+
+def _box(given: Any, shape: Any, height: int, width: int, notes: _Notes) -> list[float]:
+    if given in (None, []) and shape:
+        notes.change("a box computed from its mask")
+        sound = shapes.checked(shape, height, width)
+        return coco_mask.toBbox(shapes.encoded(sound, height, width)).tolist()
+    try:
+        return shapes.numbers(given, 4)
+    except BadShapeError as error:
+        raise BadShapeError(f"bbox is {shown(given)}") from error
+
+
+def _clipped(box: Sequence[float], height: int, width: int, notes: _Notes) -> list[float]:
+    x, y, across, down = box
+    left, top = max(x, 0.0), max(y, 0.0)
+    right, bottom = min(x + across, float(width)), min(y + down, float(height))
+    if not (right > left and bottom > top):
+        raise BadShapeError("its box has no area within the picture")
+    inside = (right - left) * (bottom - top) / (across * down)
+    if inside < 1 - _OUTSIDE:
+        notes.suspect("a box more than half outside of its picture")
+    elif inside < 1 - 1e-6:
+        notes.change("a box cut at the picture's edge")
+    if min(right - left, bottom - top) < _TINY:
+        notes.suspect(f"a box less than {_TINY:g} pixels wide or high")
+    return [left, top, right - left, bottom - top]
+
+
+def _check_mask(shape: Any, box: Sequence[float], height: int, width: int, notes: _Notes) -> None:
+    found = shapes.encoded(shape, height, width)
+    if not coco_mask.area(found):
+        raise BadShapeError("its mask has no pixel within the picture")
+    around = coco_mask.toBbox(found)
+    overlap = coco_mask.iou(np.array([box]), np.array([around]), [0])[0, 0]
+    if overlap < _APART:
+        notes.suspect("a box and a mask that are apart")
+
+
+def _suspect_twice(objects: Sequence[Mapping[str, Any]], report: Report, named: str) -> None:
+    seen = set()
+    for item in objects:
+        same = (item["image_id"], item["category_id"], *item["bbox"])
+        if same in seen:
+            report.suspect("the same box twice", f"{named}: picture {item['image_id']}, box {item['bbox']}")
+        seen.add(same)
+
+
+def shown(value: Any) -> str:
+    """Returns a value for a message, shortened."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
