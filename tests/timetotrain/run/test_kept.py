@@ -74,7 +74,7 @@ def test_a_run_without_a_target_ends_well_and_says_that_it_is_no_result(start, c
 
 def test_a_target_that_is_not_reached_still_aborts(start, monkeypatch):
     monkeypatch.setattr(toy, "config", lambda plain=toy.config, **c: plain(**{**c, "quality_target": 2.0}))
-    assert start()[0] == run.NOT_REACHED
+    assert start()[0] == run.ending.NOT_REACHED
 
 
 def test_history_tensorboard_and_best_are_whole_across_a_resume(start, tmp_path):
