@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import tiny_data
+from common.data import tiny_data, videos
 from tsm_kinetics import convert
 
 CLASSES = ("down", "left", "right", "up")  # Alphabetical, the converter's order.
@@ -85,7 +85,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     """
 
     def write(folder: Path) -> None:
-        videos = folder / "videos"
+        drawn = folder / "videos"
         splits = {}
         for split, count, files in (
             ("train", tiny.train_videos, tiny.train_files),
@@ -93,10 +93,10 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
         ):
             for number in range(count):
                 name, frames = draw(tiny, split, number)
-                target = videos / split / name / f"{split}_{number:05d}.mp4"
+                target = drawn / split / name / f"{split}_{number:05d}.mp4"
                 target.parent.mkdir(parents=True, exist_ok=True)
                 videos.write(target, frames)
-            splits[split] = convert.items(videos / split), files
+            splits[split] = convert.items(drawn / split), files
         convert.convert(folder, splits)
 
     settings = {**dataclasses.asdict(tiny), "version": VERSION}

@@ -44,14 +44,14 @@ class Videos:
     width: int = 340
 
 
-def draw(folder: Path, videos: Videos) -> None:
+def draw(folder: Path, size: Videos) -> None:
     """Draws H.264 files, and shards of them: a view that moves over a picture with the spectrum of photographs."""
     (folder / "videos" / "a").mkdir(parents=True)
-    for number in range(videos.count):
+    for number in range(size.count):
         rng = np.random.default_rng(number)
-        picture = _picture(rng, videos.height + 128, videos.width + 128)
-        at = np.linspace(rng.integers(0, 128, 2), rng.integers(0, 128, 2), videos.frames).astype(int)
-        frames = np.stack([picture[y : y + videos.height, x : x + videos.width] for y, x in at])
+        picture = _picture(rng, size.height + 128, size.width + 128)
+        at = np.linspace(rng.integers(0, 128, 2), rng.integers(0, 128, 2), size.frames).astype(int)
+        frames = np.stack([picture[y : y + size.height, x : x + size.width] for y, x in at])
         codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
         videos.write(folder / "videos" / "a" / f"{number}.mp4", frames, codec=codec)
     items = convert.items(folder / "videos")
