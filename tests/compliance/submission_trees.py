@@ -22,14 +22,25 @@ def record(key, value=None, time_ms=0, **metadata):
     return ":::MLLOG " + json.dumps({**fields, "metadata": {"file": "train.py", "lineno": 7, **metadata}})
 
 
-def log(index=0, *, samples=SAMPLES, status="success", seed=None, minutes=None, batch=BATCH, more=(), **said):
-    """The text of one log. `seed` False: none; `batch` None: none; `more`: lines before the start."""
+def log(
+    index=0,
+    *,
+    samples=SAMPLES,
+    status="success",
+    seed=None,
+    start=None,
+    minutes=None,
+    batch=BATCH,
+    more=(),
+    **said,
+):
+    """The text of one log. `seed` False: none; `batch` None: none; `start` in ms; `more`: lines before the start."""
     header = {"benchmark": BENCHMARK, "division": "closed", "org": "Example", "platform": SYSTEM, **said}
     lines = [record(f"submission_{name}", value) for name, value in header.items()]
     lines += [record("seed", 1000 + index if seed is None else seed)] if seed is not False else []
     lines += [record("global_batch_size", batch)] if batch is not None else []
     lines += [record("opt_base_learning_rate", 4e-4), *more]
-    start = 1000 + index * 10_000_000
+    start = 1000 + index * 10_000_000 if start is None else start
     stop = start + round((30 + index if minutes is None else minutes) * 60_000)
     lines += [
         record("run_start", time_ms=start),

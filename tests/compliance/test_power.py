@@ -39,7 +39,7 @@ def log(seconds=SECONDS, watts=700, *, first=START - 5000, step=1000, spread=20,
 
 def folder(tmp_path, nodes=1, texts=None, runs=10, **described):
     """A tree of runs of `SECONDS`; `texts(run, node)`: the text of a power log, None for no file."""
-    logs = [submission_trees.log(n, minutes=SECONDS / 60) for n in range(runs)]
+    logs = [submission_trees.log(n, start=START, minutes=SECONDS / 60) for n in range(runs)]
     said = submission_trees.description(number_of_nodes=str(nodes), accelerators_per_node="1", **described)
     org = submission_trees.tree(tmp_path, logs=logs, described=said)
     place = org / "results" / SYSTEM / BENCHMARK

@@ -266,4 +266,4 @@ def test_predict_answers_around_a_bad_file_and_ends_with_an_error(tmp_path, monk
     (answer,) = map(json.loads, said.out.splitlines())
     assert answer["file"].endswith("a.bmp") and (tmp_path / "drawn/a.png").is_file()
     lines = [line for line in said.err.splitlines() if line.startswith(("skipped", "left out", "error"))]
-    assert "c.txt" in lines[0] and "b.jpg: no picture" in lines[1] and "1 of 2 files left out" in lines[2]
+    assert "c.txt" in lines[0] and "b.jpg: no picture" in lines[1] and "1 input left out" in lines[2]
