@@ -279,8 +279,8 @@ def _next(batches: Iterator[Any], shapes: Sequence[Shape] = ()) -> Any:
 
 
 def _check(batch: Any, shapes: Sequence[Shape], leading: int) -> None:
-    """Raises InvalidArgumentError unless a batch, after `leading` axes of replicas and steps, has one of `shapes`."""
-    found = [{name: batch[name].array.shape[leading:] for name in shape} for shape in shapes[:1]]
+    """Raises InvalidArgumentError unless a replica's batch, after `leading` axes (steps, examples), is of `shapes`."""
+    found = [{name: batch[name].kind[0][leading:] for name in shape} for shape in shapes[:1]]
     if found and not any(found[0] == {n: tuple(size) for n, size in shape.items()} for shape in shapes):
         raise tf.errors.InvalidArgumentError(
             None, None, f"A batch of shape {found[0]} is not compatible with expected shapes {list(shapes)}"
