@@ -191,6 +191,11 @@ def test_a_sign_is_seen_alone(kind, changes):
     assert selection.KINDS[kind] in found[0].line and "published folders show this" in found[0].line
 
 
+def test_a_huge_number_in_a_name_takes_no_memory():
+    (sign,) = (one for one in selection.signs(runs(numbers=[*range(7), 999_999_999]), POINT, 1))
+    assert sign.seen == "7, 8, 9, 10, 11, 12, 13, 14, ... missing up to 999999999"
+
+
 def test_runs_of_a_system_that_overlap():
     first, second = runs(3), runs(3)
     (sign,) = selection.overlaps([first, second])
