@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import time
 
 import pytest
 
@@ -124,6 +125,45 @@ def test_repeated_aliases_and_hostile_text_take_no_time(tmp_path):
     (place / "link.sh").symlink_to("/etc/passwd")
     with pytest.raises(ValueError, match="symbolic link"):
         config_files.read(place / "link.sh")
+
+
+HOSTILE = {
+    "doubles.sh": "A=xx\n" + "A=$A$A\n" * 200 + "LR=1\n",
+    "repeats.sh": "A=" + "x" * 9000 + "\n" + "B=$A\n" * 100_000,
+    "many.sh": ("A=" + "x" * 9000 + "\nB=" + "$A" * 4000 + "\n") * 50,
+    "word.sh": "x" * 900_000,
+    "words.sh": ("x" * 9_900 + "\n") * 100,
+    "sums.sh": ("A=$((" * 1900 + "\n") * 100,
+    "defaults.sh": ("${A=" * 2400 + "\n") * 100,
+    "open.sh": ("B=${" + "A" * 9_900 + "\n") * 100,
+    "merges.yaml": "a0: &a0 {lr: 1}\n" + "".join(f"a{n}: &a{n}\n  <<: [*a{n - 1},*a{n - 1}]\n" for n in range(1, 40)),
+    "aliases.yaml": "a: &a 1\nb: [" + "*a," * 2000 + "]\n",
+    "deep.yaml": "[" * 5000,
+    "deep.toml": "x=" + "[" * 50_000,
+    "bool.yaml": "lr: !!bool nope\n",
+    "timestamp.yaml": "lr: !!timestamp x\n",
+    "int.yaml": 'lr: !!int ""\n',
+    "long.toml": "x = 0x" + "f" * 10_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_read_in_a_moment_or_is_a_problem(tmp_path, name):
+    code = code_of(tmp_path, **{name: HOSTILE[name]})
+    (path,) = code[name]
+    began = time.process_time()
+    found = agreement.compare({"config_filename": name, "max_steps": 1}, "llama31_8b", "sys", code)
+    assert time.process_time() - began < 5
+    unreadable = ("repeats.sh", "aliases.yaml", "deep.yaml", "deep.toml", "long.toml")
+    assert bool(found.problem) == (name in unreadable), found.problem
+    assert len(config_files.expanded("$A" * 3000, {"a": ["x" * 9000]})) == 0
+    if name == "doubles.sh":
+        assert config_files.read(path)["lr"] == ["1"]
+
+
+def test_yaml_without_a_value_and_with_a_merge_says_what_it_did(tmp_path):
+    code = code_of(tmp_path, **{"a.yaml": "base: &b {lr: 1}\nown: {<<: *b, gbs: 8, mbs: }\n"})
+    assert config_files.read(code["a.yaml"][0]) == {"lr": ["1", "1"], "gbs": ["8"]}
 
 
 # ------------------------------------------------------------------------------------------- in the check of a tree
