@@ -16,6 +16,7 @@ from statistics import fmean
 from compliance.log.lines import TOKEN, token_lines
 from compliance.log.logs import BadLine, parse_line
 from compliance.submission.runs import Run, number
+from compliance.submission.tree_files import plain_files
 
 _READING = re.compile(rb'"time_ms":\s*(\d+),.*"key":\s*"power_reading",\s*"value":\s*([-+.\deE]+)\s*[,}]')
 
@@ -175,9 +176,13 @@ def _total(parts: list[float | None]) -> float | None:
 def of_run(run: Run, folder: Path) -> RunPower:
     """Reads the power logs of a run, `power/<name of its log>/node_<j>.txt` and `sw_<k>.txt`.
 
+    Links, pipes and devices among them are left out.
+
     Raises:
       UserError: a file cannot be read.
     """
     place = folder / "power" / run.path.stem
-    names = sorted(place.glob("node_*.txt")) + sorted(place.glob("sw_*.txt"))
-    return RunPower(run, tuple(read(path) for path in names if not path.is_symlink()))
+    if place.is_symlink() or place.parent.is_symlink():
+        return RunPower(run, ())
+    names = plain_files(place, "node_*.txt") + plain_files(place, "sw_*.txt")
+    return RunPower(run, tuple(read(path) for path in names))

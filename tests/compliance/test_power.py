@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import os
 import random
 from contextlib import redirect_stdout
 from statistics import fmean
@@ -163,6 +164,18 @@ def test_a_described_wattage_narrows_what_is_plausible(tmp_path):
         tmp_path, accelerator_model_name="H100-SXM5 (700 W)", texts=lambda run, node: log(watts=2000)
     )
     assert "70 to 1,750 W expected" in found(place)["power.watts"]
+
+
+def test_pipes_and_links_are_no_power_logs(tmp_path):
+    place = folder(tmp_path)
+    run = read_run(place / "result_3.txt")
+    logs = place / "power" / "result_3"
+    os.mkfifo(logs / "node_1.txt")
+    (logs / "sw_0.txt").symlink_to(logs / "node_0.txt")
+    assert [one.path.name for one in power.of_run(run, place).logs] == ["node_0.txt"]
+    logs.rename(tmp_path / "elsewhere")
+    logs.symlink_to(tmp_path / "elsewhere")
+    assert power.of_run(run, place).logs == ()
 
 
 def test_every_node_is_measured_and_none_is_a_copy(tmp_path):
