@@ -84,8 +84,13 @@ class Run:
         self._rules = self.ruleset, self.division, self.benchmark
         self._line, self._joined, self._in_block, self._seen = 0, 0, False, set()
         self._handlers: dict[int, object] = {}
+        self._stopping, self._late = False, 0
         self._file = self._open() if write else None
-        self._write_header(header)
+        try:
+            self._write_header(header)
+        except UserError:
+            self._refuse()
+            raise
 
     def _open(self) -> int:
         try:
@@ -136,8 +141,16 @@ class Run:
           status: "aborted" ends a run whatever its evaluations were; None: as the evaluations say.
           reason: why it ended, for the record's metadata.
         """
-        if self.stopped:
-            return
+        self._stopping = True  # a signal waits until run_stop is written
+        try:
+            if not self.stopped:
+                self._write_end(status, reason)
+        finally:
+            self._stopping, late, self._late = False, self._late, 0
+            if late:
+                os.kill(os.getpid(), late)
+
+    def _write_end(self, status: str | None, reason: str) -> None:
         self.stopped = True
         if self.started:
             self._end_block()
@@ -147,6 +160,16 @@ class Run:
             self.event("run_stop", kind=_END, metadata={"status": status, **place, **about})
             for finding in self._checker.finish():
                 self._found(finding)
+        self._close()
+
+    def _refuse(self) -> None:
+        """Ends a run whose clock has not started, and removes its log, so that another try may have the name."""
+        written = self._file is not None and not self.started
+        self.stop()
+        if written:
+            self.path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.fsync(self._file)
@@ -268,32 +291,45 @@ class Run:
         try:
             self.start()
         except UserError:
-            self.stop()
+            self._refuse()
             raise
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
+            for number in filter(_is_ours_to_set, _SIGNALS):
                 self._handlers[number] = signal.signal(number, self._signalled)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore()
-        if kind is None:
-            self.stop()
-        else:
-            self.stop("aborted", f"{kind.__name__}: {error}")
+        try:
+            if kind is None:
+                self.stop()
+            else:
+                self.stop("aborted", f"{kind.__name__}: {error}")
+        finally:
+            self._restore()
 
     def _restore(self) -> None:
         for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+            if _is_ours_to_set(number):
+                signal.signal(number, handler)
         self._handlers = {}
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         """Writes run_stop, then lets the signal do what it did before."""
-        self._restore()
-        self.stop("aborted", signal.Signals(number).name)
+        if self._stopping:
+            self._late = number
+            return
+        try:
+            self.stop("aborted", signal.Signals(number).name)
+        finally:
+            self._restore()
         os.kill(os.getpid(), number)
+
+
+def _is_ours_to_set(number: int) -> bool:
+    """Whether a signal is not ignored (as under nohup), and its handler is not one that only C knows."""
+    return signal.getsignal(number) not in (signal.SIG_IGN, None)
 
 
 class Evaluation:

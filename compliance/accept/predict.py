@@ -38,6 +38,7 @@ FLOOR = 0.005
 NEAR_CENTRE, NEAR_TAU = 1.0, 0.01
 FAR, FAR_CENTRE, FAR_TAU = 0.3, 1.08, 0.05
 FAILS, RUNS = 0.5, 50.0
+LEAST_STEP = 1e-9  # of the mean; the rounding of a run's end to a multiple of less is no more exact
 
 
 class Question(NamedTuple):
@@ -96,12 +97,17 @@ def predict(asked: Question, draws: int = DRAWS, look_ahead: bool = True) -> Pre
 
 
 def step_of(facts: Sequence[Facts]) -> float:
-    """Returns how far apart the evaluations of the logs are, in epochs or samples; 0.0 if they do not say."""
-    distances = []
+    """Returns how far apart the evaluations of the logs are, in epochs or samples; 0.0 if they do not say.
+
+    A distance below `LEAST_STEP` of the evaluations' mean place is none.
+    """
+    distances, everywhere = [], []
     for one in facts:
         places = sorted({at for at, _ in one.evaluations})
         distances += [after - before for before, after in pairwise(places)]
-    return median(distances) if distances else 0.0
+        everywhere += places
+    step = median(distances) if distances else 0.0
+    return step if distances and step >= LEAST_STEP * fmean(everywhere) else 0.0
 
 
 def _olympic(asked: Question, future: Sequence[float]) -> float:
@@ -131,7 +137,7 @@ def _futures(asked: Question, left: int, draws: int) -> list[list[float]]:
         sigma = scale / chi
         mu = _mean_of_runs(asked.mean, centre, len(known), sigma, level, pick)
         runs = [max(mu + sigma * normal, 0.0) for normal in normals[:left]]
-        if step > 0:
+        if step > LEAST_STEP * asked.mean:
             runs = [anchor + round((one - anchor) / step) * step for one in runs]
         if fails > min(uniforms[:left]):
             runs = [math.inf if chance < fails else one for one, chance in zip(runs, uniforms)]

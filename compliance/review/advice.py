@@ -11,6 +11,7 @@ from compliance.log.logs import shown
 from compliance.review import agreement, litter
 from compliance.review.agreement import DIFFERENT, Agreement
 from compliance.submission import rounds
+from compliance.submission.tree_files import kind_of, plain_files
 
 # mlperf_logging/compliance_checker/training_6.0.0/common.yaml has the key config_filename first.
 _NAMED_FROM = (6, 0)
@@ -29,7 +30,7 @@ def of_org(org: Path, folders: list[Path], ruleset: str) -> Iterator[Finding]:
       ruleset: the round.
     """
     code = org / "benchmarks"
-    if code.is_dir():
+    if code.is_dir() and not code.is_symlink():
         if rounds.number(ruleset) >= _NAMED_FROM:
             names = list(agreement.files(code))
             for folder, logs, found in agreement.of_tree(org, folders):
@@ -66,7 +67,7 @@ def _configuration(folder: Path, logs: list[Path], found: Agreement, names: list
 
 
 def _framework(folder: Path) -> Iterator[Finding]:
-    bare = [log.name for log in sorted(folder.glob("result_*.txt")) if not has_framework_log(log)]
+    bare = [log.name for log in plain_files(folder, "result_*.txt") if not has_framework_log(log)]
     if bare:
         found = f"records alone in {', '.join(bare[:4])}" + (
             f" and {len(bare) - 4} more" if len(bare) > 4 else ""
@@ -76,12 +77,21 @@ def _framework(folder: Path) -> Iterator[Finding]:
 
 def has_framework_log(path: Path) -> bool:
     """Whether a log holds lines of a framework's own beside its records; True for one that cannot be read."""
+    lines = _first_lines(path)
+    return (
+        lines is None or sum(bool(line.strip()) and b":::MLL" not in line for line in lines) >= _LEAST_LINES
+    )
+
+
+def _first_lines(path: Path) -> list[bytes] | None:
+    """Returns the lines of a plain file's first part; None if it cannot be read, or is a link or a pipe."""
+    if kind_of(path) != "file":
+        return None
     try:
         with open(path, "rb") as file:
-            lines = file.read(_READ).splitlines()
+            return file.read(_READ).splitlines()
     except OSError:
-        return True
-    return sum(bool(line.strip()) and b":::MLL" not in line for line in lines) >= _LEAST_LINES
+        return None
 
 
 # What a shell's `env` or `export -p` prints of a run's environment.
@@ -98,10 +108,8 @@ _ENVIRONMENT = (
 
 def has_environment(path: Path) -> bool:
     """Whether the first part of a log shows the environment that the run had; False for one that cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            lines = file.read(_READ).splitlines()
-    except OSError:
-        return False
-    shown_by = {word for line in lines if b":::MLL" not in line for word in _ENVIRONMENT if word in line}
+    lines = _first_lines(path)
+    shown_by = {
+        word for line in lines or () if b":::MLL" not in line for word in _ENVIRONMENT if word in line
+    }
     return len(shown_by) >= 2

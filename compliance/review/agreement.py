@@ -16,6 +16,7 @@ from compliance.log.lines import TOKEN, token_lines
 from compliance.log.logs import BadLine, parse_line
 from compliance.review import config_files
 from compliance.review.config_files import Values
+from compliance.submission.tree_files import kind_of, plain_files
 
 SAME, DIFFERENT, NOT_FOUND = "same", "different", "not found"
 
@@ -80,6 +81,8 @@ class Agreement:
 def header(path: str | Path) -> dict[str, object]:
     """Returns the first value of each key before `run_start`; {} for a log that cannot be read."""
     found: dict[str, object] = {}
+    if kind_of(path) != "file":
+        return found
     try:
         for number, line in token_lines(path):
             if isinstance(line, int):
@@ -96,8 +99,10 @@ def header(path: str | Path) -> dict[str, object]:
 
 
 def files(code: Path) -> dict[str, list[Path]]:
-    """Returns {name: paths} of every configuration file below a folder of code."""
+    """Returns {name: paths} of every configuration file below a folder of code; none of a link to a folder."""
     found: dict[str, list[Path]] = {}
+    if code.is_symlink():
+        return found
     count = 0
     for directory, names, members in os.walk(code):
         names[:] = sorted(name for name in names if name not in (".git", "__pycache__"))
@@ -214,7 +219,7 @@ def of_tree(org: Path, folders: list[Path]) -> Iterator[tuple[Path, list[Path], 
     for folder in folders:
         groups: dict[str, list[Path]] = {}
         headers = {}
-        for log in sorted(folder.glob("result_*.txt")):
+        for log in plain_files(folder, "result_*.txt"):
             headers[log] = header(log)
             groups.setdefault(str(headers[log].get("config_filename", "")), []).append(log)
         for logs in groups.values():

@@ -19,6 +19,9 @@ from compliance.submission.tree_files import read_small
 MAX_BYTES = 1 << 20  # the largest published one has 30 kB
 _MAX_VALUES = 20_000
 _MAX_DEPTH = 40
+_MAX_LENGTH = 10_000  # of a value, its references replaced, and of a shell's line
+_MAX_TOTAL = 4 * MAX_BYTES  # of all values of a file, their references replaced
+_MAX_ALIASES = 1000  # of a YAML file
 SUFFIXES = {
     ".sh": "shell", ".env": "shell", ".sub": "shell", ".bash": "shell", ".yaml": "YAML", ".yml": "YAML",
     ".json": "JSON", ".toml": "TOML", ".gin": "gin",
@@ -51,10 +54,25 @@ def read(path: Path, known: Mapping[str, list[str]] | None = None) -> Values:
     }  # fmt: skip
     if kind(path) not in kinds:
         raise ValueError(f"not one of {', '.join(SUFFIXES)}")
-    found: Values = {name: list(values) for name, values in (known or {}).items()}
+    try:
+        return _assigned(kinds[kind(path)](text), known or {})
+    except ValueError:
+        raise
+    except RecursionError:
+        raise ValueError("brackets nested too deeply") from None
+    except Exception as error:  # whatever a parser raises, the file is not of its kind
+        raise ValueError(f"no {kind(path)}: {type(error).__name__} {str(error)[:80]}".strip()) from None
+
+
+def _assigned(pairs: Iterator[tuple[str, object]], known: Mapping[str, list[str]]) -> Values:
+    found: Values = {name: list(values) for name, values in known.items()}
     own: Values = {}
-    for name, value in kinds[kind(path)](text):
+    total = 0
+    for name, value in pairs:
         plain = expanded(str(value), found)
+        total += len(plain)
+        if total > _MAX_TOTAL:
+            raise ValueError(f"values of more than {_MAX_TOTAL} characters")
         # The last assignment of a name is what a later line refers to.
         found.setdefault(name, []).append(plain)
         own.setdefault(name, []).append(plain)
@@ -68,18 +86,25 @@ def sources(path: Path) -> list[str]:
     except (OSError, ValueError):
         return []
     endings = "|".join(re.escape(suffix) for suffix in SUFFIXES)
-    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return list(dict.fromkeys(re.findall(rf"([\w.+-]+(?:{endings}))(?![\w.])", lines)))
+    lines = "\n".join(line for line in _lines(text) if not line.lstrip().startswith("#"))
+    return list(dict.fromkeys(re.findall(rf"(?<![\w.+-])([\w.+-]+(?:{endings}))(?![\w.])", lines)))
 
 
+def _lines(text: str) -> Iterator[str]:
+    """Yields the lines that a person may have written."""
+    return (line for line in text.splitlines() if len(line) <= _MAX_LENGTH)
+
+
+# The bounds on $((...)) and ${NAME:=...} keep the time linear where many of them begin and none ends.
 _ASSIGNED = re.compile(
-    r"""(?:^|[\s;&|(])(?P<name>[A-Za-z_]\w*)=(?P<value>"(?:[^"\\]|\\.)*"|'[^']*'|\$\(\([^)]*\)\)|[^\s;&|()]*)"""
-    r"""|\$\{(?P<default>[A-Za-z_]\w*):?=(?P<text>[^}]*)\}"""
+    r"""(?:^|[\s;&|(])(?P<name>[A-Za-z_]\w*+)=(?P<value>"(?:[^"\\]|\\.)*+"|'[^']*+'"""
+    r"""|\$\(\([^)]{0,500}+\)\)|[^\s;&|()]*+)"""
+    r"""|\$\{(?P<default>[A-Za-z_]\w*+):?=(?P<text>[^}]{0,500}+)\}"""
 )
 
 
 def _shell(text: str) -> Iterator[tuple[str, object]]:
-    for line in text.splitlines():
+    for line in _lines(text):
         plain = re.sub(r"(^|\s)#.*", "", line)
         for match in _ASSIGNED.finditer(plain):
             name, value = (
@@ -88,20 +113,42 @@ def _shell(text: str) -> Iterator[tuple[str, object]]:
             yield _last(name), value.strip("\"'")
 
 
+# yaml.org/type: the tags of the basic schema, and what YAML reads as no value.
+_YAML_TAGS = frozenset(("str", "seq", "map", "int", "float", "bool", "null", "timestamp"))
+_YAML_NULLS = frozenset(("", "~", "null", "Null", "NULL"))
+
+
 def _yaml(text: str) -> Iterator[tuple[str, object]]:
     import yaml  # needed only where there is such a file
 
+    class Plain(yaml.BaseLoader):
+        """Makes texts, lists and tables alone: it converts no value and merges no table."""
+
+        aliases = 0
+
+        def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+            if self.check_event(yaml.AliasEvent):
+                self.aliases += 1
+                if self.aliases > _MAX_ALIASES:
+                    raise ValueError(f"more than {_MAX_ALIASES} aliases")
+            node = super().compose_node(parent, index)
+            if node is not None and node.tag.removeprefix("tag:yaml.org,2002:") not in _YAML_TAGS:
+                raise ValueError(f"no YAML: the tag {node.tag[:80]}")
+            return node
+
+        def construct_scalar(self, node: yaml.ScalarNode) -> str | None:
+            return (
+                None if node.style is None and node.value in _YAML_NULLS else super().construct_scalar(node)
+            )
+
     try:
-        yield from _flat(yaml.safe_load(text))
-    except (yaml.YAMLError, RecursionError) as error:
+        yield from _flat(yaml.load(text, Plain))
+    except yaml.YAMLError as error:
         raise ValueError(f"no YAML: {str(error).splitlines()[0]}") from None
 
 
 def _json(text: str) -> Iterator[tuple[str, object]]:
-    try:
-        yield from _flat(json.loads(text))
-    except RecursionError:
-        raise ValueError("brackets nested too deeply") from None
+    yield from _flat(json.loads(text))
 
 
 def _toml(text: str) -> Iterator[tuple[str, object]]:
@@ -144,19 +191,37 @@ def _last(name: str) -> str:
 
 
 _REFERENCE = re.compile(
-    r"\$\{(?P<name>[A-Za-z_]\w*)(?::?[-=]?(?P<default>[^{}]*))?\}|\$(?P<plain>[A-Za-z_]\w*)"
+    r"\$\{(?P<name>[A-Za-z_]\w*+)(?::?[-=]?(?P<default>[^{}]*+))?\}|\$(?P<plain>[A-Za-z_]\w*+)"
 )
 
 
 def expanded(value: str, known: Mapping[str, list[str]]) -> str:
-    """Returns a value with its `${NAME}`, `${NAME:-default}` and `$((...))` replaced; "" if only a shell could tell."""
+    """Returns a value with its `${NAME}`, `${NAME:-default}` and `$((...))` replaced; "" if only a shell could tell.
+
+    A value of more than `_MAX_LENGTH` characters is "", too.
+    """
     for _ in range(4):  # a default may hold another reference
-        value, count = _REFERENCE.subn(lambda match: _referred(match, known), value)
+        value, count = _replaced(value, known)
         if not count:
             break
+    if len(value) > _MAX_LENGTH:
+        return ""
     if value.startswith("$((") and value.endswith("))"):
         value = _computed(value[3:-2], known)
     return "" if "$" in value or "`" in value else value
+
+
+def _replaced(value: str, known: Mapping[str, list[str]]) -> tuple[str, int]:
+    """Returns a value with its references replaced once, and their number; no reference makes it too long."""
+    parts, place, length = [], 0, len(value)
+    for match in _REFERENCE.finditer(value) if length <= _MAX_LENGTH else ():
+        text = _referred(match, known)
+        length += len(text)
+        if length > 2 * _MAX_LENGTH:
+            return "`unknown`", 0
+        parts += [value[place : match.start()], text]
+        place = match.end()
+    return "".join(parts) + value[place:], len(parts) // 2
 
 
 def _referred(match: re.Match, known: Mapping[str, list[str]]) -> str:

@@ -45,7 +45,7 @@ _WANTED = {
     "tree.cache": "no caches",
 }
 _SHOWN = 3
-_MAX_FILES = 200_000
+_MAX_FILES = 200_000  # files and folders, after which the walk stops
 
 
 def of_code(code: Path) -> Iterator[Finding]:
@@ -53,6 +53,8 @@ def of_code(code: Path) -> Iterator[Finding]:
     found: dict[str, list[tuple[str, int]]] = {rule: [] for rule in _WANTED}
     count = 0
     for directory, names, files in os.walk(code):
+        if count >= _MAX_FILES:
+            break
         kept = []
         for name in sorted(names):
             if name in _CACHES or name.endswith(".egg-info"):
@@ -60,9 +62,10 @@ def of_code(code: Path) -> Iterator[Finding]:
             elif name != ".git":
                 kept.append(name)
         names[:] = kept
-        for name in sorted(files):
-            count += 1
-            if (rule := _rule(directory, name)) and count < _MAX_FILES:
+        looked = sorted(files)[: _MAX_FILES - count]
+        count += len(looked) + 1
+        for name in looked:
+            if rule := _rule(directory, name):
                 path = os.path.join(directory, name)
                 found[rule].append((path, os.lstat(path).st_size))
     for rule, paths in found.items():

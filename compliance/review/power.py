@@ -13,11 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
+from common.errors import UserError
 from compliance.log.lines import TOKEN, token_lines
 from compliance.log.logs import BadLine, parse_line
 from compliance.submission.runs import Run, number
+from compliance.submission.tree_files import plain_files
 
 _READING = re.compile(rb'"time_ms":\s*(\d+),.*"key":\s*"power_reading",\s*"value":\s*([-+.\deE]+)\s*[,}]')
+
+MOST_READINGS = 2_000_000  # of a log: three weeks at one a second
+_LONGEST_QUICK = 2000
+_MOST = 1e15  # above any time in ms and any power in watts; sums of products of two are floats
 
 
 @dataclass
@@ -48,26 +54,39 @@ def read(path: Path) -> PowerLog:
     """Reads one power log.
 
     Raises:
-      UserError: the file cannot be read.
+      UserError: the file cannot be read, or has more than `MOST_READINGS` readings.
     """
+    before_stop = 0
     log = PowerLog(path, path.name.startswith("sw"))
     for place, line in token_lines(path):
         if isinstance(line, int):
             log.bad += 1
             continue
-        if quick := _READING.search(line):
+        if len(log.readings) > MOST_READINGS:
+            raise UserError(f"{path}: more than {MOST_READINGS:,} readings; give one a second")
+        # The search takes quadratic time in a long line.
+        if len(line) < _LONGEST_QUICK and (quick := _READING.search(line)):
             try:
-                log.readings.append((float(quick[1]), float(quick[2])))
-                continue
+                time, watts = _plausible(float(quick[1])), _plausible(float(quick[2]))
             except ValueError:
-                pass
+                time = watts = None
+            if time is not None and watts is not None:
+                log.readings.append((time, watts))
+                continue
         record = parse_line(line[line.rfind(TOKEN) :].decode("utf-8", "replace"), place)
         if isinstance(record, BadLine):
             log.bad += 1
         else:
-            _take(log, record.key, number(record.time_ms), number(record.value))
+            _take(log, record.key, _plausible(number(record.time_ms)), _plausible(number(record.value)))
+            if record.key == "power_measurement_stop":
+                before_stop = len(log.readings)
+    log.at_stop = sum(time == log.stop for time, _ in log.readings[:before_stop])
     log.readings.sort(key=operator.itemgetter(0))
     return log
+
+
+def _plausible(value: float | None) -> float | None:
+    return value if value is not None and -_MOST < value < _MOST else None
 
 
 def _take(log: PowerLog, key: str, time: float | None, value: float | None) -> None:
@@ -75,7 +94,6 @@ def _take(log: PowerLog, key: str, time: float | None, value: float | None) -> N
         log.start = time
     elif key == "power_measurement_stop":
         log.stop = time
-        log.at_stop = sum(one == time for one, _ in log.readings)
     elif key == "conversion_eff":
         log.efficiency = value
     elif key == "interconnect_power_est" and log.estimate is None:
@@ -175,9 +193,13 @@ def _total(parts: list[float | None]) -> float | None:
 def of_run(run: Run, folder: Path) -> RunPower:
     """Reads the power logs of a run, `power/<name of its log>/node_<j>.txt` and `sw_<k>.txt`.
 
+    Links, pipes and devices among them are left out.
+
     Raises:
       UserError: a file cannot be read.
     """
     place = folder / "power" / run.path.stem
-    names = sorted(place.glob("node_*.txt")) + sorted(place.glob("sw_*.txt"))
-    return RunPower(run, tuple(read(path) for path in names if not path.is_symlink()))
+    if place.is_symlink() or place.parent.is_symlink():
+        return RunPower(run, ())
+    names = plain_files(place, "node_*.txt") + plain_files(place, "sw_*.txt")
+    return RunPower(run, tuple(read(path) for path in names))

@@ -12,7 +12,7 @@ from compliance.report.output import value
 from compliance.review import advice, agreement
 from compliance.review.agreement import DIFFERENT, Agreement
 from compliance.submission.scores import result_folders
-from compliance.submission.tree_files import place_of
+from compliance.submission.tree_files import place_of, plain_files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def compare(root: Path) -> list[tuple[Path, list[Path], Agreement | None]]:
         named = list(agreement.of_tree(org, folders))
         found += named
         have = {folder for folder, _, _ in named}
-        found += [(one, sorted(one.glob("result_*.txt")), None) for one in folders if one not in have]
+        found += [(one, plain_files(one, "result_*.txt"), None) for one in folders if one not in have]
     return sorted(found, key=lambda one: str(one[0]))
 
 

@@ -31,6 +31,7 @@ _SETTING = re.compile(
 _MAX_SEEDS = 64
 _MAX_SETTINGS = 200
 _MAX_SCORED = 10_000  # evaluations of stable diffusion; no published run has a hundredth as many
+_MOST = 1e15  # above any count of samples or epochs and any time in ms; its square is a float
 _MAX_EVALUATIONS = 2000  # kept of a log, the last ones; no published run has as many
 
 
@@ -85,6 +86,12 @@ def read_facts(path: str, ruleset: str, bert_samples: bool = False) -> Facts:
     return facts
 
 
+def _counted(value: object) -> float | None:
+    """Returns a count or a time that a run can have; None for anything else."""
+    found = number(value)
+    return found if found is not None and 0 <= found < _MOST else None
+
+
 class FactsReader:
     """Fills the facts of one log from its records, in log order."""
 
@@ -103,15 +110,17 @@ class FactsReader:
         elif key == "seed":
             self._seed(record)
         elif key == "train_samples" and self.bert_samples and facts.benchmark == "bert":
-            self.last = number(value)
+            self.last = _counted(value)
         elif key == "run_start" and facts.started is None:
-            facts.started = number(record.time_ms)
-        if key in _EVALUATION and facts.started is not None and len(facts.results) < _MAX_SCORED:
-            facts.results.append((record.time_ms - facts.started, shown(record.value)))
+            facts.started = _counted(record.time_ms)
+        time = _counted(record.time_ms)
+        timed = facts.started is not None and time is not None
+        if key in _EVALUATION and timed and len(facts.results) < _MAX_SCORED:
+            facts.results.append((time - facts.started, shown(record.value)))
         if key in _EVALUATION and not (self.bert_samples and facts.benchmark == "bert"):
             self._evaluation(record)
         elif key == "run_stop":
-            facts.stopped = number(record.time_ms) if facts.stopped is None else facts.stopped
+            facts.stopped = _counted(record.time_ms) if facts.stopped is None else facts.stopped
             facts.status = str(record.metadata.get("status", ""))[:80]
             facts.to_converge = self._converged() if facts.status == "success" else None
         if not started and len(facts.settings) < _MAX_SETTINGS and _SETTING.fullmatch(key):
@@ -132,13 +141,13 @@ class FactsReader:
     def _evaluation(self, record: Record) -> None:
         benchmark, place = self.facts.benchmark, record.metadata
         if benchmark == "stable_diffusion":
-            step, score = number(place.get(self.step)), number(record.value)
+            step, score = _counted(place.get(self.step)), number(record.value)
             room = step in self.scores or len(self.scores) < _MAX_SCORED
             if step is not None and score is not None and room:
                 self.scores.setdefault(step, {})[str(place.get("metric"))[:80]] = score
                 self.facts.evaluations.append((step, shown(record.value, 40)))
             return
-        at = number(place.get("samples_count" if benchmark in _SAMPLES else "epoch_num"))
+        at = _counted(place.get("samples_count" if benchmark in _SAMPLES else "epoch_num"))
         if at is not None:
             self.facts.evaluations.append((at, shown(record.value, 40)))
         self.last = at if at is None or benchmark in _SAMPLES else round(at, 3)

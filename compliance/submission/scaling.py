@@ -15,7 +15,7 @@ from compliance.log.logs import shown
 from compliance.submission import rcp
 from compliance.submission.rcp import Convergence
 from compliance.submission.runs import number
-from compliance.submission.tree_files import read_small
+from compliance.submission.tree_files import read_small, reason_of
 
 NAME = "scaling.json"
 _MAX_BYTES = 1 << 16
@@ -41,10 +41,15 @@ def factor(folder: Path, judged: Convergence | None) -> Factor:
     own = judged.scaling if judged is not None and judged.verdict == rcp.PASS else 1.0
     source = "the convergence test" if own > 1 else ""
     try:
-        content = json.loads(read_small(folder / NAME, _MAX_BYTES).decode("utf-8-sig"))
+        text = read_small(folder / NAME, _MAX_BYTES)
     except FileNotFoundError:
         return Factor(own, source)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
+        said = reason_of(error) if isinstance(error, OSError) else str(error)
+        return Factor(own, source, f"cannot be read: {said[:80]}")
+    try:
+        content = json.loads(text.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
         return Factor(own, source, f"not JSON: {str(error)[:80]}")
     if not isinstance(content, dict) or "scaling_factor" not in content:
         return Factor(own, source, f"no scaling_factor: {shown(content)}")

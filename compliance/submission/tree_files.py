@@ -151,6 +151,11 @@ def kind_of(path: str | Path) -> str:
     return "file" if stat.S_ISREG(mode) else "a special file"
 
 
+def plain_files(folder: Path, pattern: str) -> list[Path]:
+    """Returns the plain files of a folder whose names match a pattern, sorted: no links, pipes or devices."""
+    return [path for path in sorted(folder.glob(pattern)) if kind_of(path) == "file"]
+
+
 def _has_token(path: str) -> bool:
     try:
         with open(path, "rb") as file:

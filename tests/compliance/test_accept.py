@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import re
 
 import pytest
 
@@ -16,7 +17,7 @@ from compliance.accept.predict import Question
 from compliance.accept.watch import Watch, follow
 from compliance.accept.whole import whole
 from compliance.submission import rcp
-from compliance.submission.facts import Facts
+from compliance.submission.facts import Facts, read_facts
 from lab.bench import accept_calibration
 from tests.compliance import llama_logs
 
@@ -191,6 +192,11 @@ def test_a_sign_is_seen_alone(kind, changes):
     assert selection.KINDS[kind] in found[0].line and "published folders show this" in found[0].line
 
 
+def test_a_huge_number_in_a_name_takes_no_memory():
+    (sign,) = (one for one in selection.signs(runs(numbers=[*range(7), 999_999_999]), POINT, 1))
+    assert sign.seen == "7, 8, 9, 10, 11, 12, 13, 14, ... missing up to 999999999"
+
+
 def test_runs_of_a_system_that_overlap():
     first, second = runs(3), runs(3)
     (sign,) = selection.overlaps([first, second])
@@ -289,6 +295,41 @@ def test_a_batch_size_without_a_reference_is_open(tmp_path):
     ]
     found = judged(tree(tmp_path, big))
     assert found.answer == OPEN and found.probability is None and "no reference" in found.reasons[0]
+
+
+@pytest.mark.parametrize("odd", ["1e200", "1" + 400 * "0", "-5", "1e-320", "1e15"])
+def test_absurd_counts_and_times_give_an_answer(tmp_path, odd, capsys):
+    texts = [llama_logs.log(index) for index in range(4)]
+    changed = {
+        "one": [text.replace('"samples_count": 3456', f'"samples_count": {odd}') for text in texts[:1]]
+        + texts[1:],
+        "all": [re.sub('"samples_count": [1-9][0-9]*', f'"samples_count": {odd}', text) for text in texts],
+        "steps": [re.sub('"samples_count": 0', f'"samples_count": {odd}', text) for text in texts],
+        "times": [
+            re.sub(r'"time_ms": (\d+)(?=.*"eval_accuracy")', f'"time_ms": {odd}', text) for text in texts
+        ],
+        "batch": [
+            text.replace('"global_batch_size", "value": 8', f'"global_batch_size", "value": {odd}')
+            for text in texts
+        ],
+    }
+    for name, logs in changed.items():
+        assert logs != texts or name == "steps"
+        org = tree(tmp_path / name, logs)
+        assert judged(org).answer in (OPEN, REFUSED)
+        for path in org.rglob("result_*.txt"):
+            facts = read_facts(str(path), ROUND)
+            assert all(0 <= at < 1e15 for at, _ in facts.evaluations)
+            assert facts.to_converge is None or 0 <= facts.to_converge < 1e15
+
+
+def test_evaluations_at_nearly_one_place_tell_no_step():
+    near, far = Facts("a"), Facts("b")
+    near.evaluations.extend([(0.0, "1"), (1e-320, "1"), (3072.0, "1"), (3072.0 + 1e-9, "1")])
+    far.evaluations.extend([(384.0, "1"), (768.0, "1")])
+    assert predict.step_of([near]) == 0 and predict.step_of([far]) == 384
+    tiny = predict.predict(asked(99.0, 101.0, step=1e-320))
+    assert tiny == predict.predict(asked(99.0, 101.0))
 
 
 def growing(text, part):

@@ -2,6 +2,9 @@
 
 import argparse
 import json
+import os
+import threading
+import time
 
 import pytest
 
@@ -126,6 +129,45 @@ def test_repeated_aliases_and_hostile_text_take_no_time(tmp_path):
         config_files.read(place / "link.sh")
 
 
+HOSTILE = {
+    "doubles.sh": "A=xx\n" + "A=$A$A\n" * 200 + "LR=1\n",
+    "repeats.sh": "A=" + "x" * 9000 + "\n" + "B=$A\n" * 100_000,
+    "many.sh": ("A=" + "x" * 9000 + "\nB=" + "$A" * 4000 + "\n") * 50,
+    "word.sh": "x" * 900_000,
+    "words.sh": ("x" * 9_900 + "\n") * 100,
+    "sums.sh": ("A=$((" * 1900 + "\n") * 100,
+    "defaults.sh": ("${A=" * 2400 + "\n") * 100,
+    "open.sh": ("B=${" + "A" * 9_900 + "\n") * 100,
+    "merges.yaml": "a0: &a0 {lr: 1}\n" + "".join(f"a{n}: &a{n}\n  <<: [*a{n - 1},*a{n - 1}]\n" for n in range(1, 40)),
+    "aliases.yaml": "a: &a 1\nb: [" + "*a," * 2000 + "]\n",
+    "deep.yaml": "[" * 5000,
+    "deep.toml": "x=" + "[" * 50_000,
+    "bool.yaml": "lr: !!bool nope\n",
+    "timestamp.yaml": "lr: !!timestamp x\n",
+    "int.yaml": 'lr: !!int ""\n',
+    "long.toml": "x = 0x" + "f" * 10_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_read_in_a_moment_or_is_a_problem(tmp_path, name):
+    code = code_of(tmp_path, **{name: HOSTILE[name]})
+    (path,) = code[name]
+    began = time.process_time()
+    found = agreement.compare({"config_filename": name, "max_steps": 1}, "llama31_8b", "sys", code)
+    assert time.process_time() - began < 5
+    unreadable = ("repeats.sh", "aliases.yaml", "deep.yaml", "deep.toml", "long.toml")
+    assert bool(found.problem) == (name in unreadable), found.problem
+    assert len(config_files.expanded("$A" * 3000, {"a": ["x" * 9000]})) == 0
+    if name == "doubles.sh":
+        assert config_files.read(path)["lr"] == ["1"]
+
+
+def test_yaml_without_a_value_and_with_a_merge_says_what_it_did(tmp_path):
+    code = code_of(tmp_path, **{"a.yaml": "base: &b {lr: 1}\nown: {<<: *b, gbs: 8, mbs: }\n"})
+    assert config_files.read(code["a.yaml"][0]) == {"lr": ["1", "1"], "gbs": ["8"]}
+
+
 # ------------------------------------------------------------------------------------------- in the check of a tree
 
 
@@ -179,6 +221,52 @@ def test_framework_logs_are_asked_for_from_6_1_on(tmp_path):
     (one,) = found_in(tree(tmp_path / "b", "v6.1"), "log.framework")
     assert one.severity == "advice" and "result_0.txt" in one.found and "6 more" in one.found
     assert found_in(tree(tmp_path / "c", "v6.1", more=lines), "log.framework") == []
+
+
+def test_a_pipe_and_a_link_among_the_logs_are_left_out(tmp_path):
+    org = tree(tmp_path, "v6.1", **{"run_a.sh": "LR=0.0005\n"})
+    place = org / "results" / SYSTEM / BENCHMARK
+    (place / "result_8.txt").rename(tmp_path / "result_8.txt")
+    (place / "result_8.txt").symlink_to(tmp_path / "result_8.txt")
+    (place / "result_9.txt").unlink()
+    os.mkfifo(place / "result_9.txt")
+    within = []
+    checking = threading.Thread(target=lambda: within.extend(found_in(org, "")), daemon=True)
+    checking.start()
+    checking.join(30)
+    assert not checking.is_alive(), "the check waits for the pipe"
+    (one,) = (one for one in within if one.rule == "log.framework")
+    assert "result_0.txt" in one.found and "4 more" in one.found
+    ((_, logs, _),) = agreement.of_tree(org, [place])
+    assert [log.name for log in logs] == [f"result_{n}.txt" for n in range(8)]
+    for path in (place / "result_8.txt", place / "result_9.txt"):
+        assert agreement.header(path) == {} and advice.has_framework_log(path)
+        assert not advice.has_environment(path)
+
+
+def test_linked_code_is_not_walked(tmp_path):
+    org = tree(tmp_path, **{"run_a.sh": "LR=0.0005\n", "a.zip": "x"})
+    assert {one.rule for one in advice.of_org(org, [], "6.0.0")} == {"tree.archive"}
+    (org / "benchmarks").rename(tmp_path / "elsewhere")
+    (org / "benchmarks").symlink_to(tmp_path / "elsewhere")
+    assert list(advice.of_org(org, [], "6.0.0")) == [] and agreement.files(org / "benchmarks") == {}
+
+
+def test_a_large_folder_of_code_ends_the_walk(tmp_path, monkeypatch):
+    for name in "abcdef":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.zip").write_text("x")
+    walk, walked = os.walk, []
+
+    def counted(top):
+        for row in walk(top):
+            walked.append(row[0])
+            yield row
+
+    monkeypatch.setattr(litter, "_MAX_FILES", 4)
+    monkeypatch.setattr(litter.os, "walk", counted)
+    (one,) = litter.of_code(tmp_path)
+    assert len(walked) < 5 and one.found.endswith("x.zip, 0.0 MB")
 
 
 def test_compiled_files_archives_and_caches_are_one_line_of_advice_each(tmp_path):

@@ -152,6 +152,49 @@ def test_signals_are_as_before_after_a_run(tmp_path, clock):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, None])
+def test_ignored_signals_and_handlers_of_c_stay(tmp_path, clock, monkeypatch, handler):
+    """Python gives None for a handler that it did not set."""
+    set_, known = [], signal.getsignal
+    monkeypatch.setattr(
+        signal, "getsignal", lambda number: handler if number == signal.SIGHUP else known(number)
+    )
+    monkeypatch.setattr(signal, "signal", lambda number, new: set_.append(number) or known(number))
+    with Run(tmp_path / "result_0.txt", HEADER, ruleset="5.1.0"):
+        assert set_ == [signal.SIGTERM]
+    assert set_ == [signal.SIGTERM] * 2
+
+
+def test_a_signal_while_run_stop_is_written_waits_for_it(tmp_path, clock, monkeypatch):
+    got, path, write_event = [], tmp_path / "result_0.txt", Run.event
+
+    def interrupted(run, key, *more, **others):
+        if key == "run_stop":
+            signal.raise_signal(signal.SIGTERM)
+        write_event(run, key, *more, **others)
+
+    monkeypatch.setattr(Run, "event", interrupted)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: got.append(keys(path)[0][-1]))
+    try:
+        with Run(path, HEADER, ruleset="5.1.0") as run:
+            assert run.evaluated(0.92, samples_count=1536)
+            assert keys(path)[0].count("run_stop") == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert got == ["run_stop"] and keys(path)[1]["metadata"]["status"] == "success"
+
+
+@pytest.mark.parametrize("changes", [{"lora_rank": 8}, {"note": {1, 2}}])
+def test_a_refused_header_leaves_the_name_to_the_corrected_one(tmp_path, clock, changes):
+    path = tmp_path / "result_0.txt"
+    with pytest.raises(UserError), Run(path, HEADER | changes, ruleset="5.1.0"):
+        raise AssertionError("the clock started")
+    assert not path.exists()
+    with Run(path, HEADER, ruleset="5.1.0") as run:
+        run.evaluated(0.92, samples_count=1536)
+    assert keys(path)[1]["metadata"]["status"] == "success"
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

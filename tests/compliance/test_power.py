@@ -3,7 +3,10 @@
 import argparse
 import io
 import json
+import math
+import os
 import random
+import time
 from contextlib import redirect_stdout
 from statistics import fmean
 
@@ -163,6 +166,52 @@ def test_a_described_wattage_narrows_what_is_plausible(tmp_path):
         tmp_path, accelerator_model_name="H100-SXM5 (700 W)", texts=lambda run, node: log(watts=2000)
     )
     assert "70 to 1,750 W expected" in found(place)["power.watts"]
+
+
+def test_readings_that_are_no_numbers_are_bad_ones(tmp_path):
+    odd = [
+        (9 * 10**399, 700),
+        (2000, 9 * 10**399),
+        (10**5000, 1),
+        (1e300, 1),
+        (2000, -1e300),
+        (2000, math.inf),
+    ]
+    lines = [record("power_reading", watts, time) for time, watts in odd[:2] + odd[3:]]
+    lines += ['x "time_ms": 1' + "0" * 400 + ', "key": "power_reading", "value": 1e999}' + ":::MLLOG"]
+    one = read(tmp_path, "\n".join([*lines, record("power_reading", 300, 3000)]))
+    assert one.readings == [(3000, 300)] and one.bad == len(lines)
+    place = folder(tmp_path, texts=lambda run, node: "\n".join(lines) + "\n" + log(seed=run))
+    assert found(place) == {}
+
+
+def test_hostile_power_logs_take_no_time(tmp_path):
+    begin = '"time_ms": 1, "key": "power_reading" ' * 20_000
+    stops = "\n".join(record("power_measurement_stop", None, 1000) for _ in range(30_000))
+    texts = [":::MLLOG " + begin, log(6000) + stops]
+    began = time.process_time()
+    first, second = (read(tmp_path, text) for text in texts)
+    assert time.process_time() - began < 5
+    assert first.bad == 1 and len(second.readings) > 5000 and second.at_stop == 1
+
+
+def test_too_many_readings_are_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(power, "MOST_READINGS", 400)
+    place = folder(tmp_path, texts=lambda run, node: log(seed=run, step=500 if run == 3 else 1000))
+    assert list(found(place)) == ["power.read"]
+    assert "result_3/node_0.txt: more than 400 readings" in found(place)["power.read"]
+
+
+def test_pipes_and_links_are_no_power_logs(tmp_path):
+    place = folder(tmp_path)
+    run = read_run(place / "result_3.txt")
+    logs = place / "power" / "result_3"
+    os.mkfifo(logs / "node_1.txt")
+    (logs / "sw_0.txt").symlink_to(logs / "node_0.txt")
+    assert [one.path.name for one in power.of_run(run, place).logs] == ["node_0.txt"]
+    logs.rename(tmp_path / "elsewhere")
+    logs.symlink_to(tmp_path / "elsewhere")
+    assert power.of_run(run, place).logs == ()
 
 
 def test_every_node_is_measured_and_none_is_a_copy(tmp_path):

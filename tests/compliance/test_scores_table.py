@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import UserError
 from compliance import cli
-from compliance.submission import cli_scores, summary
+from compliance.submission import cli_scores, scaling, summary
 from compliance.submission import tree as tree_module
 from compliance.submission.tree import judge_tree
 from tests.compliance import submission_trees as made
@@ -72,6 +72,21 @@ def test_the_committees_factor_goes_before_that_of_the_test(tmp_path):
     for odd in ("1e999", "-1", '"x"', "[]", "9" * 5000):
         place.write_text(f'{{"scaling_factor": {odd}}}')
         assert rows(org)[0].results[made.BENCHMARK].scaling == one.scaling
+
+
+def test_a_factor_that_cannot_be_read_is_told_from_one_that_is_not_json(tmp_path):
+    place = tmp_path / scaling.NAME
+    assert scaling.factor(tmp_path, None) == (1.0, "", "")
+    for text, problem in (
+        ("{", "not JSON: "),
+        ("[" * 50_000, "not JSON: "),
+        ("1" * (1 << 17), "cannot be read: more"),
+    ):
+        place.write_text(text)
+        assert scaling.factor(tmp_path, None).problem.startswith(problem)
+    place.unlink()
+    place.mkdir()
+    assert scaling.factor(tmp_path, None).problem == "cannot be read: a special file, not a plain file"
 
 
 def test_a_run_without_a_batch_size_never_makes_the_score_better(tmp_path):

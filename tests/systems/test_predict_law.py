@@ -176,6 +176,14 @@ def test_a_benchmark_of_others_is_forecast_by_published_scores_alone(tmp_path, c
     assert "for our benchmarks" in capsys.readouterr().err
 
 
+def test_no_money_or_energy_is_told_where_the_law_cannot_say(capsys):
+    assert main(["predict", "gpt3", "--system=h100-8", "--price=2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["published_systems"]["reason"] and not {"cost", "energy_kwh"} & {*found}
+    assert main(["predict", "bert", "--system=h100-8", "--price=2", "--json"]) == 0
+    assert {"cost", "energy_kwh"} <= {*json.loads(capsys.readouterr().out)}
+
+
 def test_cost_is_accelerators_times_hours_times_price(capsys):
     flags = ["--system=h100-8", "--price=2", "--runs=3", "--trials=10", "--json"]
     assert main(["predict", "resnet", *flags]) == 0

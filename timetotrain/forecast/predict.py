@@ -208,7 +208,11 @@ def _as_published(arguments: argparse.Namespace, what_if: Any, given: Any) -> in
     if arguments.json:
         content = {"benchmark": found.benchmark, "system": target.name, "accelerators": target.accelerators}
         content["published_systems"] = dataclasses.asdict(found)
-        print(json.dumps(content | more.content | {"assumptions": notes}, indent=1))
+        # Without an answer of the law there is no time that money and energy could follow from.
+        told = {
+            key: part for key, part in more.content.items() if interval or key not in ("cost", "energy_kwh")
+        }
+        print(json.dumps(content | told | {"assumptions": notes}, indent=1))
         return 0
     print(f"{found.benchmark} on {target.name}: {target.accelerators} x {target.chip['name']}")
     print(report.as_published(found))

@@ -5,6 +5,7 @@ import dataclasses
 import html.parser
 import importlib
 import json
+import re
 import threading
 import urllib.error
 import urllib.request
@@ -101,6 +102,13 @@ def test_the_page_shows_progress_quality_and_target():
         [*records(), {"kind": "end", "step": 20, "seconds": 11.0, "status": "complete", "reason": ""}]
     )
     assert "location.reload" not in done
+
+
+def test_the_head_is_written_once_and_dots_hold_their_titles_alone():
+    text = page.render(list(records()))
+    assert text.count('<meta name="color-scheme"') == text.count('<link rel="icon"') == 1
+    dots = re.findall(r'<path class="dot[^>]*>(.*?)</path>', text, re.S)
+    assert dots and all(re.fullmatch("<title>[^<]+</title>", dot) for dot in dots)
 
 
 def test_the_speed_is_the_median_of_the_last_twenty_steps():
