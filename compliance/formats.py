@@ -35,8 +35,8 @@ def places(finding: Finding) -> str:
 
 def verdict_line(outcome: Outcome) -> str:
     """Returns the outcome in one line: verdict, counts, reasons."""
-    found, _ = merged(outcome.findings)
-    errors, advice = (_plural(count, noun) for count, noun in zip(counts(found), ("error", "piece")))
+    found = counts(outcome.findings)
+    errors, advice = (_plural(count, noun) for count, noun in zip(found, ("error", "piece")))
     counted = f"{_plural(len(outcome.files), 'file')} checked, {errors}, {advice} of advice"
     word, _, reasons = outcome.verdict.line.partition(": ")
     return f"{word}: {counted}" + (f": {reasons}" if reasons else "")
@@ -45,18 +45,20 @@ def verdict_line(outcome: Outcome) -> str:
 def merged(findings: Sequence[Finding]) -> tuple[list[Finding], dict[int, list[Finding]]]:
     """Merges findings that say the same of several logs of a folder, which a reader need not see again.
 
-    Returns (the first of each kind, {id of a finding: those that it stands for}). Only advice is merged: an error is
-    told for each log, because each of these logs has to be mended.
+    Returns (the first of each kind, {id of a finding: those that it stands for}). Only advice of other logs is merged:
+    an error is told for each log, because each of these logs has to be mended. Two findings are of one kind if they
+    agree in everything but the log and its lines.
     """
     first: dict[tuple, Finding] = {}
     alike: dict[int, list[Finding]] = {}
     kept: list[Finding] = []
     for finding in findings:
-        kind = (str(Path(finding.path).parent), finding.rule, finding.message)
-        if finding.severity == ADVICE and finding.path.endswith(_LOGS) and kind in first:
-            alike[id(first[kind])].append(finding)
+        folder = str(Path(finding.path).parent)
+        kind = (folder, finding.rule, finding.severity, finding.message, finding.expected, finding.found)
+        stands = first.setdefault(kind, finding)
+        if finding.severity == ADVICE and finding.path.endswith(_LOGS) and stands.path != finding.path:
+            alike[id(stands)].append(finding)
             continue
-        first.setdefault(kind, finding)
         kept.append(finding)
         alike[id(finding)] = []
     return kept, alike

@@ -299,7 +299,7 @@ class StreamChecker:
         places = self.story.evaluations.at[written.UNITS[row["unit"]]] if row else []
         wrong = written.off_schedule(row, values, places) if row else None
         if wrong is not None:
-            found.append(make("eval.schedule", ADVICE, None, *wrong))
+            found.append(make("written.schedule", ADVICE, None, *wrong))
         return found
 
     def _missing(self) -> list[Finding]:
