@@ -10,6 +10,7 @@ from compliance.api import Outcome
 from compliance.findings import ADVICE, ERROR, Finding
 from compliance.log.check_log import ASKED_FOR, LogResult
 from compliance.sarif import as_sarif, clean
+from compliance.verdict import NO_GO
 
 _SHOWN_RULESETS = 8  # how many lines the text output spends on rulesets
 _SHOWN_LINES = 12
@@ -96,9 +97,13 @@ def _acceptance(outcome: Outcome) -> list[str]:
     """Returns the answer of `accept` in a line; none if there is no submission."""
     if not outcome.submissions:
         return []
-    from compliance.accept.whole import whole  # not needed for a log
+    from compliance.accept.answer import REFUSED  # not needed for a log
+    from compliance.accept.whole import whole
 
-    return [clean(f"accept: {whole(outcome).line}")]
+    found = whole(outcome)
+    # The verdict below has the reasons.
+    refused = found.answer == REFUSED and outcome.verdict.answer == NO_GO
+    return [clean(f"accept: {found.answer if refused else found.line}")]
 
 
 def _rulesets(outcome: Outcome) -> list[str]:
