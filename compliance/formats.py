@@ -10,6 +10,7 @@ from compliance.api import Outcome
 from compliance.findings import ADVICE, ERROR, Finding
 from compliance.log.check_log import ASKED_FOR, LogResult
 from compliance.sarif import as_sarif, clean
+from compliance.verdict import NO_GO
 
 _SHOWN_RULESETS = 8  # how many lines the text output spends on rulesets
 _SHOWN_LINES = 12
@@ -35,8 +36,8 @@ def places(finding: Finding) -> str:
 
 def verdict_line(outcome: Outcome) -> str:
     """Returns the outcome in one line: verdict, counts, reasons."""
-    found, _ = merged(outcome.findings)
-    errors, advice = (_plural(count, noun) for count, noun in zip(counts(found), ("error", "piece")))
+    found = counts(outcome.findings)
+    errors, advice = (_plural(count, noun) for count, noun in zip(found, ("error", "piece")))
     counted = f"{_plural(len(outcome.files), 'file')} checked, {errors}, {advice} of advice"
     word, _, reasons = outcome.verdict.line.partition(": ")
     return f"{word}: {counted}" + (f": {reasons}" if reasons else "")
@@ -45,18 +46,20 @@ def verdict_line(outcome: Outcome) -> str:
 def merged(findings: Sequence[Finding]) -> tuple[list[Finding], dict[int, list[Finding]]]:
     """Merges findings that say the same of several logs of a folder, which a reader need not see again.
 
-    Returns (the first of each kind, {id of a finding: those that it stands for}). Only advice is merged: an error is
-    told for each log, because each of these logs has to be mended.
+    Returns (the first of each kind, {id of a finding: those that it stands for}). Only advice of other logs is merged:
+    an error is told for each log, because each of these logs has to be mended. Two findings are of one kind if they
+    agree in everything but the log and its lines.
     """
     first: dict[tuple, Finding] = {}
     alike: dict[int, list[Finding]] = {}
     kept: list[Finding] = []
     for finding in findings:
-        kind = (str(Path(finding.path).parent), finding.rule, finding.message)
-        if finding.severity == ADVICE and finding.path.endswith(_LOGS) and kind in first:
-            alike[id(first[kind])].append(finding)
+        folder = str(Path(finding.path).parent)
+        kind = (folder, finding.rule, finding.severity, finding.message, finding.expected, finding.found)
+        stands = first.setdefault(kind, finding)
+        if finding.severity == ADVICE and finding.path.endswith(_LOGS) and stands.path != finding.path:
+            alike[id(stands)].append(finding)
             continue
-        first.setdefault(kind, finding)
         kept.append(finding)
         alike[id(finding)] = []
     return kept, alike
@@ -94,9 +97,13 @@ def _acceptance(outcome: Outcome) -> list[str]:
     """Returns the answer of `accept` in a line; none if there is no submission."""
     if not outcome.submissions:
         return []
-    from compliance.accept.whole import whole  # not needed for a log
+    from compliance.accept.answer import REFUSED  # not needed for a log
+    from compliance.accept.whole import whole
 
-    return [clean(f"accept: {whole(outcome).line}")]
+    found = whole(outcome)
+    # The verdict below has the reasons.
+    refused = found.answer == REFUSED and outcome.verdict.answer == NO_GO
+    return [clean(f"accept: {found.answer if refused else found.line}")]
 
 
 def _rulesets(outcome: Outcome) -> list[str]:

@@ -18,6 +18,8 @@ ACCEPTED, REFUSED, OPEN = "accepted", "refused", "open"
 _LONGEST_DAYS = 14  # the longest published run since 1.0 took 50 hours (v1.1, Google, bert)
 GO_ON, STOP = 0.95, 0.05  # above: nothing to do but to go on; below: the runs cannot be expected to pass
 
+_SHOWN = 3  # logs, and rules of a log, that a reason names
+
 
 class Log(NamedTuple):
     """One log: its facts, whether its run has ended, and the rules of its errors that no later line can mend."""
@@ -142,7 +144,8 @@ def _refused_anyway(folder: Folder) -> list[tuple[str, str]]:
         found.append((reason, f"keep {folder.needed} runs that follow each other, whatever their results"))
     broken = [log for log in folder.logs if log.errors or (log.ended and _missed(folder, log))]
     if len(broken) > folder.may_fail:
-        named = ", ".join(f"{log.name} ({', '.join(log.errors) or 'not converged'})" for log in broken[:4])
+        named = ", ".join(f"{log.name} ({_why(log)})" for log in broken[:_SHOWN])
+        named += f", and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
         reason = f"{len(broken)} runs count for no score, at most {folder.may_fail} may: {named}"
         found.append((reason, "stop, mend what `check` says of these logs, and start a new series of runs"))
     batches = sorted({str(log.facts.batch) for log in folder.logs if log.facts.batch is not None})
@@ -150,6 +153,13 @@ def _refused_anyway(folder: Folder) -> list[tuple[str, str]]:
         reason = f"the runs have different values of global_batch_size: {', '.join(batches[:5])}"
         found.append((reason, "run the whole series with one batch size"))
     return found
+
+
+def _why(log: Log) -> str:
+    """Returns the rules that a log breaks, the first few by name."""
+    more = len(log.errors) - _SHOWN
+    rules = ", ".join(log.errors[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return rules or "not converged"
 
 
 def _missed(folder: Folder, log: Log) -> bool:

@@ -14,6 +14,7 @@ from compliance.api import check
 from compliance.log import rules
 
 _EXIT = {ACCEPTED: 0, OPEN: 0, REFUSED: 1}
+_LONGEST = 86_400.0  # seconds between two looks at the logs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,11 +35,13 @@ def run(options: argparse.Namespace) -> int:
     """Prints the answer. Returns 1 if the tree is refused, else 0.
 
     Raises:
-      UserError: the tree does not exist, or has no results/<system>/<benchmark>/.
+      UserError: the tree does not exist, or has no results/<system>/<benchmark>/, or --every is no time.
     """
     sys.stdout.reconfigure(errors="backslashreplace")
     if not options.tree.is_dir():
         raise UserError(f"{options.tree}: no such folder; name a submitter's folder with results/")
+    if not 0 < options.every <= _LONGEST:
+        raise UserError(f"--every={options.every:g}: must be more than 0 and at most {_LONGEST:g} seconds")
     if options.watch:
         from compliance.accept import watch
 

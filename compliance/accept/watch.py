@@ -18,8 +18,8 @@ from compliance.accept.whole import whole
 from compliance.api import check
 from compliance.findings import ERROR, Finding
 from compliance.log.check_log import check_log
-from compliance.log.engine import StreamChecker
-from compliance.log.lines import MAX_LINE_BYTES, scan
+from compliance.log.engine import MAX_HELD, StreamChecker
+from compliance.log.lines import MAX_LINE_BYTES, scan, split
 from compliance.log.logs import Record, parse_line
 from compliance.log.rounds import find, of_folder
 from compliance.sarif import clean
@@ -39,11 +39,17 @@ class Tail:
     """
 
     def __init__(self, path: Path, ruleset: str | None) -> None:
-        self.path, self.ruleset = path, ruleset
+        self.path, self._asked = path, ruleset
+        self._reset()
+
+    def _reset(self) -> None:
+        """Begins at the start of the file."""
+        self.ruleset = self._asked
         self.errors: dict[str, Finding] = {}  # by rule, the first of each
-        self.facts = Facts(str(path))
+        self.facts = Facts(str(self.path))
         self.ended = False
         self._offset, self._line, self._judged = 0, 1, 0
+        self._skipping = False  # within a line that is too long to be a record
         self._held: list[tuple[int, bytes]] = []
         self._checker: StreamChecker | None = None
         self._reader: FactsReader | None = None
@@ -55,10 +61,13 @@ class Tail:
         try:
             stat = self.path.stat()
             if stat.st_size < self._offset or (self.ended and stat.st_size != self._judged):
-                self.__init__(self.path, self.ruleset)  # written anew, or the run had not ended
+                self._reset()  # written anew, or the run had not ended
             while stat.st_size > self._offset and self._read():
                 pass
         except OSError:
+            return False
+        except UserError:  # it cannot be read for its round: later from its start
+            self._reset()
             return False
         if not self.ended and ended(self.facts, stat.st_mtime, now, stale_minutes):
             self._end()
@@ -74,22 +83,27 @@ class Tail:
         with self.path.open("rb") as file:
             file.seek(self._offset)
             data = file.read(_READ_BYTES)
-        whole_lines = data[: data.rfind(b"\n") + 1]
-        if not whole_lines and len(data) >= min(_READ_BYTES, MAX_LINE_BYTES):
-            whole_lines = data  # a line that is too long to be a record
-        self._offset += len(whole_lines)
-        for number, line in scan(whole_lines, self._line):
+            if b"\n" not in data:
+                data += file.read(MAX_LINE_BYTES + 1 - len(data))
+        lines = data[: data.rfind(b"\n") + 1]
+        too_long = not lines and len(data) > MAX_LINE_BYTES
+        taken = data if too_long else lines
+        if self._skipping:
+            lines = b"\n" + lines[lines.find(b"\n") + 1 :] if lines else lines
+        for number, line in split(scan(lines, self._line)):
             if self._checker is None:
                 self._hold(number, line)
             else:
                 self._take(number, line)
-        self._line += whole_lines.count(b"\n")
-        return bool(whole_lines)
+        self._line += lines.count(b"\n")
+        self._offset += len(taken)
+        self._skipping = bool(too_long or (self._skipping and not lines))
+        return bool(taken)
 
     def _hold(self, number: int, line: bytes) -> None:
-        """Keeps a line of the header until the log tells its round."""
+        """Keeps a line of the header until the log tells its round, or has more lines than a header has."""
         self._held.append((number, line))
-        if b"run_start" in line:
+        if b"run_start" in line or len(self._held) > MAX_HELD:
             self.ruleset = find(self.path).ruleset
             self._begin()
             for held in self._held:

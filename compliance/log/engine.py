@@ -23,7 +23,7 @@ from compliance.log.whole_run import Story, Target
 
 _NONE: list[Finding] = []  # shared by all records without findings; never changed
 # How many records are held until the log names its benchmark. Real headers have under a hundred lines.
-_MAX_HELD = 50_000
+MAX_HELD = 50_000
 _MAX_UNKNOWN_KEYS = 200
 
 
@@ -111,7 +111,7 @@ class StreamChecker:
         ready = len(self._chosen) == 2 or (
             "submission_benchmark" in self._chosen and not rules.has_divisions(self.ruleset)
         )
-        if ready or len(self._held) > _MAX_HELD:
+        if ready or len(self._held) > MAX_HELD:
             return self._replay()
         return _NONE
 
@@ -184,7 +184,7 @@ class StreamChecker:
                 return [remark] if remark else _NONE
             if key in self._late_keys:
                 self._late.setdefault(self._late_keys[key], []).append(record)
-                if len(self._late[self._late_keys[key]]) > _MAX_HELD:
+                if len(self._late[self._late_keys[key]]) > MAX_HELD:
                     del self._late_keys[key]
             elif len(self._unknown) < _MAX_UNKNOWN_KEYS:
                 self._unknown.add(key[:80])
@@ -299,7 +299,7 @@ class StreamChecker:
         places = self.story.evaluations.at[written.UNITS[row["unit"]]] if row else []
         wrong = written.off_schedule(row, values, places) if row else None
         if wrong is not None:
-            found.append(make("eval.schedule", ADVICE, None, *wrong))
+            found.append(make("written.schedule", ADVICE, None, *wrong))
         return found
 
     def _missing(self) -> list[Finding]:

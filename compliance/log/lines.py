@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from os import PathLike
 
 from common.errors import UserError
@@ -19,7 +19,12 @@ def token_lines(path: str | PathLike) -> Iterator[tuple[int, bytes | int]]:
     Lines end at LF or CRLF. A lone CR also ends a record's line, as in Python's text mode, but does not count as a
     line, because progress bars write it. Exception: a file that begins with CRs and no LF is a CR-only file.
     """
-    for number, line in _lines_around_tokens(path):
+    yield from split(_lines_around_tokens(path))
+
+
+def split(lines: Iterable[tuple[int, bytes | int]]) -> Iterator[tuple[int, bytes | int]]:
+    """Yields the parts between CRs that hold the token, with the numbers of their lines."""
+    for number, line in lines:
         if line.__class__ is bytes and b"\r" in line:
             for part in line.split(b"\r"):
                 if TOKEN in part:

@@ -25,7 +25,7 @@ _FOLLOW = frozenset(
         "interval.unpaired",
         "eval_accuracy.twice",
     )
-    + ("eval.schedule", "eval.place", "run_stop.status", "run_stop.target-after")
+    + ("eval.schedule", "written.schedule", "eval.place", "run_stop.status", "run_stop.target-after")
 )
 
 

@@ -32,21 +32,19 @@ class Story:
 
     def __init__(self, make: Callable[..., Finding], ruleset: str = ""):
         self._make = make
-        self.times: dict[
-            str, float
-        ] = {}  # the earliest time of init_start, the first time of init_stop and run_start
+        # The earliest time of init_start, the first time of init_stop and run_start.
+        self.times: dict[str, float] = {}
         self.stop: Record | None = None
         self.smoke = False
-        self.aimless = False  # The run set no quality target.
+        self._no_goal = self._own = False  # The log has no_mlperf_result; this project wrote it.
         self.samples: dict[str, Record] = {}
         self.seed: object = None
         self.best: Record | None = None  # the record that met the target with the least work
         self.judged = True  # False if an accuracy had a form that cannot be compared
         self.epochs: list[float] = []
         self._met_work = _INFINITY
-        self._pending: dict[
-            object, float
-        ] = {}  # evaluations that have no accuracy yet: place -> time of eval_start
+        # Evaluations that have no accuracy yet: place -> time of eval_start.
+        self._pending: dict[object, float] = {}
         self._told: set[tuple[str, float]] = set()  # the evaluations that have reported so far
         self._scored = self._reach = -_INFINITY
         self._work_start = _INFINITY
@@ -67,6 +65,7 @@ class Story:
             "run_stop": self._stop,
             "smoke_run": self._smoke,
             "no_mlperf_result": self._no_target,
+            "config_digest": self._digest,
             "resumed_from_step": self._resumed,
             "seed": self._seed,
             "train_samples": self._samples,
@@ -124,10 +123,22 @@ class Story:
         return self._make("smoke_run", ADVICE, record, "no smoke_run in a submission", shown(record.value))
 
     def _no_target(self, record: Record) -> Finding:
-        self.aimless = True
+        self._no_goal = True
         return self._make(
             "no_mlperf_result", ADVICE, record, "a run to a quality target", shown(record.value)
         )
+
+    def _digest(self, record: Record) -> None:
+        self._own = True
+
+    @property
+    def aimless(self) -> bool:
+        """Whether this project wrote the log of a run without a quality target, which so has none to miss.
+
+        The checker judges any other log by its target, whatever the log says of itself.
+        """
+        success = self.stop is not None and self.stop.metadata.get("status") == "success"
+        return self._no_goal and self._own and not success
 
     def _resumed(self, record: Record) -> Finding | None:
         if not record.value:

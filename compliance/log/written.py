@@ -76,6 +76,13 @@ def differences(ruleset: str, benchmark: str, values: Mapping[str, object]) -> I
             yield Difference(key, " or ".join(texts), state[key])
 
 
+def fixed(ruleset: str, benchmark: str, key: str) -> str:
+    """Returns what the written rules fix a hyperparameter to in every run, as a phrase; "" if they do not."""
+    rows = [row for row in _rows()["values"] if row["key"] == key and _applies(row, ruleset, benchmark)]
+    allowed = [one for row in rows if "if" not in row for one in row["allowed"]]
+    return " or ".join(describe_formula(one) if isinstance(one, list) else plain(one) for one in allowed)
+
+
 def _number(formula: object, state: dict) -> float | None:
     try:
         value = compile_formula(formula)(None, {}, state)

@@ -26,9 +26,8 @@ class Row:
     failed: int
     dropped: int
     convergence: Convergence | None  # None if the test does not apply
-    to_converge: (
-        float | None
-    )  # the olympic mean of the test, as in `scores`; without a test the mean of the runs
+    # The olympic mean of the test, as in `scores`; without a test the mean of the runs.
+    to_converge: float | None
 
 
 def row(card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | None = None) -> Row:

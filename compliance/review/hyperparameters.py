@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UserError
-from compliance.log import rules
+from compliance.log import rules, written
 from compliance.log.formulas import compile_condition, describe_formula
 from compliance.log.predicates import compile_predicate, describe
 from compliance.submission import scores
@@ -30,13 +30,6 @@ _GROUP = re.compile(
     r"(.*_)?opt_.*|lora_.*|(max_)?sequence_length|max_steps|max_samples|dropout|moe_aux_loss_coeff"
     r"|num_warmup_steps|start_warmup_step"
 )
-# training_rules.adoc, "Hyperparameters and optimizer", v6.0: fixed by the text, though no tool checks it.
-_FIXED_BY_TEXT: dict[str, dict[str, object]] = {
-    "llama2_70b_lora": {
-        "opt_gradient_clip_norm": 0.3, "lora_alpha": 32, "lora_dropout": 0.1, "opt_adamw_weight_decay": 1e-4,
-    },
-    "llama31_405b": {"opt_end_learning_rate": 8e-7},
-}  # fmt: skip
 # training_rules.adoc, "Hyperparameter Borrowing" and "Benchmark specific rules for deprecated benchmarks".
 NO_BORROWING = frozenset(("llama31_405b", "gpt3"))
 
@@ -100,8 +93,7 @@ def rule(name: str, benchmark: str, ruleset: str) -> str:
         return describe(spec["value"])
     if spec.get("formula"):
         return " and ".join(describe_formula(formula) for formula in spec["formula"])
-    text = _FIXED_BY_TEXT.get(benchmark, {}).get(name)
-    return "" if text is None else str(text)
+    return written.fixed(ruleset, benchmark, name)
 
 
 def obeys(name: str, settings: Mapping[str, object], benchmark: str, ruleset: str) -> bool:
@@ -113,8 +105,7 @@ def obeys(name: str, settings: Mapping[str, object], benchmark: str, ruleset: st
         return False
     if any(not compile_condition(formula)(value, {}, dict(settings)) for formula in spec.get("formula", ())):
         return False
-    text = _FIXED_BY_TEXT.get(benchmark, {}).get(name)
-    return text is None or value == text
+    return all(one.key != name for one in written.differences(ruleset, benchmark, settings))
 
 
 def _spec(name: str, benchmark: str, ruleset: str) -> dict:

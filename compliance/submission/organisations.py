@@ -31,21 +31,25 @@ _FORMS = frozenset(
         "plc",
     )
 )
-_SHORTEST = 3  # letters that a name must share with another one that begins like it
+_SHORTEST = 3  # letters of a name that another one begins with
 
 
 def same(name: str, other: str) -> bool:
-    """Whether two names are of one organisation: alike but for case, punctuation, legal form, or one begins so.
+    """Whether two names are of one organisation: alike but for case, punctuation, legal form, or further words.
 
-    Initials count as the name: "QCT" is "Quanta_Cloud_Technology". The order of partners does not count.
+    "Quanta" is "Quanta Cloud", and no part of a word counts: "Goo" is not "Google". Initials count as the name: "QCT"
+    is "Quanta_Cloud_Technology". The order of partners does not count.
     """
     if "+" in name and "+" in other:
         return {"".join(_words(one)) for one in name.split("+")} == {
             "".join(_words(one)) for one in other.split("+")
         }
     ours, theirs = _words(name), _words(other)
-    short, long = sorted(("".join(ours), "".join(theirs)), key=len)
-    if short == long or (len(short) >= _SHORTEST and long.startswith(short)):
+    (short, _), (long, words) = sorted(
+        (("".join(ours), ours), ("".join(theirs), theirs)), key=lambda one: len(one[0])
+    )
+    begins = {"".join(words[:count]) for count in range(1, len(words))}
+    if short == long or (len(short) >= _SHORTEST and short in begins):
         return True
     initials = ("".join(word[0] for word in words) for words in (ours, theirs) if len(words) > 1)
     return len(short) > 1 and short in initials

@@ -39,7 +39,9 @@ def errors() -> str:
     rows = []
     for name, tests in groups:
         middle, most = law_fit.errors(tests)
-        inside = f"{law_fit.coverage(tests):.0%}" if name.startswith(("each system", "each round")) else ""
+        # A family has too few other systems to take widths from: its widths are those that a forecast prints.
+        share = law_fit.coverage if name.startswith(("each system", "each round")) else law_fit.held
+        inside = f"{share(tests):.0%}"
         rows.append((name, len(tests), f"{middle:.1%}", f"{most:.1%}", inside))
     rows += _own_families()
     return table(("left out", "scores", "median", "nine of ten within", "in their interval"), rows)
@@ -69,11 +71,13 @@ def by_benchmark() -> str:
         rounds = [t for t in law_fit.left_out("round") if t.row.benchmark == name]
         middle, most = law_fit.errors(tests)
         later, latest = law_fit.errors(rounds)
+        held = f"{law_fit.held(rounds):.0%}"
         chip = Counter(t.row.chip for t in tests)
         found.append(
-            (name, len(tests), len(chip), f"{middle:.1%} / {most:.1%}", f"{later:.1%} / {latest:.1%}")
+            (name, len(tests), len(chip), f"{middle:.1%} / {most:.1%}", f"{later:.1%} / {latest:.1%}", held)
         )
     head = ("benchmark", "scores", "kinds of accelerators", "without the system", "without the round")
+    head += ("in their interval, without the round",)
     return table(head, found)
 
 
@@ -141,7 +145,7 @@ def accelerators() -> str:
             f"{entry['link_bandwidth'] / 1e9:.4g}",
             entry.get("watts") or "",
             named[name] or "",
-            entry["source"],
+            f"{entry['source']} ({entry['from']}, {entry['date']})",
         )
         for name, entry in chips.chips().items()
     ]

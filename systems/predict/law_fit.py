@@ -162,6 +162,12 @@ def coverage(tests: Sequence[Tested]) -> float:
     return inside / len(tests)
 
 
+def held(tests: Sequence[Tested]) -> float:
+    """The share of scores inside the interval that a forecast prints, whose width comes from systems left out."""
+    widths = law.committed()["deviations"]
+    return sum(abs(t.wrong) <= widths[t.row.benchmark] * t.deviation for t in tests) / len(tests)
+
+
 def ours(tests: Iterable[Tested]) -> list[Tested]:
     """The tests of our five benchmarks."""
     return [test for test in tests if test.row.benchmark in law.OURS]

@@ -118,8 +118,10 @@ def energy(
     return Energy(kwh, kwh * math.exp(-math.hypot(below, miss)), kwh * math.exp(math.hypot(above, miss)))
 
 
-def prices(path: Path | None = None) -> tuple[str, dict[str, tuple[float, str]]]:
-    """(date, {accelerator: (USD per hour, source)}) of the table, or of a file of the same form.
+def prices(path: Path | None = None) -> dict[str, Price]:
+    """The prices of the table by accelerator, or of a file: {"date", "prices": {accelerator: entry}}.
+
+    An entry is a number, [number, source], or {"usd", "source", "date", "from"}; an entry's date precedes the table's.
 
     Raises:
       UserError: the file is no such table.
@@ -134,11 +136,21 @@ def prices(path: Path | None = None) -> tuple[str, dict[str, tuple[float, str]]]
         raise UserError(f"{shape}; it has no object `prices`")
     table = {}
     for name, entry in found["prices"].items():
-        usd, source = entry if isinstance(entry, list) and len(entry) == 2 else (entry, "")
+        if isinstance(entry, list) and len(entry) == 2:
+            entry = dict(zip(("usd", "source"), entry))
+        row = entry if isinstance(entry, dict) else {"usd": entry}
+        usd = row.get("usd")
         if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0 < usd < 1e6:
             raise UserError(f"{shape}; {name}: {usd!r} is no price")
-        table[chips.named(name) or name] = (float(usd), str(source))
-    return str(found.get("date", "undated")), table
+        table[chips.named(name) or name] = Price(float(usd), _source(row, found.get("date")))
+    return table
+
+
+def _source(row: Mapping[str, Any], date: object) -> str:
+    """Where a price comes from: its source, how it got into the table, and its date, else the table's."""
+    dated = str(row["date"]) if "date" in row else f"table of {date or 'no date'}"
+    came = {"memory": "from memory, ", "third party": "from a third party, "}.get(str(row.get("from")), "")
+    return f"{row.get('source', '')}; {came}{dated}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,11 +175,7 @@ def price(chip: str, given: float | None, path: Path | None) -> Price | None:
         if not 0 < given < 1e6:
             raise UserError(f"--price={given:g}: must be a positive number of USD per accelerator and hour")
         return Price(given, "--price")
-    date, table = prices(path)
-    if chip not in table:
-        return None
-    usd, source = table[chip]
-    return Price(usd, f"{source}; table of {date}")
+    return prices(path).get(chip)
 
 
 @dataclasses.dataclass(frozen=True)

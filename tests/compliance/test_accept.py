@@ -12,10 +12,12 @@ import pytest
 from compliance import check
 from compliance.__main__ import main
 from compliance.accept import hull, predict, selection
+from compliance.accept import watch as watching
 from compliance.accept.answer import ACCEPTED, OPEN, REFUSED
 from compliance.accept.predict import Question
-from compliance.accept.watch import Watch, follow
+from compliance.accept.watch import Tail, Watch, follow
 from compliance.accept.whole import whole
+from compliance.log.rounds import find
 from compliance.submission import rcp
 from compliance.submission.facts import Facts, read_facts
 from lab.bench import accept_calibration
@@ -418,6 +420,62 @@ def test_a_log_without_a_round_in_its_folder_is_watched_from_run_start_on(tmp_pa
     assert watch.poll() == [] and not watch.answers
     path.write_text(text)
     assert any("1 of 10 runs" in line for line in watch.poll())
+
+
+def test_watch_splits_lines_as_check_does(tmp_path):
+    text = llama_logs.log(0)
+    at = text.index("\n", text.index('"run_start"'))
+    bar = text[:at] + "\r 50%|#####     |" + text[at:]
+    long = bar.replace("\n", "\n" + "x" * (9 << 20) + "\n", 1)
+    too_long = bar.replace("\n", "\n" + "x" * (40 << 20) + ":::MLL\n", 1)
+    for folder, content, answer in (("a", bar, 0), ("b", long, 0), ("c", too_long, 1)):
+        watch = Watch(tree(tmp_path / folder, [content]), None, 60, lambda: NOW)
+        said = watch.poll()
+        assert "1 of 10 runs" in "".join(said)
+        assert [line for line in said if "(line-" in line] == said[:answer]
+    path = tmp_path / "d.txt"
+    lines = llama_logs.log(0).splitlines()
+    wide = lines[3].replace('"metadata": {', '"metadata": {"x": "' + "y" * (9 << 20) + '", ', 1)
+    path.write_text("\n".join([*lines[:3], wide, *lines[4:]]) + "\n")
+    tail = Tail(path, "5.0.0")
+    tail.poll(NOW, 60)
+    assert tail.ended and not tail.errors
+
+
+def test_a_log_without_run_start_is_held_to_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching, "MAX_HELD", 20)
+    path = tmp_path / "result_0.txt"
+    lines = [line for line in llama_logs.log(0).splitlines() if '"run_start"' not in line]
+    path.write_text("\n".join(lines[:-1]) + "\n")
+    tail = Tail(path, None)
+    tail.poll(NOW, 1e9)
+    assert tail.ruleset is not None and not tail._held
+
+
+def test_a_log_that_goes_while_its_round_is_sought_is_read_again(tmp_path, monkeypatch):
+    path = tmp_path / "result_0.txt"
+    path.write_text(llama_logs.log(0))
+    tail = Tail(path, None)
+    with monkeypatch.context() as gone:
+        gone.setattr(watching, "find", lambda path: find(str(path) + ".gone"))
+        assert not tail.poll(NOW, 60)
+    assert tail.poll(NOW, 60) and tail.ended and not tail.errors
+
+
+@pytest.mark.parametrize("every", ["-1", "0", "nan", "inf"])
+def test_a_wait_that_is_no_time_gets_a_line(tmp_path, capsys, every):
+    assert main(["accept", str(tmp_path), "--watch", f"--every={every}"]) == 2
+    assert f"--every={every}: must be more than 0" in capsys.readouterr().err
+
+
+def test_the_line_of_check_stays_short(tmp_path, capsys):
+    logs = [llama_logs.log(index) for index in range(10)]
+    keys = ("lora_rank", "lora_alpha", "seed", "eval_samples", "train_samples", "gradient_accumulation_steps")
+    logs[:6] = [re.sub(rf'"({"|".join(keys)})"', r'"other_\1"', text) for text in logs[:6]]
+    org = tree(tmp_path, logs)
+    (reason,) = [one for one in judged(org).reasons if "runs count for no score" in one]
+    assert " more), result_1.txt (" in reason and reason.endswith(", and 3 more") and len(reason) < 400
+    assert main(["check", str(org)]) == 1 and "\naccept: refused\n" in capsys.readouterr().out
 
 
 def test_wrong_arguments_get_a_line(tmp_path, capsys):

@@ -8,13 +8,14 @@ import pytest
 
 from compliance import cli
 from compliance.api import check
-from compliance.formats import as_text
+from compliance.findings import Finding
+from compliance.formats import as_text, merged
 from compliance.log import rules, written
 from compliance.log.check_log import check_log
 from compliance.report import charts, report
 from compliance.report import index as rows_of_index
 from compliance.report.published import published
-from compliance.submission import rcp, summary, tree_runs
+from compliance.submission import organisations, rcp, summary, tree_runs
 from compliance.submission.runs import read_run
 from compliance.submission.tree import judge_tree
 from tests.compliance import llama_logs, made_logs
@@ -119,8 +120,10 @@ def test_every_benchmark_from_3_0_on_with_a_row_in_the_rules_table_has_a_schedul
 
 def test_a_run_that_leaves_evaluations_out_is_advised(tmp_path):
     text = without(llama_logs.log(), r'"eval_\w+".*"samples_count": (1536|1920|2304|2688|3072)', 15)
-    finding = found(text, tmp_path)["eval.schedule"]
+    finding = found(text, tmp_path)["written.schedule"]
     assert finding.severity == "advice"
+    packaged = check([tmp_path / "result_0.txt"], "5.1.0", packaging=True)
+    assert "written.schedule" in {one.rule for one in packaged.advice}
     assert finding.expected == "an evaluation every 384 samples, the first at 1,536"
     assert finding.found == "none at 1,536, 1,920, 2,304, 2,688, 3,072"
 
@@ -418,6 +421,20 @@ def test_organisations_of_logs_folder_and_description(tree, folder, logged, subm
     assert verdict == "go" and ("tree.organisation" in findings) is not fine
 
 
+@pytest.mark.parametrize(
+    ("name", "other", "one"),
+    [
+        ("Goo", "Google", False),
+        ("Int", "Intel", False),
+        ("Quanta", "Quanta Cloud", True),
+        ("Supermicro", "Super Micro Computer, Inc.", True),
+        ("HP", "HP Lab", False),
+    ],
+)
+def test_a_name_begins_another_at_the_end_of_a_word(name, other, one):
+    assert organisations.same(name, other) is organisations.same(other, name) is one
+
+
 def test_a_field_of_the_description_is_shown_with_its_value(tree):
     finding = of_tree(tree(description={"status": "onprem"}))[0]["system.field"]
     assert finding.found == "'onprem'" and "'Available on-premise'" in finding.fix
@@ -439,7 +456,25 @@ def test_the_same_advice_for_ten_logs_is_one(tree):
     org = tree([edited(llama_logs.log(index), "cache_clear", False) for index in range(10)])
     text = as_text(check([org]))
     assert text.count("cache_clear.false") == 1 and "and in 9 more logs" in text
-    assert text.splitlines()[-1].startswith("go: 11 files checked, 0 errors, 1 piece of advice")
+    assert text.splitlines()[-1].startswith("go: 11 files checked, 0 errors, 10 pieces of advice")
+
+
+def test_only_the_same_advice_of_other_logs_is_one(tmp_path):
+    def about(name, line, severity="advice", found="5"):
+        return Finding(
+            "a.rule", severity, str(tmp_path / name), line, "", "A sentence.", "4", found, "mend it"
+        )
+
+    one = about("result_0.txt", 1)
+    others = [
+        about("result_0.txt", 2),
+        about("result_1.txt", 1, "error"),
+        about("result_1.txt", 1, found="6"),
+    ]
+    same = about("result_1.txt", 7)
+    kept, alike = merged([one, *others, same])
+    assert kept == [one, *others] and alike[id(one)] == [same]
+    assert not any(alike[id(other)] for other in others)
 
 
 def test_late_lines_are_no_reason_to_edit_a_log(tree):

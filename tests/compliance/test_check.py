@@ -191,13 +191,22 @@ def test_a_run_that_set_no_target_is_not_checked_and_never_packaged(tmp_path):
     path = tmp_path / "log.txt"
     lines = result_logs.log("resnet", smoke=True, status="aborted").splitlines()
     line = next(line for line in lines if '"seed"' in line)
-    said = re.sub(
-        '"value": [^,]*', '"value": "no quality target was set"', line.replace('"seed"', '"no_mlperf_result"')
+    said, digest = (
+        re.sub('"value": [^,]*', f'"value": "{value}"', line.replace('"seed"', f'"{key}"'))
+        for key, value in (("no_mlperf_result", "no quality target was set"), ("config_digest", "ab12"))
     )
-    path.write_text("\n".join(lines))
+    place = lines.index(line)
+    for added in (
+        [],
+        [said],
+        [digest],
+    ):  # only this project's logs of a run without target may miss the target
+        path.write_text("\n".join([*lines[:place], *added, *lines[place:]]))
+        assert check([path]).verdict.answer == "no-go"
+    whole = "\n".join([*lines[:place], said, digest, *lines[place:]])
+    path.write_text(whole.replace('"status": "aborted"', '"status": "success"'))
     assert check([path]).verdict.answer == "no-go"
-    lines.insert(lines.index(line), said)
-    path.write_text("\n".join(lines))
+    path.write_text(whole)
     outcome = check([path])
     assert outcome.errors == [] and "no_mlperf_result" in rules_of(outcome.findings)
     assert outcome.verdict.line == "not checked: no quality target was set, so there is no result"

@@ -57,11 +57,29 @@ def test_batches_are_free_rates_a_group_and_fixed_values_stay(tmp_path):
     )  # fmt: skip
     found = borrowed(runs(tmp_path / "own"), other)
     assert found.refused == () and kinds(found) == {
-        "opt_base_learning_rate": "group", "opt_end_learning_rate": "group", "opt_learning_rate_warmup_steps": "group",
+        "opt_base_learning_rate": "group", "opt_end_learning_rate": "fixed", "opt_learning_rate_warmup_steps": "group",
         "global_batch_size": "batch", "opt_learning_rate_decay_steps": "fixed", "tensor_parallelism": "system",
     }  # fmt: skip
-    (rule,) = [row.rule for row in found.rows if row.kind == "fixed"]
-    assert rule == "value = (1200000 - opt_learning_rate_warmup_steps)" and found.same == 6
+    fixed = {row.name: row.rule for row in found.rows if row.kind == "fixed"}
+    assert fixed["opt_learning_rate_decay_steps"] == "value = (1200000 - opt_learning_rate_warmup_steps)"
+    assert fixed["opt_end_learning_rate"] == "0.1 x opt_base_learning_rate" and found.same == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "benchmark", "phrase"),
+    [
+        ("dropout", "llama31_8b", "0"),
+        ("max_sequence_length", "llama2_70b_lora", "8,192 or 8,196"),
+        ("opt_weight_decay", "llama2_70b_lora", "0.0001"),
+        ("opt_gradient_clip_norm", "llama2_70b_lora", "0.3"),
+        ("opt_end_learning_rate", "gpt_oss_20b", "4e-05 or 0.1 x opt_base_learning_rate"),
+    ],
+)
+def test_what_the_written_rules_fix_is_not_borrowed(name, benchmark, phrase):
+    assert hyperparameters.kind(name, benchmark, "6.0.0") == hyperparameters.FIXED
+    assert hyperparameters.rule(name, benchmark, "6.0.0") == phrase
+    settings = {name: 7, "opt_base_learning_rate": 4e-4}
+    assert not hyperparameters.obeys(name, settings, benchmark, "6.0.0")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +115,7 @@ RATES = {"opt_base_learning_rate": 6e-4, "opt_end_learning_rate": 6e-5}
         (RATES, []),
         ({**RATES, "batch": 64, "gradient_accumulation_steps": 2}, []),
         ({"opt_base_learning_rate": 6e-4}, ["opt_end_learning_rate"]),
-        ({**RATES, "opt_base_learning_rate": 7e-4}, ["opt_base_learning_rate"]),
+        ({**RATES, "opt_base_learning_rate": 7e-4}, ["opt_base_learning_rate", "opt_end_learning_rate"]),
         ({**RATES, "max_steps": 1000}, ["max_steps"]),
         ({**RATES, "lowest_numerical_precision_in_linear": "fp4"}, ["lowest_numerical_precision_in_linear"]),
         ({**RATES, "lora_rank": 8}, ["lora_rank"]),

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -194,11 +195,31 @@ def test_cost_is_accelerators_times_hours_times_price(capsys):
     )
 
 
+def test_every_price_and_accelerator_says_where_it_comes_from():
+    for name, price in money.prices().items():
+        assert re.search(r"\w; (from memory, |from a third party, )?20\d\d(-\d\d)?$", price.source), name
+    assert "from memory" in money.price("TPU v4", None, None).source
+    assert all(entry["source"] and entry["from"] and entry["date"] for entry in chips.chips().values())
+
+
+def test_the_interval_of_a_forecast_misses_more_of_a_new_round():
+    """The share that the page gives: inside the printed interval, whatever the round's own errors are."""
+    rounds = [one for one in law_fit.left_out("round") if one.row.benchmark == "llama31_405b"]
+    widths = law.committed()["deviations"]["llama31_405b"]
+    naive = [abs(math.log(one.row.minutes / one.minutes)) / one.deviation <= widths for one in rounds]
+    assert law_fit.held(rounds) == sum(naive) / len(naive) < 0.75 < law_fit.coverage(rounds)
+
+
 def test_a_table_of_prices_replaces_ours_and_a_wrong_one_is_named(tmp_path, capsys):
     table = tmp_path / "prices.json"
     table.write_text('{"date": "2030-01", "prices": {"NVIDIA H100 80GB HBM3": [1.5, "mine"]}}')
     assert money.price("H100-SXM5", None, table) == money.Price(1.5, "mine; table of 2030-01")
     assert money.price("B200", None, table) is None
+    table.write_text(
+        '{"prices": {"B200": {"usd": 2, "source": "s", "date": "2029", "from": "memory"}, "L4": 1}}'
+    )
+    assert money.price("B200", None, table) == money.Price(2.0, "s; from memory, 2029")
+    assert money.price("L4", None, table) == money.Price(1.0, "; table of no date")
     for content in ("", "[" * 100_000, "[]", '{"prices": {"H100": -1}}', '{"prices": {"H100": "dear"}}'):
         table.write_text(content)
         assert main(["predict", "resnet", "--system=h100-8", f"--prices={table}"]) == 2
