@@ -101,7 +101,7 @@ def _bases(config: Optimizer, kept: Slots, slots: Slots, step: tf.Tensor) -> Slo
         return [tf.identity(slots["left_basis"]), tf.identity(slots["right_basis"]), tf.identity(kept["v"])]
 
     def eigenvectors() -> list[tf.Tensor]:
-        found = [tf.reverse(tf.linalg.eigh(kept[side])[1], [-1]) for side in ("left", "right")]
+        found = [tf.reverse(_eigenvectors(kept[side]), [-1]) for side in ("left", "right")]
         return [*found, tf.identity(kept["v"])]
 
     def iterated() -> list[tf.Tensor]:
@@ -113,6 +113,16 @@ def _bases(config: Optimizer, kept: Slots, slots: Slots, step: tf.Tensor) -> Slo
     due = (step > last) & (step % config.root_interval == 0)
     found = tf.cond(step == last, eigenvectors, lambda: tf.cond(due, iterated, same))
     return dict(zip(names, found, strict=True))
+
+
+def _eigenvectors(matrices: tf.Tensor) -> tf.Tensor:
+    """Returns the eigenvectors; the identity's if an update overflowed: TensorFlow's CPU kernel refuses such matrices.
+
+    The update is skipped then (`WholeUpdate.apply`), and the bases with it.
+    """
+    sound = tf.reduce_all(tf.math.is_finite(matrices))
+    identity = tf.eye(matrices.shape[-1], dtype=matrices.dtype)
+    return tf.linalg.eigh(tf.where(sound, matrices, identity))[1]
 
 
 def _power_step(matrix: tf.Tensor, basis: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

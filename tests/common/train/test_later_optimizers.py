@@ -24,8 +24,8 @@ SHARDED = {
 AVERAGING = ("schedule_free_sgd", "schedule_free_adamw")
 
 
-def make(optimizer, task=toy.Task, **changes):
-    rule = dataclasses.replace(updates.OPTIMIZERS[optimizer], root_start=2)
+def make(optimizer, task=toy.Task, root_start=2, **changes):
+    rule = dataclasses.replace(updates.OPTIMIZERS[optimizer], root_start=root_start)
     config = toy.config(
         **{"quality_target": 2.0, "optimizer": rule, "train_epochs": 2, "batch_norm_span": 16, **changes}
     )
@@ -107,6 +107,14 @@ def test_slots_are_fp32_in_16_bits_and_the_run_follows_fp32(optimizer, precision
     assert np.mean(losses[-4:]) < 0.9 * np.mean(losses[:4])
     if scale:
         assert loop.state.loss_scale.report()["skipped_updates"] > 0
+
+
+@pytest.mark.parametrize("optimizer", ["shampoo", "soap"])
+def test_roots_and_bases_survive_a_first_update_that_overflows(optimizer):
+    loop = make(optimizer, precision="fp16", root_start=1, loss_scale=2.0**24, loss_scale_growth_steps=50)
+    list(loop.run())
+    assert loop.state.loss_scale.report()["skipped_updates"] > 0
+    assert all(np.isfinite(x).all() for x in values(loop))
 
 
 class Watched(toy.Task):
