@@ -117,6 +117,26 @@ def test_roots_and_bases_survive_a_first_update_that_overflows(optimizer):
     assert all(np.isfinite(x).all() for x in values(loop))
 
 
+@pytest.mark.parametrize("backend", [{}, {"replicas": "pjrt"}], ids=["single", "pjrt"])
+@pytest.mark.parametrize("optimizer", AVERAGING)
+def test_kept_examples_show_the_averages_and_leave_the_weights(optimizer, backend):
+    class Looking(toy.Task):
+        def look(self, model, batch):
+            return {str(i): w.read_value() for i, w in enumerate(model.trainable_variables)}
+
+    processes.require(backend.get("replicas", "single"))
+    loop = make(optimizer, Looking, **backend)
+    list(loop.run())
+    before = weights(loop)
+    z = [slots["z"] for slots in loop.state.update.read_slots()]
+    seen = loop.look({})
+    for i, (y, one) in enumerate(zip(before, z, strict=True)):
+        expected = schedule_free.averaged(loop.config.optimizer, y, one)
+        np.testing.assert_allclose(seen[str(i)], expected, rtol=1e-5, atol=1e-6)
+    for after, y in zip(weights(loop), before, strict=True):
+        np.testing.assert_array_equal(after, y)
+
+
 class Watched(toy.Task):
     """Evaluates to the sum of the squares of the weights that the evaluation sees."""
 
