@@ -20,9 +20,9 @@ from common.optim.rule import (
     Rule,
     Segments,
     Slots,
-    Whole,
     average,
     bias,
+    gathered,
     raw_gradient,
 )
 
@@ -30,11 +30,9 @@ from common.optim.rule import (
 def soap(config: Optimizer) -> Rule:
     """Returns SOAP."""
 
-    def cut(shape: tuple[int, ...], whole: Whole) -> cuts.Cut | None:
-        kernel = whole.kind == "kernel" and len(shape) > 1
-        return cuts.blocks(shape, config.matrix_block) if kernel else None
-
-    return decoupled.adamw(config)._replace(matrices=Matrices(cut, _matrices(config)))
+    return decoupled.adamw(config)._replace(
+        matrices=Matrices(cuts.kernel_blocks(config.matrix_block), _matrices(config))
+    )
 
 
 def _matrices(config: Optimizer) -> Rule:
@@ -71,7 +69,7 @@ def _matrices(config: Optimizer) -> Rule:
         kept = {
             "m": tf.where(first, slots["m"], m),
             "v": tf.where(first, slots["v"], v),
-            **_gathered(config, gradient, slots),
+            **gathered(config.matrix_decay, slots, gradient),
         }
         return tf.where(first, weight, moved), kept | _bases(config, kept, slots, step)
 
@@ -82,14 +80,6 @@ def _matrices(config: Optimizer) -> Rule:
 def _rotated(x: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     """Returns matrices in the bases' coordinates."""
     return tf.matmul(tf.matmul(left, x, transpose_a=True), right)
-
-
-def _gathered(config: Optimizer, gradient: tf.Tensor, slots: Slots) -> Slots:
-    products = {
-        "left": tf.matmul(gradient, gradient, transpose_b=True),
-        "right": tf.matmul(gradient, gradient, transpose_a=True),
-    }
-    return {side: average(config.matrix_decay, slots[side], product) for side, product in products.items()}
 
 
 def _bases(config: Optimizer, kept: Slots, slots: Slots, step: tf.Tensor) -> Slots:
