@@ -234,8 +234,9 @@ def _batch(chosen: _Chosen, rule: Rule, machine: Machine, base: RunConfig, seen:
     _rate(chosen, base)
     part, why = rule.rate_part(config, base)
     rate = chosen.config.optimizer.base_learning_rate
+    whole = part * rate / base.optimizer.base_learning_rate  # LEGW's factor too.
     chosen.take(
-        "optimizer.base_learning_rate", part * rate, f"{why}; {part:.3g} of the rate of {base.system}"
+        "optimizer.base_learning_rate", part * rate, f"{why}; {whole:.3g} of the rate of {base.system}"
     )
     needed = power_of_two(max(1, 2 * -(-config.examples_per_evaluation // groups) - 1))
     largest = min(needed, fits, max(device, base.eval_batch_size))

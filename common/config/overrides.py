@@ -119,7 +119,7 @@ def _in_group(name: str, config: Any) -> str:
     found = [
         f"{field.name}.{name}"
         for field in dataclasses.fields(config)
-        if dataclasses.is_dataclass(group := getattr(config, field.name)) and hasattr(group, name)
+        if dataclasses.is_dataclass(group := getattr(config, field.name)) and name in field_types(type(group))
     ]
     return f" (did you mean {', '.join(found)}?)" if found else ""
 

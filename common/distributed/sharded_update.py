@@ -21,10 +21,10 @@ from common.distributed import gradient_sum
 from common.distributed.pieces import Piece, Stack, stacks
 from common.distributed.replicas.base import Replicas, flatten
 from common.distributed.weight_update import (
+    Averages,
     SlotValues,
     Tell,
     all_finite,
-    swapped,
     unless_skipped,
     wholes,
 )
@@ -68,6 +68,7 @@ class ShardedUpdate:
             }
             for i, piece in enumerate(self._all_pieces())
         ]
+        self._averages = Averages(weights, replicas, config.optimizer)
 
     def _ceil(self, count: int) -> int:
         return -(-count // self._route.num_replicas)
@@ -218,8 +219,11 @@ class ShardedUpdate:
 
     def swap(self, to_average: bool) -> list[tf.Tensor]:
         """As `WholeUpdate.swap`."""
+        if not to_average:
+            return self._averages.put_back()
         parts = zip(self._own_weights(), self.slots, strict=True)
-        return self._gathered([swapped(self._config.optimizer, w, slots, to_average) for w, slots in parts])
+        values = [self._averages.of(w, slots) for w, slots in parts]
+        return [*self._averages.keep(), *self._gathered(values)]
 
     def _gather(self, bucket: Sequence[Piece | Stack], new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """All-gathers a bucket's new weights, always in full precision, and writes them."""

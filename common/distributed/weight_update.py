@@ -42,13 +42,37 @@ def wholes(
     return [optimizers.Whole(kinds[w.ref()], skip, w.ref() in outputs) for w in weights]
 
 
-def swapped(
-    config: Optimizer, weight: tf.Tensor, slots: Mapping[str, tf.Variable], to_average: bool
-) -> tf.Tensor:
-    """Returns the average of a weight, or the weight of an average, from the slots of a rule that averages."""
-    z, begun = slots["z"].read_value(), slots["weight_sum"].read_value() > 0
-    other = schedule_free.averaged if to_average else schedule_free.restored
-    return tf.where(begun, other(config, weight, z), weight)
+class Averages:
+    """Puts the averages of the weights in their place for a while, for a rule that averages weights.
+
+    Variables that no checkpoint holds keep the weights meanwhile, because computing them back from the averages would
+    round. Another rule has no such variables.
+    """
+
+    def __init__(self, weights: Sequence[tf.Variable], replicas: Replicas, config: Optimizer):
+        """Creates the variables; called in the replicas' scope. `weights`: the trainable variables."""
+        self._weights, self._replicas, self._config = list(weights), replicas, config
+        self._kept = [
+            tf.Variable(tf.zeros(w.shape, w.dtype), trainable=False, name=f"{w.name.split(':')[0]}/kept")
+            for w in (weights if config.averages_weights else ())
+        ]
+
+    def keep(self) -> list[tf.Tensor]:
+        """Inside `run`: copies the weights, before the averages take their place; returns the written tensors."""
+        values = [w.read_value() for w in self._weights]
+        self._replicas.assign(self._kept, values)
+        return values
+
+    def of(self, weight: tf.Tensor, slots: Mapping[str, tf.Variable]) -> tf.Tensor:
+        """Inside `run`: returns the average of a weight or of a part; the weight itself before the first update."""
+        z, begun = slots["z"].read_value(), slots["weight_sum"].read_value() > 0
+        return tf.where(begun, schedule_free.averaged(self._config, weight, z), weight)
+
+    def put_back(self) -> list[tf.Tensor]:
+        """Inside `run`: writes the kept weights, bit for bit; returns the written tensors."""
+        values = [kept.read_value() for kept in self._kept]
+        self._replicas.assign(self._weights, values)
+        return values
 
 
 class WholeUpdate:
@@ -95,6 +119,7 @@ class WholeUpdate:
             }
             for i, w in enumerate(self._weights)
         ]
+        self._averages = Averages(weights, replicas, config.optimizer)
 
     def _initial_slots(self, i: int) -> optimizers.Slots:
         cut, value = self._cuts[i], tf.convert_to_tensor(self._replicas.local_results(self._weights[i])[0])
@@ -165,17 +190,18 @@ class WholeUpdate:
     def swap(self, to_average: bool) -> list[tf.Tensor]:
         """Inside `run`: puts the average of the weights in their place, for an evaluation, or takes it away again.
 
-        Only for a rule that averages weights. Before the first update nothing changes.
+        Only for a rule that averages weights. Before the first update nothing changes. The weights come back bit for
+        bit.
 
         Returns:
           The written tensors.
         """
-        values = [
-            swapped(self._config.optimizer, weight.read_value(), slots, to_average)
-            for weight, slots in zip(self._weights, self.slots, strict=True)
-        ]
+        if not to_average:
+            return self._averages.put_back()
+        kept = self._averages.keep()
+        values = [self._averages.of(w, slots) for w, slots in zip(kept, self.slots, strict=True)]
         self._replicas.assign(self._weights, values)
-        return values
+        return [*kept, *values]
 
     @property
     def slot_shapes(self) -> list[dict[str, tuple[int, ...]]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 
@@ -66,6 +67,15 @@ class Cut:
 def folded(shape: tuple[int, ...]) -> Cut:
     """Returns the cut into one matrix."""
     return Cut(shape, math.prod(shape[:-1]), shape[-1])
+
+
+def kernel_blocks(most: int) -> Callable[[tuple[int, ...], Any], Cut | None]:
+    """Returns the function (shape, `rule.Whole`) -> `blocks` of a kernel; None for other variables."""
+
+    def cut(shape: tuple[int, ...], whole: Any) -> Cut | None:
+        return blocks(shape, most) if whole.kind == "kernel" and len(shape) > 1 else None
+
+    return cut
 
 
 def blocks(shape: tuple[int, ...], most: int) -> Cut:

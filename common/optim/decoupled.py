@@ -11,7 +11,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from common.config.schema import Optimizer
-from common.optim.rule import Rule, Segments, Slots, average, bias, raw_gradient, with_decay, zeros
+from common.optim.rule import Rule, Segments, Slots, ahead, average, bias, raw_gradient, with_decay, zeros
 
 
 def adamw(config: Optimizer) -> Rule:
@@ -75,9 +75,7 @@ def _direction(
     beta, dtype = config.beta_1, weight.dtype
     m = average(beta, slots["m"], gradient)
     v = average(config.beta_2, slots["v"], gradient * gradient)
-    first = m / bias(beta, step, dtype)
-    if nesterov:
-        first = beta * m / bias(beta, step + 1, dtype) + (1 - beta) * gradient / bias(beta, step, dtype)
+    first = ahead(beta, m, gradient, step) if nesterov else m / bias(beta, step, dtype)
     direction = first / (tf.sqrt(v / bias(config.beta_2, step, dtype)) + config.epsilon)
     return with_decay(config, weight, direction, segments), {"m": m, "v": v}
 

@@ -19,6 +19,7 @@ from common.optim.rule import (
     Segments,
     Slots,
     Whole,
+    ahead,
     average,
     bias,
     raw_gradient,
@@ -64,14 +65,14 @@ def _orthogonal(config: Optimizer) -> Rule:
         step: tf.Tensor,
         segments: Segments,
     ) -> tuple[tf.Tensor, Slots]:
-        gradient, dtype = raw_gradient(config, weight, gradient, segments), weight.dtype
+        gradient = raw_gradient(config, weight, gradient, segments)
         momentum = average(beta, slots["momentum"], gradient)
-        ahead = momentum / bias(beta, step, dtype)
         if config.nesterov:
-            ahead = beta * momentum / bias(beta, step + 1, dtype)
-            ahead += (1 - beta) * gradient / bias(beta, step, dtype)
+            moment = ahead(beta, momentum, gradient, step)
+        else:
+            moment = momentum / bias(beta, step, weight.dtype)
         inputs, outputs = weight.shape[-2:]
-        direction = math.sqrt(max(1, outputs / inputs)) * orthogonalised(ahead, config.orthogonal_steps)
+        direction = math.sqrt(max(1, outputs / inputs)) * orthogonalised(moment, config.orthogonal_steps)
         return weight - rate * with_decay(config, weight, direction, segments), {"momentum": momentum}
 
     return Rule(("momentum",), zeros("momentum"), update)

@@ -145,6 +145,22 @@ def average(decay: float, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
     return decay * old + (1 - decay) * new
 
 
+def ahead(beta: float, mean: tf.Tensor, gradient: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+    """Returns Nesterov's correction of a moving average after `gradient`: one step ahead, in optax's form."""
+    dtype = mean.dtype
+    return beta * mean / bias(beta, step + 1, dtype) + (1 - beta) * gradient / bias(beta, step, dtype)
+
+
+def gathered(decay: float, slots: Slots, gradient: tf.Tensor) -> Slots:
+    """Returns Shampoo's averages "left" of G G' and "right" of G' G after matrices [k, m, n]; sums if `decay` is 1."""
+    share = 1 - decay if decay < 1 else 1.0
+    products = {
+        "left": tf.matmul(gradient, gradient, transpose_b=True),
+        "right": tf.matmul(gradient, gradient, transpose_a=True),
+    }
+    return {side: decay * slots[side] + share * product for side, product in products.items()}
+
+
 def _add(gradient: tf.Tensor, coefficient: float, weight: tf.Tensor, where: bool | tf.Tensor) -> tf.Tensor:
     """Returns gradient + coefficient * weight where `where` is true, and the gradient elsewhere."""
     if coefficient == 0 or where is False:

@@ -20,9 +20,9 @@ from common.optim.rule import (
     Rule,
     Segments,
     Slots,
-    Whole,
     average,
     bias,
+    gathered,
     raw_gradient,
     with_decay,
 )
@@ -37,12 +37,8 @@ _GRAFTS = {"sgd": (), "adagrad": ("graft",), "adam": ("graft",)}
 def shampoo(config: Optimizer) -> Rule:
     """Returns Shampoo."""
 
-    def cut(shape: tuple[int, ...], whole: Whole) -> cuts.Cut | None:
-        kernel = whole.kind == "kernel" and len(shape) > 1
-        return cuts.blocks(shape, config.matrix_block) if kernel else None
-
     return _rule(config, preconditioned=False)._replace(
-        matrices=Matrices(cut, _rule(config, preconditioned=True))
+        matrices=Matrices(cuts.kernel_blocks(config.matrix_block), _rule(config, preconditioned=True))
     )
 
 
@@ -65,7 +61,7 @@ def _rule(config: Optimizer, preconditioned: bool) -> Rule:
         gradient = raw_gradient(config, weight, gradient, segments)
         direction, after = _grafted(config, gradient, slots, step)
         if preconditioned:
-            own = _gathered(config, gradient, slots)
+            own = gathered(config.matrix_decay, slots, gradient)
             own |= _roots(config, own, slots, step)
             after |= own
             other = tf.matmul(tf.matmul(own["left_root"], gradient), own["right_root"])
@@ -89,17 +85,6 @@ def _sides(weight: tf.Tensor) -> Slots:
         slots[side] = tf.zeros([count, size, size], weight.dtype)
         slots[f"{side}_root"] = tf.eye(size, batch_shape=[count], dtype=weight.dtype)
     return slots
-
-
-def _gathered(config: Optimizer, gradient: tf.Tensor, slots: Slots) -> Slots:
-    """Returns L and R after this gradient; with a `matrix_decay` of 1 they are sums."""
-    decay = config.matrix_decay
-    share = 1 - decay if decay < 1 else 1.0
-    products = {
-        "left": tf.matmul(gradient, gradient, transpose_b=True),
-        "right": tf.matmul(gradient, gradient, transpose_a=True),
-    }
-    return {side: decay * slots[side] + share * product for side, product in products.items()}
 
 
 def _roots(config: Optimizer, sums: Slots, slots: Slots, step: tf.Tensor) -> Slots:

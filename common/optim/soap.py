@@ -20,9 +20,9 @@ from common.optim.rule import (
     Rule,
     Segments,
     Slots,
-    Whole,
     average,
     bias,
+    gathered,
     raw_gradient,
 )
 
@@ -30,11 +30,9 @@ from common.optim.rule import (
 def soap(config: Optimizer) -> Rule:
     """Returns SOAP."""
 
-    def cut(shape: tuple[int, ...], whole: Whole) -> cuts.Cut | None:
-        kernel = whole.kind == "kernel" and len(shape) > 1
-        return cuts.blocks(shape, config.matrix_block) if kernel else None
-
-    return decoupled.adamw(config)._replace(matrices=Matrices(cut, _matrices(config)))
+    return decoupled.adamw(config)._replace(
+        matrices=Matrices(cuts.kernel_blocks(config.matrix_block), _matrices(config))
+    )
 
 
 def _matrices(config: Optimizer) -> Rule:
@@ -71,7 +69,7 @@ def _matrices(config: Optimizer) -> Rule:
         kept = {
             "m": tf.where(first, slots["m"], m),
             "v": tf.where(first, slots["v"], v),
-            **_gathered(config, gradient, slots),
+            **gathered(config.matrix_decay, slots, gradient),
         }
         return tf.where(first, weight, moved), kept | _bases(config, kept, slots, step)
 
@@ -84,14 +82,6 @@ def _rotated(x: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     return tf.matmul(tf.matmul(left, x, transpose_a=True), right)
 
 
-def _gathered(config: Optimizer, gradient: tf.Tensor, slots: Slots) -> Slots:
-    products = {
-        "left": tf.matmul(gradient, gradient, transpose_b=True),
-        "right": tf.matmul(gradient, gradient, transpose_a=True),
-    }
-    return {side: average(config.matrix_decay, slots[side], product) for side, product in products.items()}
-
-
 def _bases(config: Optimizer, kept: Slots, slots: Slots, step: tf.Tensor) -> Slots:
     """Returns the bases after a step, and the second moment with its rows and columns in their order."""
     names = ("left_basis", "right_basis", "v")
@@ -101,7 +91,7 @@ def _bases(config: Optimizer, kept: Slots, slots: Slots, step: tf.Tensor) -> Slo
         return [tf.identity(slots["left_basis"]), tf.identity(slots["right_basis"]), tf.identity(kept["v"])]
 
     def eigenvectors() -> list[tf.Tensor]:
-        found = [tf.reverse(tf.linalg.eigh(kept[side])[1], [-1]) for side in ("left", "right")]
+        found = [tf.reverse(_eigenvectors(kept[side]), [-1]) for side in ("left", "right")]
         return [*found, tf.identity(kept["v"])]
 
     def iterated() -> list[tf.Tensor]:
@@ -113,6 +103,16 @@ def _bases(config: Optimizer, kept: Slots, slots: Slots, step: tf.Tensor) -> Slo
     due = (step > last) & (step % config.root_interval == 0)
     found = tf.cond(step == last, eigenvectors, lambda: tf.cond(due, iterated, same))
     return dict(zip(names, found, strict=True))
+
+
+def _eigenvectors(matrices: tf.Tensor) -> tf.Tensor:
+    """Returns the eigenvectors; the identity's if an update overflowed: TensorFlow's CPU kernel refuses such matrices.
+
+    The update is skipped then (`WholeUpdate.apply`), and the bases with it.
+    """
+    sound = tf.reduce_all(tf.math.is_finite(matrices))
+    identity = tf.eye(matrices.shape[-1], dtype=matrices.dtype)
+    return tf.linalg.eigh(tf.where(sound, matrices, identity))[1]
 
 
 def _power_step(matrix: tf.Tensor, basis: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

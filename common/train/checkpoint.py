@@ -201,7 +201,7 @@ def _difference(saved: dict, loop: Loop) -> str:
     """Returns the first settings that differ between a checkpoint's configuration and the loop's."""
     here = json.loads(json.dumps(to_dict(loop.config)))
     default = json.loads(json.dumps(to_dict(type(loop.config)())))
-    both = [_flat({**default, **values}) for values in (saved, here)]
+    both = [_flat(default) | _flat(values) for values in (saved, here)]
     free = (*FREE_FIELDS, "communication")
     for values in both:
         for name in [

@@ -7,6 +7,7 @@ with the block's `stop`: at the next step, or at the end of the running calls (c
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import math
@@ -30,7 +31,7 @@ from common.train.compilation import plan
 from common.train.evaluation_pool import POLL_SECONDS, Evaluator
 from common.train.host_block import HostBlock
 from common.train.profile import Profile
-from common.train.step import State
+from common.train.step import State, make_finish_eval, make_prepare_eval
 from common.train.step_timing import HostTiming, StepTiming
 from common.train.task import Task
 
@@ -52,6 +53,7 @@ class Loop:
         self._timing = timing(replicas.num_processes > 1)
         self._agreement = Agreement(replicas)
         self._look: Any = None  # Traced at the first request.
+        self._to_averages, self._from_averages = make_prepare_eval(self.state), make_finish_eval(self.state)
         self._stop_reason, self._stop_time = "", 0.0
         self.profile: Profile | None = None  # Set before `run`, alike in all processes.
         block = HostBlock if replicas.drives_from_host else FusedBlock
@@ -97,11 +99,24 @@ class Loop:
         yield from self.task.eval_input(shard, size).take(-(-examples // size))
 
     def look(self, batch: Any) -> Mapping[str, np.ndarray]:
-        """Returns `Task.look` for a batch with the current weights, as numpy; for a single replica."""
+        """Returns `Task.look` for a batch with the weights that an evaluation uses, as numpy; for a single replica."""
         if self._look is None:
             self._look = tf.function(lambda batch: self.task.look(self.state.model, batch), autograph=False)
-        self.replicas.refresh()
-        return {name: value.numpy() for name, value in self._look(batch).items()}
+        with self._averages():
+            self.replicas.refresh()
+            return {name: value.numpy() for name, value in self._look(batch).items()}
+
+    @contextlib.contextmanager
+    def _averages(self) -> Iterator[None]:
+        """Puts the averages of the weights in their place meanwhile, if the optimizer averages weights."""
+        if not self.state.averages_weights:
+            yield
+            return
+        self.replicas.run(self._to_averages)
+        try:
+            yield
+        finally:
+            self.replicas.run(self._from_averages)
 
     def _synthetic(self, training: bool) -> Any:
         task = self.task

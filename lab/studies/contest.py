@@ -9,12 +9,14 @@ Schedule-Free needs a constant rate instead.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import optuna
 
+from common.config import overrides as configs
 from lab.studies import legw_mnist, legw_ptb, multi30k, resnet_photos
 from lab.studies.data import cache, filled, unpack
 from lab.studies.runner import settings
@@ -33,7 +35,7 @@ class Entry:
       name: the row's name.
       rate: its usual rate at the base batch; the middle of the range.
       kept: the field that `KEPT` is about.
-      flags: what makes it this optimizer; values are its authors'.
+      flags: what makes it this optimizer; values are its authors', except those that the comment at ENTRIES names.
     """
 
     name: str
@@ -74,7 +76,8 @@ def _entry(name: str, rate: float, kept: str = "beta_1", rule: str = "", **field
 
 
 # The middle of each range of rates: tf_keras's default for Adam; the defaults of optax and of the authors' code for the
-# others. A decay of 1e-4 is small for all of them alike, because the contest is about the step.
+# others. Nesterov's 0.04 and the decay of 1e-4 are this project's choice: the decay is small for all of them alike,
+# because the contest is about the step.
 ENTRIES = (
     _entry("nesterov", 0.04, "momentum", "sgd", nesterov=True, scaled_momentum=True),
     _entry("adam", 1e-3, weight_decay=0),
@@ -241,6 +244,20 @@ def flags(arena: Arena, entry: Entry, batch: int, point: dict[str, float]) -> tu
     }
     constant = {"schedule__kind": "constant"} if entry.name.startswith("schedule_free") else {}
     return (*entry.flags, *batch_flags(arena, batch), *settings(**own, **constant))
+
+
+def legw_flags(arena: Arena, own: Sequence[str], batch: int) -> tuple[str, ...]:
+    """Returns the flags of a row of `arena.legw` at a batch: LEGW's, with its warmup within the run.
+
+    LEGW multiplies the preset's batch, so the flags do not set the batch.
+    """
+    factor = batch // arena.batches[0]
+    preset = importlib.import_module(f"{arena.benchmark}.presets").PRESETS[arena.preset]
+    longest = arena.epochs / factor  # At the first batch.
+    within = {}
+    if configs.override_all(preset, own).schedule.warmup_epochs > longest:
+        within = {"schedule__warmup_epochs": longest}
+    return (*own, *settings(**within, legw=factor, accumulation_steps=max(1, batch // arena.micro)))
 
 
 def scaled(arena: Arena, point: dict[str, float], batch: int) -> dict[str, float]:

@@ -17,11 +17,10 @@ from typing import Any
 from common import files
 from common.config import overrides as configs
 from common.config.clock import Clock
+from compliance.submission import students_t
 from lab.studies.contest import STAGES, Row
-from lab.studies.runner import settings
 
 NEAR = 0.01  # "Within 1 % of the best".
-STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # 97.5 % quantiles of Student's t, by the number of runs.
 
 
 def plan(
@@ -95,7 +94,7 @@ def markdown(contest: Any, found: list[tuple[Row, dict]]) -> str:
             for stage in STAGES
         }
         final = own["final"] or own["legw"]
-        steps = [steps_to_target(contest, row, record) for row, record in final]
+        steps = [steps_to_target(contest, record) for _, record in final]
         lines.append(
             "| "
             + " | ".join(
@@ -136,17 +135,17 @@ def _interval(values: Sequence[float | None], digits: int = 4) -> str:
     mean = statistics.mean(sound)
     shown = f"{mean:.{digits}f}"
     if len(sound) > 1:
-        half = STUDENT.get(len(sound), 1.96) * statistics.stdev(sound) / len(sound) ** 0.5
+        t = students_t.quantile(0.975, len(sound) - 1)
+        half = t * statistics.stdev(sound) / len(sound) ** 0.5
         shown += f" ± {half:.{digits}f}"
     return shown + missing
 
 
-def steps_to_target(contest: Any, row: Row, record: dict) -> int | None:
+def steps_to_target(contest: Any, record: dict) -> int | None:
     """Returns the training steps before the first evaluation that meets the arena's target."""
     arena = contest.arena
     preset = importlib.import_module(f"{arena.benchmark}.presets").PRESETS[arena.preset]
-    config = configs.override_all(preset, [*record["flags"], *settings(global_batch_size=row.batch)])
-    clock = Clock.of(config)
+    clock = Clock.of(configs.override_all(preset, record["flags"]))
     ends = [block.end_step for block in clock.blocks(0)]
     for end, value in zip(ends, record["evaluations"]):
         if value <= arena.target if arena.lower_is_better else value >= arena.target:
@@ -163,7 +162,7 @@ def _draw(contest: Any, found: list[tuple[Row, dict]], path: pathlib.Path) -> No
         points = []
         for batch in contest.arena.batches:
             steps = [
-                steps_to_target(contest, row, record)
+                steps_to_target(contest, record)
                 for row, record in found
                 if row.stage in ("final", "legw") and (row.optimizer, row.batch) == (name, batch)
             ]

@@ -15,8 +15,9 @@ from common.errors import counted
 from common.train import checkpoint_file, events
 
 NOT_REACHED = 1
-# A quality counts as nothing if it beats the baseline by less than this, and as fallen if it has lost this part of the
-# best gain. Both are this project's choice.
+# A quality counts as nothing if it gains less than this part of the way from the baseline to the best possible one
+# (where the lower is better: of the scale), and as fallen if it has lost this part of the best gain. Both are this
+# project's choice.
 LEAST_GAIN, MOST_LOST = 0.01, 0.5
 _SLOWER = 5  # A sixth of SSD's rate learned steadily where the whole fell to nothing.
 
@@ -88,10 +89,11 @@ def against(config: RunConfig, least: Mapping[str, Any], values: Sequence[Any], 
     floor = measure.score(least["value"]) if least else -math.inf if measure.lower_is_better else 0.0
     best, last = max(scores, default=-math.inf), scores[-1] if scores else -math.inf
     scale = 100.0 if measure.unit == "points" and best > 1 else 1.0
+    room = scale if measure.lower_is_better else scale - floor
     why = ""
     if diverged:
         why = "the training diverged"
-    elif scores and best < floor + LEAST_GAIN * scale and math.isfinite(floor):
+    elif scores and math.isfinite(floor) and best < floor + LEAST_GAIN * room:
         why = f"the best quality, {measure.shown(values[scores.index(best)])}, is no better than a trivial answer"
     elif scores and math.isfinite(floor) and last < floor + (1 - MOST_LOST) * (best - floor):
         why = f"the quality fell from {measure.shown(values[scores.index(best)])} to {measure.shown(values[-1])}"

@@ -9,16 +9,17 @@ from tools.docs.measurements import PEERS, Table, load
 
 def optimizers() -> Table:
     """Table of a step's processor time by optimizer, relative to momentum's (Adam's on the Transformer)."""
-    networks = load("optimizers.json")["networks"]
+    found = load("optimizers.json")
+    networks, busy = found["networks"], f"{found['machine']['load_before'][0]:.0f}"
     names = list(dict.fromkeys(name for rows in networks.values() for name in rows))
     cells = []
     for name in names:
-        found = [rows.get(name) for rows in networks.values()]
-        times = [f"{1e3 * row['cpu_seconds']:.1f} ms, {row['ratio']:.2f}" if row else "" for row in found]
-        slots = max(row["slots"] for row in found if row)
-        cells.append((f"`{name}`", *times, f"{slots:.1f}"))
+        rows = [rows.get(name) for rows in networks.values()]
+        times = [f"{1e3 * row['cpu_seconds']:.1f} ms, {row['ratio']:.2f}" if row else "" for row in rows]
+        slots = max(row["slots"] for row in rows if row)
+        cells.append((f"`{name}`", *times, f"{slots:.1f}", busy))
     head = (f"{network}: processor time of a step, ratio to the first row" for network in networks)
-    return ("optimizer", *head, "numbers kept per weight, at most"), cells
+    return ("optimizer", *head, "numbers kept per weight, at most", "load"), cells
 
 
 def update() -> Table:

@@ -78,6 +78,18 @@ def test_ssd_s_rate_falls_with_the_number_of_classes(classes, part):
     assert generated.optimizer == module.PRESETS["cpu-tiny"].optimizer
 
 
+@pytest.mark.parametrize("of", [LAPTOP, SERVER])
+def test_a_rate_s_line_says_the_whole_part_of_the_preset_s_rate(of):
+    """LEGW's factor for the batch and the part for the classes together."""
+    module, data = presets("ssd"), {"num_train_examples": 10**5, "num_eval_examples": 63, "num_classes": 4}
+    config, chosen = automatic.choose(module, (), data, None, of)
+    base = module.PRESETS[chosen[0].value]
+    assert (config.global_batch_size != base.global_batch_size) == (of is SERVER)
+    ratio = config.optimizer.base_learning_rate / base.optimizer.base_learning_rate
+    (line,) = [c.why for c in chosen if c.field == "optimizer.base_learning_rate"]
+    assert f"{ratio:.3g} of the rate of {base.system}" in line
+
+
 @pytest.mark.parametrize("of", [LAPTOP, SMALL, SERVER])
 def test_bf16_is_kept_only_where_the_processor_has_its_instructions(of):
     module = presets("resnet")

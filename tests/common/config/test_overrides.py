@@ -66,6 +66,7 @@ def test_override(path: str, text: str, value: object) -> None:
             "1",
             "no field 'base_learning_rate' .did you mean optimizer.base_learning_rate..$",
         ),
+        ("averaging_beta", "1", "no field 'averaging_beta' in "),  # A property of a group, no field.
         (
             "optimizer.zzz",
             "1",

@@ -336,6 +336,21 @@ def test_another_configuration_is_refused_and_the_field_named(tmp_path, loop):
     assert everything(other) == before
 
 
+def test_fields_that_an_older_checkpoint_lacks_do_not_hide_the_cause(tmp_path, loop, monkeypatch):
+    write, later = checkpoint.to_dict, ("adamw_rate_factor", "averaging_power", "grafting", "matrix_block")
+
+    def older(config):
+        values = write(config)
+        return values | {"optimizer": {k: v for k, v in values["optimizer"].items() if k not in later}}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "to_dict", older)
+        checkpoint.save(loop, tmp_path)
+    other = Loop(toy.Task(dataclasses.replace(loop.config, seed=5)), backends.make(loop.config))
+    with pytest.raises(UserError, match=r"other settings \(config.seed: 0 there, 5 here\)"):
+        checkpoint.restore_latest(other, tmp_path)
+
+
 def test_full_disk_leaves_the_older_checkpoints(tmp_path, loop, monkeypatch):
     loop.state.step.assign(1)
     good = checkpoint.save(loop, tmp_path)

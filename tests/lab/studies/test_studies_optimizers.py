@@ -50,6 +50,26 @@ def test_every_optimizer_has_the_same_effort_and_valid_runs(name: str) -> None:
     assert len(others) == 1, "all draw the same quantiles"
 
 
+@pytest.mark.parametrize("name", contest.ARENAS)
+def test_every_row_trains_at_its_batch_and_warms_up_within_its_run(name: str, monkeypatch) -> None:
+    arena = contest.ARENAS[name]
+    made = optimizers.Contest(arena, arguments("--trials=2", "--seeds=1"))
+    point = {"rate": 0.01, "kept": 0.9, "warmup": 0.2 * arena.epochs}
+    monkeypatch.setattr(made, "winner", lambda entry, batch: point)
+    monkeypatch.setattr(made, "record", lambda row: None)
+    rows = made.rows([e.name for e in arena.entries()], arena.batches, contest.STAGES)
+    assert {row.stage for row in rows} == set(contest.STAGES) - ({"legw"} if not arena.legw else set())
+    for row in rows:
+        config = configured(arena, (*row.flags, *made.runner(row.stage).extra))
+        assert config.global_batch_size == row.batch and config.micro_batch_size <= arena.micro, row.id
+        assert config.schedule.warmup_epochs <= config.train_epochs == arena.epochs, row.id
+    preset = importlib.import_module(f"{arena.benchmark}.presets").PRESETS[arena.preset]
+    for row in (row for row in rows if row.stage == "legw" and row.optimizer == "legw"):
+        root = (row.batch / arena.batches[0]) ** 0.5
+        rate = configured(arena, row.flags).optimizer.base_learning_rate
+        assert rate == pytest.approx(root * preset.optimizer.base_learning_rate)
+
+
 @pytest.fixture
 def trained(tmp_path, monkeypatch) -> list[str]:
     """The ids of the rows that a fake run trains; the best trial is number 1, and one diverges."""

@@ -41,6 +41,14 @@ def test_a_quality_of_nothing_is_a_warning_with_what_to_try(least, values, why):
     )
 
 
+def test_a_high_baseline_leaves_less_to_gain():
+    """A gain counts from a hundredth of what the baseline leaves: 0.015 % of 1.5 %."""
+    least = {**LEAST, "value": 0.985}
+    assert len(lines(MNIST, least, [0.9, 0.993])) == 1
+    assert len(lines(MNIST, least, [0.9, 0.9852])) == 1
+    assert "is no better than a trivial answer" in lines(MNIST, least, [0.9, 0.9851])[1]
+
+
 def test_a_detector_that_falls_to_nothing_says_so_without_a_known_baseline():
     (line,) = lines(SSD, {}, [0.040, 0.027, 0.008])
     assert "the quality fell from" in line and "0.040" in line and "0.008" in line
