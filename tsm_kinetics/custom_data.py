@@ -58,9 +58,9 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         for split, part in (("train", train), ("validation", held))
     }
     settings = converter.Settings(short_side=options.short_side)
-    lines = converter.convert(out, splits, settings, options.workers)
+    converter.convert(out, splits, settings, options.workers)
     indices = [shards.Index(out, split) for split in splits]
-    _report(report, lines, [converter.notes(out, split) for split in splits])
+    _report(report, [converter.notes(out, split) for split in splits])
     folder_conversion.check_broken(report.lines, min(map(len, indices)), options)
     fields = {
         "num_classes": len(labels),
@@ -84,16 +84,13 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     return Made(description, folder_conversion.balance(labels, *shown), "videos", _facts(indices))
 
 
-def _report(report: Report, lines: Sequence[str], notes: Sequence[Sequence[tuple[str, str, str]]]) -> None:
+def _report(report: Report, notes: Sequence[Sequence[tuple[str, str, str]]]) -> None:
     """Notes what converting both splits left out, changed and suspects; see `converter.notes`."""
-    damaged = {f"{path}: {value}" for part in notes for path, kind, value in part if kind == "damaged"}
-    for line in lines:
-        if line not in damaged:
-            path, _, reason = line.rpartition(": left out: ")
-            report.leave_out(reason, path, f"{path}: {reason}")
     for part in notes:
         for path, kind, value in part:
-            if kind == "changed":
+            if kind == "left out":
+                report.leave_out(value, path)
+            elif kind == "changed":
                 report.change(value, path)
             elif kind == "damaged":
                 report.suspect("a damaged video, of which what can be decoded is kept", path)
