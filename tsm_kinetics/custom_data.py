@@ -60,7 +60,8 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     settings = converter.Settings(short_side=options.short_side)
     converter.convert(out, splits, settings, options.workers)
     indices = [shards.Index(out, split) for split in splits]
-    _report(report, [converter.notes(out, split) for split in splits])
+    notes = [converter.notes(out, split) for split in splits]
+    _report(report, notes)
     folder_conversion.check_broken(report.lines, min(map(len, indices)), options)
     fields = {
         "num_classes": len(labels),
@@ -69,6 +70,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         "data.stored_short_side": int(max(index.size.min(1).max() for index in indices)),
     }
     patterns = ["train-*-of-*", "validation-*-of-*", "index-*-of-*.npz"]
+    written = {path for path, kind, _ in notes[1] if kind == "digest"}
     shown = [[labels[number] for number in index.label] for index in indices]
     description = folder_conversion.finish(
         out,
@@ -79,7 +81,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         report.lines,
         labels,
         baseline=given_splits.majority(*shown),
-        held_out=given_splits.relative([item.path for item in held], sources[0]),
+        held_out=given_splits.relative([item.path for item in held if item.path in written], sources[0]),
     )
     return Made(description, folder_conversion.balance(labels, *shown), "videos", _facts(indices))
 

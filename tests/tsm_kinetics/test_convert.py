@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from common.data import folder_conversion
 from common.data.folder_conversion import Options
 from common.data.report import Finding
 from common.errors import UserError
@@ -39,3 +40,12 @@ def test_broken_videos_are_counted_under_one_reason(tmp_path: Path) -> None:
     ((reason, found),) = options.report.left_out.items()
     assert reason.startswith("cannot be decoded: ") and found == Finding(3, str(videos / "left" / "a.mp4"))
     assert f"{videos}/left/b.mp4: {reason}" in options.report.lines
+
+
+def test_the_list_of_held_out_videos_has_only_those_of_the_records(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        custom_sources.clips(tmp_path / "clips" / part, 2)
+    (tmp_path / "clips" / "val" / "left" / "broken.mp4").write_bytes(b"no video")
+    custom_data.convert([tmp_path / "clips"], tmp_path / "out", Options())
+    held = (tmp_path / "out" / folder_conversion.HELD_OUT).read_text().splitlines()
+    assert held == [f"val/{name}/{name}{i}.mp4" for name in ("left", "right") for i in (0, 1)]
