@@ -423,6 +423,9 @@ def test_yolos_classes_need_names(tmp_path):
     (tmp_path / "p0.txt").write_text(YOLO)
     with pytest.raises(UserError, match="YOLO's labels without names; add data.yaml or classes.txt"):
         tidied(tmp_path)
+    (tmp_path / "classes.txt").write_text("red\nblue\nred\n")
+    with pytest.raises(UserError, match="the list of classes has 'red' twice; give each class its own name"):
+        tidied(tmp_path)
 
 
 def voc(folder, name, size=(WIDTH, HEIGHT)):
