@@ -106,6 +106,8 @@ def _of_objects(path: Path, lines: Sequence[str]) -> Table:
         if not isinstance(values, dict):
             raise UserError(f"{path}: line {number}: no JSON object; write one a line")
         plain = {k: v for k, v in values.items() if isinstance(v, str | int) and not isinstance(v, bool)}
+        if not all(text_files.is_text(f"{name}{value}") for name, value in plain.items()):
+            raise UserError(f"{path}: line {number}: half a character, such as \\ud800; correct it")
         rows.append({text_files.normal(name).lower(): str(value).strip() for name, value in plain.items()})
         numbers.append(number)
     columns = list(dict.fromkeys(name for row in rows for name in row))

@@ -184,6 +184,7 @@ def test_a_json_object_a_line_is_a_row(tmp_path):
         (b"{}\n[", "line 2: no JSON"),
         (b"3", "line 1: no JSON object"),
         (b"{}", "columns .none."),
+        (b'{"file_name": "a.jpg", "label": "x\\ud800"}', "line 1: half a character"),
     ):
         with pytest.raises(UserError, match=message):
             tables.examples(tables.read(written(tmp_path, content, "m.jsonl")))
