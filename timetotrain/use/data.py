@@ -118,7 +118,10 @@ def _run(options: argparse.Namespace) -> int:
 
 def _inside(folder: Path) -> int:
     """Returns the number of entries in a folder; -1 if it does not exist."""
-    return len(list(folder.iterdir())) if folder.is_dir() else -1
+    try:
+        return len(os.listdir(folder)) if os.path.isdir(folder) else -1
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror}; name another folder") from error
 
 
 def _clear(out: Path, before: int, error: Exception) -> None:
@@ -131,7 +134,7 @@ def _clear(out: Path, before: int, error: Exception) -> None:
         if getattr(cause, "errno", None) in _FULL or type(cause).__name__ == "ResourceExhaustedError":
             return
         cause = cause.__cause__
-    if before > 0 or not out.is_dir():
+    if before > 0 or not os.path.isdir(out):
         return
     for path in out.iterdir():
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -144,9 +147,9 @@ def _check_sources(benchmark: str, sources: Sequence[Path], out: Path) -> None:
     if not 1 <= len(sources) <= (2 if benchmark in _TEXT else 1):
         raise UserError(f"timetotrain data {benchmark} takes {wanted}")
     for path in sources:
-        if not path.exists():
+        if not os.path.exists(path):
             raise UserError(f"{path}: not there; timetotrain data {benchmark} takes {wanted}")
-    if out.is_file():
+    if os.path.isfile(out):
         raise UserError(f"{out}: a file; the last name is the folder to make")
 
 
