@@ -16,6 +16,7 @@ from pycocotools import mask as coco_mask
 _MARGIN = 1.0
 # Pixels along a polygon's outline. pycocotools allocates in proportion to it; no object of a picture has as many.
 _MOST_OUTLINE = 1_000_000
+_MOST = 1e15  # Of a coordinate; products of larger ones could overflow.
 _OFFSET = 48  # The first character of COCO's compressed run lengths (maskApi.c, rleToString).
 _MOST_PLACES = 7  # Characters of a number in them: 35 bits, more than any picture has pixels.
 
@@ -25,7 +26,7 @@ class BadShapeError(Exception):
 
 
 def numbers(values: Any, count: int | None = None) -> list[float]:
-    """Returns finite numbers; texts of numbers count.
+    """Returns finite numbers below _MOST; texts of numbers count.
 
     Args:
       values: a list.
@@ -40,8 +41,8 @@ def numbers(values: Any, count: int | None = None) -> list[float]:
         found = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError):
         found = [math.nan]
-    if not all(map(math.isfinite, found)):
-        raise BadShapeError(f"{_shown(values)} holds something that is no finite number")
+    if not all(abs(value) < _MOST for value in found):
+        raise BadShapeError(f"{_shown(values)} holds something that is no finite number below {_MOST:g}")
     return found
 
 

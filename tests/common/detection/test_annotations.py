@@ -280,6 +280,7 @@ def test_without_a_size_the_boxes_say_on_which_pixels_they_are(tmp_path, box, fo
         ({"size": None, "counts": [1]}, "a mask of size None"),
         ([[float("nan"), 10, 40, 10, 40, 30]], "no finite number"),
         ([[1, 10, 40, 10, 40, 10**400]], "no finite number"),
+        ([[-1e308, 10, 1e308, 10, 40, 30]], "no finite number below 1e+15"),
         ([[1, 2, 3, 4, 5, 6, 7]], "lacks its partner"),
         ([[1, 2, 3, 4]], "fewer than three points"),
         ([[500, 500, 600, 500, 600, 600]], "fewer than three points within"),
