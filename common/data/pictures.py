@@ -165,15 +165,6 @@ def _tensor(encoded: bytes, deep: bool = False) -> Any:
         raise BadPictureError(_reason(error)) from error
 
 
-def fault(path: str | os.PathLike, png: bool = False) -> str | None:
-    """Returns a line about a file that is not a complete picture, or None; decodes the whole picture."""
-    try:
-        checked(contents(path), png)
-    except BadPictureError as error:
-        return f"{os.fspath(path)}: no whole picture ({error})"
-    return None
-
-
 def shown(path: str | os.PathLike) -> Image.Image:
     """Returns a picture as the network sees it, in RGB, for drawing on it.
 

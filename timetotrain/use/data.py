@@ -92,18 +92,18 @@ def _run(options: argparse.Namespace) -> int:
     report, before = settings.report, _inside(out)
     try:
         made = module.convert(sources, out, settings)
-        report.complete(made.description.broken, made.balance, made.counted, made.description.split)
+        report.complete(made.balance, made.counted, made.description.split)
         report.write(out)
         page = None if options.no_page else _page(module, out, made, report)
     except OSError as error:
-        _say_left_out(report, out)
+        _say_left_out(report)
         _clear(out, before, error)
         where = error.filename or out
         raise UserError(
             f"{where}: {error.strerror or error}; free some space or name another folder"
         ) from error
     except UserError as error:
-        _say_left_out(report, out)
+        _say_left_out(report)
         _clear(out, before, error)
         raise
     if options.strict and report.suspicious:
@@ -189,7 +189,7 @@ def _page(module: ModuleType, out: Path, made: Made, report: Report) -> Path:
 
 def _say(out: Path, made: Made, page: Path | None, report: Report) -> None:
     description = made.description
-    _say_left_out(report, out)
+    _say_left_out(report)
     for kind in ("skipped", "changed", "suspicious"):
         for line in report.said(kind):
             print(f"{kind}: {line}", file=sys.stderr)
@@ -202,7 +202,7 @@ def _say(out: Path, made: Made, page: Path | None, report: Report) -> None:
     print(f"next: timetotrain run {description.benchmark} --system=here --data_dir={out}")
 
 
-def _say_left_out(report: Report, out: Path) -> None:
+def _say_left_out(report: Report) -> None:
     for line in report.lines[:_LISTED]:
         print(f"left out: {line}", file=sys.stderr)
     more = len(report.lines) - _LISTED
