@@ -125,7 +125,7 @@ def listed(source: Path, base: Path | None = None) -> list[tuple[Item, str]]:
         path = folder / row["label"] / name
         found.append(
             (
-                Item(str(path if tables.is_file(path) else folder / name), row["label"]),
+                Item(str(path if os.path.isfile(path) else folder / name), row["label"]),
                 row.get("split", "").lower(),
             )
         )

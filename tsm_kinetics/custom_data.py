@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import folder_conversion, given_splits, pictures, tables, text_files
+from common.data import folder_conversion, given_splits, pictures, text_files
 from common.data.folder_conversion import Card, Made, Options
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
@@ -52,7 +53,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         split: (
             part,
             folder_conversion.shard_count(
-                len(part), folder_conversion.size([item.path for item in part if _there(item)])
+                len(part), folder_conversion.size([item.path for item in part if os.path.isfile(item.path)])
             ),
         )
         for split, part in (("train", train), ("validation", held))
@@ -119,10 +120,6 @@ def _names(source: Path, classes: Sequence[str], given: Path | None) -> dict[str
         return {}
     missing = next(name for name in classes if name not in pairs)
     raise UserError(f"{path}: no line for class {missing}; write lines of class and name")
-
-
-def _there(item: Item) -> bool:
-    return tables.is_file(Path(item.path))
 
 
 def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
