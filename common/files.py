@@ -119,7 +119,7 @@ def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
       OSError: the parent cannot be written, or the disk is full. `path` is unchanged, as after any other exception.
     """
     path = pathlib.Path(path)
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         yield path
         return
     if path.is_symlink():
@@ -184,7 +184,7 @@ def try_to_write(folder: pathlib.Path, flag: str) -> list[pathlib.Path]:
     Raises:
       UserError: it cannot be written; the message names `flag`. No folder is left behind.
     """
-    made = [place for place in (*reversed(folder.parents), folder) if not place.exists()]
+    made = [place for place in (*reversed(folder.parents), folder) if not os.path.exists(place)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

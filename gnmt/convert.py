@@ -220,17 +220,11 @@ def _short_held(
     folder: Path, pairs: Sequence[parallel.Pair], settings: Settings, dropped: parallel.Dropped
 ) -> list[parallel.Pair]:
     words, longest = bpe.Bpe(folder / _FILES.codes, folder / _FILES.vocabulary), settings.eval_length
-    kept = [
-        pair
-        for pair in pairs
-        if max(len(words.encode(text, code)) for text, code in zip(pair, settings.languages)) + 2 <= longest
-    ]
-    dropped.too_long += len(pairs) - len(kept)
-    if not kept:
-        raise UserError(
-            f"every sentence to evaluate on has more than {longest} tokens; give a larger --max-length"
-        )
-    return kept
+
+    def length(pair: parallel.Pair) -> int:
+        return max(len(words.encode(text, code)) for text, code in zip(pair, settings.languages)) + 2
+
+    return parallel.short(pairs, length, longest, dropped)
 
 
 def _parser() -> argparse.ArgumentParser:

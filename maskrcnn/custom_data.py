@@ -11,6 +11,7 @@ from common.config.data_description import Description
 from common.data.folder_conversion import Card, Made, Options
 from common.detection import custom_pictures
 from common.distributed.replicas.base import Shard
+from common.errors import counted
 from maskrcnn import input as reader
 from maskrcnn.presets import PRESETS
 
@@ -36,7 +37,7 @@ def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
     for batch in reader.train_input(config, data_dir, Shard(0, 1), 1).take(count):
         one = {name: value[0].numpy() for name, value in batch.items()}
         height, width = (round(float(side)) for side in one["image_info"][:2])
-        found = custom_pictures.counted(int((one["classes"] > 0).sum()))
+        found = counted(int((one["classes"] > 0).sum()), "object")
         drawn = custom_pictures.drawn(
             one["image"][:height, :width], one["boxes"], one["classes"], description, one["masks"]
         )

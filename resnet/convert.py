@@ -228,7 +228,7 @@ def listed(source: Path, report: Report) -> list[tuple[Item, str]]:
     """
     found = []
     for example in tables.examples(tables.read(source)):
-        if tables.is_file(example.path):
+        if os.path.isfile(example.path):
             found.append((_item(example.path, example.label, upright=True), example.split))
         else:
             report.leave_out("no such file", f"{source}: line {example.line}: {example.path}")

@@ -12,6 +12,7 @@ from common.data import pictures
 from common.data.folder_conversion import Card, Made, Options
 from common.detection import custom_pictures
 from common.distributed.replicas.base import Shard
+from common.errors import counted
 from ssd import input as reader
 from ssd.presets import PRESETS
 
@@ -35,7 +36,7 @@ def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
     batch = next(iter(reader.train_input(config, data_dir, Shard(0, 1), count)))
     cards = []
     for image, boxes, classes in zip(*(batch[name].numpy() for name in ("image", "boxes", "classes"))):
-        found = custom_pictures.counted(int((classes > 0).sum()))
+        found = counted(int((classes > 0).sum()), "object")
         drawn = custom_pictures.drawn(image, boxes * config.image_size, classes, description)
         cards.append(Card(f"train: {found}", drawn))
     held = next(iter(reader.eval_input(config, data_dir, Shard(0, 1), count)))

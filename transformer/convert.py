@@ -80,7 +80,9 @@ def convert(
     words = _vocabulary(folder / _FILES.vocabulary, train, vocabulary, settings)
     dropped = parallel.Dropped()
     if settings.eval_length:
-        held_out = _short_sources(held_out, words, settings.eval_length, dropped)
+        held_out = parallel.short(
+            held_out, lambda pair: len(words.encode(pair[0])), settings.eval_length, dropped
+        )
     for name, side in ((_FILES.eval_source, 0), (_FILES.eval_reference, 1)):
         _write_text(folder / name, (pair[side] for pair in held_out))
     encoded = _encoded(train.pairs(dropped if settings.drop_bad else None), words.path, settings.workers)
@@ -196,18 +198,6 @@ def _short(pairs: Iterable[Encoded], longest: int, dropped: parallel.Dropped) ->
             yield pair
         else:
             dropped.too_long += 1
-
-
-def _short_sources(
-    pairs: Sequence[parallel.Pair], words: Subwords, longest: int, dropped: parallel.Dropped
-) -> list[parallel.Pair]:
-    kept = [pair for pair in pairs if len(words.encode(pair[0])) <= longest]
-    dropped.too_long += len(pairs) - len(kept)
-    if not kept:
-        raise UserError(
-            f"every sentence to evaluate on has more than {longest} tokens; give a larger --max-length"
-        )
-    return kept
 
 
 def _parser() -> argparse.ArgumentParser:

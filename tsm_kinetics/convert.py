@@ -125,7 +125,7 @@ def listed(source: Path, base: Path | None = None) -> list[tuple[Item, str]]:
         path = folder / row["label"] / name
         found.append(
             (
-                Item(str(path if tables.is_file(path) else folder / name), row["label"]),
+                Item(str(path if os.path.isfile(path) else folder / name), row["label"]),
                 row.get("split", "").lower(),
             )
         )
@@ -203,7 +203,8 @@ def _write_shard(path: Path, listed: list[Item], labels: dict[str, int], setting
             try:
                 clip = videos.read(item.path, settings.short_side, settings.rate, settings.quality)
             except videos.BadVideoError as error:
-                failed.append(f"{item.path}: {error}")
+                failed.append(f"{item.path}: left out: {error}")
+                notes.append((item.path, "left out", str(error)))
                 continue
             if clip.remark:
                 failed.append(f"{item.path}: {clip.remark}")
@@ -214,7 +215,7 @@ def _write_shard(path: Path, listed: list[Item], labels: dict[str, int], setting
 
 
 def _notes(path: str, clip: videos.Clip) -> Iterator[tuple[str, str, str]]:
-    """Yields (path, kind, value): what reading changed, the damage, and a digest of the frames."""
+    """Yields (path, kind, value) of a video that was kept: what reading changed, the damage, a digest of the frames."""
     if clip.turned:
         yield path, "changed", videos.TURNED
     if clip.shrunk:
@@ -228,7 +229,11 @@ def _notes(path: str, clip: videos.Clip) -> Iterator[tuple[str, str, str]]:
 
 
 def notes(folder: Path, split: str) -> list[tuple[str, str, str]]:
-    """Returns (path, kind, value) of what the conversion noted of the videos of a split, sorted; see `_notes`."""
+    """Returns what the conversion noted of the videos of a split, sorted.
+
+    Each note is (path, kind, value). A video that was left out has one note of kind "left out", whose value is the
+    reason. Every other video has a note of kind "digest"; `_notes` has the other kinds.
+    """
     found = []
     for path in tfrecords.list_files(folder, f"{split}-*", shards.FIX):
         with np.load(shards.index_path(path)) as index:

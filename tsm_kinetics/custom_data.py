@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import folder_conversion, given_splits, pictures, tables, text_files
+from common.data import folder_conversion, given_splits, pictures, text_files
 from common.data.folder_conversion import Card, Made, Options
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
@@ -52,15 +53,16 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         split: (
             part,
             folder_conversion.shard_count(
-                len(part), folder_conversion.size([item.path for item in part if _there(item)])
+                len(part), folder_conversion.size([item.path for item in part if os.path.isfile(item.path)])
             ),
         )
         for split, part in (("train", train), ("validation", held))
     }
     settings = converter.Settings(short_side=options.short_side)
-    lines = converter.convert(out, splits, settings, options.workers)
+    converter.convert(out, splits, settings, options.workers)
     indices = [shards.Index(out, split) for split in splits]
-    _report(report, lines, [converter.notes(out, split) for split in splits])
+    notes = [converter.notes(out, split) for split in splits]
+    _report(report, notes)
     folder_conversion.check_broken(report.lines, min(map(len, indices)), options)
     fields = {
         "num_classes": len(labels),
@@ -69,6 +71,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         "data.stored_short_side": int(max(index.size.min(1).max() for index in indices)),
     }
     patterns = ["train-*-of-*", "validation-*-of-*", "index-*-of-*.npz"]
+    written = {path for path, kind, _ in notes[1] if kind == "digest"}
     shown = [[labels[number] for number in index.label] for index in indices]
     description = folder_conversion.finish(
         out,
@@ -79,21 +82,18 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         report.lines,
         labels,
         baseline=given_splits.majority(*shown),
-        held_out=given_splits.relative([item.path for item in held], sources[0]),
+        held_out=given_splits.relative([item.path for item in held if item.path in written], sources[0]),
     )
     return Made(description, folder_conversion.balance(labels, *shown), "videos", _facts(indices))
 
 
-def _report(report: Report, lines: Sequence[str], notes: Sequence[Sequence[tuple[str, str, str]]]) -> None:
+def _report(report: Report, notes: Sequence[Sequence[tuple[str, str, str]]]) -> None:
     """Notes what converting both splits left out, changed and suspects; see `converter.notes`."""
-    damaged = {f"{path}: {value}" for part in notes for path, kind, value in part if kind == "damaged"}
-    for line in lines:
-        if line not in damaged:
-            path, _, reason = line.rpartition(": left out: ")
-            report.leave_out(reason, path, f"{path}: {reason}")
     for part in notes:
         for path, kind, value in part:
-            if kind == "changed":
+            if kind == "left out":
+                report.leave_out(value, path)
+            elif kind == "changed":
                 report.change(value, path)
             elif kind == "damaged":
                 report.suspect("a damaged video, of which what can be decoded is kept", path)
@@ -120,10 +120,6 @@ def _names(source: Path, classes: Sequence[str], given: Path | None) -> dict[str
         return {}
     missing = next(name for name in classes if name not in pairs)
     raise UserError(f"{path}: no line for class {missing}; write lines of class and name")
-
-
-def _there(item: Item) -> bool:
-    return tables.is_file(Path(item.path))
 
 
 def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:

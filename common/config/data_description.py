@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from common.files import is_plain_name, sha256, stays_inside, write_atomically
 C = TypeVar("C", bound=RunConfig)
 NAME = "description.json"
 FORMAT = 1
+_MOST_VALUE = 1e300  # Of a baseline, which a run turns into a float.
 BACKGROUND = "background"
 _COUNTS = ("num_train_examples", "num_eval_examples")  # Fields that the data determine in every benchmark.
 
@@ -184,7 +184,9 @@ def _checked_baseline(given: Any) -> Mapping[str, Any]:
         return {}
     value = given.get("value")
     numbers = value.values() if isinstance(value, dict) else [value]
-    plain = all(isinstance(n, int | float) and not isinstance(n, bool) and math.isfinite(n) for n in numbers)
+    plain = all(
+        isinstance(n, int | float) and not isinstance(n, bool) and abs(n) < _MOST_VALUE for n in numbers
+    )
     return {"value": value, "what": given["what"]} if plain and numbers else {}
 
 

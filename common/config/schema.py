@@ -45,7 +45,8 @@ class Optimizer:
       adamw_rate_factor: "muon": AdamW's rate for the rest of the weights, as a factor of the rate.
       orthogonal_steps: "muon": Newton-Schulz iterations (the author's 5).
       matrix_block: "shampoo", "soap": maximum rows and columns of a block (128 in Anil et al. 2020, section 5.2).
-      matrix_decay: decay of their averages of G G' and G' G; "shampoo" sums them at 1.
+      matrix_decay: "shampoo", "soap": decay of the running averages of G G' and G' G, for a gradient G; with 1,
+        "shampoo" sums them instead.
       matrix_epsilon: "shampoo": ridge of the roots, relative to the largest eigenvalue (Anil et al.: 1e-6).
       root_interval: steps between new roots or bases (SOAP's authors: 10).
       root_start: first step with preconditioners; "shampoo" takes the grafted step before, "soap" Adam's.

@@ -68,7 +68,8 @@ def write(out: Path, made: Made, cards: Sequence[Card], seen: str, report: Repor
         fields=[*description.fields.items(), *description.defaults.items()],
     )
     path = out / NAME
-    write_atomically(path, text.encode())
+    # A file name that is not UTF-8 becomes an escape.
+    write_atomically(path, text.encode(errors="backslashreplace"))
     return path
 
 

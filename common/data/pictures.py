@@ -23,9 +23,8 @@ SUFFIXES = {
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".bmp", ".dib", ".gif", ".tif", ".tiff", ".webp"),
     *(".jp2", ".j2k", ".jpx", ".avif", ".ppm", ".pgm", ".pbm", ".pnm", ".mpo"),
 }
-MOST_PIXELS = (
-    178_956_970 // 2
-)  # Pillow's limit, about 10,000 x 9,000: a larger picture would fill the memory.
+# Pillow's limit, about 10,000 x 9,000: a larger picture would fill the memory.
+MOST_PIXELS = 89_478_485
 MOST_BYTES = 1 << 29
 _ORIENTATION = 0x0112  # The EXIF tag; 1 is upright, 5 to 8 swap width and height.
 _DEPTHS = (8, 12, 16)  # Bits of cameras' and microscopes' values; a file of 16 bits may hold fewer.
@@ -107,15 +106,19 @@ def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
     """
     try:
         with _opened(data) as image:
+            deep = _is_deep(image)
             orientation = _orientation(image)
-            if _stays(image, png) and (orientation == 1 or not turn):
+            if _stays(image, png) and not deep and (orientation == 1 or not turn):
                 return Picture(data, *image.size, orientation)
             changes = [FIRST_FRAME] * (image.format != "MPO" and getattr(image, "n_frames", 1) > 1)
             image.load()
-            upright = ImageOps.exif_transpose(image) if turn else image
+            pixels, depth_doubts = _shallow(image, data, orientation) if deep else (image, ())
+            changes += [SCALED] * deep
+            upright = ImageOps.exif_transpose(pixels) if turn else pixels
             changes += [TURNED] * (turn and orientation != 1)
             made, more, doubts = _rgb(upright)
-            return Picture(jpeg(made, published=not turn), *made.size, orientation, (*changes, *more), doubts)
+            encoded = jpeg(made, published=not turn)
+            return Picture(encoded, *made.size, orientation, (*changes, *more), (*depth_doubts, *doubts))
     except BadPictureError:
         raise
     except MemoryError as error:
@@ -150,22 +153,16 @@ def decoded(encoded: bytes) -> np.ndarray:
     return _tensor(encoded).numpy()
 
 
-def _tensor(encoded: bytes) -> Any:
+def _tensor(encoded: bytes, deep: bool = False) -> Any:
+    """Decodes to uint8 [H, W, 3], or with `deep` a PNG to uint16 [H, W, channels]."""
     import tensorflow as tf  # Imported late: who only lists files does not need it.
 
     try:
+        if deep:
+            return tf.io.decode_png(encoded, dtype=tf.uint16)
         return tf.io.decode_jpeg(encoded, channels=3)  # Reads PNG too.
     except (tf.errors.OpError, MemoryError) as error:
         raise BadPictureError(_reason(error)) from error
-
-
-def fault(path: str | os.PathLike, png: bool = False) -> str | None:
-    """Returns a line about a file that is not a complete picture, or None; decodes the whole picture."""
-    try:
-        checked(contents(path), png)
-    except BadPictureError as error:
-        return f"{os.fspath(path)}: no whole picture ({error})"
-    return None
 
 
 def shown(path: str | os.PathLike) -> Image.Image:
@@ -202,6 +199,30 @@ def _stays(image: Image.Image, png: bool) -> bool:
     return png and image.format == "PNG" and image.mode in ("RGB", "L") and "transparency" not in image.info
 
 
+def _is_deep(image: Image.Image) -> bool:
+    """Whether a picture has 16-bit colours, of which Pillow keeps only the high bytes; ask before it is loaded."""
+    grey = image.mode == "F" or image.mode.startswith("I")
+    return image.format in ("PNG", "TIFF") and not grey and any(";16" in str(part[3]) for part in image.tile)
+
+
+def _shallow(image: Image.Image, data: bytes, orientation: int) -> tuple[Image.Image, tuple[str, ...]]:
+    """Returns (a picture of 16-bit colours with 8 bits, doubts); TensorFlow reads a PNG's 16 bits."""
+    if image.format != "PNG":
+        most = max(high for _, high in image.getextrema()[:3])
+        if most < 1 << (_DEPTHS[1] - 8):  # Then the high bytes hold nearly nothing.
+            raise BadPictureError("16-bit colours that use fewer bits; save it as PNG or with 8 bits")
+        return image, ()
+    values = _tensor(data, deep=True).numpy()
+    channels = values.shape[-1]
+    colours = channels - (channels in (2, 4))
+    scaled, doubts = _eight_bits(values[..., :colours])
+    if colours < channels:
+        scaled = np.concatenate([scaled, _eight_bits(values[..., colours:])[0]], -1)
+    made = Image.fromarray(scaled.squeeze(-1) if channels == 1 else scaled)
+    made.getexif()[_ORIENTATION] = orientation
+    return made, doubts
+
+
 def _rgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...], tuple[str, ...]]:
     """Returns (8-bit RGB, changes, doubts)."""
     if image.mode == "F" or image.mode.startswith("I"):
@@ -217,7 +238,7 @@ def _rgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...], tuple[str, .
 
 
 def _eight_bits(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Scales integers of 16 or 32 bits, or floats, [H, W], to uint8; returns (values, doubts).
+    """Scales integers of 16 or 32 bits, or floats, [H, W, ...], to uint8; returns (values, doubts).
 
     Integers have the range of the smallest of _DEPTHS that holds the largest. Floats within 0 to 1 are fractions of
     white, and within 0 to 255 8-bit values.

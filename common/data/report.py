@@ -66,19 +66,8 @@ class Report:
         """Notes items that were taken although they look wrong."""
         _add(self.suspicious, what, example, count)
 
-    def complete(
-        self,
-        lines: Sequence[str],
-        balance: Sequence[tuple[str, int, int]],
-        unit: str,
-        split: Mapping[str, int],
-    ) -> None:
-        """Adds the left-out lines and the counts of a finished conversion that the converter did not note itself."""
-        known = set(self.lines)
-        for line in lines:
-            if printable(line) not in known:
-                example, _, reason = line.rpartition(": ")
-                self.leave_out(reason, example or line, line)
+    def complete(self, balance: Sequence[tuple[str, int, int]], unit: str, split: Mapping[str, int]) -> None:
+        """Adds the counts of a finished conversion; see `balance`. `split` is {"train": number, "eval": number}."""
         self.balance(balance, unit)
         for part, count in split.items():
             self.take(f"{unit} to {'train on' if part == 'train' else 'evaluate on'}", count)

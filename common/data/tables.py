@@ -106,6 +106,8 @@ def _of_objects(path: Path, lines: Sequence[str]) -> Table:
         if not isinstance(values, dict):
             raise UserError(f"{path}: line {number}: no JSON object; write one a line")
         plain = {k: v for k, v in values.items() if isinstance(v, str | int) and not isinstance(v, bool)}
+        if not all(text_files.is_text(f"{name}{value}") for name, value in plain.items()):
+            raise UserError(f"{path}: line {number}: half a character, such as \\ud800; correct it")
         rows.append({text_files.normal(name).lower(): str(value).strip() for name, value in plain.items()})
         numbers.append(number)
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -114,7 +116,7 @@ def _of_objects(path: Path, lines: Sequence[str]) -> Table:
 
 def _is_example(path: Path, cells: Sequence[str]) -> bool:
     """Whether the first line is an example already: its first cell is a file."""
-    return len(cells) in (2, 3) and any(is_file(located(cells[0], base)) for base in bases(path))
+    return len(cells) in (2, 3) and any(os.path.isfile(located(cells[0], base)) for base in bases(path))
 
 
 def _row(path: Path, columns: Sequence[str], cells: list[str], number: int) -> dict[str, str]:
@@ -137,15 +139,7 @@ def bases(path: Path) -> tuple[Path, Path]:
 def located(cell: str, base: Path) -> Path:
     """Returns the file that a cell names; backslashes, as on Windows, separate folders if no such file exists."""
     found = base / cell
-    return base / cell.replace("\\", "/") if "\\" in cell and not is_file(found) else found
-
-
-def is_file(path: Path) -> bool:
-    """Whether a file exists; a cell may hold a name that no file can have."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
+    return base / cell.replace("\\", "/") if "\\" in cell and not os.path.isfile(found) else found
 
 
 def examples(table: Table, base: Path | None = None) -> list[Example]:
@@ -169,7 +163,7 @@ def examples(table: Table, base: Path | None = None) -> list[Example]:
             (
                 place
                 for place in bases(table.path)
-                if any(is_file(located(cell, place)) for cell in cells if cell)
+                if any(os.path.isfile(located(cell, place)) for cell in cells if cell)
             ),
             table.path.parent,
         )

@@ -17,7 +17,6 @@ import sys
 import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import IO, AnyStr
 
 from common.errors import UserError
@@ -69,7 +68,7 @@ def lines(path: str | os.PathLike) -> Iterator[Line]:
     """
     name = os.fspath(path)
     try:
-        if name != "-" and Path(name).exists() and not Path(name).is_file():
+        if name != "-" and os.path.exists(name) and not os.path.isfile(name):
             raise UserError(f"{name}: no regular file; name a text file")
         with _open(name) as file:
             head = file.read(_HEAD)

@@ -24,68 +24,25 @@ from PIL import Image
 # FFmpeg's names of containers that hold the video itself. FFmpeg also supports playlists ("hls", "concat", "dash"),
 # which open other files or network addresses, and a playlist file may have any name.
 CONTAINERS = (
-    *(
-        "mov",
-        "mp4",
-        "m4a",
-        "3gp",
-        "3g2",
-        "mj2",
-        "matroska",
-        "webm",
-        "avi",
-        "mpegts",
-        "mpeg",
-        "mpegvideo",
-        "m4v",
-    ),
-    *("asf", "flv", "ogg", "gif", "h264", "hevc", "av1", "ivf", "obu"),
+    *("mov", "mp4", "m4a", "3gp", "3g2", "mj2", "matroska", "webm", "avi", "mpegts", "mpeg"),
+    *("mpegvideo", "m4v", "asf", "flv", "ogg", "gif", "h264", "hevc", "av1", "ivf", "obu"),
 )
 # A file with such a suffix should be a video; any other file is one if its content is.
 SUFFIXES = {
-    *(
-        ".mp4",
-        ".avi",
-        ".webm",
-        ".mkv",
-        ".mov",
-        ".m4v",
-        ".mpg",
-        ".mpeg",
-        ".m2v",
-        ".wmv",
-        ".asf",
-        ".flv",
-        ".f4v",
-    ),
-    *(".m2ts", ".mts", ".3gp", ".3g2", ".ogv", ".vob", ".divx"),
+    *(".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v", ".mpg", ".mpeg", ".m2v", ".wmv", ".asf", ".flv"),
+    *(".f4v", ".m2ts", ".mts", ".3gp", ".3g2", ".ogv", ".vob", ".divx"),
 }
 # Suffixes of files that lie beside videos; FFmpeg would take some of them for a video of one frame.
 _OTHERS = {
-    *(".txt", ".csv", ".tsv", ".json", ".xml", ".md", ".html", ".pdf", ".py", ".zip", ".gz", ".srt", ".vtt"),
-    *(
-        ".jpg",
-        ".jpeg",
-        ".png",
-        ".bmp",
-        ".webp",
-        ".tif",
-        ".tiff",
-        ".npy",
-        ".npz",
-        ".wav",
-        ".mp3",
-        ".m4a",
-        ".aac",
-    ),
+    *(".txt", ".csv", ".tsv", ".json", ".xml", ".md", ".html", ".pdf", ".py", ".zip", ".gz", ".srt"),
+    *(".vtt", ".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".npy", ".npz", ".wav", ".mp3"),
+    *(".m4a", ".aac"),
 }
 MOST_PIXELS = 1 << 26  # Per frame; 8K video has half as many.
 MOST_FRAMES = 100_000  # Per video, an hour at 25 per second; more is not a clip or a damaged header.
 MOST_FRAME_BYTES = 1 << 31  # Of a video's JPEG frames, which must fit in memory and in one record.
-SHORT_SIDE, QUALITY = (
-    256,
-    92,
-)  # The usual short side of stored frames in pixels, and the JPEG encoder's quality.
+SHORT_SIDE = 256  # The usual short side of stored frames, in pixels.
+QUALITY = 92  # Of the JPEG encoder.
 
 TURNED = "video turned or mirrored as its display matrix says"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 import unicodedata
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -40,14 +41,6 @@ class Source:
     fractions: bool = False
 
 
-def is_file(path: Path) -> bool:
-    """Whether a path is a file; False for a name that no file can have."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
-
-
 class Names:
     """Finds pictures by the names that programs on other systems wrote.
 
@@ -61,7 +54,7 @@ class Names:
 
     def find(self, name: str) -> str | None:
         """Returns the path of the picture `name` relative to the folder, or None if there is none or more than one."""
-        if stays_inside(name) and is_file(self._folder / name):
+        if stays_inside(name) and os.path.isfile(self._folder / name):
             return name
         if self._whole is None:
             self._whole = {}

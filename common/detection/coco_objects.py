@@ -73,7 +73,7 @@ def of_source(
         key = key_of(item.get("image_id"))
         if key not in places:
             if key is None or key not in others and not own:  # A list may have dropped the picture.
-                line = f"{place}: of an unknown image {shown(item.get('image_id'))}"
+                line = f"{place}: of an unknown image {shapes.shown(item.get('image_id'))}"
                 report.leave_out("of an unknown image", place, line)
             continue
         if places[key] is None:
@@ -128,7 +128,7 @@ def _object(
     """
     category = key_of(item.get("category_id"))
     if category not in numbers:
-        raise BadShapeError(f"category {shown(item.get('category_id'))} is unknown")
+        raise BadShapeError(f"category {shapes.shown(item.get('category_id'))} is unknown")
     crowd = _crowd(item.get("iscrowd"), notes)
     height, width = place.given_size()
     given, shape = item.get("bbox"), item.get("segmentation")
@@ -159,7 +159,7 @@ def _object(
 def _crowd(value: Any, notes: _Notes) -> int:
     text = str(value).strip().lower() if isinstance(value, str | int | float) or value is None else "?"
     if text not in (*_YES, *_NO):
-        raise BadShapeError(f"iscrowd is {shown(value)}, neither 0 nor 1")
+        raise BadShapeError(f"iscrowd is {shapes.shown(value)}, neither 0 nor 1")
     found = int(text in _YES)
     if value is not None and not (isinstance(value, int) and value == found):
         notes.change(f"iscrowd that is no number, read as {found}")
@@ -174,7 +174,7 @@ def _box(given: Any, shape: Any, height: int, width: int, notes: _Notes) -> list
     try:
         return shapes.numbers(given, 4)
     except BadShapeError as error:
-        raise BadShapeError(f"bbox is {shown(given)}") from error
+        raise BadShapeError(f"bbox is {shapes.shown(given)}") from error
 
 
 def _clipped(box: Sequence[float], height: int, width: int, notes: _Notes) -> list[float]:
@@ -210,9 +210,3 @@ def _suspect_twice(objects: Sequence[Mapping[str, Any]], report: Report, named: 
         if same in seen:
             report.suspect("the same box twice", f"{named}: picture {item['image_id']}, box {item['bbox']}")
         seen.add(same)
-
-
-def shown(value: Any) -> str:
-    """Returns a value for a message, shortened."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ def _pictures_of(folder: Path, path: Path, images: Sequence[Any]) -> Path:
     inside += folder_conversion.folders(folder)
     inside += folder_conversion.folders(folder / "images") if (folder / "images").is_dir() else []
     for place in inside:
-        if any(annotation_formats.is_file(place / name) for name in names):
+        if any(os.path.isfile(place / name) for name in names):
             return place
     others = annotation_formats.Names(folder)
     if any(others.find(name) for name in given[:20]):

@@ -13,7 +13,7 @@ from common.data.folder_conversion import Looked
 from common.data.report import Report
 from common.detection import shapes
 from common.detection.annotation_formats import Names, Source
-from common.detection.coco_objects import Place, key_of, of_source, shown
+from common.detection.coco_objects import Place, key_of, of_source
 from common.detection.shapes import BadShapeError
 from common.errors import UserError
 from common.files import stays_inside
@@ -75,7 +75,7 @@ def _categories(sources: Sequence[Source]) -> dict[str, str]:
             if not isinstance(entry, dict) or not entry.get("name"):
                 raise UserError(f"{place}: needs an id and a name")
             if key is None:
-                raise UserError(f"{place}: id is {shown(given)}; give it a number or a text")
+                raise UserError(f"{place}: id is {shapes.shown(given)}; give it a number or a text")
             name = str(entry["name"]).encode(errors="backslashreplace").decode()
             if names.setdefault(key, name) != name:
                 raise UserError(f"{source.named}: category {key} is {name!r}, elsewhere {names[key]!r}")
@@ -237,7 +237,7 @@ def _size(entry: Mapping[str, Any]) -> tuple[int, int] | None:
             return None
         number = shapes.numbers([value])[0] if not isinstance(value, list | dict) else math.nan
         if not number == number // 1:
-            raise BadShapeError(f"{side} is {shown(value)}")
+            raise BadShapeError(f"{side} is {shapes.shown(value)}")
         sides.append(int(number))
     return (sides[0], sides[1]) if min(sides) > 0 else None
 

@@ -179,11 +179,6 @@ def _facts(contents: Sequence[Mapping[str, Any]], per_image: Mapping[int, int]) 
     ]
 
 
-def counted(objects: int) -> str:
-    """Returns "1 object", "2 objects"."""
-    return f"{objects} object{'s' if objects != 1 else ''}"
-
-
 def drawn(
     pixels: np.ndarray,
     boxes: np.ndarray,

@@ -16,6 +16,7 @@ from pycocotools import mask as coco_mask
 _MARGIN = 1.0
 # Pixels along a polygon's outline. pycocotools allocates in proportion to it; no object of a picture has as many.
 _MOST_OUTLINE = 1_000_000
+_MOST = 1e15  # Of a coordinate; products of larger ones could overflow.
 _OFFSET = 48  # The first character of COCO's compressed run lengths (maskApi.c, rleToString).
 _MOST_PLACES = 7  # Characters of a number in them: 35 bits, more than any picture has pixels.
 
@@ -25,7 +26,7 @@ class BadShapeError(Exception):
 
 
 def numbers(values: Any, count: int | None = None) -> list[float]:
-    """Returns finite numbers; texts of numbers count.
+    """Returns finite numbers below _MOST; texts of numbers count.
 
     Args:
       values: a list.
@@ -35,13 +36,13 @@ def numbers(values: Any, count: int | None = None) -> list[float]:
       BadShapeError: it is no list, has another length, or holds something else.
     """
     if not isinstance(values, list) or count is not None and len(values) != count:
-        raise BadShapeError(f"{_shown(values)} is no list of {count or ''} numbers".replace("  ", " "))
+        raise BadShapeError(f"{shown(values)} is no list of {count or ''} numbers".replace("  ", " "))
     try:
         found = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError):
         found = [math.nan]
-    if not all(map(math.isfinite, found)):
-        raise BadShapeError(f"{_shown(values)} holds something that is no finite number")
+    if not all(abs(value) < _MOST for value in found):
+        raise BadShapeError(f"{shown(values)} holds something that is no finite number below {_MOST:g}")
     return found
 
 
@@ -54,7 +55,7 @@ def polygons(shape: Any, height: int, width: int) -> list[list[float]]:
       BadShapeError: a coordinate is no finite number or lacks its partner, or no polygon is left.
     """
     if not isinstance(shape, list):
-        raise BadShapeError(f"segmentation is {_shown(shape)}")
+        raise BadShapeError(f"segmentation is {shown(shape)}")
     if shape and not any(isinstance(part, list | dict) for part in shape):
         shape = [shape]
     elif len(shape) > 2 and all(isinstance(part, list) and len(part) == 2 for part in shape):
@@ -101,10 +102,10 @@ def run_lengths(shape: Mapping[str, Any], height: int, width: int) -> dict[str, 
     """
     size, counts = shape.get("size"), shape.get("counts")
     if not isinstance(size, list) or size != [height, width]:
-        raise BadShapeError(f"a mask of size {_shown(size)} in a picture of {[height, width]}")
+        raise BadShapeError(f"a mask of size {shown(size)} in a picture of {[height, width]}")
     lengths = _uncompressed(counts) if isinstance(counts, str | bytes) else counts
     if not isinstance(lengths, list) or not all(_whole(one) for one in lengths):
-        raise BadShapeError(f"run lengths {_shown(counts)} are not whole numbers from 0 on")
+        raise BadShapeError(f"run lengths {shown(counts)} are not whole numbers from 0 on")
     if sum(map(int, lengths)) != height * width:
         raise BadShapeError(
             f"run lengths sum to {sum(map(int, lengths))}, a picture of {height}x{width} has {height * width} pixels"
@@ -127,11 +128,11 @@ def _uncompressed(text: str | bytes) -> list[int]:
     raw = text.encode(errors="replace") if isinstance(text, str) else text
     codes = np.frombuffer(raw, np.uint8).astype(np.int64) - _OFFSET
     if not len(codes) or codes.min() < 0 or codes.max() > 63 or codes[-1] & 32:
-        raise BadShapeError(f"run lengths {_shown(text)} are no compressed text of COCO")
+        raise BadShapeError(f"run lengths {shown(text)} are no compressed text of COCO")
     starts = np.concatenate([[0], np.flatnonzero((codes & 32) == 0)[:-1] + 1])
     lengths = np.diff([*starts, len(codes)])
     if lengths.max() > _MOST_PLACES:
-        raise BadShapeError(f"run lengths {_shown(text)} are no compressed text of COCO")
+        raise BadShapeError(f"run lengths {shown(text)} are no compressed text of COCO")
     places = np.arange(len(codes)) - np.repeat(starts, lengths)
     values = np.add.reduceat((codes & 31) << (5 * places), starts)
     last = codes[starts + lengths - 1]
@@ -213,6 +214,7 @@ def turned_shape(
     return {"size": list(mask.shape), "counts": found["counts"].decode()}
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Returns a value for a message, shortened."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."

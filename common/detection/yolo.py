@@ -28,7 +28,7 @@ def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | 
       expected: what the folder could hold instead, for the error.
 
     Raises:
-      UserError: there are no such annotations, or no file names the classes.
+      UserError: there are no such annotations, no file names the classes, or two classes have one name.
     """
     first, second = folder_conversion.given_split(folder)
     if second is None and (folder / "images").is_dir():  # images/train and labels/train.
@@ -37,6 +37,11 @@ def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | 
     if not any(_label(path).is_file() for part in parts for path in _pictures(part)):
         raise UserError(f"{folder}: no annotations; {expected}")
     names = _names(folder)
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        raise UserError(
+            f"{folder}: the list of classes has {twice[:80]!r} twice; give each class its own name"
+        )
     sources = [_read(part, names, report) for part in parts]
     return sources[0], sources[1] if second else None
 

@@ -338,10 +338,3 @@ def _lines(name: str) -> Iterator[dict]:
                 yield {"line": line.number, "text": line.text.strip()}
     except UserError as error:
         yield {"error": str(error)}
-
-
-def _read(name: str) -> bytes:
-    try:
-        return pathlib.Path(name).read_bytes()
-    except OSError as error:
-        raise UserError(f"{name}: cannot read: {error.strerror}; name a file") from error

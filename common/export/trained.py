@@ -97,10 +97,10 @@ def find(path: str | os.PathLike) -> pathlib.Path:
       UserError: there is no checkpoint.
     """
     path = pathlib.Path(path)
-    found = checkpoint_file.checkpoints(path) if path.is_dir() else [path]
-    if path.is_dir() and (path / checkpoint_file.BEST).is_file():
+    found = checkpoint_file.checkpoints(path) if os.path.isdir(path) else [path]
+    if os.path.isdir(path) and (path / checkpoint_file.BEST).is_file():
         found = [path / checkpoint_file.BEST]
-    if not found or not found[-1].is_file():
+    if not found or not os.path.isfile(found[-1]):
         raise UserError(f"{path}: no checkpoint there; name a checkpoint_*.npz, or its folder")
     return found[-1]
 

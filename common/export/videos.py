@@ -37,8 +37,11 @@ def answer(network: Any, name: str, part: float = PART) -> dict[str, Any]:
 
 
 def parts(times: Sequence[float], part: float) -> list[tuple[int, int]]:
-    """Returns frames (first, last + 1) for parts of about `part` seconds each; `times` ends with the video's end."""
-    count = max(1, round(times[-1] / part))
+    """Returns frames (first, last + 1) for parts of about `part` seconds each; `times` ends with the video's end.
+
+    There are at most as many parts as frames: a damaged file may claim any duration.
+    """
+    count = min(max(1, round(times[-1] / part)), max(1, len(times) - 1))
     ends = np.searchsorted(times[:-1], np.arange(count + 1) * times[-1] / count)
     return [(int(a), int(b)) for a, b in zip(ends, ends[1:]) if b > a]
 

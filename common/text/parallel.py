@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from common.data import text_files
@@ -83,3 +83,18 @@ def lines(paths: tuple[Path, Path]) -> Iterator[tuple[Line, Line]]:
                 f"{short} ends after line {number}, {long} goes on: not translations of one another, line by line"
             )
         yield source, target
+
+
+def short(pairs: Sequence[Pair], length: Callable[[Pair], int], longest: int, dropped: Dropped) -> list[Pair]:
+    """Returns the pairs to evaluate on whose `length` in tokens is at most `longest`; counts the others in `dropped`.
+
+    Raises:
+      UserError: no pair is left.
+    """
+    kept = [pair for pair in pairs if length(pair) <= longest]
+    dropped.too_long += len(pairs) - len(kept)
+    if not kept:
+        raise UserError(
+            f"every sentence to evaluate on has more than {longest} tokens; give a larger --max-length"
+        )
+    return kept

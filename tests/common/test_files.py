@@ -169,3 +169,8 @@ with whole({str(tmp_path / "file")!r}) as made:
     assert not files.left_behind(tmp_path, "other") and not (tmp_path / "file").exists()
     files.write_atomically(tmp_path / "file", b"whole")
     assert (tmp_path / "file").read_bytes() == b"whole" and len(files.left_behind(tmp_path, "file")) == 1
+
+
+def test_a_name_that_no_folder_can_have_is_one_line(tmp_path) -> None:
+    with pytest.raises(UserError, match="--out=.*: cannot write: File name too long"):
+        files.try_to_write(tmp_path / ("x" * 300) / "out", "--out")

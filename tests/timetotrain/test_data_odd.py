@@ -15,10 +15,10 @@ from tests import custom_sources
 from timetotrain.use import data
 
 
-def convert(*words):
+def convert(*words, page=False):
     parser = argparse.ArgumentParser()
     data.add_arguments(parser)
-    return data.run(parser.parse_args([*(str(word) for word in words), "--no-page"]))
+    return data.run(parser.parse_args([*(str(word) for word in words), *([] if page else ["--no-page"])]))
 
 
 def needs_text(benchmark="transformer"):
@@ -268,6 +268,15 @@ def test_a_baseline_of_text_is_a_copy_of_the_source(tmp_path):
     assert description.baseline["value"] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("place", ["source", "out"])
+def test_a_path_that_no_file_can_have_is_one_line(tmp_path, capsys, place):
+    source = custom_sources.photographs(tmp_path / "photos", 4)
+    paths = {"source": source, "out": tmp_path / "out"} | {place: tmp_path / ("x" * 300)}
+    assert convert("resnet", *paths.values()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {paths[place]}") and said.count("\n") == 1
+
+
 def test_a_file_s_name_that_is_no_utf8_stops_nothing(tmp_path, capsys):
     name = os.fsdecode(b"caf\xe9")
     photos, clips = (
@@ -278,7 +287,8 @@ def test_a_file_s_name_that_is_no_utf8_stops_nothing(tmp_path, capsys):
     (photos / "red" / f"{name}2.jpg").write_bytes(b"no picture")
     shutil.copy(clips / "left" / "left0.mp4", clips / "left" / f"{name}.mp4")
     (clips / "left" / f"{name}2.mp4").write_bytes(b"no video")
-    assert convert("resnet", photos, tmp_path / "a") == 0
+    assert convert("resnet", photos, tmp_path / "a", page=True) == 0
+    assert "\\udce92.jpg" in (tmp_path / "a" / "data.html").read_text(encoding="utf-8")
     assert convert("tsm_kinetics", clips, tmp_path / "b") == 0
     assert "\\udce92.jpg: no whole picture" in data_description.read(tmp_path / "a").broken[0]
     assert "\\udce92.mp4: " in data_description.read(tmp_path / "b").broken[0]

@@ -294,7 +294,11 @@ def test_lists_in_both_forms(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "columns \\(none\\)"), ("path,class\n", "expected path,label"), ("path,label\n", "no videos")],
+    [
+        ("", "no rows; expected path,label"),
+        ("path,kind\n", "columns kind, path; expected path,label"),
+        ("path,class\n", "no videos"),
+    ],
 )
 def test_a_bad_list_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "list.csv").write_text(text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import functools
 import http.server
+import os
 import pathlib
 import re
 import sys
@@ -70,7 +71,7 @@ def find(path: pathlib.Path) -> pathlib.Path:
     Raises:
       UserError: there is none.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         all_found = [*path.rglob("history_*.jsonl"), *path.glob(history.NAME)]
         newest = max(all_found, key=lambda p: p.stat().st_mtime, default=None)
         if newest is None:
@@ -79,7 +80,7 @@ def find(path: pathlib.Path) -> pathlib.Path:
     log = re.fullmatch(r"result_(\d+)\.txt(\.partial)?", path.name)
     if log:
         path = path.with_name(f"history_{log[1]}.jsonl")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError(f"{path}: no such file; {_FIX}")
     return path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,7 @@ def _other(arguments: argparse.Namespace, answer: Any) -> tuple[why.Shape, why.S
     from timetotrain.forecast import workloads
 
     mine, path = why.of_answer(answer, f"forecast of {arguments.system}"), Path(arguments.explain)
-    if path.is_file() and path.suffix != ".json":
+    if os.path.isfile(path) and path.suffix != ".json":
         return mine, why.of_log(path)
     other = workloads.predict(arguments.benchmark, arguments.explain, None, arguments.assume)
     return mine, why.of_answer(other, f"forecast of {arguments.explain}")

@@ -96,7 +96,7 @@ def describe(hardware: str) -> dict[str, str]:
     if hardware == "local":
         return {"number_of_nodes": "1", "accelerators_per_node": ""}
     path = ROOT / "systems" / f"{hardware}.json"
-    if not path.exists():
+    if not os.path.exists(path):
         raise UserError(
             f"config.hardware={hardware}: no systems/{hardware}.json; see `python -m systems list`"
         )

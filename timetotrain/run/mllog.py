@@ -34,7 +34,7 @@ class _File:
 
     def __init__(self, path: pathlib.Path):
         self.path, self._reserve = path, path.with_suffix(path.suffix + ".reserve")
-        self._made = [place for place in (*reversed(path.parents[:-1]),) if not place.exists()]
+        self._made = [place for place in reversed(path.parents[:-1]) if not os.path.exists(place)]
         own = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

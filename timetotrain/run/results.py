@@ -98,7 +98,7 @@ def update_run_json(folder: pathlib.Path, log: pathlib.Path, record: dict[str, A
       UserError: the existing run.json is damaged or of another version, or the folder is not writable.
     """
     path = folder / "run.json"
-    sums = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in [log]}
+    sums = {log.name: hashlib.sha256(log.read_bytes()).hexdigest()}
     with files.locked(folder):
         runs = _runs(path)
         runs[log.name] = {**record, "files": sums}

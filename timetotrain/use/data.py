@@ -92,18 +92,18 @@ def _run(options: argparse.Namespace) -> int:
     report, before = settings.report, _inside(out)
     try:
         made = module.convert(sources, out, settings)
-        report.complete(made.description.broken, made.balance, made.counted, made.description.split)
+        report.complete(made.balance, made.counted, made.description.split)
         report.write(out)
         page = None if options.no_page else _page(module, out, made, report)
     except OSError as error:
-        _say_left_out(report, out)
+        _say_left_out(report)
         _clear(out, before, error)
         where = error.filename or out
         raise UserError(
             f"{where}: {error.strerror or error}; free some space or name another folder"
         ) from error
     except UserError as error:
-        _say_left_out(report, out)
+        _say_left_out(report)
         _clear(out, before, error)
         raise
     if options.strict and report.suspicious:
@@ -118,7 +118,10 @@ def _run(options: argparse.Namespace) -> int:
 
 def _inside(folder: Path) -> int:
     """Returns the number of entries in a folder; -1 if it does not exist."""
-    return len(list(folder.iterdir())) if folder.is_dir() else -1
+    try:
+        return len(os.listdir(folder)) if os.path.isdir(folder) else -1
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror}; name another folder") from error
 
 
 def _clear(out: Path, before: int, error: Exception) -> None:
@@ -131,7 +134,7 @@ def _clear(out: Path, before: int, error: Exception) -> None:
         if getattr(cause, "errno", None) in _FULL or type(cause).__name__ == "ResourceExhaustedError":
             return
         cause = cause.__cause__
-    if before > 0 or not out.is_dir():
+    if before > 0 or not os.path.isdir(out):
         return
     for path in out.iterdir():
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -144,9 +147,9 @@ def _check_sources(benchmark: str, sources: Sequence[Path], out: Path) -> None:
     if not 1 <= len(sources) <= (2 if benchmark in _TEXT else 1):
         raise UserError(f"timetotrain data {benchmark} takes {wanted}")
     for path in sources:
-        if not path.exists():
+        if not os.path.exists(path):
             raise UserError(f"{path}: not there; timetotrain data {benchmark} takes {wanted}")
-    if out.is_file():
+    if os.path.isfile(out):
         raise UserError(f"{out}: a file; the last name is the folder to make")
 
 
@@ -186,7 +189,7 @@ def _page(module: ModuleType, out: Path, made: Made, report: Report) -> Path:
 
 def _say(out: Path, made: Made, page: Path | None, report: Report) -> None:
     description = made.description
-    _say_left_out(report, out)
+    _say_left_out(report)
     for kind in ("skipped", "changed", "suspicious"):
         for line in report.said(kind):
             print(f"{kind}: {line}", file=sys.stderr)
@@ -199,7 +202,7 @@ def _say(out: Path, made: Made, page: Path | None, report: Report) -> None:
     print(f"next: timetotrain run {description.benchmark} --system=here --data_dir={out}")
 
 
-def _say_left_out(report: Report, out: Path) -> None:
+def _say_left_out(report: Report) -> None:
     for line in report.lines[:_LISTED]:
         print(f"left out: {line}", file=sys.stderr)
     more = len(report.lines) - _LISTED

@@ -120,3 +120,11 @@ def test_records_are_refused_until_they_are_described(tmp_path):
     data_description.begin(tmp_path, "resnet")
     with pytest.raises(UserError, match="has not finished"):
         data_description.read(tmp_path)
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "1e400", "NaN"])
+def test_a_baseline_that_is_no_number_is_not_shown(folder, value):
+    path = folder / data_description.NAME
+    content = json.loads(path.read_text()) | {"baseline": {"value": "VALUE", "what": "nothing"}}
+    path.write_text(json.dumps(content).replace('"VALUE"', value))
+    assert data_description.read(folder).baseline == {}

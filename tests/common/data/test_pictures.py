@@ -1,9 +1,11 @@
 """Tests the reader of pictures, whose promises docs/your-own-data.md lists: one test for each cell of its table."""
 
 import io
+import struct
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image, ImageOps, features
 
 from common.data import folder_conversion, pictures
@@ -73,6 +75,52 @@ def test_depth(values, form, expected, doubts):
     picture = pictures.read(data)
     assert pictures.SCALED in picture.changes and len(picture.doubts) == doubts
     np.testing.assert_allclose(seen(data)[..., 1], grey * expected, atol=4)
+
+
+@pytest.mark.parametrize("factor, expected, doubts", [(257, 1, 0), (16, 255 / 4095 * 16, 1), (1, 1, 1)])
+@pytest.mark.parametrize("channels", [3, 4])
+@pytest.mark.parametrize("png", [False, True])
+def test_depth_of_colours(factor, expected, doubts, channels, png):
+    """Pillow keeps the high bytes of 16-bit colours: a camera's 12 bits were nearly black."""
+    pixels = smooth(channels).astype(np.uint16) * factor
+    pixels[..., 3:] = 255 * factor
+    picture = pictures.read(tf.io.encode_png(pixels).numpy(), png)
+    assert pictures.SCALED in picture.changes and len(picture.doubts) == doubts
+    with Image.open(io.BytesIO(picture.encoded)) as image:
+        assert image.mode == "RGB" and image.size == SIZE
+    np.testing.assert_allclose(pictures.decoded(picture.encoded), smooth() * expected, atol=12)
+
+
+def test_a_deep_picture_is_turned():
+    pixels = smooth().astype(np.uint16) * 16
+    data = tf.io.encode_png(pixels).numpy()
+    small = file_of(Image.new("RGB", (1, 1)), "PNG", exif=exif(6))
+    start = small.index(b"eXIf") - 4
+    chunk = small[start : start + 12 + int.from_bytes(small[start : start + 4])]
+    picture = pictures.read(data[:33] + chunk + data[33:])
+    assert (picture.orientation, picture.width, picture.height) == (6, *SIZE[::-1])
+    expected = np.rot90(smooth() * (255 / 4095 * 16), -1)
+    np.testing.assert_allclose(pictures.decoded(picture.encoded), expected, atol=12)
+
+
+@pytest.mark.parametrize("factor", [257, 16])
+def test_depth_of_colours_in_a_tiff(factor):
+    """Pillow writes no TIFF of 16-bit colours; its high bytes are right where all 16 bits are used."""
+    pixels = smooth().astype("<u2") * factor
+    tags = [(256, 4, SIZE[0]), (257, 4, SIZE[1]), (258, 3, 8), (259, 3, 1), (262, 3, 2), (273, 4, 128)]
+    tags += [(277, 3, 3), (278, 4, SIZE[1]), (279, 4, pixels.nbytes)]
+    entries = b"".join(
+        struct.pack("<HHII", tag, kind, 3 if tag == 258 else 1, 122 if tag == 258 else value)
+        for tag, kind, value in tags
+    )
+    head = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4)
+    data = head + struct.pack("<HHH", 16, 16, 16) + pixels.tobytes()
+    if factor == 257:
+        np.testing.assert_allclose(seen(data), smooth(), atol=12)
+        assert pictures.read(data).changes == (pictures.SCALED,)
+    else:
+        with pytest.raises(BadPictureError, match="16-bit colours that use fewer bits; save it as PNG"):
+            pictures.read(data)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +226,8 @@ def test_damage(tmp_path, form, part):
     rng = np.random.default_rng(0)
     data = file_of(Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)), form)
     (tmp_path / "cut").write_bytes(data[: int(part * len(data))])
-    assert "no whole picture (" in pictures.fault(tmp_path / "cut")
+    with pytest.raises(BadPictureError):
+        pictures.checked(pictures.contents(tmp_path / "cut"))
 
 
 def test_a_picture_that_pillow_opens_and_training_does_not_is_left_out(monkeypatch):

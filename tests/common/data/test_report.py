@@ -52,10 +52,7 @@ def test_classes_with_few_examples_and_imbalance_are_suspicious(counts, found):
     assert set(report.suspicious) == found
 
 
-def test_lines_of_a_converter_without_a_report_are_taken_over_once():
+def test_a_finished_conversion_counts_its_parts():
     report = filled()
-    lines = ("a.jpg: no whole picture (cut)", "pairs.tsv: line 3: a side is empty")
-    report.complete(lines, (), "pairs", {"train": 9, "eval": 1})
-    assert report.left_out["a side is empty"].example == "pairs.tsv: line 3"
-    assert report.left_out["no whole picture (cut)"].count == 2
+    report.complete((), "pairs", {"train": 9, "eval": 1})
     assert report.taken == {"pairs to train on": 9, "pairs to evaluate on": 1}

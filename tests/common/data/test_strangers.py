@@ -115,7 +115,8 @@ def test_a_picture_that_would_fill_the_memory_is_not_decoded(tmp_path, side):
 
 def test_a_pipe_is_no_picture(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
-    assert "no regular file" in pictures.fault(tmp_path / "pipe.jpg")
+    with pytest.raises(pictures.BadPictureError, match="no regular file"):
+        pictures.contents(tmp_path / "pipe.jpg")
 
 
 # --------------------------------------------------------------------------------------------------------- videos

@@ -280,6 +280,7 @@ def test_without_a_size_the_boxes_say_on_which_pixels_they_are(tmp_path, box, fo
         ({"size": None, "counts": [1]}, "a mask of size None"),
         ([[float("nan"), 10, 40, 10, 40, 30]], "no finite number"),
         ([[1, 10, 40, 10, 40, 10**400]], "no finite number"),
+        ([[-1e308, 10, 1e308, 10, 40, 30]], "no finite number below 1e+15"),
         ([[1, 2, 3, 4, 5, 6, 7]], "lacks its partner"),
         ([[1, 2, 3, 4]], "fewer than three points"),
         ([[500, 500, 600, 500, 600, 600]], "fewer than three points within"),
@@ -422,6 +423,9 @@ def test_yolos_classes_need_names(tmp_path):
     photos(tmp_path)
     (tmp_path / "p0.txt").write_text(YOLO)
     with pytest.raises(UserError, match="YOLO's labels without names; add data.yaml or classes.txt"):
+        tidied(tmp_path)
+    (tmp_path / "classes.txt").write_text("red\nblue\nred\n")
+    with pytest.raises(UserError, match="the list of classes has 'red' twice; give each class its own name"):
         tidied(tmp_path)
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from common.data import videos
 from common.export import inference, pictures
+from common.export import videos as video_answers
 from common.train.serving import Codec
 
 av = pytest.importorskip("av")
@@ -132,6 +133,12 @@ def test_a_video_has_labels_by_time(tmp_path):
     (tmp_path / "none.mp4").write_bytes(b"no video")
     bad, good = inference.ask(network("video", call), [str(tmp_path / "none.mp4"), str(path)])
     assert "none.mp4: cannot be decoded" in bad["error"] and good == answer
+
+
+def test_a_video_that_claims_a_long_time_has_no_more_parts_than_frames():
+    times = [0.0, 1.0, 1e12]
+    assert video_answers.parts(times, 4.0) == [(0, 2)]
+    assert video_answers.parts([0.0, 3.0, 6.0, 9.0], 2.0) == [(0, 1), (1, 2), (2, 3)]
 
 
 def test_text_in_text_out(tmp_path):

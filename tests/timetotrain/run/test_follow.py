@@ -126,6 +126,11 @@ def test_a_run_that_has_not_started_and_one_without_a_step():
     assert "training" in page.render([HEAD])
 
 
+def test_a_name_that_no_file_can_have_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        command.find(tmp_path / ("x" * 300))
+
+
 def test_a_name_cannot_become_markup():
     assert "<script>alert" not in page.render([{**HEAD, "benchmark": "<script>alert(1)"}])
 

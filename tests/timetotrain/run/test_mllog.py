@@ -224,6 +224,11 @@ def test_full_disk_while_a_run_is_on(tmp_path):
         }
 
 
+def test_a_name_that_no_file_can_have_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="File name too long"):
+        RunLog(tmp_path / ("x" * 300) / "result_0.txt", TINY)
+
+
 def test_full_disk_from_the_start(tmp_path):
     with small_disk(tmp_path / "disk", 4) as disk:
         with pytest.raises(UserError, match="No space left on device"):
