@@ -20,12 +20,34 @@ from tqdm import tqdm
 from compliance.findings import ERROR, texts
 from compliance.review import borrow, changes, difference, hyperparameters
 from compliance.submission.tree import judge_tree
+from compliance.verdict import NO_GO
 from lab.bench.compliance_trees import trees
 from lab.bench.harness import alterations
 from lab.bench.harness.alterations import CONFIG, LORA, SMALL, TREES
 from lab.bench.harness.results import RESULTS, head, write
 
-OURS = ("config.", "power.", "tree.compiled", "tree.archive", "tree.cache", "log.framework")
+# How the rules begin that no stock tool has.
+OURS = (
+    *(
+        "config.",
+        "power.",
+        "written.",
+        "tree.compiled",
+        "tree.archive",
+        "tree.cache",
+        "tree.alike",
+        "tree.scaling",
+    ),
+    *(
+        "tree.organisation",
+        "log.framework",
+        "log.two-runs",
+        "seed.whole",
+        "eval_accuracy.twice",
+        "time.seconds",
+    ),
+    *("name.hidden", "interval.unpaired", "cache_clear.false"),
+)
 
 
 def said(org: Path) -> set[tuple[str, str, str]]:
@@ -147,9 +169,11 @@ def of_published(folder: Path, most: int) -> dict:
         outcome = judge_tree(org, ruleset)
         folders += sum(len(one.folders) for one in outcome.submissions)
         counts[outcome.verdict.answer] += 1
-        own = [one for one in outcome.findings if one.rule.startswith(OURS)]
-        kinds.update(one.rule for one in own)
-        errors = {one.rule for one in outcome.findings if one.severity == ERROR}
+        every = [*outcome.findings, *(one for log in outcome.logs for one in log.findings)]
+        kinds.update(one.rule for one in every if one.rule.startswith(OURS))
+        errors = (
+            {one.rule for one in every if one.severity == ERROR} if outcome.verdict.answer == NO_GO else ()
+        )
         if errors and all(rule.startswith(OURS) for rule in errors):
             refused.append([f"{ruleset} {org.name}", sorted(errors)])
     return {

@@ -252,7 +252,7 @@ TREES = (
     Alteration(
         "a seed that is no whole number",
         replace(LORA, r'("key": "seed", "value": \d+)', r"\1.5"),
-        ("tree.seed",),
+        ("seed.whole",),
     ),
     Alteration("all evaluations but the last left out", _last_evaluation_alone),
     Alteration("half a score by scaling.json", written(f"{LORA}/scaling.json", '{"scaling_factor": 0.5}')),
