@@ -219,10 +219,8 @@ class Run:
             self.event("eval_accuracy", value, place)
             self.reached = self._checker.story.best is not None
             return
-        for (
-            metric,
-            part,
-        ) in value.items():  # each metric has a record of its own; the checker joins them at the end
+        # Each metric has a record of its own; the checker joins them at the end.
+        for metric, part in value.items():
             self.event("eval_accuracy", part, {**place, how["metadata"]: metric})
         self._joined += 1
         met = self._checker.target is not None and self._checker.target.judge(_plain(value))
@@ -269,9 +267,8 @@ class Run:
         self._seen.add(key)
         if self._file is not None:
             try:
-                os.write(
-                    self._file, text.encode() + b"\n"
-                )  # one call: a signal or a crash leaves whole lines
+                # One call: a signal or a crash leaves whole lines.
+                os.write(self._file, text.encode() + b"\n")
             except OSError as error:
                 raise UserError(f"{self.path}: cannot write ({error.strerror}); free some space") from None
         record = Record(
