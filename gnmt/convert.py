@@ -252,7 +252,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     fields: dict[str, Any] = {
         field.name: getattr(arguments, field.name)
         for field in dataclasses.fields(Settings)
-        if field.name != "languages"
+        if field.name not in ("languages", "eval_length")  # Published texts are never cut.
     }
     return Settings(**fields, languages=(arguments.source_language, arguments.target_language))
 
