@@ -12,7 +12,6 @@ import collections
 import copy
 import hashlib
 import json
-import os
 import random
 import tempfile
 import time
@@ -21,8 +20,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.bench.harness import arguments, hostile, sound_files, trials
-from lab.bench.harness.results import head, write
+from lab.bench.harness import hostile, sound_files, trials
+from lab.bench.harness.results import head
 
 SECONDS = 120  # A longer case counts as hanging.
 SPACE = 2 << 30  # Address space beyond that of the imported libraries.
@@ -180,23 +179,17 @@ def _damage_annotations(kind: str, place: Path, rng: random.Random) -> str:
 
 def _changed(values: Any, rng: random.Random) -> Any:
     """Changes one random place of plain values: another value, none, or the place twice."""
-    place = values
-    while True:
-        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
-        if not keys:
-            return values
-        key = rng.choice(keys)
-        if isinstance(place[key], dict | list) and place[key] and rng.random() < 0.9:
-            place = place[key]
-            continue
-        choice = rng.random()
-        if choice < 0.8:
-            place[key] = copy.deepcopy(rng.choice(_VALUES))
-        elif choice < 0.9:
-            del place[key]
-        elif isinstance(place, list):
-            place.insert(key, copy.deepcopy(place[key]))
+    if not values:
         return values
+    place, key = hostile.random_place(values, rng, 0.9)
+    choice = rng.random()
+    if choice < 0.8:
+        place[key] = copy.deepcopy(rng.choice(_VALUES))
+    elif choice < 0.9:
+        del place[key]
+    elif isinstance(place, list):
+        place.insert(key, copy.deepcopy(place[key]))
+    return values
 
 
 def _flipped(data: bytes, rng: random.Random) -> bytes:
@@ -236,35 +229,19 @@ def imported() -> None:
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "hostile_files.json")
-    parser.add_argument("--cases", type=int, default=20000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, nargs="*", help="numbers of cases; writes nothing")
-    options = parser.parse_args()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    options = trials.options(__doc__, "hostile_files.json", 20000)
     about, began = head("pillow", "av", "pycocotools"), time.time()
     imported()
-    found = []
     with tempfile.TemporaryDirectory() as name:
-        numbers = options.only or range(options.cases)
-        limit = trials.memory("VmSize") + SPACE
-        for case in trials.tried(
-            numbers,
+        cases = trials.tried(
+            options.only or range(options.cases),
             lambda number, place: run(number, options.seed, place),
             Path(name),
-            limit,
+            trials.memory("VmSize") + SPACE,
             SECONDS,
             lambda number: ": ".join(kind_of(number)),
-        ):
-            found.append(case)
-            if len(found) % 500 == 0:
-                print(f"{len(found)} cases, {time.time() - began:.0f} s", flush=True)
-            if bad(case) or options.only:
-                print(json.dumps(case), flush=True)
-    result = {**about, "seed": options.seed, "seconds": round(time.time() - began), **summary(found)}
-    print(json.dumps(result, indent=1))
-    if not options.only:
-        write({**result, "broken": [case for case in found if bad(case)]}, options.output)
+        )
+        trials.record(cases, options, about, began, bad, summary, every=500)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import io
-import json
 import multiprocessing
 import os
 import random
@@ -25,8 +24,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.bench.harness import ROOT, arguments, hostile, sound_models, trials
-from lab.bench.harness.results import head, write
+from lab.bench.harness import ROOT, hostile, sound_models, trials
+from lab.bench.harness.results import head
 
 SECONDS = 300  # A longer case counts as hanging; on a busy machine it takes a minute to build a network.
 MOST_BYTES = 1 << 30  # Limit of the rise of resident memory.
@@ -190,12 +189,7 @@ def bad(case: dict[str, Any]) -> bool:
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "hostile_models.json")
-    parser.add_argument("--cases", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, nargs="*", help="numbers of cases; writes nothing")
-    options = parser.parse_args()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    options = trials.options(__doc__, "hostile_models.json", 2000)
     about, began = head(), time.time()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -205,17 +199,8 @@ def main() -> None:
         maker.join()
         sound = next((folder / "checkpoints").glob("*.npz")), folder / "export"
         sound_models.imported()
-        found = []
-        for case in tried(options.only or range(options.cases), options.seed, sound, folder):
-            found.append(case)
-            if len(found) % 100 == 0:
-                print(f"{len(found)} cases, {time.time() - began:.0f} s", flush=True)
-            if bad(case) or options.only:
-                print(json.dumps(case), flush=True)
-    result = {**about, "seed": options.seed, "seconds": round(time.time() - began), **summary(found)}
-    print(json.dumps(result, indent=1))
-    if not options.only:
-        write({**result, "broken": [case for case in found if bad(case)]}, options.output)
+        cases = tried(options.only or range(options.cases), options.seed, sound, folder)
+        trials.record(cases, options, about, began, bad, summary, every=100)
 
 
 if __name__ == "__main__":

@@ -159,24 +159,31 @@ def with_meta(parts: Sequence[Member], values: Any) -> list[Member]:
 
 def mutate_values(values: Any, rng: random.Random) -> Any:
     """Changes one random place of plain values in place; returns them."""
+    if not values:
+        return values
+    place, key = random_place(values, rng, 0.8)
+    kind = rng.random()
+    if kind < 0.75:
+        place[key] = rng.choice(VALUES)
+    elif kind < 0.85:
+        del place[key]
+    elif isinstance(place, dict):
+        place[rng.choice(("evil", "../x", EVIL, "__class__", str(key) + "x"))] = place.pop(key)
+    return values
+
+
+def random_place(values: Any, rng: random.Random, deeper: float) -> tuple[Any, Any]:
+    """Returns (object or list, key) of a random place in plain values, which are not empty.
+
+    `deeper` is the probability of a place inside of a chosen object or list, in place of the object or list itself.
+    """
     place = values
     while True:
-        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
-        if not keys:
-            return values
-        key = rng.choice(keys)
+        key = rng.choice(list(place) if isinstance(place, dict) else list(range(len(place))))
         inner = place[key]
-        if isinstance(inner, dict | list) and inner and rng.random() < 0.8:
-            place = inner
-            continue
-        kind = rng.random()
-        if kind < 0.75:
-            place[key] = rng.choice(VALUES)
-        elif kind < 0.85:
-            del place[key]
-        elif isinstance(place, dict):
-            place[rng.choice(("evil", "../x", EVIL, "__class__", str(key) + "x"))] = place.pop(key)
-        return values
+        if not (isinstance(inner, dict | list) and inner and rng.random() < deeper):
+            return place, key
+        place = inner
 
 
 def mutate_bytes(data: bytes, rng: random.Random) -> bytes:

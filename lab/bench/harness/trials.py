@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import multiprocessing
 import os
 import resource
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from lab.bench.harness import arguments
+from lab.bench.harness.results import write
 
 CHUNK = 20  # Trials per process.
 
@@ -78,3 +84,46 @@ def tried(
             left.remove(current)
             yield {"number": current, "kind": kind(current), "died": word, "exit": worker.exitcode}
         waiting = [*left, *waiting[CHUNK:]]
+
+
+def options(description: str | None, output: str, cases: int) -> argparse.Namespace:
+    """Returns the options of a script that tries `cases` cases by default: cases, seed, only, output."""
+    parser = arguments.parser(description, output)
+    parser.add_argument("--cases", type=int, default=cases)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of cases; writes nothing")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    return parser.parse_args()
+
+
+def record(
+    cases: Iterable[dict[str, Any]],
+    chosen: argparse.Namespace,
+    about: Mapping[str, Any],
+    began: float,
+    bad: Callable[[dict[str, Any]], bool],
+    summary: Callable[[Sequence[dict[str, Any]]], dict[str, Any]],
+    every: int,
+) -> None:
+    """Prints progress, the broken cases and the summary, and writes the result unless cases were chosen by number.
+
+    Args:
+      cases: the observations, from `tried`.
+      chosen: from `options`.
+      about: head of the result: date, machine, versions.
+      began: start of the script, in seconds since 1970.
+      bad: whether a case broke a promise.
+      summary: counts the observations.
+      every: cases between two lines of progress.
+    """
+    found = []
+    for case in cases:
+        found.append(case)
+        if len(found) % every == 0:
+            print(f"{len(found)} cases, {time.time() - began:.0f} s", flush=True)
+        if bad(case) or chosen.only:
+            print(json.dumps(case), flush=True)
+    result = {**about, "seed": chosen.seed, "seconds": round(time.time() - began), **summary(found)}
+    print(json.dumps(result, indent=1))
+    if not chosen.only:
+        write({**result, "broken": [case for case in found if bad(case)]}, chosen.output)
