@@ -222,11 +222,15 @@ def write_atomically(path: pathlib.Path, data: bytes, fix: str = FIX) -> None:
 
 
 def write_csv(
-    path: pathlib.Path, heads: Sequence[str], rows: Iterable[Sequence[Any]], fix: str = FIX
+    path: pathlib.Path,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    fix: str = FIX,
+    line_end: str = "\r\n",
 ) -> None:
     """Writes a CSV file with the header `heads`."""
     text = io.StringIO(newline="")
-    writer = csv.writer(text)
+    writer = csv.writer(text, lineterminator=line_end)
     writer.writerow(heads)
     writer.writerows(rows)
     write_atomically(path, text.getvalue().encode(), fix)

@@ -15,17 +15,15 @@ and _v0.7. Each number is in seconds, the median over a folder's runs:
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import sys
 from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 from statistics import median
 
 from common.errors import UserError
-from common.files import whole
+from common.files import write_csv
 
 FIELDS = ("round", "system", "benchmark", "period", "start", "evaluation")
 TARGET = Path(__file__).resolve().parents[1] / "systems" / "predict" / "data" / "blocks.csv"
@@ -116,16 +114,11 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != len(ROUNDS):
         print(__doc__, file=sys.stderr)
         return 2
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(FIELDS)
     try:
-        writer.writerows(rows(dict(zip(ROUNDS, map(Path, arguments)))))
+        write_csv(TARGET, FIELDS, rows(dict(zip(ROUNDS, map(Path, arguments)))), line_end="\n")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    with whole(TARGET) as path:
-        path.write_text(text.getvalue(), encoding="utf-8")
     return 0
 
 

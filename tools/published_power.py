@@ -11,16 +11,14 @@ runs. Nodes count those with a file; a run whose log lacks nodes of others is le
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 from statistics import fmean, median
 
 from common.errors import UserError
-from common.files import whole
+from common.files import write_csv
 
 ROUNDS = ("v4.0", "v4.1", "v5.0")
 FIELDS = ("round", "org", "system", "benchmark", "nodes", "node_watts", "switch_watts")
@@ -67,16 +65,11 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print(__doc__, file=sys.stderr)
         return 2
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(FIELDS)
     try:
-        writer.writerows(rows(Path(arguments[0])))
+        write_csv(TARGET, FIELDS, rows(Path(arguments[0])), line_end="\n")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    with whole(TARGET) as path:
-        path.write_text(text.getvalue(), encoding="utf-8")
     return 0
 
 

@@ -11,15 +11,13 @@ counted if they have no score, belong to a division other than closed, or lack a
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 
 from common.errors import UserError
-from common.files import whole
+from common.files import write_csv
 from compliance.submission import rounds
 from compliance.submission.runs import number
 from compliance.submission.scores import ScoreCard, result_folders, score_directory
@@ -77,17 +75,12 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     left_out: Counter = Counter()
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(FIELDS)
     try:
         found = list(rows(Path(arguments[0]), left_out))
+        write_csv(TARGET, FIELDS, found, line_end="\n")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    writer.writerows(found)
-    with whole(TARGET) as path:
-        path.write_text(text.getvalue(), encoding="utf-8")
     reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
     print(f"Wrote {TARGET.name}: {len(found)} scores; left out: {reasons or 'none'}.")
     return 0

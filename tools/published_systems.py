@@ -9,15 +9,13 @@ Files that are no JSON objects are left out and counted.
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 
 from common.errors import UserError
-from common.files import whole
+from common.files import write_csv
 from tools.published_scores import ROUNDS as LATER
 
 ROUNDS = ("v0.6", "v0.7", *LATER)
@@ -52,17 +50,12 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     left_out: list[str] = []
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(FIELDS)
     try:
         found = list(rows(Path(arguments[0]), left_out))
+        write_csv(TARGET, FIELDS, found, line_end="\n")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    writer.writerows(found)
-    with whole(TARGET) as path:
-        path.write_text(text.getvalue(), encoding="utf-8")
     print(f"Wrote {TARGET.name}: {len(found)} descriptions; no JSON objects: {len(left_out)}.")
     return 0
 
