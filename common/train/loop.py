@@ -55,6 +55,7 @@ class Loop:
         self._look: Any = None  # Traced at the first request.
         self._to_averages, self._from_averages = make_prepare_eval(self.state), make_finish_eval(self.state)
         self._stop_reason, self._stop_time = "", 0.0
+        self.reading_alone = False  # The only process reads the data before its first step: nothing is lost yet.
         self.profile: Profile | None = None  # Set before `run`, alike in all processes.
         block = HostBlock if replicas.drives_from_host else FusedBlock
         self._block = block(task, self.state, self.clock, self.compiled, self._timing, self._agreement)
@@ -172,7 +173,9 @@ class Loop:
         # No process touches the data before the first process has read its clock.
         self._agreement.meet()
         yield events.RunStarted(started, start)
+        self.reading_alone = self.replicas.num_processes == 1
         self.task.check_data()
+        self.reading_alone = False
         batches = self._dataset(lambda shard: train_input(shard, self._batch_size(True), start))
         train = self._block.batches(batches)
         # All evaluations share one dataset, which keeps its cache; each evaluation begins a new iteration.

@@ -89,6 +89,8 @@ class Run:
         self._stopped_by = self._stopped_by or name
         if self.loop is not None:
             self.loop.stop(name)
+            if self.loop.reading_alone:
+                raise _stopped_early(name, "while reading the data")
         elif not self._training:
             raise _stopped_early(name)
 
@@ -203,6 +205,6 @@ class Run:
         return explained(error, self._replicas, "global_batch_size", diagnose, self.reporter.say)
 
 
-def _stopped_early(name: str) -> UserError:
-    message = f"{name} during initialisation: nothing was trained"
+def _stopped_early(name: str, when: str = "during initialisation") -> UserError:
+    message = f"{name} {when}: nothing was trained"
     return UserError(message, 128 + signal.Signals[name].value)

@@ -71,6 +71,20 @@ def test_data_that_do_not_fit_end_the_log_on_the_clock(recording, monkeypatch) -
     assert "aborted" in json.dumps(record)
 
 
+def test_a_signal_while_the_data_are_read_ends_the_run_at_once(recording, monkeypatch) -> None:
+    def check_data(self) -> None:
+        recording._on_signal(signal.SIGTERM, None)
+        raise AssertionError("read on")
+
+    monkeypatch.setattr(toy.Task, "check_data", check_data)
+    monkeypatch.setattr(recorder, "_checker", lambda config: None)
+    with pytest.raises(UserError, match="SIGTERM while reading the data: nothing was trained") as error:
+        recording.execute()
+    assert error.value.exit_code == 143
+    stopped = json.loads(recording.recorder.path.read_text().splitlines()[-1].split(" ", 1)[1])
+    assert stopped["key"] == "run_stop" and stopped["metadata"]["status"] == "aborted"
+
+
 def test_a_peer_that_dies_while_all_leave_changes_nothing(training, monkeypatch) -> None:
     def close() -> None:
         raise RuntimeError("a peer is gone")
