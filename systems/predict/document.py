@@ -78,6 +78,7 @@ def tables(answer: Answer, examples: Sequence[Sequence[object]]) -> dict[str, st
         "power": document_law.power(),
         "accelerators": document_law.accelerators(),
         "chips": str(len(chips.chips())),
+        "looked_up": document_law.looked_up(),
         "descriptions": f"{descriptions:,}",
         "forecast": f"{fine:,}",
         "missing": str(descriptions - fine),

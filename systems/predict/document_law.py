@@ -153,6 +153,18 @@ def accelerators() -> str:
     return table(head, rows)
 
 
+def looked_up() -> str:
+    """How many accelerators' figures come from where, in words."""
+    entries = chips.chips().values()
+    kinds = Counter(entry["from"] for entry in entries)
+    partly = sum("From memory" in entry["source"] for entry in entries)
+    return (
+        f"{kinds['vendor']} of {len(entries)} rows come from the vendor's own page, {kinds['third party']} from a "
+        f"page that quotes the vendor, {kinds['memory']} from memory. {partly} rows have a figure from memory beside "
+        "those that were found; the row names it"
+    )
+
+
 @functools.cache
 def known() -> tuple[int, int]:
     """(published descriptions, those of machines that the model forecasts)."""

@@ -22,6 +22,7 @@ from systems.predict import chips, law, scores
 
 _DATA = Path(__file__).parent / "data"
 _MOST = 2**20  # Bytes of a table of prices.
+_CAME = {"memory": "from memory, ", "third party": "from a third party, ", "copy": "from a copy, "}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +150,7 @@ def prices(path: Path | None = None) -> dict[str, Price]:
 def _source(row: Mapping[str, Any], date: object) -> str:
     """Where a price comes from: its source, how it got into the table, and its date, else the table's."""
     dated = str(row["date"]) if "date" in row else f"table of {date or 'no date'}"
-    came = {"memory": "from memory, ", "third party": "from a third party, "}.get(str(row.get("from")), "")
+    came = _CAME.get(str(row.get("from")), "")
     return f"{row.get('source', '')}; {came}{dated}"
 
 
