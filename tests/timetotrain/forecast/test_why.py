@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+import systems
 from common.errors import UserError
 from compliance.submission.runs import read_run
 from tests.compliance import published_logs
@@ -110,6 +111,42 @@ def test_a_forecast_is_explained_against_another_and_against_a_log(tmp_path, cap
         assert explained["a"]["total"] == pytest.approx(found["run_seconds"]["total"])
         assert sum(explained["terms"].values()) == pytest.approx(explained["difference"])
         assert ("compute" in explained["terms"]) == (other == "b200-8")
+
+
+def explained(capsys, *words):
+    assert main(["forecast", "resnet", "--system=h100-8", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["explanation"]
+
+
+def test_the_flags_of_a_run_hold_for_the_other_system_too(capsys):
+    """Machines alone differ: each side equals its own forecast with the flags."""
+    flags = ("--batch=4096", "--epochs=40", "--wire=bf16")
+    assert main(["forecast", "resnet", "--system=b200-8", *flags, "--json"]) == 0
+    other = json.loads(capsys.readouterr().out)["run_seconds"]["total"]
+    found = explained(capsys, *flags, "--explain=b200-8")
+    assert found["b"]["total"] == pytest.approx(other)
+    assert found["a"]["steps"] == found["b"]["steps"]
+    assert found["b"]["name"] == "forecast of b200-8 --batch=4096 --wire=bf16 --epochs=40"
+    many = explained(capsys, "--accelerators=64", "--batch=8192", "--explain=b200-8")
+    assert many["a"]["steps"] == many["b"]["steps"]
+
+
+def test_the_flags_of_a_run_are_explained_against_the_preset_itself(capsys):
+    found = explained(capsys, "--epochs=20", "--explain=h100-8")
+    assert found["b"]["name"] == "forecast of h100-8"
+    assert found["terms"]["number of steps"] > 0 and found["terms"]["start"] == pytest.approx(0)
+    faster = explained(capsys, "--peak=5000", "--explain=h100-8")
+    assert faster["difference"] > 0
+
+
+def test_figures_of_an_accelerator_serve_the_other_system_if_its_own_are_unknown(tmp_path, capsys):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(systems.load("h100-8") | {"accelerator_model_name": "Own Chip 1"}))
+    figures = ("--peak=500", "--bandwidth=2000", "--link=300")
+    assert explained(capsys, *figures, f"--explain={path}")["b"]["total"] > 0
+    assert main(["forecast", "resnet", "--system=h100-8", f"--explain={path}"]) == 2
+    error = capsys.readouterr().err
+    assert f"--explain={path}: " in error and "give --peak=TFLOPS" in error and error.count("\n") == 1
 
 
 def test_published_pairs_add_up_to_a_hundredth():
