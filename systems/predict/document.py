@@ -72,6 +72,7 @@ def tables(answer: Answer, examples: Sequence[Sequence[object]]) -> dict[str, st
         "law_errors": document_law.errors(),
         "law_benchmarks": document_law.by_benchmark(),
         "law_constants": document_law.constants(),
+        "tpu_v4": document_law.tpu_v4(),
         "measured_steps": document_law.steps(),
         "worst_step": f"{max(map(abs, measured.left_out().values())):.1%}",
         "power_errors": "half within {:.0%}, all within {:.0%}".format(*document_law.power_errors()),

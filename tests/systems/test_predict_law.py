@@ -10,7 +10,18 @@ import pytest
 
 import systems
 from common.errors import UserError
-from systems.predict import chips, fitting, hardware, law, law_fit, measured, money, program_fit, scores
+from systems.predict import (
+    chips,
+    document_law,
+    fitting,
+    hardware,
+    law,
+    law_fit,
+    measured,
+    money,
+    program_fit,
+    scores,
+)
 from systems.predict.chips import Given
 from timetotrain.forecast.cli import main
 
@@ -106,6 +117,14 @@ def test_the_law_holds_its_bars_on_what_it_did_not_see():
             assert 0.85 <= law_fit.coverage(chosen) <= 0.95
     fourth = law_fit.errors([t for t in law_fit.ours(system) if t.row.chip == "TPU v4"])
     assert fourth[0] <= 0.15 and fourth[1] <= 0.35
+
+
+def test_tpu_v4_is_off_where_no_score_of_its_own_size_is_left():
+    every = [t for t in law_fit.left_out("system") if t.row.chip == "TPU v4"]
+    near = [t for t in every if document_law.apart(t) <= 4]
+    far = [t for t in every if t not in near]
+    assert law_fit.errors(every)[0] <= 0.15 and law_fit.errors(near)[1] <= 0.35 < law_fit.errors(far)[1]
+    assert all(t in far for t in sorted(every, key=lambda t: -t.error)[:4])
 
 
 def test_intervals_of_families_with_constants_of_their_own_hold():
