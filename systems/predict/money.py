@@ -26,17 +26,10 @@ _CAME = {"memory": "from memory, ", "third party": "from a third party, ", "copy
 
 
 @dataclasses.dataclass(frozen=True)
-class Power:
-    """A published power result: the watts of all nodes and switches of a run, and the run's published minutes."""
+class Power(scores.Score):
+    """A published score with its power result: the watts of all nodes and switches."""
 
-    round: str
-    org: str
-    system: str
-    benchmark: str
-    chip: str
-    accelerators: int
     watts: float
-    minutes: float
 
     @property
     def kwh(self) -> float:
@@ -59,12 +52,7 @@ def powers() -> tuple[Power, ...]:
             score = known.get((row["round"], row["org"], row["system"], name))
             if score:
                 watts = float(row["node_watts"]) + float(row["switch_watts"])
-                found.append(
-                    Power(
-                        score.round, score.org, score.system, name, score.chip, score.accelerators, watts,
-                        score.minutes,
-                    )
-                )  # fmt: skip
+                found.append(Power(*dataclasses.astuple(score), watts))
     return tuple(found)
 
 
