@@ -1,8 +1,9 @@
 """Lists the accelerators that the model knows, and recognises one by the name that a description gives it.
 
 data/accelerators.json holds an entry per accelerator: peaks in FLOP/s (dense), bytes/s of memory and of links, the
-board's limit in watts, patterns of its names from the special to the general, and the source of its figures. An entry
-whose `from` is "memory" was written down on its `date` without a recorded look-up.
+board's limit in watts, patterns of its names from the special to the general, and the source of its figures. `from`
+is "vendor" if the source is the vendor's own page, "third party" if it is a page that quotes the vendor, "memory" if
+nothing was found; `date` is the look-up's. A source says which of its figures are from memory.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median
@@ -21,6 +22,9 @@ from systems.predict import (
 )
 from systems.predict.document_programs import table
 from systems.predict.law_fit import Tested
+
+_NEAR = 4  # A score of at most this many times the size tells how a benchmark scales to a size.
+_FAR = 0.35  # Errors that the page lists row by row.
 
 
 def errors() -> str:
@@ -79,6 +83,43 @@ def by_benchmark() -> str:
     head = ("benchmark", "scores", "kinds of accelerators", "without the system", "without the round")
     head += ("in their interval, without the round",)
     return table(head, found)
+
+
+def apart(test: Tested) -> float:
+    """How many times larger or smaller the nearest score of the same benchmark and accelerator is, its system apart."""
+    row = test.row
+    others = [
+        one.accelerators / row.accelerators
+        for one in scores.rows()
+        if (one.benchmark, one.chip) == (row.benchmark, row.chip) and one.key != row.key
+    ]
+    return min((max(ratio, 1 / ratio) for ratio in others), default=math.inf)
+
+
+def tpu_v4() -> str:
+    """TPU v4's errors by the size of the nearest other score, and the rows that carry them."""
+    tests = [t for t in law_fit.left_out("system") if t.row.chip == "TPU v4"]
+    near = [t for t in tests if apart(t) <= _NEAR]
+    far = [t for t in tests if apart(t) > _NEAR]
+    parts = [("all", tests), (f"a score within {_NEAR} times the size", near), ("none so near", far)]
+    found = [(name, len(ts), *(f"{x:.1%}" for x in law_fit.errors(ts))) for name, ts in parts]
+    lines = [table(("TPU v4's scores", "number", "median", "nine of ten within"), found), ""]
+    worst = sorted((t for t in tests if t.error > _FAR), key=lambda t: -t.error)
+    rows = [
+        (
+            t.row.round,
+            t.row.system,
+            t.row.benchmark,
+            t.row.accelerators,
+            f"{t.row.minutes:.3g}",
+            f"{t.minutes:.3g}",
+            f"{t.error:.0%}",
+            "none" if math.isinf(apart(t)) else f"{apart(t):.3g}",
+        )
+        for t in worst
+    ]
+    head = ("round", "system", "benchmark", "accelerators", "minutes published", "predicted", "error")
+    return "\n".join([*lines, table((*head, "nearest size, times"), rows)])
 
 
 def steps() -> str:
@@ -151,6 +192,18 @@ def accelerators() -> str:
     ]
     head = ("accelerator", "TFLOP/s", "GB/s", "link, GB/s", "W", "descriptions", "source")
     return table(head, rows)
+
+
+def looked_up() -> str:
+    """How many accelerators' figures come from where, in words."""
+    entries = chips.chips().values()
+    kinds = Counter(entry["from"] for entry in entries)
+    partly = sum("From memory" in entry["source"] for entry in entries)
+    return (
+        f"{kinds['vendor']} of {len(entries)} rows come from the vendor's own page, {kinds['third party']} from a "
+        f"page that quotes the vendor, {kinds['memory']} from memory. {partly} rows have a figure from memory beside "
+        "those that were found; the row names it"
+    )
 
 
 @functools.cache

@@ -22,20 +22,14 @@ from systems.predict import chips, law, scores
 
 _DATA = Path(__file__).parent / "data"
 _MOST = 2**20  # Bytes of a table of prices.
+_CAME = {"memory": "from memory, ", "third party": "from a third party, ", "copy": "from a copy, "}
 
 
 @dataclasses.dataclass(frozen=True)
-class Power:
-    """A published power result: the watts of all nodes and switches of a run, and the run's published minutes."""
+class Power(scores.Score):
+    """A published score with its power result: the watts of all nodes and switches."""
 
-    round: str
-    org: str
-    system: str
-    benchmark: str
-    chip: str
-    accelerators: int
     watts: float
-    minutes: float
 
     @property
     def kwh(self) -> float:
@@ -58,12 +52,7 @@ def powers() -> tuple[Power, ...]:
             score = known.get((row["round"], row["org"], row["system"], name))
             if score:
                 watts = float(row["node_watts"]) + float(row["switch_watts"])
-                found.append(
-                    Power(
-                        score.round, score.org, score.system, name, score.chip, score.accelerators, watts,
-                        score.minutes,
-                    )
-                )  # fmt: skip
+                found.append(Power(*dataclasses.astuple(score), watts))
     return tuple(found)
 
 
@@ -149,7 +138,7 @@ def prices(path: Path | None = None) -> dict[str, Price]:
 def _source(row: Mapping[str, Any], date: object) -> str:
     """Where a price comes from: its source, how it got into the table, and its date, else the table's."""
     dated = str(row["date"]) if "date" in row else f"table of {date or 'no date'}"
-    came = {"memory": "from memory, ", "third party": "from a third party, "}.get(str(row.get("from")), "")
+    came = _CAME.get(str(row.get("from")), "")
     return f"{row.get('source', '')}; {came}{dated}"
 
 

@@ -60,7 +60,10 @@ def add(commands: argparse._SubParsersAction) -> None:
         "--plot", type=Path, metavar="FILE", help="time to train against accelerators, as a picture"
     )
     command.add_argument(
-        "--explain", metavar="OTHER", help="the difference to another system's forecast, or to a run's log"
+        "--explain",
+        metavar="OTHER",
+        help="the difference to another system's forecast, with the same flags of the run; to the unchanged "
+        "preset, where OTHER is the system itself; or to a run's log",
     )
     outlook.add(command)
     _add_faults(command)
@@ -133,17 +136,19 @@ def run(arguments: argparse.Namespace) -> int:
         hypothetical=faults is not None,
         given=given,
     )
-    _print(arguments, answer, _simulated(answer, faults, arguments.seed) if faults else None)
+    explained = _other(arguments, answer, what_if, given, faults is not None) if arguments.explain else None
+    _print(arguments, answer, _simulated(answer, faults, arguments.seed) if faults else None, explained)
     if arguments.plot:
         _plot(arguments.plot, answer)
     return 0
 
 
-def _print(arguments: argparse.Namespace, answer: Any, result: Any) -> None:
-    """Prints an answer with its simulation, if any, its outlook, and its explanation."""
+def _print(
+    arguments: argparse.Namespace, answer: Any, result: Any, other: tuple[why.Shape, why.Shape] | None
+) -> None:
+    """Prints an answer with its simulation, if any, its outlook, and its explanation, the shapes `other`."""
     from systems.predict import report
 
-    other = _other(arguments, answer) if arguments.explain else None
     machine, minutes = answer.machine, answer.run.total / 60
     interval = answer.interval and (answer.interval[0] / 60, answer.interval[1] / 60)
     more = outlook.of(
@@ -169,15 +174,44 @@ def _print(arguments: argparse.Namespace, answer: Any, result: Any) -> None:
         print(result.table())
 
 
-def _other(arguments: argparse.Namespace, answer: Any) -> tuple[why.Shape, why.Shape]:
-    """The forecast's shape, and that of --explain: a log, if a file of that name is no description, or a system."""
+def _other(
+    arguments: argparse.Namespace, answer: Any, what_if: Any, given: Any, hypothetical: bool
+) -> tuple[why.Shape, why.Shape]:
+    """The forecast's shape, and that of --explain: a log, if a file of that name is no description, or a system.
+
+    Another system gets the same flags of the run, so that the machines alone differ. The system itself gets none, so
+    that the flags alone do. An accelerator's figures hold for --system, and for OTHER only if its own are unknown.
+    """
     from timetotrain.forecast import workloads
 
-    mine, path = why.of_answer(answer, f"forecast of {arguments.system}"), Path(arguments.explain)
+    words = _words(what_if)
+    mine, path = why.of_answer(answer, f"forecast of {arguments.system}{words}"), Path(arguments.explain)
     if os.path.isfile(path) and path.suffix != ".json":
         return mine, why.of_log(path)
-    other = workloads.predict(arguments.benchmark, arguments.explain, None, arguments.assume)
-    return mine, why.of_answer(other, f"forecast of {arguments.explain}")
+    same = arguments.explain == arguments.system
+    try:
+        other = workloads.predict(
+            arguments.benchmark,
+            arguments.explain,
+            None if same else what_if,
+            arguments.assume,
+            hypothetical=hypothetical,
+            given=None if workloads.known(arguments.explain) else given,
+        )
+    except UserError as error:
+        raise UserError(f"--explain={arguments.explain}: {error}") from None
+    return mine, why.of_answer(other, f"forecast of {arguments.explain}{'' if same else words}")
+
+
+def _words(what_if: Any) -> str:
+    """The flags that change a run, as they are written, each with a space before it."""
+    flags = dataclasses.asdict(what_if)
+    sharded = flags.pop("shard_update")
+    formulas = flags.pop("formulas")
+    plain = {name: f"{value:g}" if isinstance(value, float) else value for name, value in flags.items()}
+    words = [f"--{name}={value}" for name, value in plain.items() if value is not None]
+    words += [] if sharded is None else [f"--{'' if sharded else 'no-'}weight-update-sharding"]
+    return "".join(f" {word}" for word in [*words, *(["--formulas"] if formulas else [])])
 
 
 def _as_published(arguments: argparse.Namespace, what_if: Any, given: Any) -> int:

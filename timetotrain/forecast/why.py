@@ -2,7 +2,9 @@
 
 A run's seconds are start + evaluations * seconds of one + steps * (seconds of one, by term) + gaps. The difference of a
 product is split evenly: a change of one factor counts at the mean of the other, so that the terms add up exactly.
-`forecast --explain` does the same for two forecasts, or for a forecast and a log.
+`forecast --explain` does the same for two forecasts, or for a forecast and a log. A log's step is one term, unless the
+run was recorded with --profile_steps: the trace beside the log says what parts of the recorded steps went to compute,
+exchange and input.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +36,7 @@ class Shape:
       steps, unit: their number, and what they are: "steps", or "epochs" or "blocks" where a log does not tell steps.
       step: seconds of one by term; {"step": seconds} where the terms are unknown.
       gaps: seconds between blocks and evaluations, and after the last.
+      untold: why a log's step has no terms; "" if it has, or for a forecast.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Shape:
     unit: str
     step: Mapping[str, float]
     gaps: float
+    untold: str = ""
 
     @property
     def total(self) -> float:
@@ -123,9 +128,28 @@ def of_log(path: Path) -> Shape:
     trained, evaluated = _length(training), _length(alone)
     steps, unit = _steps(run, len(training))
     gaps = (end - begin) - (start - early) - trained - evaluated
-    return Shape(
-        path.name, start - early, run.evaluated, evaluated, steps, unit, {"step": trained / steps}, gaps
-    )
+    parts, untold = _recorded(path)
+    step = {name: part * trained / steps for name, part in parts.items()}
+    return Shape(path.name, start - early, run.evaluated, evaluated, steps, unit, step, gaps, untold)
+
+
+def _recorded(path: Path) -> tuple[dict[str, float], str]:
+    """The parts of a step by the trace beside a log, profile_<i> of result_<i>.txt; else {"step": 1} and why not.
+
+    Raises:
+      UserError: the trace is damaged.
+    """
+    number = re.fullmatch(r"result_(\d+)\.txt", path.name)
+    folder = path.parent / f"profile_{number[1]}" if number else None
+    if folder is None or not folder.is_dir():
+        return {"step": 1.0}, f"no trace lies beside {path.name} (--profile_steps of a run records one)"
+    from common.train import trace
+
+    try:
+        found = trace.shares(folder)
+    except ImportError as error:
+        return {"step": 1.0}, f"{folder}: reading a trace needs TensorFlow ({error})"
+    return (found, "") if found else ({"step": 1.0}, f"{folder}: has no recorded step")
 
 
 def _evaluations(run: Run) -> list[Interval]:
@@ -214,7 +238,8 @@ def table(first: Shape, second: Shape) -> list[str]:
         share = f"{term.seconds / difference:>8.0%}" if difference else ""
         lines.append(f"{term.name:<24}{term.first:>12}{term.second:>12}{term.seconds:>+12.1f}  {share}")
     lines.append(f"{'B less A':<48}{difference:>+12.1f}")
-    return lines
+    untold = [shape.untold for shape in (first, second) if shape.untold]
+    return [*lines, f"A step is one term: {untold[0]}."] if untold else lines
 
 
 def content(first: Shape, second: Shape) -> dict[str, Any]:

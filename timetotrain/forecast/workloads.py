@@ -9,7 +9,7 @@ import systems
 from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.errors import UserError, near
-from systems.predict import hardware, predictor
+from systems.predict import chips, hardware, predictor
 from systems.predict.answer import Answer, WhatIf
 from systems.predict.chips import Given
 from systems.predict.workload import BENCHMARKS, HOST_EVALUATION, SEARCH, Workload
@@ -52,6 +52,15 @@ def predict(
         given=given,
         notes=notes,
     )
+
+
+def known(system: str) -> bool:
+    """Whether the model knows the accelerator of a preset, a system, or a system's JSON file.
+
+    Raises:
+      UserError: a file cannot be read.
+    """
+    return not system.endswith(".json") or bool(chips.recognise(hardware.load(system)))
 
 
 def workload_of(config: RunConfig) -> Workload:

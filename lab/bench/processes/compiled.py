@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from common.config.schema import RunConfig
 from common.distributed import replicas as backends
+from common.train import trace
 from common.train.loop import Loop
-from lab.bench.harness import trace
 from lab.bench.harness.rounds import alternate, ratio
 
 # A network so small that XLA's CPU compiler takes only seconds; other settings are cpu-tiny's.

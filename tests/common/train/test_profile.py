@@ -9,6 +9,7 @@ from common.errors import UserError
 from common.train import events
 from common.train.loop import Loop
 from common.train.profile import MARK, Profile, Span
+from common.train.trace import shares
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
 
@@ -80,6 +81,9 @@ def test_a_recorded_run_computes_the_same_and_leaves_a_trace(tmp_path, span):
     assert losses_of(loop) == losses_of(loop_of())
     assert loop.profile.steps == span[1] - span[0] + 1
     assert MARK in trace(tmp_path / "trace")
+    parts = shares(tmp_path / "trace")
+    assert sum(parts.values()) == pytest.approx(1) and all(0 <= part <= 1 for part in parts.values())
+    assert parts["compute"] > 0 and not parts["exchange"]
 
 
 def test_a_run_that_ends_early_leaves_what_was_recorded(tmp_path):

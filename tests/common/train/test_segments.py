@@ -10,10 +10,10 @@ import tensorflow as tf
 from common.config.schema import Communication
 from common.distributed import replicas as backends
 from common.errors import UserError
+from common.train import trace
 from common.train.gradients import divided
 from common.train.loop import Loop
 from common.train.segments import Cut
-from lab.bench.harness import trace
 from mnist import presets, task
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy

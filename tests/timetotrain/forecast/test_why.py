@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+import systems
 from common.errors import UserError
 from compliance.submission.runs import read_run
 from tests.compliance import published_logs
@@ -101,6 +102,70 @@ def test_why_prints_terms_that_add_up(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def trace(folder, events, device=()):
+    """Writes a trace: (name, begin, end in ms) of the host's events, and of a GPU's kernels."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    for name, rows in (("/host:CPU", events), ("/device:GPU:0", device)):
+        plane = space.planes.add(name=name)
+        for number, (event, begin, end) in enumerate(rows, 1):
+            plane.event_metadata[number].name = event
+            line = plane.lines.add(name=f"Stream #{number}")  # One each, since they overlap.
+            line.events.add(
+                metadata_id=number, offset_ps=int(begin * 1e9), duration_ps=int((end - begin) * 1e9)
+            )
+    (folder / "plugins").mkdir(parents=True)
+    (folder / "plugins/host.xplane.pb").write_bytes(space.SerializeToString())
+
+
+# Of 100 ms: batch 0 to 20, product 15 to 80, sum 70 to 95; what waits for others computes nothing.
+EVENTS = [
+    ("profiled steps", 0, 100),
+    ("train/IteratorGetNext:IteratorGetNext", 0, 20),
+    ("model/MatMul:MatMul", 15, 80),
+    ("sum/CollectiveReduceV2:CollectiveReduceV2", 70, 95),
+    ("while:While", 0, 100),
+    ("late/MatMul:MatMul", 100, 200),
+]
+
+
+def test_a_trace_beside_the_log_splits_its_step(tmp_path, capsys):
+    logs = []
+    for name, seconds in (("a", 20), ("b", 26)):
+        (tmp_path / name).mkdir()
+        logs.append(str(write(tmp_path / name / "result_0.txt", [(seconds, 4)], [2])))
+    assert main(["why", *logs]) == 0
+    assert "A step is one term: no trace lies beside result_0.txt" in capsys.readouterr().out
+    trace(tmp_path / "a/profile_0", EVENTS)
+    kernels = [("gemm", 15, 80), ("ncclDevKernel_AllReduce", 70, 95)]
+    trace(tmp_path / "b/profile_0", EVENTS[:2], kernels)
+    assert main(["why", *logs, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["a"]["step"] == pytest.approx({"compute": 0.35, "exchange": 0.075, "input": 0.075})
+    assert found["b"]["step"] == pytest.approx({"compute": 0.455, "exchange": 0.0975, "input": 0.0975})
+    assert found["terms"]["compute"] == pytest.approx(0.7 * 6)
+    assert sum(found["terms"].values()) == pytest.approx(found["difference"]) == pytest.approx(6)
+    assert main(["why", *logs]) == 0
+    assert "one term" not in capsys.readouterr().out
+
+
+def test_a_trace_of_one_run_alone_and_a_damaged_one(tmp_path, capsys):
+    log = write(tmp_path / "result_0.txt", [(20, 4)], [2])
+    other = write(tmp_path / "b.txt", [(26, 4)], [2])
+    trace(tmp_path / "profile_0", EVENTS)
+    assert terms(why.of_log(log), why.of_log(other))["seconds a step"] == pytest.approx(6)
+    assert "no trace lies beside b.txt" in why.table(why.of_log(log), why.of_log(other))[-1]
+    assert main(["forecast", "resnet", "--system=h100-8", f"--explain={log}", "--json"]) == 0
+    explained = json.loads(capsys.readouterr().out)["explanation"]
+    assert {"compute", "exchange", "input"} <= {*explained["terms"]}
+    assert sum(explained["terms"].values()) == pytest.approx(explained["difference"])
+    (tmp_path / "profile_0/plugins/host.xplane.pb").write_bytes(b"\xff" * 100)
+    assert main(["why", str(log), str(other)]) == 2
+    error = capsys.readouterr().err
+    assert "not a trace that can be read" in error and error.count("\n") == 1
+
+
 def test_a_forecast_is_explained_against_another_and_against_a_log(tmp_path, capsys):
     log = write(tmp_path / "a.txt", [(200, 40)], [2], batch=1024)
     for other in ("b200-8", str(log)):
@@ -110,6 +175,42 @@ def test_a_forecast_is_explained_against_another_and_against_a_log(tmp_path, cap
         assert explained["a"]["total"] == pytest.approx(found["run_seconds"]["total"])
         assert sum(explained["terms"].values()) == pytest.approx(explained["difference"])
         assert ("compute" in explained["terms"]) == (other == "b200-8")
+
+
+def explained(capsys, *words):
+    assert main(["forecast", "resnet", "--system=h100-8", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["explanation"]
+
+
+def test_the_flags_of_a_run_hold_for_the_other_system_too(capsys):
+    """Machines alone differ: each side equals its own forecast with the flags."""
+    flags = ("--batch=4096", "--epochs=40", "--wire=bf16")
+    assert main(["forecast", "resnet", "--system=b200-8", *flags, "--json"]) == 0
+    other = json.loads(capsys.readouterr().out)["run_seconds"]["total"]
+    found = explained(capsys, *flags, "--explain=b200-8")
+    assert found["b"]["total"] == pytest.approx(other)
+    assert found["a"]["steps"] == found["b"]["steps"]
+    assert found["b"]["name"] == "forecast of b200-8 --batch=4096 --wire=bf16 --epochs=40"
+    many = explained(capsys, "--accelerators=64", "--batch=8192", "--explain=b200-8")
+    assert many["a"]["steps"] == many["b"]["steps"]
+
+
+def test_the_flags_of_a_run_are_explained_against_the_preset_itself(capsys):
+    found = explained(capsys, "--epochs=20", "--explain=h100-8")
+    assert found["b"]["name"] == "forecast of h100-8"
+    assert found["terms"]["number of steps"] > 0 and found["terms"]["start"] == pytest.approx(0)
+    faster = explained(capsys, "--peak=5000", "--explain=h100-8")
+    assert faster["difference"] > 0
+
+
+def test_figures_of_an_accelerator_serve_the_other_system_if_its_own_are_unknown(tmp_path, capsys):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(systems.load("h100-8") | {"accelerator_model_name": "Own Chip 1"}))
+    figures = ("--peak=500", "--bandwidth=2000", "--link=300")
+    assert explained(capsys, *figures, f"--explain={path}")["b"]["total"] > 0
+    assert main(["forecast", "resnet", "--system=h100-8", f"--explain={path}"]) == 2
+    error = capsys.readouterr().err
+    assert f"--explain={path}: " in error and "give --peak=TFLOPS" in error and error.count("\n") == 1
 
 
 def test_published_pairs_add_up_to_a_hundredth():
