@@ -56,16 +56,18 @@ MEGACORE = "tpu-v4-megacore"  # Both cores of a chip run one program ("TPU v4", 
 
 # Memory and cores per chip: cloud.google.com/tpu/docs, the page of each generation. Clocks: "A Domain-Specific
 # Supercomputer for Training Deep Neural Networks" (v2, v3) and "TPU v4: An Optically Reconfigurable Supercomputer"
-# (v4). TPU v5e's follows from its page: 197 TFLOP/s of four multipliers of 128 x 128. The pages of later generations do
-# not tell theirs.
+# (v4). Later ones follow from the page's peak and multipliers: v5e, 197 TFLOP/s of four of 128 x 128; v5p, 459 of two
+# cores with four each; v6e, 918 of four of 256 x 256. The side of v6e's is in jax-ml/jax
+# `jax/_src/pallas/mosaic/tpu_info.py`. One copy of its page says four multipliers, another two, which would run at
+# 3.5 GHz. 7x's page does not say how many it has.
 _TPUS = {
     "tpu-v2": _Tpu("v2", 2, 2, 16 * GIB, 700.0),
     "tpu-v3": _Tpu("v3", 2, 2, 32 * GIB, 940.0),
     "tpu-v4": _Tpu("v4", 2, 3, 32 * GIB, 1050.0),
     MEGACORE: _Tpu("v4", 1, 3, 32 * GIB, 1050.0, "megacore"),
     "tpu-v5e": _Tpu("v5e", 1, 2, 16 * GIB, 1503.0),
-    "tpu-v5p": _Tpu("v5p", 1, 3, 95 * GIB),
-    "tpu-v6e": _Tpu("v6e", 1, 2, 32 * GIB),
+    "tpu-v5p": _Tpu("v5p", 1, 3, 95 * GIB, 1751.0),
+    "tpu-v6e": _Tpu("v6e", 1, 2, 32 * GIB, 1751.0),
     "tpu-7x": _Tpu("tpu7x", 2, 3, 192 * GIB),
 }
 

@@ -7,10 +7,10 @@ replicas, as all the presets' groups do, so it fills a box of chips.
 Links are full duplex, and a collective uses both directions of a side: around a ring, or from both ends of a line. A
 side closes to a ring if it is one whole pod's side (32 chips of a v3; several pods in a row are a mesh: Kumar et al.,
 Exploring the limits of concurrency in ML training on Google TPUs, 2020), or if it has 4 or more chips of a v4 (Jouppi
-et al., TPU v4, 2023, section 2: blocks of 4 x 4 x 4 joined by optical switches); of a v5e, the 16 chips of a pod (its
-page: a 2-D torus of 256 chips). Both cores of a chip are members of
-its ring, as the compiler's text shows ("phases:2 cores:{64 32}" on v3:32x32): bytes pass between them through the
-chip's memory while other bytes pass over the links.
+et al., TPU v4, 2023, section 2: blocks of 4 x 4 x 4 joined by optical switches); of a v5e and a v6e, the 16 chips of a
+pod (their pages: a 2-D torus of 256 chips). Both cores of a chip are members of its ring, as the compiler's text shows
+("phases:2 cores:{64 32}" on v3:32x32): bytes pass between them through the chip's memory while other bytes pass over
+the links.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ from systems.compile.targets import MEGACORE
 # ring: its own before they leave, and the result when it arrives.
 _LOCAL, _RING = 3, 2
 # {device kind: shortest and longest side that close to a ring}.
-_RINGS = {"tpu-v2": (16, 16), "tpu-v3": (32, 32), "tpu-v5e": (16, 16), "tpu-v4": (4, 64), MEGACORE: (4, 64)}
+_RINGS = {
+    "tpu-v2": (16, 16),
+    "tpu-v3": (32, 32),
+    "tpu-v5e": (16, 16),
+    "tpu-v6e": (16, 16),
+    "tpu-v4": (4, 64),
+    MEGACORE: (4, 64),
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from systems.compile import store
-from systems.compile.targets import kind_of_preset
+from systems.compile.targets import kind_of_preset, target
 from systems.predict import (
     blocks,
     compiled,
@@ -81,6 +81,23 @@ def test_a_program_is_read_with_its_cycles_and_its_exchange(results):
     for term, row in zip(terms, report()["collectives"], strict=True):
         assert found[term] == pytest.approx(torus.seconds(row, 2048))
     assert program.needed == (10**9, 16 * 2**30) and program.evaluation(machine, SCALE) is None
+
+
+def test_tpu_v6e_has_programs_where_the_compiler_s_text_can_be_read():
+    """918 TFLOP/s of four multipliers of 256 x 256 are 1,751 MHz."""
+    for benchmark, system in (
+        ("resnet", "tpu-v6e-16"),
+        ("resnet", "tpu-v6e-256"),
+        ("transformer", "tpu-v6e-256"),
+    ):
+        program = compiled.load(benchmark, system)
+        (_, train), *_ = program.train
+        assert sum(program.kinds().values()) == pytest.approx(train["cycles"]["total"] / 1751e6)
+        answer = workloads.predict(benchmark, system)
+        assert answer.made.program == program and answer.interval
+    assert compiled.load("transformer", "tpu-v6e-16") is None
+    assert target("tpu-v6e", 1).megahertz * 1e6 * 4 * 2 * 256**2 == pytest.approx(918e12, rel=1e-3)
+    assert target("tpu-v5p", 1).megahertz * 1e6 * 8 * 2 * 128**2 == pytest.approx(459e12, rel=1e-3)
 
 
 def test_what_does_not_compile_is_no_program(results):
