@@ -28,7 +28,7 @@ from common.errors import UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FIX = "free some space there"
+FIX = "free space there"
 _BLOCK = 1 << 20  # Bytes read at a time.
 # Root of the checkout or installed package, and whether it is an installed package.
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -174,8 +174,8 @@ def left_behind(folder: pathlib.Path, pattern: str) -> list[pathlib.Path]:
 
 def write_fix(error: OSError) -> str:
     """Returns how to help when a folder cannot be written: free space, or another folder."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return "free space there" if full else "name a folder that you can write to"
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return FIX if full else "name a folder that you can write to"
 
 
 def try_to_write(folder: pathlib.Path, flag: str) -> list[pathlib.Path]:
@@ -202,13 +202,13 @@ def remove_empty(folders: Sequence[pathlib.Path]) -> None:
             folder.rmdir()
 
 
-def write_atomically(path: pathlib.Path, data: bytes, fix: str = FIX) -> None:
+def write_atomically(path: pathlib.Path, data: bytes, fix: str = "") -> None:
     """Writes a file atomically: after an error or a kill, it is absent or unchanged.
 
     Args:
       path: the file; its folder is created.
       data: its content.
-      fix: what the error message tells the user to do.
+      fix: what the error message tells the user to do; by default, what helps against the error.
 
     Raises:
       UserError: the folder is not writable, or the disk is full. The functions below raise this too.
@@ -218,14 +218,14 @@ def write_atomically(path: pathlib.Path, data: bytes, fix: str = FIX) -> None:
         with whole(path) as made:
             made.write_bytes(data)
     except OSError as error:
-        raise UserError(f"{path}: cannot write: {error.strerror}; {fix}") from error
+        raise UserError(f"{path}: cannot write: {error.strerror}; {fix or write_fix(error)}") from error
 
 
 def write_csv(
     path: pathlib.Path,
     heads: Sequence[str],
     rows: Iterable[Sequence[Any]],
-    fix: str = FIX,
+    fix: str = "",
     line_end: str = "\r\n",
 ) -> None:
     """Writes a CSV file with the header `heads`."""
@@ -250,7 +250,7 @@ def write_rows(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     print("\n".join(lines) + "\n")
 
 
-def write_picture(path: pathlib.Path, figure: Figure, fix: str = FIX, **options: Any) -> None:
+def write_picture(path: pathlib.Path, figure: Figure, fix: str = "", **options: Any) -> None:
     """Writes `figure` as a PNG and closes it; `options` go to `Figure.savefig`."""
     from matplotlib import pyplot
 

@@ -205,7 +205,7 @@ def _note(folder: Path, splits: dict[str, tuple[list[Item], int]]) -> None:
 
 def _in_folders(source: Path, report: Report | None = None) -> Iterator[Item]:
     for folder in folder_conversion.folders(source):
-        for path in folder_conversion.files(folder):
+        for path in folder_conversion.files(folder, report):
             if path.suffix.lower() in pictures.SUFFIXES or pictures.is_picture(path):
                 yield _item(path, folder.name, upright=report is not None)
             elif report is not None:
@@ -227,7 +227,7 @@ def listed(source: Path, report: Report) -> list[tuple[Item, str]]:
       UserError: the file cannot be read, lists no image that exists, or a row is bad; the message names file and line.
     """
     found = []
-    for example in tables.examples(tables.read(source)):
+    for example in tables.examples(tables.read(source), report=report):
         if os.path.isfile(example.path):
             found.append((_item(example.path, example.label, upright=True), example.split))
         else:
@@ -313,8 +313,14 @@ def class_names(path: str | os.PathLike | None, flag: str = "--class-names") -> 
     """
     if not path:
         return {}
-    lines = [text_files.normal(line) for line in _lines(path, flag)]
-    return dict(line.split(None, 1) for line in lines if len(line.split(None, 1)) == 2)
+    names: dict[str, str] = {}
+    for number, line in enumerate(_lines(path, flag), 1):
+        words = text_files.normal(line).split(None, 1)
+        if len(words) == 2 and names.setdefault(words[0], words[1]) != words[1]:
+            raise UserError(
+                f"{path}: line {number}: {words[0]} is {words[1]}, above {names[words[0]]}; give a class one name"
+            )
+    return names
 
 
 def _lines(path: str | os.PathLike, flag: str) -> list[str]:

@@ -46,12 +46,18 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     folder_conversion.report_pictures(report, looked)
     parts = [{item.path: looked[item.path].digest for item in part} for part in (train, held)]
     folder_conversion.report_copies(report, *parts, "picture")
+    twins = ((item.path, looked[item.path].digest, item.synset) for item in (*train, *held))
+    folder_conversion.report_twins(report, twins, "picture")
     synsets = sorted({item.synset for item in train})
     if len(synsets) < 2:
         raise UserError(
             f"{source}: pictures of one class, {synsets[0]}; a classifier needs two classes or more"
+            f"{given_splits.inner(folder)}"
         )
-    names = _names(options.names or folder / _NAMES, options.names is not None)
+    path = options.names or folder / _NAMES
+    names = _names(path, options.names is not None)
+    if path.is_file() and not names.keys() & set(synsets) and not options.names:
+        report.skip(given_splits.NO_NAMES, str(path))
     if options.names and not names.keys() & set(synsets):
         raise UserError(
             f"{options.names}: names no class, such as {synsets[0]}; write lines of class and name"
@@ -94,7 +100,9 @@ def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[l
         first, second = folder_conversion.given_split(source)
         if second:
             given_splits.report_unused(source, (first, second), report)
+            given_splits.report_layout((first, second), pictures.SUFFIXES, report)
             return _in_folder(first, report, looked), _in_folder(second, report, looked)
+        given_splits.report_layout((first,), pictures.SUFFIXES, report)
         items = _in_folder(first, report, looked)
     else:
         rows = converter.listed(source, report)

@@ -75,7 +75,7 @@ def items(
         found = list(_in_folders(source, report or Report()))
         expected = "folders CLASS/*.mp4"
     else:
-        rows = listed(source, Path(base) if base else None)
+        rows = listed(source, Path(base) if base else None, report)
         wanted = text_files.normal(split).lower()
         if split and not any(part for _, part in rows):
             raise UserError(
@@ -91,7 +91,7 @@ def items(
 def _in_folders(source: Path, report: Report) -> Iterator[Item]:
     for folder in folder_conversion.folders(source):
         empty = True
-        for path in folder_conversion.files(folder):
+        for path in folder_conversion.files(folder, report):
             if path.suffix.lower() in videos.SUFFIXES or videos.is_video(path):
                 empty = False
                 yield Item(str(path), text_files.normal(folder.name))
@@ -101,19 +101,20 @@ def _in_folders(source: Path, report: Report) -> Iterator[Item]:
             report.leave_out("no videos in it", str(folder))
 
 
-def listed(source: Path, base: Path | None = None) -> list[tuple[Item, str]]:
+def listed(source: Path, base: Path | None = None, report: Report | None = None) -> list[tuple[Item, str]]:
     """Returns the videos of a CSV file, each with its split in lower case, "" without one.
 
     Args:
       source: the file; see the module docstring.
       base: folder of its paths; by default, the file's folder or the parent of it.
+      report: for a user's own list: receives what is not read of it.
 
     Raises:
       UserError: the file cannot be read, or a row is bad; the message names file and line.
     """
     table = tables.read(source)
     if not set(table.columns) >= _KINETICS:
-        return [(Item(str(e.path), e.label), e.split) for e in tables.examples(table, base)]
+        return [(Item(str(e.path), e.label), e.split) for e in tables.examples(table, base, report)]
     found = []
     for row, number in zip(table.rows, table.numbers):
         try:
@@ -222,6 +223,8 @@ def _notes(path: str, clip: videos.Clip) -> Iterator[tuple[str, str, str]]:
         yield path, "changed", "video scaled down"
     if clip.remark:
         yield path, "damaged", clip.remark
+    if len(clip.frames) < 2:
+        yield path, "suspicious", "a video of one frame"
     digest = hashlib.sha256()
     for frame in clip.frames:
         digest.update(frame)

@@ -12,7 +12,7 @@ import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import folder_conversion, given_splits, pictures, text_files
+from common.data import folder_conversion, given_splits, pictures, text_files, videos
 from common.data.folder_conversion import Card, Made, Options
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
@@ -46,8 +46,13 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     train, held = _split(sources[0], options)
     classes = sorted({item.label for item in train})
     if len(classes) < 2:
-        raise UserError(f"{sources[0]}: videos of one class, {classes[0]}; a classifier needs two or more")
-    labels = list(folder_conversion.named(classes, _names(sources[0], classes, options.names)).values())
+        raise UserError(
+            f"{sources[0]}: videos of one class, {classes[0]}; a classifier needs two or more"
+            f"{given_splits.inner(sources[0])}"
+        )
+    labels = list(
+        folder_conversion.named(classes, _names(sources[0], classes, options.names, report)).values()
+    )
     folder_conversion.start(out, "tsm_kinetics")
     splits = {
         split: (
@@ -62,7 +67,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     converter.convert(out, splits, settings, options.workers)
     indices = [shards.Index(out, split) for split in splits]
     notes = [converter.notes(out, split) for split in splits]
-    _report(report, notes)
+    _report(report, notes, [*train, *held])
     folder_conversion.check_broken(report.lines, min(map(len, indices)), options)
     fields = {
         "num_classes": len(labels),
@@ -87,7 +92,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     return Made(description, folder_conversion.balance(labels, *shown), "videos", _facts(indices))
 
 
-def _report(report: Report, notes: Sequence[Sequence[tuple[str, str, str]]]) -> None:
+def _report(report: Report, notes: Sequence[Sequence[tuple[str, str, str]]], items: Sequence[Item]) -> None:
     """Notes what converting both splits left out, changed and suspects; see `converter.notes`."""
     for part in notes:
         for path, kind, value in part:
@@ -95,13 +100,19 @@ def _report(report: Report, notes: Sequence[Sequence[tuple[str, str, str]]]) -> 
                 report.leave_out(value, path)
             elif kind == "changed":
                 report.change(value, path)
+            elif kind == "suspicious":
+                report.suspect(value, path)
             elif kind == "damaged":
                 report.suspect("a damaged video, of which what can be decoded is kept", path)
     digests = [{path: value for path, kind, value in part if kind == "digest"} for part in notes]
     folder_conversion.report_copies(report, *digests, "video")
+    twins = [
+        (item.path, part[item.path], item.label) for item in items for part in digests if item.path in part
+    ]
+    folder_conversion.report_twins(report, twins, "video")
 
 
-def _names(source: Path, classes: Sequence[str], given: Path | None) -> dict[str, str]:
+def _names(source: Path, classes: Sequence[str], given: Path | None, report: Report) -> dict[str, str]:
     """Reads lines with a class and a name, or for a CSV file the names of classes 0, 1, ..., one per line.
 
     Ignores a classes.txt beside the videos that has neither form.
@@ -117,6 +128,7 @@ def _names(source: Path, classes: Sequence[str], given: Path | None) -> dict[str
     if set(classes) <= numbered.keys():
         return numbered
     if given is None:
+        report.skip(given_splits.NO_NAMES, str(path))
         return {}
     missing = next(name for name in classes if name not in pairs)
     raise UserError(f"{path}: no line for class {missing}; write lines of class and name")
@@ -128,9 +140,11 @@ def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
         train = converter.items(first, report=options.report)
         if second:
             given_splits.report_unused(source, (first, second), options.report)
+            given_splits.report_layout((first, second), videos.SUFFIXES, options.report)
             return train, converter.items(second, report=options.report)
+        given_splits.report_layout((first,), videos.SUFFIXES, options.report)
         return _divided(train, options)
-    rows = converter.listed(source)
+    rows = converter.listed(source, report=options.report)
     if not any(part for _, part in rows):
         return _divided([item for item, _ in rows], options)
     return given_splits.listed_split(source, rows, options.report)

@@ -10,7 +10,7 @@ import concurrent.futures
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -169,16 +169,28 @@ def visible(name: str) -> bool:
     return not name.startswith(".") and name != "__MACOSX"
 
 
-def files(folder: Path) -> list[Path]:
-    """Returns the visible files in a folder, at any depth and behind links, in a fixed order."""
+def files(folder: Path, report: Report | None = None) -> list[Path]:
+    """Returns the visible files in a folder, at any depth and behind links, in a fixed order.
+
+    A link to a folder around `folder` is not followed: its files belong to other classes.
+
+    Args:
+      folder: the folder.
+      report: receives links to nothing, pipes and the like.
+    """
     found: list[Path] = []
-    seen = set()
+    seen = {os.path.realpath(path) for path in folder.absolute().parents}
     for place, inside, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(place)
-        inside[:] = [] if real in seen else sorted(filter(visible, inside))
-        if real not in seen:
-            found += [Path(place, name) for name in filter(visible, names)]
+        if real in seen:
+            inside[:] = []
+            continue
+        inside[:] = sorted(filter(visible, inside))
+        found += [Path(place, name) for name in filter(visible, names)]
         seen.add(real)
+    for path in sorted(found) if report else ():
+        if not path.is_file():
+            report.leave_out("a link to nothing" if path.is_symlink() else "no regular file", str(path))
     return sorted(path for path in found if path.is_file())
 
 
@@ -224,6 +236,15 @@ def report_copies(report: Report, train: Mapping[str, str], held: Mapping[str, s
     for name, digest in held.items():
         if digest in by_digest:
             report.suspect(f"the same {what} to train and to evaluate on", f"{by_digest[digest]} and {name}")
+
+
+def report_twins(report: Report, examples: Iterable[tuple[str, str, str]], what: str) -> None:
+    """Notes examples of one content in two classes; `examples` are (name, digest of the content, class)."""
+    by_digest: dict[str, tuple[str, str]] = {}
+    for name, digest, label in examples:
+        other, other_label = by_digest.setdefault(digest, (name, label))
+        if label != other_label:
+            report.suspect(f"the same {what} in two classes", f"{other} ({other_label}) and {name} ({label})")
 
 
 def named(classes: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:

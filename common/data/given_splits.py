@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +28,38 @@ def report_unused(
             report.skip(
                 f"beside {both}, which are read", f"{path}/", max(1, len(folder_conversion.files(path)))
             )
+
+
+NO_NAMES = "no line of it has a class and its name"
+
+
+def report_layout(parts: Sequence[Path], suffixes: Collection[str], report: Report) -> None:
+    """Notes what a folder of classes has that its layout does not explain.
+
+    Args:
+      parts: folders with a folder for each class.
+      suffixes: of the files that are examples.
+      report: receives files in no class's folder, and classes that are all divided in the same way.
+    """
+    for part in parts:
+        for path in sorted(part.iterdir()):
+            if folder_conversion.visible(path.name) and path.suffix.lower() in suffixes and not path.is_dir():
+                report.skip("in no class's folder", str(path))
+        classes = folder_conversion.folders(part)
+        inside = [{path.name for path in folder_conversion.folders(place)} for place in classes]
+        same = sorted(set.intersection(*inside)) if len(inside) > 1 else []
+        if len(same) > 1:
+            report.suspect(
+                "the same folders in every class's folder, read as parts of the class",
+                f"{classes[0]}/{same[0]} and {classes[-1]}/{same[0]}",
+            )
+
+
+def inner(folder: Path) -> str:
+    """Returns the end of an error about a folder of one class: the class's folder, if the classes are inside of it."""
+    only = folder_conversion.folders(folder) if folder.is_dir() else []
+    deeper = len(only) == 1 and len(folder_conversion.folders(only[0])) > 1
+    return f"; name {only[0]} if its folders are the classes" if deeper else ""
 
 
 def part_of(name: str) -> int | None:

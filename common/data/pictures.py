@@ -9,12 +9,12 @@ import dataclasses
 import hashlib
 import io
 import os
+import stat
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 # Pillow's formats that are tried. Others run programs (EPS), name other files or have no signature (TGA).
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "JPEG2000", "AVIF", "PPM")
@@ -23,16 +23,37 @@ SUFFIXES = {
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".bmp", ".dib", ".gif", ".tif", ".tiff", ".webp"),
     *(".jp2", ".j2k", ".jpx", ".avif", ".ppm", ".pgm", ".pbm", ".pnm", ".mpo"),
 }
+# Other files of pictures: Pillow cannot read them, or only the small preview in a camera's raw file.
+UNREAD = {
+    *(".heic", ".heif", ".hif", ".jxl", ".psd", ".svg", ".tga", ".eps", ".ico", ".exr", ".hdr", ".dcm"),
+    *(".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf", ".rw2", ".raf", ".pef", ".srw"),
+}
+# (Offset, bytes, meaning) of contents that files named as pictures have: ISO/IEC 23008-12 for HEIC, ISO/IEC 18181-2
+# for JPEG XL, Adobe's Photoshop format, git-lfs/docs/spec.md, and web pages that a download stored.
+_HEIC, _JXL, _PAGE = "HEIC, which is not read; save it as JPEG", "JPEG XL, which is not read", "a web page"
+_CONTENTS = (
+    *((4, b"ftyp" + brand, _HEIC) for brand in (b"heic", b"heix", b"heim", b"hevc", b"mif1", b"msf1")),
+    *((0, start, _JXL) for start in (b"\xff\x0a", b"\0\0\0\x0cJXL ")),
+    (0, b"8BPS", "Photoshop, which is not read; save it as JPEG"),
+    (0, b"version https://git-lfs", "a pointer of Git LFS; get the file itself with `git lfs pull`"),
+    *((0, start, _PAGE) for start in (b"<!doctype", b"<!DOCTYPE", b"<html", b"<HTML")),
+)
+_NO_PICTURE = "cannot identify image file"
 # Pillow's limit, about 10,000 x 9,000: a larger picture would fill the memory.
 MOST_PIXELS = 89_478_485
 MOST_BYTES = 1 << 29
 _ORIENTATION = 0x0112  # The EXIF tag; 1 is upright, 5 to 8 swap width and height.
 _DEPTHS = (8, 12, 16)  # Bits of cameras' and microscopes' values; a file of 16 bits may hold fewer.
 
+_SMALL = (
+    8  # Pixels; a picture with a shorter side shows nothing, as the pixels that web pages count readers by.
+)
+
 TURNED = "turned upright as its EXIF tag says"
 FIRST_FRAME = "only the first frame of an animation or of several pages read"
 ON_WHITE = "transparent parts put on white"
 SCALED = "values of more than 8 bits scaled to 8"
+SMALL = f"a picture less than {_SMALL} pixels wide or high"
 FEWER_BITS = "a 16- or 32-bit picture whose values use fewer bits, read as such"
 
 Image.init()  # Loads all plugins, before threads would.
@@ -68,25 +89,47 @@ def contents(path: str | os.PathLike) -> bytes:
     """Returns a file's content.
 
     Raises:
-      BadPictureError: it cannot be read, is no regular file or is too large.
+      BadPictureError: it cannot be read, is no regular file or is too large, or its suffix is one of UNREAD.
     """
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in UNREAD:
+        raise BadPictureError(f"a file {suffix}, which is not read; save it as JPEG or PNG")
     try:
-        if os.path.exists(path) and not os.path.isfile(path):  # Opening a pipe would block forever.
+        about = os.stat(path)
+        if not stat.S_ISREG(about.st_mode):  # Opening a pipe would block forever.
             raise BadPictureError("no regular file")
-        if os.path.getsize(path) > MOST_BYTES:
-            raise BadPictureError(f"a file of {os.path.getsize(path)} bytes")
-        return Path(path).read_bytes()
+        if about.st_size > MOST_BYTES:
+            raise BadPictureError(f"a file of {about.st_size} bytes")
+        with open(path, "rb") as file:
+            return file.read()
     except (OSError, ValueError) as error:
         raise BadPictureError(f"cannot read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def is_picture(path: str | os.PathLike) -> bool:
-    """Whether a file begins like a picture; reads only its header."""
+    """Whether a file is or begins like a picture, also one of a format that is not read; reads only its header."""
+    if os.path.splitext(path)[1].lower() in UNREAD:
+        return True
     try:
         with Image.open(path, formats=FORMATS):
             return True
     except Exception:  # Pillow's plugins raise anything on damaged headers.
+        return _is_unread(path)
+
+
+def _is_unread(path: str | os.PathLike) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return _meaning(file.read(32)) in (_HEIC, _JXL)
+    except OSError:
         return False
+
+
+def _meaning(data: bytes) -> str:
+    """Returns what content is that Pillow cannot read."""
+    if not data:
+        return "an empty file"
+    return next((what for at, start, what in _CONTENTS if data.startswith(start, at)), _NO_PICTURE)
 
 
 def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
@@ -141,6 +184,8 @@ def checked(data: bytes, png: bool = False, turn: bool = True) -> tuple[Picture,
         raise BadPictureError(
             f"its header says {picture.width}x{picture.height} pixels, it has {width}x{height}"
         )
+    if min(width, height) < _SMALL:
+        picture = dataclasses.replace(picture, doubts=(*picture.doubts, SMALL))
     return picture, hashlib.sha256(picture.encoded).hexdigest()
 
 
@@ -180,6 +225,8 @@ def _opened(data: bytes) -> Image.Image:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
     except Image.DecompressionBombError as error:
         raise BadPictureError(large) from error
+    except UnidentifiedImageError as error:
+        raise BadPictureError(_meaning(data)) from error
     if image.width * image.height > MOST_PIXELS:
         raise BadPictureError(large)
     return image

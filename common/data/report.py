@@ -84,6 +84,11 @@ class Report:
                 self.suspect(f"class with fewer than {FEW} {unit} to train on", f"{name} ({train})")
             if not held:
                 self.suspect(f"class without {unit} to evaluate on", name)
+        spellings: dict[str, str] = {}
+        for name, *_ in counts:
+            other = spellings.setdefault(name.casefold(), name)
+            if other != name:
+                self.suspect("classes that differ only in upper and lower case", f"{other} and {name}")
         most = max(counts, key=lambda one: one[1], default=None)
         least = min(counts, key=lambda one: one[1], default=None)
         if most and least and most[1] > IMBALANCE * max(least[1], 1):

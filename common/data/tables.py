@@ -2,18 +2,20 @@
 
 The separator is a comma, semicolon, tab or bar, whichever the first line has most. Columns may have any usual name, in
 any case. A file without a line of column names has the path first, then the label. A file *.jsonl has a JSON object a
-line instead.
+line instead, a file *.json a list of them.
 """
 
 from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.data import text_files
+from common.data.report import Report
 from common.errors import UserError
 from common.files import parsed
 
@@ -27,6 +29,7 @@ NAMES = {
     "split": ("split", "set", "subset", "partition", "dataset"),
 }
 _SEPARATORS = ",;\t|"
+_SHOWN = 6  # Columns in a message.
 _JSON_LINES = (".jsonl", ".ndjson")
 
 
@@ -71,9 +74,12 @@ def read(path: str | os.PathLike) -> Table:
     lines = text_files.read(path)
     if path.suffix.lower() in _JSON_LINES:
         return _of_objects(path, lines)
-    head = next((line for line in lines if line.strip()), "")
-    separator = max(_SEPARATORS, key=lambda sign: (head.count(sign), -_SEPARATORS.index(sign)))
+    if path.suffix.lower() == ".json":
+        return _of_list(path, "\n".join(lines))
+    head, separator = _head(lines)
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=separator, strict=True)
+    for _ in range(head):
+        next(reader)
     rows, numbers = [], []
     try:
         for row in reader:
@@ -85,12 +91,45 @@ def read(path: str | os.PathLike) -> Table:
         raise UserError(f"{path}: line {reader.line_num}: {error}; correct the quotes there") from error
     if not rows:
         raise UserError(f"{path}: no rows; expected path,label and lines of them")
-    columns = tuple(text_files.normal(cell).lower() for cell in rows[0])
+    columns = tuple(map(_column, rows[0]))
     if _is_example(path, rows[0]):
         columns = ("path", "label", "split")[: len(rows[0])]
     else:
         rows, numbers = rows[1:], numbers[1:]
+    if not rows:
+        raise UserError(f"{path}: no rows below the line of column names; add an example a line")
     return Table(path, columns, [_row(path, columns, *row) for row in zip(rows, numbers)], numbers)
+
+
+def _head(lines: Sequence[str]) -> tuple[int, str]:
+    """Returns (the number of lines before the first row, the separator).
+
+    Excel reads and writes a first line such as "sep=;", and people write lines of comment.
+    """
+    for number, line in enumerate(lines):
+        text = line.strip()
+        if text.lower().startswith("sep=") and len(text) == 5:
+            return number + 1, text[-1]
+        if text and not (text.startswith("#") and not any(sign in text for sign in _SEPARATORS)):
+            separator = max(_SEPARATORS, key=lambda sign: (line.count(sign), -_SEPARATORS.index(sign)))
+            return number, separator
+    return 0, ","
+
+
+def _column(cell: str) -> str:
+    """Returns a column's name in one spelling: "File Name" is "file_name"."""
+    return text_files.normal(cell).lower().replace(" ", "_").replace("-", "_")
+
+
+def _of_list(path: Path, text: str) -> Table:
+    """Returns the table of a JSON list of objects, as pandas writes it."""
+    try:
+        values = parsed(text)
+    except ValueError as error:
+        raise UserError(f"{path}: no JSON ({error}); correct it") from error
+    if not isinstance(values, list):
+        raise UserError(f"{path}: no JSON list of objects with path and label; write one, or a CSV file")
+    return _of_objects(path, [json.dumps(value) for value in values])
 
 
 def _of_objects(path: Path, lines: Sequence[str]) -> Table:
@@ -108,7 +147,7 @@ def _of_objects(path: Path, lines: Sequence[str]) -> Table:
         plain = {k: v for k, v in values.items() if isinstance(v, str | int) and not isinstance(v, bool)}
         if not all(text_files.is_text(f"{name}{value}") for name, value in plain.items()):
             raise UserError(f"{path}: line {number}: half a character, such as \\ud800; correct it")
-        rows.append({text_files.normal(name).lower(): str(value).strip() for name, value in plain.items()})
+        rows.append({_column(name): str(value).strip() for name, value in plain.items()})
         numbers.append(number)
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return Table(path, tuple(columns), [dict.fromkeys(columns, "") | row for row in rows], numbers)
@@ -142,12 +181,13 @@ def located(cell: str, base: Path) -> Path:
     return base / cell.replace("\\", "/") if "\\" in cell and not os.path.isfile(found) else found
 
 
-def examples(table: Table, base: Path | None = None) -> list[Example]:
-    """Returns the examples that a table lists.
+def examples(table: Table, base: Path | None = None, report: Report | None = None) -> list[Example]:
+    """Returns the examples that a table lists, each once.
 
     Args:
       table: from `read`.
       base: folder of relative paths; by default, the first of `bases` that has any of the files.
+      report: receives columns that are not read, and rows that are there twice.
 
     Raises:
       UserError: there is no column of paths or labels, or a cell is empty; the message names file and line.
@@ -155,8 +195,11 @@ def examples(table: Table, base: Path | None = None) -> list[Example]:
     names = {kind: table.column(kind) for kind in NAMES}
     if names["path"] is None or names["label"] is None:
         raise UserError(
-            f"{table.path}: columns {', '.join(sorted(filter(None, table.columns))) or '(none)'}; expected path,label"
+            f"{table.path}: columns {', '.join(sorted(filter(None, table.columns))[:_SHOWN]) or '(none)'}; expected "
+            "path,label"
         )
+    for name in sorted(set(table.columns) - {*names.values(), ""}) if report else ():
+        report.skip("a column that is not read", f"{table.path}: {name}")
     cells = [row[names["path"]] for row in table.rows]
     if base is None:
         base = next(
@@ -175,4 +218,10 @@ def examples(table: Table, base: Path | None = None) -> list[Example]:
                 raise UserError(f"{table.path}: line {number}: no {names[kind]}; give every row all columns")
         split = text_files.normal(row[names["split"]]).lower() if names["split"] else ""
         found.append(Example(located(row[names["path"]], base), label, split, number))
-    return found
+    if report is None:
+        return found
+    once: dict[tuple[Path, str, str], Example] = {}
+    for one in found:
+        if once.setdefault((one.path, one.label, one.split), one) is not one:
+            report.change("a row that is there twice, read once", f"{table.path}: line {one.line}")
+    return list(once.values())

@@ -32,6 +32,20 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+# Starts of files that are no text, from their formats' specifications, and what they are.
+_KINDS = (
+    (b"PK\x03\x04", "a zip file, as Excel's and Word's files are"),
+    (b"%PDF", "a PDF"),
+    (b"\xd0\xcf\x11\xe0", "a file of an old Excel or Word"),
+    (b"{\\rtf", "formatted text (RTF)"),
+    *(
+        (start, "a picture or a video")
+        for start in (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"\0\0\0")
+    ),
+    *((start, "a compressed file") for start in (b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf", b"Rar!")),
+)
+# Characters without width that editors and web pages leave in names.
+_INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200e\u200f\u2060\ufeff\u00ad"))
 _MOST_NULS = 0.05  # UTF-16 has a NUL per letter of ASCII; texts of other kinds have none.
 NOT_UTF8, NUL = "not UTF-8", "has a NUL character"
 TOO_LONG = f"longer than {MOST_LINE >> 20} MiB"
@@ -48,11 +62,11 @@ class Line:
 
 
 def normal(name: str) -> str:
-    """Returns a name in one spelling: Unicode's composed form (NFC), single spaces, none at the ends.
+    """Returns a name in one spelling: Unicode's composed form (NFC), single spaces, none at the ends, no _INVISIBLE.
 
     Systems spell an accented letter in two ways, and editors add spaces, so one class can have several spellings.
     """
-    return " ".join(unicodedata.normalize("NFC", name).split())
+    return " ".join(unicodedata.normalize("NFC", name).translate(_INVISIBLE).split())
 
 
 def is_text(name: str) -> bool:
@@ -72,6 +86,9 @@ def lines(path: str | os.PathLike) -> Iterator[Line]:
             raise UserError(f"{name}: no regular file; name a text file")
         with _open(name) as file:
             head = file.read(_HEAD)
+            kind = next((what for start, what in _KINDS if head.startswith(start)), None)
+            if kind:
+                raise UserError(f"{name}: no text: {kind}; name a text file, in UTF-8")
             mark, encoding = next(((m, e) for m, e in _MARKS if head.startswith(m)), (b"", "utf-8"))
             blocks = itertools.chain([head[len(mark) :]], iter(lambda: file.read(_HEAD), b""))
             if encoding != "utf-8":

@@ -7,16 +7,16 @@ import dataclasses
 import os
 import unicodedata
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from common.data import folder_conversion
+from common.data import folder_conversion, pictures
 from common.data.report import Report
 from common.detection.shapes import BadShapeError, numbers
-from common.errors import UserError
+from common.errors import UserError, counted
 from common.files import parsed, stays_inside
 
 _CORNERS = 32  # Corners of the polygon that stands for a circle or an ellipse.
@@ -33,12 +33,14 @@ class Source:
       folder: folder of the pictures.
       named: the annotation file, for errors.
       fractions: whether boxes and polygons are fractions of the picture's width and height, not pixels.
+      aside: names of pictures that are left aside knowingly.
     """
 
     content: Mapping[str, Any]
     folder: Path
     named: str
     fractions: bool = False
+    aside: Collection[str] = ()
 
 
 class Names:
@@ -109,6 +111,14 @@ class Builder:
             used = sorted({item["category_id"] for item in self.objects})
             categories, objects = [{"id": name, "name": name} for name in used], self.objects
         return {"images": self.images, "annotations": objects, "categories": categories}
+
+
+def report_unnamed(folder: Path, names: Collection[str], report: Report) -> None:
+    """Notes the pictures directly in a folder that are none of `names`."""
+    for path in sorted(folder.iterdir()):
+        a_picture = path.suffix.lower() in pictures.SUFFIXES and path.is_file()
+        if a_picture and path.name not in names and folder_conversion.visible(path.name):
+            report.skip("a picture that no annotation names", str(path))
 
 
 def is_via(content: Any) -> bool:
@@ -265,5 +275,5 @@ def _labelme_shape(shape: Any) -> tuple[str, tuple[np.ndarray, list[float]]]:
     elif kind == "polygon" and len(points) >= 3:
         made = around(points)
     else:
-        raise BadShapeError(f"a shape {str(kind)[:40]!r} of {len(points)} points is no area")
+        raise BadShapeError(f"a shape {str(kind)[:40]!r} of {counted(len(points), 'point')} is no area")
     return str(shape["label"]).strip(), made

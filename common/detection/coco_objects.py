@@ -174,7 +174,7 @@ def _box(given: Any, shape: Any, height: int, width: int, notes: _Notes) -> list
     try:
         return shapes.numbers(given, 4)
     except BadShapeError as error:
-        raise BadShapeError(f"bbox is {shapes.shown(given)}") from error
+        raise BadShapeError(f"bbox is {shapes.shown(given)}, not four numbers x, y, width, height") from error
 
 
 def _clipped(box: Sequence[float], height: int, width: int, notes: _Notes) -> list[float]:

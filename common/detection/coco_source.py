@@ -77,8 +77,12 @@ def _json(folder: Path, found: Sequence[Path], report: Report) -> Source:
 
 
 def _parsed(path: Path) -> Any:
+    if os.path.exists(path) and not os.path.isfile(path):  # Opening a pipe would block forever.
+        raise UserError(f"{path}: no regular file; name another")
     try:
         return parsed(path.read_bytes())
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; correct the path or name another file") from error
     except ValueError as error:

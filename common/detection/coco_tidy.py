@@ -6,17 +6,22 @@ import collections
 import math
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from common.data import folder_conversion
+from common.data import folder_conversion, text_files
 from common.data.folder_conversion import Looked
 from common.data.report import Report
-from common.detection import shapes
+from common.detection import annotation_formats, shapes
 from common.detection.annotation_formats import Names, Source
 from common.detection.coco_objects import Place, key_of, of_source
 from common.detection.shapes import BadShapeError
 from common.errors import UserError
 from common.files import stays_inside
+
+# Boxes count as corners if there are this many, and this part of them leaves the picture when read as COCO has them.
+# Both are this project's choice.
+_LEAST_CORNERS, _MOST_OUTSIDE = 8, 0.25
 
 UNCLEAR = (
     "the EXIF tag turns the picture, and nothing says whether its boxes are on the turned one; taken as such"
@@ -46,7 +51,11 @@ def tidy(
         belong; the message says where.
     """
     names = _categories(sources)
-    numbers = {key: number for number, key in enumerate(names, 1)}
+    classes = list(dict.fromkeys(names.values()))
+    numbers = {key: classes.index(name) + 1 for key, name in names.items()}
+    if len(classes) < len(names):
+        twice = next(name for name in classes if list(names.values()).count(name) > 1)
+        report.change("categories of one name, read as one class", twice, len(names) - len(classes))
     contents, known = [], []
     first = 1
     for source in sources:
@@ -54,11 +63,30 @@ def tidy(
         places = _places(source, first, report)
         images = list({id(place.entry): place.entry for place in places.values() if place}.values())
         first += len(images)
+        _check_corners(source, places)
         objects = of_source(source, places, numbers, masks, report)
-        categories = [{"id": numbers[key], "name": name} for key, name in names.items()]
+        categories = [{"id": number, "name": name} for number, name in enumerate(classes, 1)]
         contents.append({"images": images, "annotations": objects, "categories": categories})
         known.append({p.entry["file_name"]: p.looked for p in places.values() if p})
-    return contents, list(names.values()), known
+    _report_unlisted(sources, report)
+    return contents, classes, known
+
+
+def _report_unlisted(sources: Sequence[Source], report: Report) -> None:
+    """Notes pictures beside those of a JSON file that it does not list."""
+    listed: dict[Path, set[str]] = {}
+    for source in sources:
+        names = Names(source.folder)
+        for image in source.content["images"]:
+            name = image.get("file_name") if isinstance(image, dict) else None
+            found = names.find(name) if isinstance(name, str) and name else None
+            if found:
+                path = source.folder / found
+                listed.setdefault(path.parent, set()).add(path.name)
+        for path in (source.folder / name for name in source.aside):
+            listed.setdefault(path.parent, set()).add(path.name)
+    for folder, names in listed.items():
+        annotation_formats.report_unnamed(folder, names, report)
 
 
 def _categories(sources: Sequence[Source]) -> dict[str, str]:
@@ -72,11 +100,12 @@ def _categories(sources: Sequence[Source]) -> dict[str, str]:
         for number, entry in enumerate(source.content["categories"]):
             given = entry.get("id") if isinstance(entry, dict) else None
             key, place = key_of(given), f"{source.named}: categories[{number}]"
-            if not isinstance(entry, dict) or not entry.get("name"):
-                raise UserError(f"{place}: needs an id and a name")
+            name = entry.get("name") if isinstance(entry, dict) else None
+            if isinstance(name, bool) or not isinstance(name, str | int | float) or not str(name).strip():
+                raise UserError(f"{place}: needs an id and a name; it is {shapes.shown(entry)}")
             if key is None:
                 raise UserError(f"{place}: id is {shapes.shown(given)}; give it a number or a text")
-            name = str(entry["name"]).encode(errors="backslashreplace").decode()
+            name = text_files.normal(str(name).encode(errors="backslashreplace").decode())
             if names.setdefault(key, name) != name:
                 raise UserError(f"{source.named}: category {key} is {name!r}, elsewhere {names[key]!r}")
             order.setdefault(key, (isinstance(given, str), given))
@@ -98,6 +127,29 @@ def _check_pixels(source: Source) -> None:
     if found and min(found) >= 0 and 0 < max(found) <= 1:
         raise UserError(
             f"{source.named}: every bbox lies within 0 to 1; give x, y, width, height in pixels, not fractions"
+        )
+
+
+def _check_corners(source: Source, places: Mapping[str, Place | None]) -> None:
+    """Refuses a file whose boxes are two corners: as such all fit the pictures, as x, y, width, height many do not."""
+    count = outside = 0
+    for item in source.content["annotations"] if not source.fractions else ():
+        try:
+            x, y, right, bottom = shapes.numbers(item["bbox"], 4)
+            place = places.get(key_of(item["image_id"]) or "")
+        except (BadShapeError, KeyError, TypeError):
+            continue
+        if place is None:
+            continue
+        height, width = place.given_size()
+        if not (x < right <= width + 1 and y < bottom <= height + 1):
+            return
+        count += 1
+        outside += not _fits([x, y, right, bottom], (width, height))
+    if count >= _LEAST_CORNERS and outside >= count * _MOST_OUTSIDE:
+        raise UserError(
+            f"{source.named}: every bbox fits its picture as two corners x1, y1, x2, y2, but {outside} of {count} do "
+            "not as x, y, width, height; convert them to that"
         )
 
 

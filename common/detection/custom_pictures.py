@@ -100,6 +100,10 @@ def _report(
         raise UserError(
             f"no usable object to train on: {reasons}; annotate objects, or mend the entries left out"
         )
+    if all(item["iscrowd"] for item in contents[0]["annotations"]):
+        raise UserError(
+            "no usable object to train on: every one is a crowd; set iscrowd to 0 where an object stands alone"
+        )
     if not contents[1]["annotations"]:
         report.suspect("no object in the pictures to evaluate on", contents[1]["images"][0]["file_name"])
     parts = []

@@ -49,7 +49,7 @@ def numbers(values: Any, count: int | None = None) -> list[float]:
 def polygons(shape: Any, height: int, width: int) -> list[list[float]]:
     """Returns an object's polygons [x, y, x, y, ...], cut near the picture; leaves out those of under three points.
 
-    Takes a list of polygons, one polygon, or one list of points [x, y].
+    Takes a list of polygons, one polygon, or one list of points [x, y]; a polygon may also be a list of points.
 
     Raises:
       BadShapeError: a coordinate is no finite number or lacks its partner, or no polygon is left.
@@ -62,6 +62,14 @@ def polygons(shape: Any, height: int, width: int) -> list[list[float]]:
         shape = [[value for point in shape for value in point]]
     made = []
     for part in shape:
+        if isinstance(part, dict):
+            raise BadShapeError(f"{shown(part)} among several parts; give run lengths or polygons, not both")
+        if (
+            isinstance(part, list)
+            and part
+            and all(isinstance(point, list) and len(point) == 2 for point in part)
+        ):
+            part = [value for point in part for value in point]
         found = numbers(part)
         if len(found) % 2:
             raise BadShapeError(f"a polygon of {len(found)} coordinates, of which one lacks its partner")
@@ -101,7 +109,7 @@ def run_lengths(shape: Mapping[str, Any], height: int, width: int) -> dict[str, 
       BadShapeError: the size is not the picture's, or a length is not whole, is negative, or they do not sum to it.
     """
     size, counts = shape.get("size"), shape.get("counts")
-    if not isinstance(size, list) or size != [height, width]:
+    if not isinstance(size, list) or not size or numbers(size) != [height, width]:
         raise BadShapeError(f"a mask of size {shown(size)} in a picture of {[height, width]}")
     lengths = _uncompressed(counts) if isinstance(counts, str | bytes) else counts
     if not isinstance(lengths, list) or not all(_whole(one) for one in lengths):
@@ -151,6 +159,8 @@ def checked(shape: Any, height: int, width: int) -> list[list[float]] | dict[str
     """
     if not shape:
         raise BadShapeError("it has no segmentation")
+    if isinstance(shape, list) and len(shape) == 1 and isinstance(shape[0], dict):
+        shape = shape[0]
     if isinstance(shape, dict):
         return run_lengths(shape, height, width)
     return polygons(shape, height, width)

@@ -47,7 +47,11 @@ def read(folder: Path, report: Report) -> Source:
     if not made.images:
         first = report.lines[0] if report.lines else "there is none"
         raise UserError(f"{folder}: no annotation of Pascal VOC among its XML files; the first: {first}")
-    return Source(made.content(), folder, str(folder))
+    # The report has the files that cannot be used; their pictures need no line of their own.
+    aside = [
+        picture.relative_to(folder).as_posix() for path in files for picture in finder.by_stem[path.stem]
+    ]
+    return Source(made.content(), folder, str(folder), aside=aside)
 
 
 def read_with_lists(folder: Path, report: Report) -> tuple[Source, Source | None]:
@@ -61,6 +65,9 @@ def read_with_lists(folder: Path, report: Report) -> tuple[Source, Source | None
     pairs = ([place / f"{name}.txt" for name in pair] for pair in _LISTS)
     lists = next((pair for pair in pairs if all(path.is_file() for path in pair)), None)
     if lists is None:
+        for path in sorted(path for pair in _LISTS for path in (place / f"{name}.txt" for name in pair)):
+            if path.is_file():
+                report.skip("a list of pictures without the list of the other part", str(path))
         return source, None
     images = source.content["images"]
     known = {Path(image["file_name"]).stem for image in images}
@@ -68,10 +75,11 @@ def read_with_lists(folder: Path, report: Report) -> tuple[Source, Source | None
     for image in images:
         if not any(Path(image["file_name"]).stem in stems for stems in chosen):
             report.skip(f"in neither {lists[0].name} nor {lists[1].name}", image["file_name"])
+    aside = [image["file_name"] for image in images]
     parts = []
     for stems in chosen:
         of_it = [image for image in images if Path(image["file_name"]).stem in stems]
-        parts.append(dataclasses.replace(source, content={**source.content, "images": of_it}))
+        parts.append(dataclasses.replace(source, content={**source.content, "images": of_it}, aside=aside))
     return parts[0], parts[1]
 
 
@@ -109,7 +117,7 @@ def _root(path: Path) -> ElementTree.Element:
     Raises:
       OSError, ElementTree.ParseError, ValueError: it cannot be read, is not XML, or defines an entity.
     """
-    data = path.read_bytes()
+    data = path.read_bytes().lstrip(b" \t\r\n")  # Before the first tag, XML forbids what editors leave there.
 
     def refuse(name: str, *_: Any) -> None:
         raise ValueError(f"it defines the entity {name[:40]!r}")
@@ -120,7 +128,10 @@ def _root(path: Path) -> ElementTree.Element:
         looking.Parse(data, True)
     except expat.ExpatError as error:
         raise ElementTree.ParseError(str(error)) from error
-    return ElementTree.fromstring(data)
+    root = ElementTree.fromstring(data)
+    for item in root.iter():
+        item.tag = item.tag.rpartition("}")[2]  # Without the namespace.
+    return root
 
 
 class _Pictures:
@@ -130,10 +141,10 @@ class _Pictures:
     """
 
     def __init__(self, folder: Path):
-        self._by_stem: dict[str, list[Path]] = collections.defaultdict(list)
+        self.by_stem: dict[str, list[Path]] = collections.defaultdict(list)
         for path in folder_conversion.files(folder):
             if path.suffix.lower() in pictures.SUFFIXES:
-                self._by_stem[path.stem].append(path)
+                self.by_stem[path.stem].append(path)
 
     def of(self, path: Path, name: str) -> Path:
         """Returns the picture of the XML file `path`; `name` is its name in that file, or "".
@@ -141,7 +152,7 @@ class _Pictures:
         Raises:
           LookupError: there is no picture or more than one; the message says which.
         """
-        found = self._by_stem.get(path.stem) or self._by_stem.get(Path(name).stem, [])
+        found = self.by_stem.get(path.stem) or self.by_stem.get(Path(name).stem, [])
         if not found:
             raise LookupError("its picture is missing")
         found = [picture for picture in found if picture.parent == path.parent] or found

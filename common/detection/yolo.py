@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from common.data import folder_conversion, pictures
+from common.data import folder_conversion, pictures, text_files
 from common.data.report import Report
 from common.detection.annotation_formats import Builder, Source
 from common.errors import UserError
@@ -36,7 +36,7 @@ def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | 
     parts = [first, second] if second else [folder]
     if not any(_label(path).is_file() for part in parts for path in _pictures(part)):
         raise UserError(f"{folder}: no annotations; {expected}")
-    names = _names(folder)
+    names = [text_files.normal(name) for name in _names(folder)]
     twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
     if twice is not None:
         raise UserError(
@@ -69,8 +69,7 @@ def _names(folder: Path) -> list[str]:
     for place in (folder, folder / "labels", folder / "train", folder / "train" / "labels"):
         for name in _LISTS:
             if (place / name).is_file():
-                lines = _text(place / name).splitlines()
-                return [line.strip() for line in lines if line.strip()]
+                return [line.strip() for line in text_files.read(place / name) if line.strip()]
     raise UserError(
         f"{folder}: YOLO's labels without names; add {_SETTINGS[0]} or {_LISTS[0]} with the classes"
     )
@@ -78,36 +77,38 @@ def _names(folder: Path) -> list[str]:
 
 def _of_settings(path: Path) -> list[str]:
     try:
-        content = yaml.safe_load(_text(path))
+        # All values are texts: YAML would make True of a class "yes".
+        content = yaml.load("\n".join(text_files.read(path)), Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise UserError(f"{path}: no YAML ({' '.join(str(error).split())[:80]}); correct it") from error
     names: Any = content.get("names") if isinstance(content, dict) else None
+    if names in (None, ""):
+        return []
     if isinstance(names, dict):
-        if set(names) != set(range(len(names))):
+        if set(names) != set(map(str, range(len(names)))):
             raise UserError(f"{path}: names has the numbers {list(names)[:5]}; number the classes from 0")
-        names = [names[number] for number in range(len(names))]
-    return [str(name) for name in names] if isinstance(names, list) else []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot read ({error}); save it as UTF-8") from error
+        names = [names[str(number)] for number in range(len(names))]
+    if not isinstance(names, list):
+        raise UserError(f"{path}: names is {str(names)[:40]!r}; write a list of the classes")
+    if content.get("nc", str(len(names))) != str(len(names)):
+        raise UserError(f"{path}: nc is {content['nc']}, names has {len(names)} classes; correct one of them")
+    return [str(name) for name in names]
 
 
 def _read(folder: Path, names: Sequence[str], report: Report) -> Source:
-    made = Builder()
+    made, used = Builder(), set()
     for picture in _pictures(folder):
         path = _label(picture)
+        used.add(path)
         made.image(picture.relative_to(folder).as_posix())
-        if not path.is_file():  # A picture without objects.
+        if not path.is_file():
+            report.change("a picture without a file of labels, taken as one without objects", str(picture))
             continue
         try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            lines = text_files.read(path)
+        except UserError as error:
             made.images.pop()
-            report.leave_out("its labels cannot be read", str(path), f"{path}: cannot read ({error})")
+            report.leave_out("its labels cannot be read", str(path), str(error))
             continue
         for number, line in enumerate(lines, 1):
             if line.strip():
@@ -116,6 +117,10 @@ def _read(folder: Path, names: Sequence[str], report: Report) -> Source:
                     made.add(*_parsed(line.split(), names), place)
                 except ValueError as error:
                     report.leave_out(str(error).partition(":")[0], place, f"{place}: {error}")
+    for place in sorted({path.parent for path in used}):
+        for path in sorted(place.glob("*.txt")):
+            if path not in used and path.name not in _LISTS and folder_conversion.visible(path.name):
+                report.skip("a file of labels without a picture", str(path))
     numbered = [str(name) for name in names]
     return Source(made.content(numbered), folder, str(folder), fractions=True)
 

@@ -24,6 +24,9 @@ SHARD_BYTES = 16 << 20  # Of text.
 # Maximum characters of a side, and for each token that --max-length allows: longer pairs are left out before the
 # vocabulary is learnt, which takes memory by the square of a word's length. Subwords have 5 characters on average.
 MOST_CHARACTERS, _TOKEN_CHARACTERS = 10_000, 40
+_MOST_SAME = (
+    0.05  # Part of the pairs; names, numbers and the like are their own translation. This project's choice.
+)
 EMPTY, NO_TAB = "a side is empty", "no tab between a sentence and its translation"
 TOO_LONG = "longer than {} characters"
 _EXAMPLES = 5  # Maximum number of lines in the description about pairs left out for one reason.
@@ -107,6 +110,9 @@ def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
         pairs, held = _divided(pairs, sources, options)
     else:
         _check(left_out, held, options.eval_sources, options)
+    same = [source for source, target in pairs if source == target]
+    if len(same) > _MOST_SAME * len(pairs):
+        options.report.suspect("a sentence that is its own translation", same[0][:80], len(same))
     words = np.array([word_count(text) for pair in pairs for text in pair])
     with tempfile.TemporaryDirectory(prefix="timetotrain-text-") as scratch:
         texts = [_written(Path(scratch), name, part) for name, part in (("train", pairs), ("eval", held))]

@@ -76,8 +76,12 @@ def lines(paths: tuple[Path, Path]) -> Iterator[tuple[Line, Line]]:
     Raises:
       UserError: a file cannot be read, or one ends before the other; the message names file and line.
     """
-    for number, (source, target) in enumerate(itertools.zip_longest(*map(text_files.lines, paths))):
+    both = itertools.zip_longest(*map(text_files.lines, paths))
+    for number, (source, target) in enumerate(both):
         if source is None or target is None:
+            rest = itertools.chain([source or target], (a or b for a, b in both))
+            if not any(line.text is None or line.text.strip() for line in rest):
+                return  # Editors leave empty lines at the end of a file.
             short, long = paths if source is None else paths[::-1]
             raise UserError(
                 f"{short} ends after line {number}, {long} goes on: not translations of one another, line by line"

@@ -46,9 +46,7 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(tmp_path, full, name)
     WRITERS[name](path)
     before = path.read_bytes()
     full()
-    with pytest.raises(
-        UserError, match=f"{name}: cannot write: No space left on device; free some space there"
-    ):
+    with pytest.raises(UserError, match=f"{name}: cannot write: No space left on device; free space there"):
         WRITERS[name](path)
     assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == [name]
 
@@ -100,7 +98,7 @@ def test_a_folder_replaces_an_empty_one_and_no_other(tmp_path) -> None:
 
 
 def test_a_folder_in_the_place_of_a_file_is_refused(tmp_path) -> None:
-    with pytest.raises(UserError, match="cannot write: Is a directory; free some space"):
+    with pytest.raises(UserError, match="cannot write: Is a directory; name a folder"):
         files.write_atomically(tmp_path, b"a")
     assert list(tmp_path.iterdir()) == []
 

@@ -294,3 +294,16 @@ def test_a_file_s_name_that_is_no_utf8_stops_nothing(tmp_path, capsys):
     assert "\\udce92.mp4: " in data_description.read(tmp_path / "b").broken[0]
     held = [(tmp_path / out / folder_conversion.HELD_OUT).read_text(encoding="utf-8") for out in "ab"]
     assert all(text.count("\n") for text in held)
+
+
+def test_empty_lines_at_a_text_s_end_are_no_sentences_and_copies_are_suspicious(tmp_path):
+    needs_text()
+    source, target = custom_sources.sentences(tmp_path, 200)
+    source.write_text(source.read_text() + "\n \n")
+    status, description = text(source, target, out=tmp_path / "out")
+    assert status == 0 and sum(description.split.values()) == 200
+    assert "suspicious" in (report := json.loads((tmp_path / "out/report.json").read_text()))
+    assert "a sentence that is its own translation" not in report["suspicious"]
+    assert text(source, source, out=tmp_path / "same")[0] == 0
+    report = json.loads((tmp_path / "same/report.json").read_text())
+    assert report["suspicious"]["a sentence that is its own translation"]["count"] > 100

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import os
 import shutil
 
 import numpy as np
@@ -267,3 +268,74 @@ def test_predict_answers_around_a_bad_file_and_ends_with_an_error(tmp_path, monk
     assert answer["file"].endswith("a.bmp") and (tmp_path / "drawn/a.png").is_file()
     lines = [line for line in said.err.splitlines() if line.startswith(("skipped", "left out", "error"))]
     assert "c.txt" in lines[0] and "b.jpg: no picture" in lines[1] and "1 input left out" in lines[2]
+
+
+# ----------------------------------------------------------------------------------------------- folders as people make
+
+
+def test_links_pipes_and_files_beside_the_classes_are_said_and_a_link_upwards_is_not_followed(tmp_path):
+    source, out = custom_sources.photographs(tmp_path / "photos"), tmp_path / "out"
+    os.symlink(source, source / "red/up")
+    os.symlink("/nowhere.jpg", source / "red/gone.jpg")
+    os.mkfifo(source / "blue/pipe.jpg")
+    shutil.copy(source / "red/red0.jpg", source / "stray.jpg")
+    assert convert("resnet", source, out, "--no-page") == 0
+    report = reported(out)
+    assert report["taken"] == {"pictures to train on": 18, "pictures to evaluate on": 2}
+    assert report["left_out"]["a link to nothing"]["example"].endswith("gone.jpg")
+    assert report["left_out"]["no regular file"]["example"].endswith("pipe.jpg")
+    assert report["skipped"]["in no class's folder"]["example"].endswith("stray.jpg")
+
+
+@pytest.mark.parametrize("benchmark", ["resnet", "tsm_kinetics"])
+def test_examples_of_two_classes_and_classes_of_one_name_are_suspicious(tmp_path, benchmark):
+    source, out = SOURCES[benchmark](tmp_path / "source"), tmp_path / "out"
+    first, second = sorted(source.iterdir())
+    shutil.copytree(first, source / first.name.title())
+    found = next(first.iterdir())
+    shutil.copy(found, second / f"other{found.suffix}")
+    assert convert(benchmark, source, out, "--no-page") == 0
+    suspicious = reported(out)["suspicious"]
+    what = "picture" if benchmark == "resnet" else "video"
+    assert suspicious[f"the same {what} in two classes"]["count"] > 1
+    assert suspicious["classes that differ only in upper and lower case"]["count"] == 1
+
+
+def test_a_folder_around_the_classes_and_parts_inside_of_them_are_said(tmp_path, capsys):
+    source, out = custom_sources.photographs(tmp_path / "photos/inner").parent, tmp_path / "out"
+    assert convert("resnet", source, out, "--no-page") == 2
+    assert f"name {source}/inner if its folders are the classes" in capsys.readouterr().err
+    for name, part in [(n, p) for n in ("red", "blue") for p in ("train", "val")]:
+        shutil.copytree(source / "inner" / name, tmp_path / "other" / name / part)
+    assert convert("resnet", tmp_path / "other", out, "--no-page") == 0
+    assert (
+        "the same folders in every class's folder, read as parts of the class" in reported(out)["suspicious"]
+    )
+
+
+def test_names_without_classes_and_two_names_of_a_class_are_said(tmp_path, capsys):
+    source, out = custom_sources.photographs(tmp_path / "photos"), tmp_path / "out"
+    (source / "classes.txt").write_text("red\nblue\n")
+    assert convert("resnet", source, out, "--no-page") == 0
+    assert reported(out)["skipped"]["no line of it has a class and its name"]["count"] == 1
+    (source / "classes.txt").write_text("red Rouge\nred Rot\n")
+    assert convert("resnet", source, tmp_path / "other", "--no-page") == 2
+    assert "line 2: red is Rot, above Rouge; give a class one name" in capsys.readouterr().err
+
+
+def test_a_file_in_place_of_a_folder_and_a_video_of_one_frame_are_said(tmp_path, capsys):
+    source, out = custom_sources.clips(tmp_path / "clips"), tmp_path / "out"
+    assert convert("tsm_kinetics", source / "left/left0.mp4", out) == 2
+    assert "left0.mp4: a file; give the folder of your files" in capsys.readouterr().err
+    videos.write(source / "left/one.mp4", np.zeros((1, 32, 32, 3), np.uint8))
+    assert convert("tsm_kinetics", source, out, "--no-page") == 0
+    assert reported(out)["suspicious"]["a video of one frame"]["example"].endswith("one.mp4")
+
+
+def test_objects_that_are_all_crowds_are_nothing_to_train_on(tmp_path, capsys):
+    source = custom_sources.objects(tmp_path / "pictures", 6)
+    content = json.loads((source / "labels.json").read_text())
+    content["annotations"] = [item | {"iscrowd": 1} for item in content["annotations"]]
+    (source / "labels.json").write_text(json.dumps(content))
+    assert convert("ssd", source, tmp_path / "out", "--no-page") == 2
+    assert "no usable object to train on: every one is a crowd" in capsys.readouterr().err

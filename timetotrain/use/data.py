@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # The benchmarks that can convert your own files, and the files that they accept.
 NAMES = tuple(name for name in benchmarks.NAMES if (ROOT / name / "custom_data.py").is_file())
 _TEXT = ("transformer", "gnmt")
+_TABLES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson")
 _SHOWN = 12  # Examples per split on the page.
 _FULL = (errno.ENOSPC, errno.EDQUOT)  # The errors of a full disk.
 _LISTED = 20  # Broken files on the screen; the page lists all.
@@ -149,6 +150,10 @@ def _check_sources(benchmark: str, sources: Sequence[Path], out: Path) -> None:
     for path in sources:
         if not os.path.exists(path):
             raise UserError(f"{path}: not there; timetotrain data {benchmark} takes {wanted}")
+        if os.path.isfile(path) and benchmark not in _TEXT and path.suffix.lower() not in _TABLES:
+            raise UserError(
+                f"{path}: a file; give the folder of your files, unpacked, or a CSV file of path,label"
+            )
     if os.path.isfile(out):
         raise UserError(f"{out}: a file; the last name is the folder to make")
 

@@ -250,3 +250,30 @@ def test_a_picture_of_hard_edges_survives_its_encoding():
     """TensorFlow's decoder errs by up to 242 of 255 on such a JPEG of quality 100."""
     pixels = np.random.default_rng(0).integers(0, 2, (*SIZE[::-1], 1), np.uint8).repeat(3, -1) * 255
     assert abs(seen(file_of(Image.fromarray(pixels), "PNG")) - pixels).max() < 16
+
+
+@pytest.mark.parametrize(
+    "name, content, reason",
+    [
+        ("a.heic", b"\0\0\0\x18ftypheic", "a file .heic, which is not read"),
+        ("a.jpg", b"\0\0\0\x18ftypmif1", "HEIC, which is not read; save it as JPEG"),
+        ("a.NEF", b"II*\0", "a file .nef, which is not read"),
+        ("a.png", b"<!DOCTYPE html><html>", "a web page"),
+        ("a.png", b"version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS"),
+        ("a.png", b"", "an empty file"),
+        ("a.png", b"text", "cannot identify image file"),
+    ],
+)
+def test_a_file_that_is_no_picture_says_what_it_is(tmp_path, name, content, reason):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(pictures.BadPictureError, match=reason):
+        pictures.checked(pictures.contents(path))
+    assert pictures.is_picture(path) == ("not read" in reason)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (300, 2), (8, 8)])
+def test_a_picture_of_a_few_pixels_is_suspicious(size):
+    encoded = io.BytesIO()
+    Image.new("RGB", size).save(encoded, "PNG")
+    assert (pictures.SMALL in pictures.checked(encoded.getvalue())[0].doubts) == (min(size) < 8)

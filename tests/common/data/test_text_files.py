@@ -240,3 +240,50 @@ def test_any_table_is_examples_or_one_error(tmp_path_factory, rows, separator, h
         assert str(path) in str(error)
     else:
         assert all(e.label == text_files.normal(e.label) and e.label and e.path.name for e in found)
+
+
+@pytest.mark.parametrize(
+    "content, what",
+    [(b"PK\x03\x04..", "a zip file"), (b"%PDF-1.4", "a PDF"), (b"\xff\xd8\xff\xe0", "a picture")],
+)
+def test_a_file_that_is_no_text_says_what_it_is(tmp_path, content, what):
+    path = tmp_path / "a.en"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"a.en: no text: {what}"):
+        text_files.read(path)
+
+
+def test_a_name_has_no_characters_without_width():
+    assert text_files.normal("\ufeffcaf\u00ade\u0301\u200b ") == "café"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sep=;\npath;label\na.jpg;x\n",
+        "# my pictures\n\nFile Name,CLASS\na.jpg,x\n",
+        "\u200bpath,label\na.jpg,x\n",
+        '[{"path": "a.jpg", "label": "x"}]',
+    ],
+)
+def test_a_table_as_excel_and_people_write_it(tmp_path, text):
+    path = tmp_path / ("list.json" if text.startswith("[") else "list.csv")
+    path.write_text(text, encoding="utf-8")
+    (found,) = tables.examples(tables.read(path))
+    assert (found.path, found.label) == (tmp_path / "a.jpg", "x")
+
+
+def test_a_table_without_rows_is_one_line(tmp_path):
+    path = tmp_path / "list.csv"
+    path.write_text("path,label\n")
+    with pytest.raises(UserError, match="no rows below the line of column names"):
+        tables.read(path)
+
+
+def test_a_row_that_is_there_twice_is_read_once_and_other_columns_are_said(tmp_path):
+    path, report = tmp_path / "list.csv", Report()
+    path.write_text("path,label,is_valid\na,x,1\nb,x,0\na,x,0\na,y,0\n")
+    found = tables.examples(tables.read(path), report=report)
+    assert [(one.path.name, one.label) for one in found] == [("a", "x"), ("b", "x"), ("a", "y")]
+    assert report.changed["a row that is there twice, read once"].example == f"{path}: line 4"
+    assert report.skipped["a column that is not read"].example == f"{path}: is_valid"

@@ -1,6 +1,7 @@
 """Tests how a user's annotations are read: what has one meaning is taken, what has none is one line."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -288,7 +289,7 @@ def test_without_a_size_the_boxes_say_on_which_pixels_they_are(tmp_path, box, fo
         ("polygon", "segmentation is 'polygon'"),
         ([], "it has no segmentation"),
         ([["a", "b", "c", "d", "e", "f"]], "no finite number"),
-        ([[[1, 2], [3, 4], [5, 6]]], "no finite number"),
+        ([[[1, 2], [3, 4], [5, 6]]], "no pixel within the picture"),
         ([list(np.tile([-90, 0, 180, 60], 5000).astype(float))], "pixels long"),
     ],
 )
@@ -478,3 +479,143 @@ def test_pascal_vocs_lists_have_names_as_people_write_them(tmp_path, line):
     (left_out,) = settings.report.lines
     assert "train.txt: line 3" in left_out and "no annotation is there" in left_out
     assert settings.report.skipped["in neither train.txt nor val.txt"].example.endswith("photo 3.jpg")
+
+
+# ------------------------------------------------------------------------------------- what tools write, in other forms
+
+
+@pytest.mark.parametrize(
+    "names, labels", [(["red", "red"], ["red"]), (["red", "red\u200b "], ["red"]), ([1, 2.5], ["1", "2.5"])]
+)
+def test_categories_of_one_name_are_one_class(tmp_path, names, labels):
+    values = content(4)
+    values["categories"] = [{"id": number, "name": name} for number, name in enumerate(names)]
+    for item in values["annotations"]:
+        item["category_id"] = item["id"] % 2
+    _, objects, found, report = coco(tmp_path, values)
+    assert found == labels and {item["category_id"] for item in objects} == set(range(1, len(labels) + 1))
+    assert ("categories of one name, read as one class" in report.changed) == (len(labels) == 1)
+
+
+@pytest.mark.parametrize("name", [None, "", " ", True, ["red"]])
+def test_a_category_without_a_name_is_refused(tmp_path, name):
+    values = content()
+    values["categories"] = [{"id": 1, "name": name}]
+    with pytest.raises(UserError, match=r"categories\[0\]: needs an id and a name; it is"):
+        coco(tmp_path, values)
+
+
+def corners(box):
+    return [box[0], box[1], box[0] + box[2], box[1] + box[3]]
+
+
+def test_boxes_that_are_two_corners_are_refused(tmp_path):
+    values = content(9)
+    for item in values["annotations"]:
+        item["bbox"] = corners([50 + item["id"], 40, 30, 20])
+    with pytest.raises(UserError, match="every bbox fits its picture as two corners .* 9 of 9"):
+        coco(tmp_path, values)
+
+
+def test_boxes_that_leave_the_picture_are_no_corners(tmp_path):
+    values = content(9)
+    for item in values["annotations"]:
+        item["bbox"] = [50, 40, 60, 20 + 5 * (item["id"] % 2)]  # As corners, some would have no height.
+    assert len(coco(tmp_path, values)[1]) == 9
+
+
+def test_a_mask_in_a_list_and_points_in_a_list_are_read_as_meant(tmp_path):
+    runs = coco_mask.frPyObjects([POLYGON], HEIGHT, WIDTH)[0]
+    counts = runs["counts"].decode()
+    wanted = coco_mask.decode(runs)
+    points = [[POLYGON[i : i + 2] for i in range(0, 8, 2)]]
+    for shape in (
+        [{"size": [HEIGHT, WIDTH], "counts": counts}],
+        {"size": [str(HEIGHT), float(WIDTH)], "counts": counts},
+        points,
+    ):
+        sound = shapes.checked(shape, HEIGHT, WIDTH)
+        assert (coco_mask.decode(shapes.encoded(sound, HEIGHT, WIDTH)) == wanted).all()
+    with pytest.raises(BadShapeError, match="not both"):
+        shapes.checked([POLYGON, {"size": [HEIGHT, WIDTH], "counts": counts}], HEIGHT, WIDTH)
+
+
+def test_an_annotation_file_that_is_a_pipe_or_no_utf8_is_one_line(tmp_path):
+    photos(tmp_path)
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match="pipe.json: no regular file"):
+        tidied(tmp_path, annotations=pipe)
+    (tmp_path / "labels.json").write_bytes(json.dumps(content()).replace("red", "gr\xfcn").encode("latin-1"))
+    with pytest.raises(UserError, match=r"labels.json: not UTF-8 at byte \d+; save it as UTF-8"):
+        tidied(tmp_path)
+
+
+def test_pictures_that_no_annotation_names_are_said(tmp_path):
+    values = content(4)
+    values["images"], values["annotations"] = values["images"][:3], values["annotations"][:3]
+    photos(tmp_path, 4)
+    *_, report = coco(tmp_path, values)
+    assert report.skipped["a picture that no annotation names"].example == str(tmp_path / "p3.jpg")
+    folder = photos(tmp_path / "voc", 3)
+    for number in range(2):
+        voc(folder, f"p{number}")
+    (folder / "Annotations/p1.xml").write_text("broken")
+    *_, report = tidied(folder)
+    assert report.skipped["a picture that no annotation names"].count == 1
+    assert len(report.lines) == 1  # p1 has a line of its own.
+
+
+def test_pascal_vocs_xml_as_editors_leave_it(tmp_path):
+    folder = photos(tmp_path, 2)
+    for number, (old, new) in enumerate(
+        [
+            ("<annotation>", '\n<?xml version="1.0"?><annotation>'),
+            ("<annotation>", "<annotation xmlns='http://x'>"),
+        ]
+    ):
+        voc(folder, f"p{number}")
+        path = folder / "Annotations" / f"p{number}.xml"
+        path.write_text(path.read_text().replace(old, new))
+    images, objects, names, _ = tidied(folder)
+    assert len(images) == len(objects) == 2 and names == ["red"]
+
+
+def yolo(folder, settings, count=2):
+    photos(folder, count)
+    for number in range(count):
+        (folder / f"p{number}.txt").write_text(f"{number % 2} 0.5 0.5 0.2 0.2\n")
+    (folder / "data.yaml").write_bytes(settings if isinstance(settings, bytes) else settings.encode())
+    return folder
+
+
+@pytest.mark.parametrize(
+    "settings, names",
+    [
+        ("names: [yes, no]", ["yes", "no"]),
+        ("names: {0: a, 1: b}", ["a", "b"]),
+        ("names: [1, 02]", ["1", "02"]),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_yolos_classes_are_texts_in_any_encoding(tmp_path, settings, names, encoding):
+    folder = yolo(tmp_path, settings.encode(encoding))
+    (folder / "p0.txt").write_bytes((folder / "p0.txt").read_text().encode(encoding))
+    _, objects, found, _ = tidied(folder)
+    assert found == names and len(objects) == 2
+
+
+@pytest.mark.parametrize(
+    "settings, message", [("names: a b", "names is 'a b'"), ("nc: 3\nnames: [a, b]", "nc is 3, names has 2")]
+)
+def test_yolos_settings_that_contradict_themselves_are_refused(tmp_path, settings, message):
+    with pytest.raises(UserError, match=f"data.yaml: {message}"):
+        tidied(yolo(tmp_path, settings))
+
+
+def test_yolos_labels_and_pictures_without_their_partner_are_said(tmp_path):
+    folder = yolo(tmp_path, "names: [a, b]", 4)
+    (folder / "p3.txt").rename(folder / "p9.txt")
+    *_, report = tidied(folder)
+    assert report.skipped["a file of labels without a picture"].example.endswith("p9.txt")
+    assert report.changed["a picture without a file of labels, taken as one without objects"].count == 1

@@ -64,7 +64,7 @@ def test_a_disk_that_fills_up_ends_the_search_in_one_line_and_loses_no_trial(bow
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
     assert ended.returncode == 2 and ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
-    assert "File too large; free some space there" in ended.stderr
+    assert "File too large; free space there" in ended.stderr
     journal = bowl / "results" / "search" / "it" / "journal.log"
     assert not journal.read_bytes().endswith(b"\n")  # The journal is cut off, as this test requires.
     told = [line for line in ended.stdout.splitlines() if line.startswith("trial ")]
