@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -18,9 +19,10 @@ from common import files
 from common.config import overrides as configs
 from common.config.clock import Clock
 from compliance.submission import students_t
-from lab.studies.contest import STAGES, Row
+from lab.studies.contest import STAGES, Row, whole_trials
 
 NEAR = 0.01  # "Within 1 % of the best".
+TUNING = ("short", "tune")
 
 
 def plan(
@@ -36,37 +38,46 @@ def plan(
     """
     arena = contest.arena
     entries = [e for e in arena.entries() if e.name in names]
-    lines = [f"{arena.benchmark}: {arena.epochs:g} epochs, {args.trials} trials, {args.seeds} seeds"]
-    lines += [
-        "| batch | step, s | a run, hours | runs | done | missing, hours |",
+    whole = whole_trials(args.trials)
+    lines = [
+        f"{arena.benchmark}: {args.trials} trials of {arena.short_epochs} epochs, {whole} of {arena.epochs:g} epochs, "
+        f"{args.seeds} seeds",
+        "",
+        "| batch | step, s | a whole run, hours | runs | done | missing, hours |",
         "|---|---|---|---|---|---|",
     ]
-    whole = 0.0
+    total = 0.0
     for batch in batches:
         step = contest.step_seconds(batch)
-        one = contest.hours(batch, step)
-        each = args.trials * ("tune" in stages) + args.seeds * ("final" in stages)
-        each += args.seeds * ("scaled" in stages and batch != arena.batches[0])
-        count = each * len(entries) + args.seeds * len(arena.legw) * ("legw" in stages)
-        known = contest.rows(names, [batch], stages)
-        done = sum(contest.record(row) is not None for row in known)
-        hours = (count - done) * one / args.jobs
-        whole += hours
-        lines.append(f"| {batch} | {step:.4f} | {one:.3f} | {count} | {done} | {hours:.1f} |")
-    return [*lines, f"{arena.benchmark}: {whole:.1f} hours with {args.jobs} runs at a time"]
+        counts = {
+            "short": args.trials * len(entries),
+            "tune": whole * len(entries),
+            "final": args.seeds * len(entries),
+            "scaled": args.seeds * len(entries) * (batch != arena.batches[0]),
+            "legw": args.seeds * len(arena.legw),
+        }
+        done, hours = 0, 0.0
+        for stage in stages:
+            known = contest.rows(names, [batch], [stage])
+            ready = sum(contest.record(row) is not None for row in known)
+            done += ready
+            hours += (counts[stage] - ready) * contest.hours(stage, batch, step) / args.jobs
+        total += hours
+        runs = sum(counts[stage] for stage in stages)
+        one = contest.hours("final", batch, step)
+        lines.append(f"| {batch} | {step:.4f} | {one:.3f} | {runs} | {done} | {hours:.1f} |")
+    return [*lines, "", f"{arena.benchmark}: {total:.1f} hours with {args.jobs} runs at a time"]
 
 
 def publish(contest: Any, folder: pathlib.Path) -> None:
     """Writes results.json (all records), results.md (a line for each cell) and steps.png of what is done."""
     arena = contest.arena
-    every = contest.rows(
-        [e.name for e in arena.entries()], arena.batches, ("tune", "final", "scaled", "legw")
-    )
+    every = contest.rows([e.name for e in arena.entries()], arena.batches, STAGES)
     found = [(row, record) for row in every if (record := contest.record(row))]
     text = json.dumps([record for _, record in found], indent=1) + "\n"
     files.write_atomically(folder / "results.json", text.encode())
     files.write_text(folder / "results.md", markdown(contest, found))
-    if any(row.stage != "tune" for row, _ in found):
+    if any(row.stage not in TUNING for row, _ in found):
         _draw(contest, found, folder / "steps.png")
 
 
@@ -76,15 +87,19 @@ def markdown(contest: Any, found: list[tuple[Row, dict]]) -> str:
     head = (
         "optimizer",
         "batch",
-        "trials",
-        f"best {arena.unit}, validation",
-        "trials within 1 %",
+        "short trials",
+        f"best after {arena.short_epochs} epochs",
+        "within 1 %",
         "rates within 1 %",
+        "whole trials",
+        f"best {arena.unit}, validation",
         "rate, momentum or beta, warmup",
         f"{arena.unit}, test",
+        "seeds",
         "scaled from the first batch",
         f"steps to {arena.target:g}",
         "minutes of a run",
+        "hours of all",
     )
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     cells = list(dict.fromkeys((row.optimizer, row.batch) for row, _ in found))
@@ -101,11 +116,14 @@ def markdown(contest: Any, found: list[tuple[Row, dict]]) -> str:
                 (
                     name,
                     str(batch),
+                    *_sensitivity(contest, own["short"]),
                     *_tuned(contest, own["tune"]),
                     _interval([x["quality"] for _, x in final]),
+                    str(len(final)) if final else "",
                     _interval([x["quality"] for _, x in own["scaled"]]),
                     _interval(steps, digits=0),
-                    _interval([x["minutes"] for _, x in final], digits=2),
+                    _interval([x["minutes"] for _, x in final or own["tune"]], digits=2),
+                    f"{sum(x['minutes'] for stage in STAGES for _, x in own[stage]) / 60:.2f}",
                 )
             )
             + " |"
@@ -113,17 +131,31 @@ def markdown(contest: Any, found: list[tuple[Row, dict]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tuned(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[str, ...]:
-    """Returns the cells about the trials: number, best, share near the best, their rates, the winner's point."""
+def _best(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[list[tuple[float, dict]], float, dict]:
+    """Returns (quality, point) of the trials that did not diverge, and the best of them; ([], nan, {}) if none did."""
     sound = [(record["quality"], row.point) for row, record in trials if record["quality"] is not None]
     if not sound:
-        return str(len(trials)), "", "", "", ""
+        return [], math.nan, {}
+    return sound, *(min if contest.arena.lower_is_better else max)(sound, key=lambda one: one[0])
+
+
+def _sensitivity(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[str, ...]:
+    """Returns the cells about the short trials: number, best, share near the best, their rates."""
+    sound, best, _ = _best(contest, trials)
+    if not sound:
+        return str(len(trials)) if trials else "", "", "", ""
     lower = contest.arena.lower_is_better
-    best, point = (min if lower else max)(sound, key=lambda one: one[0])
     near = [p["rate"] for q, p in sound if (q <= best * (1 + NEAR) if lower else q >= best * (1 - NEAR))]
     rates = f"{min(near):.2g} to {max(near):.2g}"
-    where = f"{point['rate']:.3g}, {point['kept']:.3g}, {point['warmup']:.2g}"
-    return str(len(trials)), f"{best:.4g}", f"{len(near)} of {len(trials)}", rates, where
+    return str(len(trials)), f"{best:.4g}", f"{len(near)} of {len(trials)}", rates
+
+
+def _tuned(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[str, ...]:
+    """Returns the cells about the whole trials: number, best, the winner's point."""
+    sound, best, point = _best(contest, trials)
+    if not sound:
+        return str(len(trials)) if trials else "", "", ""
+    return str(len(trials)), f"{best:.4f}", f"{point['rate']:.3g}, {point['kept']:.3g}, {point['warmup']:.2g}"
 
 
 def _interval(values: Sequence[float | None], digits: int = 4) -> str:
@@ -158,7 +190,7 @@ def _draw(contest: Any, found: list[tuple[Row, dict]], path: pathlib.Path) -> No
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
-    for name in dict.fromkeys(row.optimizer for row, _ in found if row.stage != "tune"):
+    for name in dict.fromkeys(row.optimizer for row, _ in found if row.stage not in TUNING):
         points = []
         for batch in contest.arena.batches:
             steps = [
