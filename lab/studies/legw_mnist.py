@@ -41,8 +41,6 @@ STUDY = legw.Study(
             schedule__end_learning_rate=0,
             schedule__decay_over_whole_run=True,
         ),
-        "momentum-0.95": settings(optimizer__momentum=0.95),
-        "clip-1-rate-x4": settings(optimizer__clip_norm=1, optimizer__base_learning_rate=0.16),
     },
     long_epochs=100,
     long_flags=(),
