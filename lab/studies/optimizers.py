@@ -13,6 +13,7 @@ import dataclasses
 import importlib
 import json
 import os
+import pathlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,7 @@ from lab.studies.contest import (
     whole_trials,
 )
 from lab.studies.data import ROOT
-from lab.studies.runner import Runner, at_least_zero, settings
+from lab.studies.runner import Runner, at_least_zero, published, settings
 
 TRIALS, SEEDS, SAMPLER_SEED = 6, 5, 52
 # This project's assumption, not a measurement: an epoch's evaluation takes this part of its steps' time.
@@ -55,8 +56,13 @@ class _Study:
     flags: tuple[str, ...]
 
 
+def home(arena: Arena) -> pathlib.Path:
+    """Returns the folder of an arena's tables."""
+    return ROOT / "lab/studies/optimizers" / arena.benchmark
+
+
 class Contest:
-    """The rows of one arena, and their records.
+    """The rows of one arena, and their records: those of the published table, and new ones.
 
     Attributes:
       arena: the benchmark and its batches.
@@ -64,6 +70,8 @@ class Contest:
 
     def __init__(self, arena: Arena, args: argparse.Namespace):
         self.arena, self._trials, self._seeds = arena, args.trials, args.seeds
+        path = home(arena) / "results.json"
+        done = published(path) if path.is_file() else {}
         never = settings(quality_target=arena.never, division="open")
         whole = settings(train_epochs=arena.epochs)
         short = settings(train_epochs=arena.short_epochs, schedule__train_epochs=arena.epochs)
@@ -80,7 +88,7 @@ class Contest:
                 data,
                 (*never, *epochs, *arena.flags, *own),
             )
-            made[part] = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs)
+            made[part] = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs, done)
         self._runners = made
 
     def runner(self, stage: str) -> Runner:
@@ -212,8 +220,7 @@ def run(args: argparse.Namespace) -> int:
                 print(f"{row.id:40} {record['quality'] if record else '-'}")
         else:
             _train(contest, names, batches, stages, args.limit)
-            home = ROOT / "lab/studies/optimizers" / arena.benchmark
-            folder = contest.runner("final").folder if args.epochs else home
+            folder = contest.runner("final").folder if args.epochs else home(arena)
             optimizers_report.publish(contest, folder)
     return 0
 

@@ -18,8 +18,10 @@ from typing import Any
 from common import files
 from common.config import overrides as configs
 from common.config.clock import Clock
+from common.errors import UserError
 from compliance.submission import students_t
 from lab.studies.contest import STAGES, Row, whole_trials
+from lab.studies.runner import published
 
 NEAR = 0.01  # "Within 1 % of the best".
 TUNING = ("short", "tune")
@@ -70,19 +72,34 @@ def plan(
 
 
 def publish(contest: Any, folder: pathlib.Path) -> None:
-    """Writes results.json (all records), results.md (a line for each cell) and steps.png of what is done."""
+    """Writes results.json (all records), results.csv and results.md (a line for each cell), and steps.png.
+
+    Raises:
+      UserError: the folder's results.json has runs that the new one would lose.
+    """
     arena = contest.arena
     every = contest.rows([e.name for e in arena.entries()], arena.batches, STAGES)
     found = [(row, record) for row in every if (record := contest.record(row))]
+    path, kept = folder / "results.json", {(r["config"], r["seed"]) for _, r in found}
+    before = published(path) if path.is_file() else {}
+    if lost := [record for key, record in before.items() if key not in kept]:
+        raise UserError(
+            f"{path}: {len(lost)} of its runs have another configuration ({lost[0]['stage']} of "
+            f"{lost[0]['optimizer']} at {lost[0]['batch']}) and would be lost; leave out what changes it, or move "
+            "the file away"
+        )
     text = json.dumps([record for _, record in found], indent=1) + "\n"
-    files.write_atomically(folder / "results.json", text.encode())
-    files.write_text(folder / "results.md", markdown(contest, found))
+    files.write_atomically(path, text.encode())
+    head, lines = table(contest, found)
+    files.write_csv(folder / "results.csv", head, lines)
+    text = [head, ("---",) * len(head), *lines]
+    files.write_text(folder / "results.md", "".join(f"| {' | '.join(line)} |\n" for line in text))
     if any(row.stage not in TUNING for row, _ in found):
         _draw(contest, found, folder / "steps.png")
 
 
-def markdown(contest: Any, found: list[tuple[Row, dict]]) -> str:
-    """Returns the table: what the trials found, how sensitive it is, and what the final runs reached."""
+def table(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Returns head and lines: what the trials found, how sensitive it is, and what the final runs reached."""
     arena = contest.arena
     head = (
         "optimizer",
@@ -101,34 +118,30 @@ def markdown(contest: Any, found: list[tuple[Row, dict]]) -> str:
         "minutes of a run",
         "hours of all",
     )
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    cells = list(dict.fromkeys((row.optimizer, row.batch) for row, _ in found))
-    for name, batch in sorted(cells, key=lambda cell: (cell[1], cell[0])):
-        own = {
-            stage: [(r, x) for r, x in found if (r.stage, r.optimizer, r.batch) == (stage, name, batch)]
-            for stage in STAGES
-        }
-        final = own["final"] or own["legw"]
-        steps = [steps_to_target(contest, record) for _, record in final]
-        lines.append(
-            "| "
-            + " | ".join(
-                (
-                    name,
-                    str(batch),
-                    *_sensitivity(contest, own["short"]),
-                    *_tuned(contest, own["tune"]),
-                    _interval([x["quality"] for _, x in final]),
-                    str(len(final)) if final else "",
-                    _interval([x["quality"] for _, x in own["scaled"]]),
-                    _interval(steps, digits=0),
-                    _interval([x["minutes"] for _, x in final or own["tune"]], digits=2),
-                    f"{sum(x['minutes'] for stage in STAGES for _, x in own[stage]) / 60:.2f}",
-                )
-            )
-            + " |"
-        )
-    return "\n".join(lines) + "\n"
+    cells = dict.fromkeys((row.optimizer, row.batch) for row, _ in found)
+    return head, [_line(contest, found, *cell) for cell in sorted(cells, key=lambda cell: (cell[1], cell[0]))]
+
+
+def _line(contest: Any, found: list[tuple[Row, dict]], name: str, batch: int) -> tuple[str, ...]:
+    own = {
+        stage: [(r, x) for r, x in found if (r.stage, r.optimizer, r.batch) == (stage, name, batch)]
+        for stage in STAGES
+    }
+    final = own["final"] or own["legw"]
+    steps = [steps_to_target(contest, record) for _, record in final]
+    minutes = [x["minutes"] for stage in STAGES for _, x in own[stage]]
+    return (
+        name,
+        str(batch),
+        *_sensitivity(contest, own["short"]),
+        *_tuned(contest, own["tune"]),
+        _interval([x["quality"] for _, x in final]),
+        str(len(final)) if final else "",
+        _interval([x["quality"] for _, x in own["scaled"]]),
+        _interval(steps, digits=0),
+        _interval([x["minutes"] for _, x in final or own["tune"]], digits=2),
+        f"{sum(minutes) / 60:.2f}",
+    )
 
 
 def _best(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[list[tuple[float, dict]], float, dict]:

@@ -115,7 +115,7 @@ def trained(tmp_path, monkeypatch) -> list[str]:
         )
         made = {"quality": quality, "evaluations": [0.5, quality or 0.1], "minutes": 0.1, "diverged": False}
         about = {"config": runner.identity(self.study, row, self.extra)[0], "version": runner.VERSION}
-        return {**made, "flags": [*row.flags, *self.extra], **about}
+        return {**contest.dataclasses.asdict(row), **made, "flags": [*row.flags, *self.extra], **about}
 
     for module in (runner, optimizers):
         monkeypatch.setattr(module, "ROOT", tmp_path)
