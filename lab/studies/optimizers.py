@@ -193,7 +193,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=at_least_zero, help="train at most so many rows of each arena now")
     parser.add_argument("--minutes", type=float, help="start no row after so many minutes")
     parser.add_argument(
-        "--plan", action="store_true", help="print the hours of what is missing; train nothing"
+        "--plan",
+        action="store_true",
+        help="print the hours of what is missing (of a whole arena: into plan.csv too); train nothing",
     )
     parser.add_argument(
         "--list", action="store_true", help="print the rows and which are done; train nothing"
@@ -213,7 +215,14 @@ def run(args: argparse.Namespace) -> int:
         batches = [int(batch) for batch in _chosen("batches", args.batches, known)]
         contest = Contest(arena, args)
         if args.plan:
-            print("\n".join(optimizers_report.plan(contest, names, batches, stages, args)), flush=True)
+            lines = optimizers_report.plan(contest, names, batches, stages, args)
+            hours = sum(float(line[-1]) for line in lines)
+            print(optimizers_report.markdown(optimizers_report.PLAN, lines))
+            print(
+                f"{arena.benchmark}: {hours:.1f} hours of single runs, {hours / args.jobs:.1f} with {args.jobs}"
+            )
+            if not (args.optimizers or args.batches or args.epochs) and stages == list(STAGES):
+                files.write_csv(home(arena) / "plan.csv", optimizers_report.PLAN, lines)
         elif args.list:
             for row in contest.rows(names, batches, stages):
                 record = contest.record(row)

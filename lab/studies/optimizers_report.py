@@ -27,35 +27,31 @@ NEAR = 0.01  # "Within 1 % of the best".
 TUNING = ("short", "tune")
 
 
+PLAN = ("batch", "step, s", "a whole run, hours", "runs", "done", "missing, hours")
+
+
 def plan(
     contest: Any,
     names: Sequence[str],
     batches: Sequence[int],
     stages: Sequence[str],
     args: argparse.Namespace,
-) -> list[str]:
-    """Returns a table of the hours of the rows that are not done, from a measured step at each batch.
+) -> list[tuple[str, ...]]:
+    """Returns the lines of a table with the head PLAN: the hours of rows that are not done, one run at a time.
 
-    A step of every optimizer counts as the preset's; docs/optimizers.md has their ratios.
+    They follow from a measured step at each batch. A step of every optimizer counts as the preset's;
+    docs/optimizers.md has their ratios.
     """
     arena = contest.arena
-    entries = [e for e in arena.entries() if e.name in names]
-    whole = whole_trials(args.trials)
-    lines = [
-        f"{arena.benchmark}: {args.trials} trials of {arena.short_epochs} epochs, {whole} of {arena.epochs:g} epochs, "
-        f"{args.seeds} seeds",
-        "",
-        "| batch | step, s | a whole run, hours | runs | done | missing, hours |",
-        "|---|---|---|---|---|---|",
-    ]
-    total = 0.0
+    entries = len([e for e in arena.entries() if e.name in names])
+    lines = []
     for batch in batches:
         step = contest.step_seconds(batch)
         counts = {
-            "short": args.trials * len(entries),
-            "tune": whole * len(entries),
-            "final": args.seeds * len(entries),
-            "scaled": args.seeds * len(entries) * (batch != arena.batches[0]),
+            "short": args.trials * entries,
+            "tune": whole_trials(args.trials) * entries,
+            "final": args.seeds * entries,
+            "scaled": args.seeds * entries * (batch != arena.batches[0]),
             "legw": args.seeds * len(arena.legw),
         }
         done, hours = 0, 0.0
@@ -63,16 +59,15 @@ def plan(
             known = contest.rows(names, [batch], [stage])
             ready = sum(contest.record(row) is not None for row in known)
             done += ready
-            hours += (counts[stage] - ready) * contest.hours(stage, batch, step) / args.jobs
-        total += hours
-        runs = sum(counts[stage] for stage in stages)
+            hours += (counts[stage] - ready) * contest.hours(stage, batch, step)
         one = contest.hours("final", batch, step)
-        lines.append(f"| {batch} | {step:.4f} | {one:.3f} | {runs} | {done} | {hours:.1f} |")
-    return [*lines, "", f"{arena.benchmark}: {total:.1f} hours with {args.jobs} runs at a time"]
+        runs = sum(counts[stage] for stage in stages)
+        lines.append((str(batch), f"{step:.4f}", f"{one:.3f}", str(runs), str(done), f"{hours:.1f}"))
+    return lines
 
 
 def publish(contest: Any, folder: pathlib.Path) -> None:
-    """Writes results.json (all records), results.csv and results.md (a line for each cell), and steps.png.
+    """Writes results.json (all records), results.csv and results.md (a line a cell), trials.csv and steps.png.
 
     Raises:
       UserError: the folder's results.json has runs that the new one would lose.
@@ -92,10 +87,43 @@ def publish(contest: Any, folder: pathlib.Path) -> None:
     files.write_atomically(path, text.encode())
     head, lines = table(contest, found)
     files.write_csv(folder / "results.csv", head, lines)
-    text = [head, ("---",) * len(head), *lines]
-    files.write_text(folder / "results.md", "".join(f"| {' | '.join(line)} |\n" for line in text))
+    files.write_text(folder / "results.md", markdown(head, lines))
+    files.write_csv(folder / "trials.csv", *trials(contest, found))
     if any(row.stage not in TUNING for row, _ in found):
         _draw(contest, found, folder / "steps.png")
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Returns a Markdown table."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ("---",) * len(head), *lines))
+
+
+def trials(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Returns head and lines of the short trials; a run that diverged has no quality."""
+    usual = {entry.name: entry.rate for entry in contest.arena.entries()}
+    first = contest.arena.batches[0]
+    head = (
+        "optimizer",
+        "batch",
+        "trial",
+        "rate",
+        "of the usual rate",
+        "momentum or beta",
+        "warmup",
+        "quality",
+    )
+    lines = []
+    for row, record in found:
+        if row.stage != "short":
+            continue
+        rate, kept, warmup = (row.point[key] for key in ("rate", "kept", "warmup"))
+        times = rate / (usual[row.optimizer] * (row.batch / first) ** 0.5)
+        quality = "" if record["quality"] is None else f"{record['quality']:.4f}"
+        shown = (f"{value:.2g}" for value in (rate, times))
+        lines.append(
+            (row.optimizer, str(row.batch), str(row.number), *shown, f"{kept:.3g}", f"{warmup:.2g}", quality)
+        )
+    return head, lines
 
 
 def table(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
