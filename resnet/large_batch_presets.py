@@ -1,4 +1,4 @@
-"""Defines presets of large-batch papers: LEGW's ResNet-50 at 1K to 32K, LAMB at 32K, AlexNet-BN, ImageNet in Minutes.
+"""Defines presets of large batches: LEGW's ResNet-50 at 1K to 32K, LAMB, Nesterov, AlexNet-BN, ImageNet in Minutes.
 
 LEGW = "Large-Batch Training for LSTM and Beyond". All presets are in the open division: targets and end learning rates
 are not MLPerf's. docs/presets/resnet.md lists what the papers leave open. TensorFlow-free.
@@ -205,10 +205,49 @@ _LAMB_PRESETS = {
     )
 }
 
+# --- Nesterov momentum, tuned by authors of "A Large Batch Optimizer Reality Check" (arXiv 2102.06356) for AlgoPerf's
+# target. Its decay applies to every variable; batch norm is each core's own, of 1024 / 8 images.
+_ALGOPERF_WARMUP = 6999
+_ALGOPERF_DECAY = int((140_000 - _ALGOPERF_WARMUP) * 0.9007765761611038)
+_NESTEROV_PRESETS = {
+    "nesterov-1024": Config(
+        source="mlcommons/algorithmic-efficiency reference_algorithms/target_setting_algorithms: jax_nesterov.py, "
+        "imagenet_resnet/tuning_search_space.json, get_batch_size.py, README.md; "
+        "algorithmic_efficiency/workloads/imagenet_resnet/workload.py (steps, target, crops)",
+        division="open",
+        batch_norm_span=128,
+        global_batch_size=1024,
+        accumulation_steps=1024 // 128,
+        eval_batch_size=1000,
+        train_steps=140_000,
+        epochs_per_block=1.0,
+        quality_target=0.77185,
+        label_smoothing=0.2,
+        optimizer=Optimizer(
+            name="sgd",
+            base_learning_rate=4.131896390902391,
+            momentum=0.9274758113254791,
+            nesterov=True,
+            scaled_momentum=True,
+            weight_decay=5.6687777311501786e-6,
+            skip_kinds=(),
+        ),
+        schedule=Schedule(
+            kind="poly",
+            warmup_epochs=_ALGOPERF_WARMUP * 1024 / 1281167,
+            warmup_steps=float(_ALGOPERF_WARMUP),
+            train_epochs=(_ALGOPERF_WARMUP + _ALGOPERF_DECAY - 1) * 1024 / 1281167,
+            power=1.0,
+            end_learning_rate=0.001 * 4.131896390902391,
+        ),
+    )
+}
+
 PRESETS: dict[str, Config] = {
     **_CPU_CLUSTER_PRESETS,
     **_ALEXNET_PRESETS,
     **_LEGW_PRESETS,
     **_LEGW_STEP_PRESETS,
     **_LAMB_PRESETS,
+    **_NESTEROV_PRESETS,
 }

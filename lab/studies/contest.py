@@ -4,6 +4,9 @@ Every optimizer gets the same number of trials at each batch. Optuna draws them 
 rate within a factor of RANGE of the usual one, scaled by the square root of the batch; the decay of the momentum or of
 the first average; the warmup as a part of the run. Everything else stays as published. Schedules are the preset's;
 Schedule-Free needs a constant rate instead.
+
+Trials are halved once, by the same rule for all: every trial trains the first QUARTER of its epochs, then one in six,
+the best, trains all of them from the beginning.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from lab.studies.runner import settings
 RANGE = 30.0  # Ours: a rate may be this many times larger or smaller than the published one.
 KEPT = (0.7, 0.99)  # Ours: of momentum, or of beta_1.
 WARMUP = (0.0, 0.25)  # Ours: of the run's epochs.
-STAGES = ("tune", "final", "scaled", "legw")
+QUARTER = 4  # Ours: a short trial has the run's epochs divided by this.
+ONE_IN = 6  # Ours: of so many short trials, one trains to the end.
+STAGES = ("short", "tune", "final", "scaled", "legw")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Row:
     """One run.
 
     Attributes:
-      stage: one of STAGES; "tune" evaluates on validation data, the others on test data.
+      stage: one of STAGES; "short" and "tune" evaluate on validation data, the others on test data.
       optimizer, batch: the cell.
       number: of the trial, or the seed of another stage.
       seed: the run's seed; all trials have seed 0.
@@ -124,6 +129,10 @@ class Arena:
     micro: int = 8192
     flags: tuple[str, ...] = ()
 
+    @property
+    def short_epochs(self) -> int:
+        return max(1, round(self.epochs / QUARTER))
+
     def entries(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in ENTRIES if entry.name not in self.without)
 
@@ -159,6 +168,7 @@ ARENAS = {
         (legw_mnist.STUDY.data, ()),
         # The paper gives no base rate; the preset's was tuned on held-out data.
         legw={"legw": ()},
+        micro=1024,  # A step of 8,192 takes 12 % less processor time than in one piece (AMD EPYC, one core).
     ),
     "ptb": Arena(
         "ptb",
@@ -211,7 +221,7 @@ def drawn(arena: Arena, entry: Entry, batch: int, trials: int, seed: int) -> lis
     """Returns the points of all trials, which depend on nothing else: a longer search begins with a shorter one's.
 
     Returns:
-      {"rate", "kept", "warmup"}: base rate; momentum or beta_1; warmup in epochs.
+      A dict for each trial: "rate", the base rate; "kept", momentum or beta_1; "warmup", in epochs.
     """
     middle = entry.rate * math.sqrt(batch / arena.batches[0])
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -228,6 +238,11 @@ def drawn(arena: Arena, entry: Entry, batch: int, trials: int, seed: int) -> lis
             }
         )
     return points
+
+
+def whole_trials(trials: int) -> int:
+    """Returns how many of a cell's trials train to the end."""
+    return max(1, trials // ONE_IN)
 
 
 def batch_flags(arena: Arena, batch: int) -> tuple[str, ...]:

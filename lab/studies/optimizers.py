@@ -1,8 +1,9 @@
 """Lets optimizers compete at equal effort over batches: tuned on validation data, winners on test data with five seeds.
 
-contest.py has the rules. The rows of a cell (benchmark, batch, optimizer) are its trials, then the winner's final runs;
-`scaled` rows run the first batch's winner at the other batches, by LEGW's rule. Rows are runs of the real benchmark and
-keep their records, so a study goes on where it stopped. `--plan` prints the hours of what is missing.
+contest.py has the rules. The rows of a cell (benchmark, batch, optimizer) are its short trials, the trials that train
+to the end, then the winner's final runs; `scaled` rows run the first batch's winner at the other batches, by LEGW's
+rule. Rows are runs of the real benchmark and keep their records, so a study goes on where it stopped. `--plan` prints
+the hours of what is missing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 import importlib
 import json
 import os
+import pathlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -33,11 +35,12 @@ from lab.studies.contest import (
     flags,
     legw_flags,
     scaled,
+    whole_trials,
 )
 from lab.studies.data import ROOT
-from lab.studies.runner import Runner, at_least_zero, settings
+from lab.studies.runner import Runner, at_least_zero, published, settings
 
-TRIALS, SEEDS, SAMPLER_SEED = 12, 5, 52
+TRIALS, SEEDS, SAMPLER_SEED = 6, 5, 52
 # This project's assumption, not a measurement: an epoch's evaluation takes this part of its steps' time.
 EVALUATION_PART = 0.1
 
@@ -53,8 +56,13 @@ class _Study:
     flags: tuple[str, ...]
 
 
+def home(arena: Arena) -> pathlib.Path:
+    """Returns the folder of an arena's tables."""
+    return ROOT / "lab/studies/optimizers" / arena.benchmark
+
+
 class Contest:
-    """The rows of one arena, and their records.
+    """The rows of one arena, and their records: those of the published table, and new ones.
 
     Attributes:
       arena: the benchmark and its batches.
@@ -62,42 +70,59 @@ class Contest:
 
     def __init__(self, arena: Arena, args: argparse.Namespace):
         self.arena, self._trials, self._seeds = arena, args.trials, args.seeds
-        never = settings(quality_target=arena.never, division="open", train_epochs=arena.epochs)
+        path = home(arena) / "results.json"
+        done = published(path) if path.is_file() else {}
+        never = settings(quality_target=arena.never, division="open")
+        whole = settings(train_epochs=arena.epochs)
+        short = settings(train_epochs=arena.short_epochs, schedule__train_epochs=arena.epochs)
         made = {}
-        for part, (data, own) in (("validation", arena.validation), ("test", arena.test)):
+        for part, (data, own), epochs in (
+            ("short", arena.validation, short),
+            ("validation", arena.validation, whole),
+            ("test", arena.test, whole),
+        ):
             study = _Study(
                 f"optimizers-{arena.benchmark}-{part}",
                 arena.benchmark,
                 arena.preset,
                 data,
-                (*never, *arena.flags, *own),
+                (*never, *epochs, *arena.flags, *own),
             )
-            made[part] = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs)
+            made[part] = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs, done)
         self._runners = made
 
     def runner(self, stage: str) -> Runner:
-        return self._runners["validation" if stage == "tune" else "test"]
+        return self._runners[{"short": "short", "tune": "validation"}.get(stage, "test")]
 
     def record(self, row: Row) -> dict | None:
         return self.runner(row.stage).record(row)
 
-    def trials(self, entry: Entry, batch: int) -> list[Row]:
+    def short(self, entry: Entry, batch: int) -> list[Row]:
+        """Returns all trials of a cell, for the first part of their epochs."""
         points = drawn(self.arena, entry, batch, self._trials, SAMPLER_SEED)
         return [
-            Row("tune", entry.name, batch, i, 0, point, flags(self.arena, entry, batch, point))
+            Row("short", entry.name, batch, i, 0, point, flags(self.arena, entry, batch, point))
             for i, point in enumerate(points)
         ]
 
+    def trials(self, entry: Entry, batch: int) -> list[Row]:
+        """Returns the trials of a cell that train to the end; [] until every short trial is done."""
+        best = self._ranked(self.short(entry, batch)) or []
+        return [dataclasses.replace(row, stage="tune") for row in best[: whole_trials(self._trials)]]
+
     def winner(self, entry: Entry, batch: int) -> dict[str, float] | None:
         """Returns the best trial's point once every trial is done, and one of them did not diverge."""
-        records = [(self.record(row), row.point) for row in self.trials(entry, batch)]
-        if any(record is None for record, _ in records):
+        best = self._ranked(self.trials(entry, batch))
+        return best[0].point if best else None
+
+    def _ranked(self, rows: Sequence[Row]) -> list[Row] | None:
+        """Returns the rows that did not diverge, the best first; None if one is not done."""
+        records = [self.record(row) for row in rows]
+        if any(record is None for record in records):
             return None
-        sound = [(r["quality"], point) for r, point in records if r["quality"] is not None]
-        if not sound:
-            return None
-        best = min if self.arena.lower_is_better else max
-        return best(sound, key=lambda one: one[0])[1]
+        sound = [(r["quality"], row) for r, row in zip(records, rows) if r["quality"] is not None]
+        sound.sort(key=lambda one: one[0], reverse=not self.arena.lower_is_better)
+        return [row for _, row in sound]
 
     def _seeded(self, stage: str, name: str, batch: int, point: dict, run: tuple[str, ...]) -> Iterator[Row]:
         for seed in range(self._seeds):
@@ -110,6 +135,8 @@ class Contest:
         for entry in (e for e in self.arena.entries() if e.name in names):
             base = self.winner(entry, first)
             for batch in batches:
+                if "short" in stages:
+                    found += self.short(entry, batch)
                 if "tune" in stages:
                     found += self.trials(entry, batch)
                 if "final" in stages and (point := self.winner(entry, batch)):
@@ -141,10 +168,10 @@ class Contest:
             raise UserError(f"{' '.join(command)} failed: {lines[-1][:300]}")
         return float(json.loads(done.stdout.strip().splitlines()[-1])["step_seconds"])
 
-    def hours(self, batch: int, step_seconds: float) -> float:
-        """Returns the hours of one run from a step's seconds; evaluations are estimated (`EVALUATION_PART`)."""
+    def hours(self, stage: str, batch: int, step_seconds: float) -> float:
+        """Returns the hours of a stage's run from a step's seconds; evaluations are estimated (`EVALUATION_PART`)."""
         presets = importlib.import_module(f"{self.arena.benchmark}.presets").PRESETS
-        run = (*self.runner("final").extra, *batch_flags(self.arena, batch))
+        run = (*self.runner(stage).extra, *batch_flags(self.arena, batch))
         steps = Clock.of(configs.override_all(presets[self.arena.preset], list(run))).train_steps
         return (1 + EVALUATION_PART) * steps * step_seconds / 3600
 
@@ -155,7 +182,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizers", help=f"which of {','.join(e.name for e in ENTRIES)}; default: all")
     parser.add_argument("--batches", help="which of the arena's batches; default: all")
     parser.add_argument("--stages", default=",".join(STAGES), help=f"which of {','.join(STAGES)}")
-    parser.add_argument("--trials", type=int, default=TRIALS, help=f"of each optimizer and batch: {TRIALS}")
+    parser.add_argument(
+        "--trials", type=int, default=TRIALS, help=f"short trials of each optimizer and batch: {TRIALS}"
+    )
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of each winner: {SEEDS}")
     parser.add_argument("--epochs", type=float, help="a trial: so many epochs, in a folder of its own")
     parser.add_argument(
@@ -164,7 +193,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=at_least_zero, help="train at most so many rows of each arena now")
     parser.add_argument("--minutes", type=float, help="start no row after so many minutes")
     parser.add_argument(
-        "--plan", action="store_true", help="print the hours of what is missing; train nothing"
+        "--plan",
+        action="store_true",
+        help="print the hours of what is missing (of a whole arena: into plan.csv too); train nothing",
     )
     parser.add_argument(
         "--list", action="store_true", help="print the rows and which are done; train nothing"
@@ -184,15 +215,21 @@ def run(args: argparse.Namespace) -> int:
         batches = [int(batch) for batch in _chosen("batches", args.batches, known)]
         contest = Contest(arena, args)
         if args.plan:
-            print("\n".join(optimizers_report.plan(contest, names, batches, stages, args)), flush=True)
+            lines = optimizers_report.plan(contest, names, batches, stages, args)
+            hours = sum(float(line[-1]) for line in lines)
+            print(optimizers_report.markdown(optimizers_report.PLAN, lines))
+            print(
+                f"{arena.benchmark}: {hours:.1f} hours of single runs, {hours / args.jobs:.1f} with {args.jobs}"
+            )
+            if not (args.optimizers or args.batches or args.epochs) and stages == list(STAGES):
+                files.write_csv(home(arena) / "plan.csv", optimizers_report.PLAN, lines)
         elif args.list:
             for row in contest.rows(names, batches, stages):
                 record = contest.record(row)
                 print(f"{row.id:40} {record['quality'] if record else '-'}")
         else:
             _train(contest, names, batches, stages, args.limit)
-            home = ROOT / "lab/studies/optimizers" / arena.benchmark
-            folder = contest.runner("final").folder if args.epochs else home
+            folder = contest.runner("final").folder if args.epochs else home(arena)
             optimizers_report.publish(contest, folder)
     return 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -17,10 +18,16 @@ from typing import Any
 from common import files
 from common.config import overrides as configs
 from common.config.clock import Clock
+from common.errors import UserError
 from compliance.submission import students_t
-from lab.studies.contest import STAGES, Row
+from lab.studies.contest import STAGES, Row, whole_trials
+from lab.studies.runner import published
 
 NEAR = 0.01  # "Within 1 % of the best".
+TUNING = ("short", "tune")
+
+
+PLAN = ("batch", "step, s", "a whole run, hours", "runs", "done", "missing, hours")
 
 
 def plan(
@@ -29,101 +36,167 @@ def plan(
     batches: Sequence[int],
     stages: Sequence[str],
     args: argparse.Namespace,
-) -> list[str]:
-    """Returns a table of the hours of the rows that are not done, from a measured step at each batch.
+) -> list[tuple[str, ...]]:
+    """Returns the lines of a table with the head PLAN: the hours of rows that are not done, one run at a time.
 
-    A step of every optimizer counts as the preset's; docs/optimizers.md has their ratios.
+    They follow from a measured step at each batch. A step of every optimizer counts as the preset's;
+    docs/optimizers.md has their ratios.
     """
     arena = contest.arena
-    entries = [e for e in arena.entries() if e.name in names]
-    lines = [f"{arena.benchmark}: {arena.epochs:g} epochs, {args.trials} trials, {args.seeds} seeds"]
-    lines += [
-        "| batch | step, s | a run, hours | runs | done | missing, hours |",
-        "|---|---|---|---|---|---|",
-    ]
-    whole = 0.0
+    entries = len([e for e in arena.entries() if e.name in names])
+    lines = []
     for batch in batches:
         step = contest.step_seconds(batch)
-        one = contest.hours(batch, step)
-        each = args.trials * ("tune" in stages) + args.seeds * ("final" in stages)
-        each += args.seeds * ("scaled" in stages and batch != arena.batches[0])
-        count = each * len(entries) + args.seeds * len(arena.legw) * ("legw" in stages)
-        known = contest.rows(names, [batch], stages)
-        done = sum(contest.record(row) is not None for row in known)
-        hours = (count - done) * one / args.jobs
-        whole += hours
-        lines.append(f"| {batch} | {step:.4f} | {one:.3f} | {count} | {done} | {hours:.1f} |")
-    return [*lines, f"{arena.benchmark}: {whole:.1f} hours with {args.jobs} runs at a time"]
+        counts = {
+            "short": args.trials * entries,
+            "tune": whole_trials(args.trials) * entries,
+            "final": args.seeds * entries,
+            "scaled": args.seeds * entries * (batch != arena.batches[0]),
+            "legw": args.seeds * len(arena.legw),
+        }
+        done, hours = 0, 0.0
+        for stage in stages:
+            known = contest.rows(names, [batch], [stage])
+            ready = sum(contest.record(row) is not None for row in known)
+            done += ready
+            hours += (counts[stage] - ready) * contest.hours(stage, batch, step)
+        one = contest.hours("final", batch, step)
+        runs = sum(counts[stage] for stage in stages)
+        lines.append((str(batch), f"{step:.4f}", f"{one:.3f}", str(runs), str(done), f"{hours:.1f}"))
+    return lines
 
 
 def publish(contest: Any, folder: pathlib.Path) -> None:
-    """Writes results.json (all records), results.md (a line for each cell) and steps.png of what is done."""
+    """Writes results.json (all records), results.csv and results.md (a line a cell), trials.csv and steps.png.
+
+    Raises:
+      UserError: the folder's results.json has runs that the new one would lose.
+    """
     arena = contest.arena
-    every = contest.rows(
-        [e.name for e in arena.entries()], arena.batches, ("tune", "final", "scaled", "legw")
-    )
+    every = contest.rows([e.name for e in arena.entries()], arena.batches, STAGES)
     found = [(row, record) for row in every if (record := contest.record(row))]
+    path, kept = folder / "results.json", {(r["config"], r["seed"]) for _, r in found}
+    before = published(path) if path.is_file() else {}
+    if lost := [record for key, record in before.items() if key not in kept]:
+        raise UserError(
+            f"{path}: {len(lost)} of its runs have another configuration ({lost[0]['stage']} of "
+            f"{lost[0]['optimizer']} at {lost[0]['batch']}) and would be lost; leave out what changes it, or move "
+            "the file away"
+        )
     text = json.dumps([record for _, record in found], indent=1) + "\n"
-    files.write_atomically(folder / "results.json", text.encode())
-    files.write_text(folder / "results.md", markdown(contest, found))
-    if any(row.stage != "tune" for row, _ in found):
+    files.write_atomically(path, text.encode())
+    head, lines = table(contest, found)
+    files.write_csv(folder / "results.csv", head, lines)
+    files.write_text(folder / "results.md", markdown(head, lines))
+    files.write_csv(folder / "trials.csv", *trials(contest, found))
+    if any(row.stage not in TUNING for row, _ in found):
         _draw(contest, found, folder / "steps.png")
 
 
-def markdown(contest: Any, found: list[tuple[Row, dict]]) -> str:
-    """Returns the table: what the trials found, how sensitive it is, and what the final runs reached."""
+def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Returns a Markdown table."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ("---",) * len(head), *lines))
+
+
+def trials(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Returns head and lines of the short trials; a run that diverged has no quality."""
+    usual = {entry.name: entry.rate for entry in contest.arena.entries()}
+    first = contest.arena.batches[0]
+    head = (
+        "optimizer",
+        "batch",
+        "trial",
+        "rate",
+        "of the usual rate",
+        "momentum or beta",
+        "warmup",
+        "quality",
+    )
+    lines = []
+    for row, record in found:
+        if row.stage != "short":
+            continue
+        rate, kept, warmup = (row.point[key] for key in ("rate", "kept", "warmup"))
+        times = rate / (usual[row.optimizer] * (row.batch / first) ** 0.5)
+        quality = "" if record["quality"] is None else f"{record['quality']:.4f}"
+        shown = (f"{value:.2g}" for value in (rate, times))
+        lines.append(
+            (row.optimizer, str(row.batch), str(row.number), *shown, f"{kept:.3g}", f"{warmup:.2g}", quality)
+        )
+    return head, lines
+
+
+def table(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Returns head and lines: what the trials found, how sensitive it is, and what the final runs reached."""
     arena = contest.arena
     head = (
         "optimizer",
         "batch",
-        "trials",
-        f"best {arena.unit}, validation",
-        "trials within 1 %",
+        "short trials",
+        f"best after {arena.short_epochs} epochs",
+        "within 1 %",
         "rates within 1 %",
+        "whole trials",
+        f"best {arena.unit}, validation",
         "rate, momentum or beta, warmup",
         f"{arena.unit}, test",
+        "seeds",
         "scaled from the first batch",
         f"steps to {arena.target:g}",
         "minutes of a run",
+        "hours of all",
     )
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    cells = list(dict.fromkeys((row.optimizer, row.batch) for row, _ in found))
-    for name, batch in sorted(cells, key=lambda cell: (cell[1], cell[0])):
-        own = {
-            stage: [(r, x) for r, x in found if (r.stage, r.optimizer, r.batch) == (stage, name, batch)]
-            for stage in STAGES
-        }
-        final = own["final"] or own["legw"]
-        steps = [steps_to_target(contest, record) for _, record in final]
-        lines.append(
-            "| "
-            + " | ".join(
-                (
-                    name,
-                    str(batch),
-                    *_tuned(contest, own["tune"]),
-                    _interval([x["quality"] for _, x in final]),
-                    _interval([x["quality"] for _, x in own["scaled"]]),
-                    _interval(steps, digits=0),
-                    _interval([x["minutes"] for _, x in final], digits=2),
-                )
-            )
-            + " |"
-        )
-    return "\n".join(lines) + "\n"
+    cells = dict.fromkeys((row.optimizer, row.batch) for row, _ in found)
+    return head, [_line(contest, found, *cell) for cell in sorted(cells, key=lambda cell: (cell[1], cell[0]))]
+
+
+def _line(contest: Any, found: list[tuple[Row, dict]], name: str, batch: int) -> tuple[str, ...]:
+    own = {
+        stage: [(r, x) for r, x in found if (r.stage, r.optimizer, r.batch) == (stage, name, batch)]
+        for stage in STAGES
+    }
+    final = own["final"] or own["legw"]
+    steps = [steps_to_target(contest, record) for _, record in final]
+    minutes = [x["minutes"] for stage in STAGES for _, x in own[stage]]
+    return (
+        name,
+        str(batch),
+        *_sensitivity(contest, own["short"]),
+        *_tuned(contest, own["tune"]),
+        _interval([x["quality"] for _, x in final]),
+        str(len(final)) if final else "",
+        _interval([x["quality"] for _, x in own["scaled"]]),
+        _interval(steps, digits=0),
+        _interval([x["minutes"] for _, x in final or own["tune"]], digits=2),
+        f"{sum(minutes) / 60:.2f}",
+    )
+
+
+def _best(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[list[tuple[float, dict]], float, dict]:
+    """Returns (quality, point) of the trials that did not diverge, and the best of them; ([], nan, {}) if none did."""
+    sound = [(record["quality"], row.point) for row, record in trials if record["quality"] is not None]
+    if not sound:
+        return [], math.nan, {}
+    return sound, *(min if contest.arena.lower_is_better else max)(sound, key=lambda one: one[0])
+
+
+def _sensitivity(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[str, ...]:
+    """Returns the cells about the short trials: number, best, share near the best, their rates."""
+    sound, best, _ = _best(contest, trials)
+    if not sound:
+        return str(len(trials)) if trials else "", "", "", ""
+    lower = contest.arena.lower_is_better
+    near = [p["rate"] for q, p in sound if (q <= best * (1 + NEAR) if lower else q >= best * (1 - NEAR))]
+    rates = f"{min(near):.2g} to {max(near):.2g}"
+    return str(len(trials)), f"{best:.4g}", f"{len(near)} of {len(trials)}", rates
 
 
 def _tuned(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[str, ...]:
-    """Returns the cells about the trials: number, best, share near the best, their rates, the winner's point."""
-    sound = [(record["quality"], row.point) for row, record in trials if record["quality"] is not None]
+    """Returns the cells about the whole trials: number, best, the winner's point."""
+    sound, best, point = _best(contest, trials)
     if not sound:
-        return str(len(trials)), "", "", "", ""
-    lower = contest.arena.lower_is_better
-    best, point = (min if lower else max)(sound, key=lambda one: one[0])
-    near = [p["rate"] for q, p in sound if (q <= best * (1 + NEAR) if lower else q >= best * (1 - NEAR))]
-    rates = f"{min(near):.2g} to {max(near):.2g}"
-    where = f"{point['rate']:.3g}, {point['kept']:.3g}, {point['warmup']:.2g}"
-    return str(len(trials)), f"{best:.4g}", f"{len(near)} of {len(trials)}", rates, where
+        return str(len(trials)) if trials else "", "", ""
+    return str(len(trials)), f"{best:.4f}", f"{point['rate']:.3g}, {point['kept']:.3g}, {point['warmup']:.2g}"
 
 
 def _interval(values: Sequence[float | None], digits: int = 4) -> str:
@@ -158,7 +231,7 @@ def _draw(contest: Any, found: list[tuple[Row, dict]], path: pathlib.Path) -> No
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
-    for name in dict.fromkeys(row.optimizer for row, _ in found if row.stage != "tune"):
+    for name in dict.fromkeys(row.optimizer for row, _ in found if row.stage not in TUNING):
         points = []
         for batch in contest.arena.batches:
             steps = [

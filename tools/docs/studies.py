@@ -14,6 +14,7 @@ from tools.docs.measurements import ROOT, Table, load
 STUDY = ROOT / "lab/studies" / "legw-ptb"
 TUNE = STUDY / "tune.json"
 FINE_TUNING = ROOT / "lab/studies" / "fine-tuning" / "results.csv"
+CONTEST = ROOT / "lab/studies" / "optimizers"
 _VERBS = ("data", "run", "export", "predict")
 # (base rate, base warmup in epochs) -> LEGW's results with them, on the test text. The second pair is the presets'.
 BASES = {
@@ -67,6 +68,50 @@ def _changed(run: dict) -> str:
     last = {field: value for field, value in own if field not in _COMMON}  # The last value counts.
     changed = [f"`{field}={value}`" for field, value in last.items() if _PRESET.get(field) != value]
     return ", ".join(changed) or "nothing"
+
+
+def contest() -> Table:
+    """Table of `python -m lab.studies optimizers --arenas=mnist`: what each optimizer reached, and by what effort."""
+    shown = (
+        "optimizer",
+        "batch",
+        "short trials",
+        "best after 6 epochs",
+        "within 1 %",
+        "whole trials",
+        "best accuracy, validation",
+        "rate, momentum or beta, warmup",
+        "accuracy, test",
+        "seeds",
+        "steps to 0.985",
+        "hours of all",
+    )
+    with (CONTEST / "mnist" / "results.csv").open(encoding="utf-8", newline="") as file:
+        return shown, [tuple(row[column] for column in shown) for row in csv.DictReader(file)]
+
+
+def contest_trials() -> Table:
+    """Table of the contest's short trials: a column for each point, with what every optimizer reached there."""
+    with (CONTEST / "mnist" / "trials.csv").open(encoding="utf-8", newline="") as file:
+        trials = list(csv.DictReader(file))
+    points = {
+        t["trial"]: f"{t['of the usual rate']} x, {t['momentum or beta']}, {t['warmup']}" for t in trials
+    }
+    found = {(t["optimizer"], t["batch"], t["trial"]): t["quality"] for t in trials}
+    rows = [
+        (name, batch, *(found.get((name, batch, trial), "") for trial in points))
+        for name, batch in dict.fromkeys((t["optimizer"], t["batch"]) for t in trials)
+    ]
+    return ("optimizer", "batch", *points.values()), rows
+
+
+def contest_missing() -> Table:
+    """Table of the contest's runs that are not done, from `python -m lab.studies optimizers --plan`."""
+    rows = []
+    for path in sorted(CONTEST.glob("*/plan.csv")):
+        with path.open(encoding="utf-8", newline="") as file:
+            rows += [(path.parent.name, *row.values()) for row in csv.DictReader(file)]
+    return ("benchmark", "batch", "step, s", "a whole run, hours", "runs", "done", "missing, hours"), rows
 
 
 def four_commands() -> Table:

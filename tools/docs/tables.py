@@ -22,6 +22,22 @@ def optimizers() -> Table:
     return ("optimizer", *head, "numbers kept per weight, at most", "load"), cells
 
 
+def optimizers_compiled() -> Table:
+    """Table of the sharded steps that compilers of absent devices made: seconds of each, or why it failed."""
+    found = load("optimizers_compiled.json")["networks"]
+    targets = list(dict.fromkeys(kind for rows in found.values() for row in rows.values() for kind in row))
+    names = list(dict.fromkeys(name for rows in found.values() for name in rows))
+    rows = []
+    for name in names:
+        cells = []
+        for network in found:
+            for kind in targets:
+                report = found[network].get(name, {}).get(kind)
+                cells.append("" if not report else report["error"] or f"{report['seconds']:.0f} s")
+        rows.append((f"`{name}`", *cells))
+    return ("optimizer", *(f"{network}, {kind}" for network in found for kind in targets)), rows
+
+
 def update() -> Table:
     """Table of the weight update, whole and sharded; the pods paper's share of a step is for 2,048 TPU cores."""
     paper = {"resnet": "6%", "transformer": "45%"}  # The pods paper, section 2.

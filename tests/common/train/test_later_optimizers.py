@@ -7,10 +7,13 @@ import pytest
 
 from common.config.schema import Communication
 from common.distributed import replicas as backends
+from common.errors import UserError
 from common.optim import schedule_free
 from common.train import checkpoint, checkpoint_file, events, warm_start
 from common.train.loop import Loop
 from common.train.profile import Profile, Span
+from lab.bench import optimizers_compiled
+from systems.compile import run, targets
 from tests.common.distributed import updates
 from tests.common.distributed.replicas import processes
 from tests.common.distributed.test_sharded_update import LATER
@@ -208,3 +211,16 @@ def test_exports_and_new_runs_take_the_averages_from_a_checkpoint(tmp_path, opti
     for name, array in started.items():
         if f"weights/{name}" in used.arrays:
             np.testing.assert_array_equal(array, used.arrays[f"weights/{name}"])
+
+
+@pytest.mark.parametrize("name", ["shampoo", "soap"])
+def test_a_sharded_step_compiles_for_absent_devices(name, tmp_path):
+    """Through the compilers of a TPU and a GPU, where this environment has them (`make aot`)."""
+    kinds = ("tpu-v3", "h100")
+    try:
+        for kind in kinds:
+            run.compiler_python(targets.target(kind, 1).platform)
+    except UserError as error:
+        pytest.skip(str(error))
+    for report in optimizers_compiled.compiled("mnist", name, kinds, tmp_path).values():
+        assert report["error"] is None and report["fits"] and report["needed_bytes"] > 0

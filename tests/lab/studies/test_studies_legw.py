@@ -181,11 +181,12 @@ def test_time_and_trials(study, tmp_path) -> None:
 
 def test_tuning_writes_a_table_of_its_own(study, tmp_path) -> None:
     legw.run(study, flags("--tune"))
-    assert len(study.trained) == 5 + 3 * 2 + 4 and all(name.startswith("tune-") for name in study.trained)
+    assert len(study.trained) == 5 + 3 * 2 + 4 + 3 and all(name.startswith("tune-") for name in study.trained)
     folder = tmp_path / "lab/studies" / "legw-mnist"
     assert (folder / "tune.csv").is_file()
     text = (folder / "tune.md").read_text()
     assert "| tune | warmup-0.05 | 8192 | 0.32 | 0.932 |" in text
+    assert "| tune | with-clip-1 | 8192 |" in text
     assert "| 0.01 | 0.901 |" in text and "| 0.02 | 0.902 ± 0 (3) |" in text
 
 

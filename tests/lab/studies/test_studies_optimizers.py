@@ -7,10 +7,13 @@ import importlib
 import json
 
 import pytest
+import tensorflow as tf
 
 from common.config import overrides as configs
+from common.config.clock import Clock
 from common.config.validation import LATER_OPTIMIZERS
 from common.errors import UserError
+from common.optim import schedules
 from lab.bench import optimizers as bench
 from lab.studies import __main__ as studies
 from lab.studies import contest, optimizers, runner
@@ -56,13 +59,23 @@ def test_every_row_trains_at_its_batch_and_warms_up_within_its_run(name: str, mo
     made = optimizers.Contest(arena, arguments("--trials=2", "--seeds=1"))
     point = {"rate": 0.01, "kept": 0.9, "warmup": 0.2 * arena.epochs}
     monkeypatch.setattr(made, "winner", lambda entry, batch: point)
+    tuned = [contest.Row("tune", "muon", 0, 0, 0, point, ())]
+    monkeypatch.setattr(
+        made,
+        "trials",
+        lambda e, b: [
+            contest.dataclasses.replace(r, batch=b, optimizer=e.name, flags=contest.flags(arena, e, b, point))
+            for r in tuned
+        ],
+    )
     monkeypatch.setattr(made, "record", lambda row: None)
     rows = made.rows([e.name for e in arena.entries()], arena.batches, contest.STAGES)
     assert {row.stage for row in rows} == set(contest.STAGES) - ({"legw"} if not arena.legw else set())
     for row in rows:
         config = configured(arena, (*row.flags, *made.runner(row.stage).extra))
         assert config.global_batch_size == row.batch and config.micro_batch_size <= arena.micro, row.id
-        assert config.schedule.warmup_epochs <= config.train_epochs == arena.epochs, row.id
+        epochs = arena.short_epochs if row.stage == "short" else arena.epochs
+        assert config.train_epochs == epochs and config.schedule.warmup_epochs <= arena.epochs, row.id
     preset = importlib.import_module(f"{arena.benchmark}.presets").PRESETS[arena.preset]
     for row in (row for row in rows if row.stage == "legw" and row.optimizer == "legw"):
         root = (row.batch / arena.batches[0]) ** 0.5
@@ -70,17 +83,39 @@ def test_every_row_trains_at_its_batch_and_warms_up_within_its_run(name: str, mo
         assert rate == pytest.approx(root * preset.optimizer.base_learning_rate)
 
 
+@pytest.mark.parametrize("name", contest.ARENAS)
+def test_a_short_trial_is_the_beginning_of_the_whole_one(name: str) -> None:
+    arena = contest.ARENAS[name]
+    made = optimizers.Contest(arena, arguments())
+    batch = arena.batches[-1]
+    row = made.short(arena.entries()[0], batch)[2]
+    short, whole = (configured(arena, (*row.flags, *made.runner(stage).extra)) for stage in ("short", "tune"))
+    rates = []
+    for config in (short, whole):
+        clock = Clock.of(config)
+        rate = schedules.learning_rate(
+            config.schedule, config.optimizer.base_learning_rate, clock.steps_per_epoch, clock.train_steps
+        )
+        rates.append(rate(tf.range(Clock.of(short).train_steps)).numpy().tolist())
+    assert rates[0] == pytest.approx(rates[1], rel=1e-3)  # Decays end at a whole step.
+    assert 0.2 < Clock.of(short).train_steps / Clock.of(whole).train_steps < 0.3
+
+
 @pytest.fixture
 def trained(tmp_path, monkeypatch) -> list[str]:
-    """The ids of the rows that a fake run trains; the best trial is number 1, and one diverges."""
+    """The ids of the rows that a fake run trains; trial 1 is the best, trial 2 diverges."""
     seen: list[str] = []
 
     def train(self: runner.Runner, row: optimizers.Row) -> dict:
         seen.append(row.id)
-        quality = {0: 0.9, 1: 0.99, 2: None}[row.number] if row.stage == "tune" else 0.98 + row.seed / 1000
+        quality = (
+            {0: 0.9, 1: 0.99, 2: None}[row.number]
+            if row.stage in ("short", "tune")
+            else 0.98 + row.seed / 1000
+        )
         made = {"quality": quality, "evaluations": [0.5, quality or 0.1], "minutes": 0.1, "diverged": False}
         about = {"config": runner.identity(self.study, row, self.extra)[0], "version": runner.VERSION}
-        return {**made, "flags": [*row.flags, *self.extra], **about}
+        return {**contest.dataclasses.asdict(row), **made, "flags": [*row.flags, *self.extra], **about}
 
     for module in (runner, optimizers):
         monkeypatch.setattr(module, "ROOT", tmp_path)
@@ -101,39 +136,64 @@ def trained(tmp_path, monkeypatch) -> list[str]:
 def test_winners_run_on_test_data_after_their_trials_and_a_study_goes_on(trained, tmp_path) -> None:
     words = ("--optimizers=adamw,muon", "--trials=3", "--seeds=2", "--jobs=1")
     assert optimizers.run(arguments(*words, "--limit=4")) == 0
-    assert trained == [f"tune-adamw-128-{i}" for i in range(3)] + ["tune-adamw-512-0"]
+    assert trained == [f"short-adamw-128-{i}" for i in range(3)] + ["short-adamw-512-0"]
     assert optimizers.run(arguments(*words)) == 0
-    assert len(trained) == len(set(trained)) == 2 * 2 * (3 + 2) + 2 * 2 + 2 * 2
+    # Each optimizer: three short trials, a whole one and two seeds at both batches, two seeds scaled; LEGW: two seeds.
+    assert len(trained) == len(set(trained)) == 2 * (2 * (3 + 1 + 2) + 2) + 2 * 2
+    assert [i for i in trained if i.startswith("tune-adamw")] == ["tune-adamw-128-1", "tune-adamw-512-1"]
     rows = json.loads((tmp_path / "lab/studies/optimizers/mnist/results.json").read_text())
     assert len(rows) == len(trained)
     final = [i for i in trained if i.startswith("final-adamw-512")]
     assert final == ["final-adamw-512-0", "final-adamw-512-1"]
-    assert trained.index(final[0]) > trained.index("tune-adamw-512-2")
+    assert trained.index(final[0]) > trained.index("tune-adamw-512-1") > trained.index("short-adamw-512-2")
     table = (tmp_path / "lab/studies/optimizers/mnist/results.md").read_text().splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
-    assert [(c[0], c[1]) for c in cells] == [
+    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    cells = [dict(zip(head, line, strict=True)) for line in lines]
+    assert [(c["optimizer"], c["batch"]) for c in cells] == [
         (n, b) for b in ("128", "512") for n in ("adamw", "legw", "muon")
     ]
     adamw = cells[3]
-    assert adamw[2:5] == ["3", "0.99", "1 of 3"] and adamw[7].startswith("0.9805 ± ")
-    assert adamw[8].startswith("0.9805") and cells[0][8] == ""
+    assert (adamw["short trials"], adamw["best after 6 epochs"], adamw["within 1 %"]) == (
+        "3",
+        "0.99",
+        "1 of 3",
+    )
+    assert (adamw["whole trials"], adamw["seeds"], adamw["hours of all"]) == ("1", "2", "0.01")
+    assert adamw["accuracy, test"].startswith("0.9805 ± ")
+    assert adamw["scaled from the first batch"].startswith("0.9805")
+    assert cells[0]["scaled from the first batch"] == "" and cells[1]["short trials"] == ""
     before = len(trained)
     assert optimizers.run(arguments(*words)) == 0 and len(trained) == before
 
 
 def test_one_winner_follows_one_trial(trained) -> None:
-    words = ("--optimizers=adamw", "--trials=1", "--seeds=1", "--batches=512", "--stages=tune,final")
+    words = ("--optimizers=adamw", "--trials=1", "--seeds=1", "--batches=512", "--stages=short,tune,final")
     optimizers.run(arguments(*words))
-    assert trained == ["tune-adamw-512-0", "final-adamw-512-0"]
+    assert trained == ["short-adamw-512-0", "tune-adamw-512-0", "final-adamw-512-0"]
+
+
+def test_one_in_six_goes_on(trained, monkeypatch) -> None:
+    made = optimizers.Contest(contest.ARENAS["mnist"], arguments("--trials=12"))
+    entry = contest.ENTRIES[0]
+    qualities = [0.1, None, 0.4, 0.9, 0.3, 0.2, 0.95, 0.1, 0.1, 0.1, 0.1, None]
+    monkeypatch.setattr(made, "record", lambda row: {"quality": qualities[row.number]})
+    assert [row.number for row in made.trials(entry, 512)] == [6, 3]
+    assert made.winner(entry, 512) == made.short(entry, 512)[6].point
+    monkeypatch.setattr(made, "record", lambda row: {"quality": None})
+    assert made.trials(entry, 512) == [] and made.winner(entry, 512) is None
+    monkeypatch.setattr(made, "record", lambda row: None)
+    assert made.trials(entry, 512) == [] and made.winner(entry, 512) is None
 
 
 def test_the_winner_s_flags_are_those_of_its_best_trial(trained) -> None:
-    args = arguments("--optimizers=adamw", "--trials=3", "--seeds=1", "--stages=tune,final", "--batches=128")
+    args = arguments(
+        "--optimizers=adamw", "--trials=3", "--seeds=1", "--stages=short,tune,final", "--batches=128"
+    )
     optimizers.run(args)
     made = optimizers.Contest(contest.ARENAS["mnist"], args)
     entry = next(e for e in contest.ENTRIES if e.name == "adamw")
     (final,) = made.rows(["adamw"], [128], ["final"])
-    assert final.point == made.trials(entry, 128)[1].point
+    assert final.point == made.short(entry, 128)[1].point
     assert "--config.data.held_out=10000" in made.runner("tune").extra
     assert "--config.data.held_out=10000" not in made.runner("final").extra
 
@@ -143,9 +203,11 @@ def test_a_plan_has_the_hours_of_what_is_missing(trained, monkeypatch, capsys) -
     words = ("--optimizers=adamw", "--trials=3", "--seeds=2", "--jobs=1", "--batches=512")
     assert optimizers.run(arguments(*words, "--plan")) == 0
     said = capsys.readouterr().out.splitlines()
-    # 25 epochs of 60000 / 512 steps of 0.36 seconds, and a tenth for evaluations; 3 trials, 2 seeds of three stages.
+    # 25 epochs of 60000 / 512 steps of 0.36 seconds, and a tenth for evaluations; trials have 50000 examples.
     one = 1.1 * 2930 * 0.36 / 3600
-    assert said[3] == f"| 512 | 0.3600 | {one:.3f} | 9 | 0 | {9 * one:.1f} |"
+    short, tune = 1.1 * 586 * 0.36 / 3600, 1.1 * 2442 * 0.36 / 3600
+    hours = 3 * short + tune + 3 * 2 * one
+    assert said[2] == f"| 512 | 0.3600 | {one:.3f} | 10 | 0 | {hours:.1f} |"
     assert not trained
 
 
