@@ -44,7 +44,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
     x = Enter(spatial, dtype=precision.layer)(images)
     x = net.stem(x, config.width, "conv1")
-    x = net.relu(net.batch_norm(x, "bn1"))
+    x = net.batch_norm(x, "bn1", relu=True)
     x = MaxPool(spatial, 3, 2, "same", dtype=precision.layer)(x)
     for stage, blocks in enumerate(BLOCKS):  # conv2_x ... conv5_x
         for block in range(blocks):
@@ -60,8 +60,8 @@ def bottleneck(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: b
 
     Layer names are the block's `name` plus torchvision's names, as in published checkpoints.
     """
-    y = net.relu(net.batch_norm(net.conv(x, filters, 1, 1, f"{name}.conv1"), f"{name}.bn1"))
-    y = net.relu(net.batch_norm(net.conv(y, filters, 3, stride, f"{name}.conv2"), f"{name}.bn2"))
+    y = net.batch_norm(net.conv(x, filters, 1, 1, f"{name}.conv1"), f"{name}.bn1", relu=True)
+    y = net.batch_norm(net.conv(y, filters, 3, stride, f"{name}.conv2"), f"{name}.bn2", relu=True)
     y = net.batch_norm(net.conv(y, EXPANSION * filters, 1, 1, f"{name}.conv3"), f"{name}.bn3", last=True)
     if not net.config.residual:
         return net.relu(y)
@@ -74,8 +74,8 @@ def bottleneck(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: b
 class _Layers(ImageLayers):
     """The layers of ResNet-50."""
 
-    def batch_norm(self, x: tf.Tensor, name: str, last: bool = False) -> tf.Tensor:
-        """Applies batch norm, or `config.norm`.
+    def batch_norm(self, x: tf.Tensor, name: str, last: bool = False, relu: bool = False) -> tf.Tensor:
+        """Applies batch norm, or `config.norm`, and a ReLU if `relu` is true.
 
         `last`: the residual branch's last batch norm, which `config.zero_init_last_gamma` starts with gamma 0.
         """
@@ -83,12 +83,12 @@ class _Layers(ImageLayers):
         gamma = "zeros" if last and config.zero_init_last_gamma else "ones"
         if config.norm:
             dtype = self.precision.layer
-            return plugins.call("norm", config.norm, config, name=name, gamma_initializer=gamma, dtype=dtype)(
-                x
-            )
+            settings = {"name": name, "gamma_initializer": gamma, "dtype": dtype}
+            x = plugins.call("norm", config.norm, config, **settings)(x)
+            return self.relu(x) if relu else x
         trainable = not config.freeze_batch_norm
         tiles = {"tile_rows": config.batch_norm_tile_rows, "grid_columns": config.batch_norm_grid_columns}
-        return self.norm(name, gamma_initializer=gamma, trainable=trainable, **tiles)(x)
+        return self.norm(name, gamma_initializer=gamma, trainable=trainable, relu=relu, **tiles)(x)
 
     def backbone_kernel(self) -> tf_keras.initializers.Initializer:
         """Creates the TPU submissions' initialiser, or the TF2 reference's, which has twice the variance."""

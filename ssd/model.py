@@ -86,7 +86,7 @@ def backbone(net: _Layers, x: tf.Tensor) -> tf.Tensor:
 
     Layer names match published checkpoints (torchvision's), which ssd/backbone.py reads.
     """
-    x = net.relu(net.norm("bn1")(net.stem(x, net.config.width, "conv1")))
+    x = net.norm("bn1", relu=True)(net.stem(x, net.config.width, "conv1"))
     x = MaxPool(net.spatial, 3, 2, 1, dtype=net.precision.layer)(x)
     for stage, (blocks, stride) in enumerate(zip(BLOCKS, STRIDES)):
         for block in range(blocks):
@@ -98,7 +98,7 @@ def backbone(net: _Layers, x: tf.Tensor) -> tf.Tensor:
 
 def basic_block(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: bool, name: str) -> tf.Tensor:
     """Applies two 3x3 convolutions and a shortcut; the first block of a wider stage projects the shortcut."""
-    y = net.relu(net.norm(f"{name}.bn1")(net.conv(x, filters, 3, stride, f"{name}.conv1")))
+    y = net.norm(f"{name}.bn1", relu=True)(net.conv(x, filters, 3, stride, f"{name}.conv1"))
     y = net.norm(f"{name}.bn2")(net.conv(y, filters, 3, 1, f"{name}.conv2"))
     if project:
         x = net.conv(x, filters, 1, stride, f"{name}.downsample.0")

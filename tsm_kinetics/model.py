@@ -70,7 +70,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
     frames, stride = geometry.stem
     x = net.conv(clips, config.width, (frames, 7), (stride, 2), "conv1")
-    x = net.relu(net.batch_norm(x, "bn1"))
+    x = net.batch_norm(x, "bn1", relu=True)
     x = MaxPool(3, geometry.pool1, dtype=precision.layer, name="maxpool")(x)
     for stage, blocks in enumerate(config.blocks):
         for block in range(blocks):
@@ -96,9 +96,9 @@ def bottleneck(net: _Layers, geometry: Geometry, x: tf.Tensor, stage: int, block
         layer = net.precision.layer
         y = TemporalShift(config.shift_fraction, config.online, dtype=layer, name=f"{name}.shift")(y)
     y = net.conv(y, filters, (geometry.first_frames(stage, block), 1), (1, 1), f"{name}.conv1")
-    y = net.relu(net.batch_norm(y, f"{name}.bn1"))
+    y = net.batch_norm(y, f"{name}.bn1", relu=True)
     y = net.conv(y, filters, (geometry.middle, 3), (time, space), f"{name}.conv2")
-    y = net.relu(net.batch_norm(y, f"{name}.bn2"))
+    y = net.batch_norm(y, f"{name}.bn2", relu=True)
     y = net.conv(y, EXPANSION * filters, (1, 1), (1, 1), f"{name}.conv3")
     y = net.batch_norm(y, f"{name}.bn3", last=True)
     if block == 0:
@@ -121,7 +121,7 @@ class _Layers(ImageLayers):
             return FrameConv2D(filters, side, pad=side // 2, strides=space, use_bias=False, **settings)(x)
         return PaddedConv3D(filters, (frames, side, side), strides=(time, space, space), **settings)(x)
 
-    def batch_norm(self, x: tf.Tensor, name: str, last: bool = False) -> tf.Tensor:
+    def batch_norm(self, x: tf.Tensor, name: str, last: bool = False, relu: bool = False) -> tf.Tensor:
         """Applies batch norm over the replica's clips; a branch's `last` starts at 0 with `zero_init_last_gamma`."""
         gamma = "zeros" if last and self.config.zero_init_last_gamma else "ones"
-        return self.norm(name, span=0, gamma_initializer=gamma)(x)
+        return self.norm(name, span=0, gamma_initializer=gamma, relu=relu)(x)

@@ -19,7 +19,9 @@ from common.config.batch_norm_span import span_groups
 from common.distributed.replicas.base import Groups, Replicas, replica_groups
 from common.distributed.spatial.partition import Spatial
 from common.errors import UserError
+from common.layers import batch_norm_compiled
 from common.layers.precision import Precision
+from common.layers.xla import under_xla
 
 # Dtypes that TensorFlow's fused kernel accepts; for others the layer uses elementary operations.
 _FUSED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
@@ -39,6 +41,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
 
     Attributes:
       kinds: kinds of this layer's variables, for `common.layers.variable_kinds`.
+      relu: whether the layer also applies the ReLU that follows it.
       folded: only `beta` is left, because an export's convolution has taken the scale.
       joins_replicas: whether training exchanges moments with other replicas; known once the layer is built.
       moving_mean, moving_variance: [G, C], one per replica; G is the number of virtual groups in a replica.
@@ -61,6 +64,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         spatial: Spatial | None = None,
         tile_rows: int = 1,
         grid_columns: int = 0,
+        relu: bool = False,
     ):
         """Keeps the settings.
 
@@ -79,6 +83,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
           spatial: how the network's images are partitioned; None means not at all.
           tile_rows, grid_columns: which replicas are joined, see `common.distributed.replicas.base.replica_groups`;
             with partitioned images, the grid's cells are the groups that share images.
+          relu: apply a ReLU to the result; under XLA this saves a pass over the gradient.
         """
         super().__init__(name=name, dtype=precision.full, autocast=False, trainable=trainable)
         self.replicas, self.span, self.precision = replicas, span, precision
@@ -86,7 +91,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         self.gamma_initializer = gamma_initializer
         self.spatial = spatial or Spatial(replicas)
         self.tile_rows, self.grid_columns = tile_rows, grid_columns
-        self.folded = False
+        self.relu, self.folded = relu, False
 
     def build(self, input_shape: tf.TensorShape) -> None:
         """Creates the variables; a nonzero span needs b in `input_shape`, [b, ..., C].
@@ -123,24 +128,33 @@ class SpanBatchNorm(tf_keras.layers.Layer):
           UserError: the span does not fit this batch.
         """
         if self.folded:
-            return x + tf.cast(self.beta, x.dtype)
+            return self._activated(x + tf.cast(self.beta, x.dtype))
         if not training:
-            return self._normalise_merged(x)
+            return self._activated(self._normalise_merged(x))
         if not self.trainable:
-            return self._frozen(x)
+            return self._activated(self._frozen(x))
         virtual, groups = self._grouping(x.shape[0])
         if virtual != self.moving_mean.shape[0]:
             raise UserError(
                 f"config.batch_norm_span={self.span}: {virtual} groups in a batch of {x.shape[0]}, but the "
                 f"layer was built for {self.moving_mean.shape[0]}; train with one batch size"
             )
-        if virtual == 1 and groups is None and x.dtype in _FUSED_DTYPES:
+        if virtual == 1 and groups is None and under_xla():
+            offset = self._scale_offset(x.shape[-1])
+            y, mean, variance = batch_norm_compiled.normalise(x, *offset, self.epsilon, self.relu)
+            mean, variance = mean[None], variance[None]
+        elif virtual == 1 and groups is None and x.dtype in _FUSED_DTYPES:
             y, mean, variance = self._fused(x)
+            y = self._activated(y)
         else:
             y, mean, variance = self._composite(x, virtual, groups)
+            y = self._activated(y)
         self._average(self.moving_mean, mean)
         self._average(self.moving_variance, variance)
         return y
+
+    def _activated(self, y: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(y) if self.relu else y
 
     def scale_offset(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns gamma and beta, float64 [C] each; ones and zeros if the layer has none."""

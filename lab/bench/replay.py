@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -20,7 +21,7 @@ import numpy as np
 
 from common.distributed import pjrt_program
 from lab.bench.harness import ROOT
-from lab.bench.programs.figures import peak_of, show, speed, verdict
+from lab.bench.programs.figures import EXACT_FLAGS, peak_of, show, speed, verdict
 from lab.bench.programs.replayed import Replay
 
 FORMAT = 2
@@ -46,9 +47,11 @@ def read(folder: Path) -> dict:
     return manifest
 
 
-def devices(count: int) -> list[Any]:
-    """Returns jax's devices; ends the program if there are fewer than `count`."""
+def devices(count: int, precision: str) -> list[Any]:
+    """Returns jax's devices, set up for programs of a precision; ends the program if there are fewer than `count`."""
     pjrt_program.prepare(count)
+    if precision in EXACT_FLAGS:
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {EXACT_FLAGS[precision]}".strip()
     try:
         import jax
     except ImportError:
@@ -131,7 +134,7 @@ def main() -> None:
         sys.exit(f"error: --program={options.program}: not in {options.folder}; {reason}")
     # Before jax starts, because jax then keeps most of a GPU's memory.
     torch = torch_rows(options.torch, options.folder, options) if options.torch else []
-    device = devices(manifest["num_replicas"])[0]
+    device = devices(manifest["num_replicas"], manifest["precision"])[0]
     about = {
         key: manifest[key]
         for key in ("benchmark", "model", "system", "precision", "batch", "parameters", "num_replicas")

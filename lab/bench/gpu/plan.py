@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from lab.bench.gpu import flags
 from lab.bench.gpu.children import Row
+from lab.bench.programs.figures import EXACT_FLAGS
 
 # Time limits per phase of a row, in seconds: several times the times on an H200 with 16 cores (lab/bench/results/gpu).
 _COMPILE, _CHECK, _STEP, _TORCH, _TORCH_COMPILED, _TRAIN = 150, 120, 90, 90, 120, 240
@@ -79,7 +80,8 @@ class Plan:
     def compiles_and_checks(self) -> Stage:
         """Compiles programs into the cache, and checks equality in float64: neither needs a quiet card."""
         rows = [self._of_export(f"compile/{n}", "compile", "full", n, _COMPILE) for n in self.full]
-        rows += [self._of_export(f"check/{n}", "check", "small", n, _CHECK) for n in self.small]
+        exact = EXACT_FLAGS["fp64"]
+        rows += [self._of_export(f"check/{n}", "check", "small", n, _CHECK, flags=exact) for n in self.small]
         return Stage("compiling, and equality in float64", rows, self._cores)
 
     def steps(self) -> Stage:

@@ -31,6 +31,9 @@ CHOOSING = (1e-5, 5e-2)
 # Tolerance of the weights after a step, relative to their norm. Below 64 bits there is none: an ill-conditioned
 # network's gradients differ by several percent between two correct compilations.
 STATE_TOLERANCE = {"fp64": 1e-9}
+# XLA:GPU hands "convolution + factor * tensor" to cuDNN as one kernel, whose factor is a 32-bit number even if the
+# tensors are float64. So a weight decay is rounded (docs/gpu.md). Without this pass the sum is a kernel of XLA's.
+EXACT_FLAGS = {"fp64": "--xla_disable_hlo_passes=cudnn-fused-convolution-rewriter"}
 
 
 def speed(replay: Any, seconds: list[float], peak: float | None) -> dict[str, Any]:

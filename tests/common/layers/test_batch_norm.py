@@ -191,6 +191,51 @@ def test_fused_kernel_equals_composite(name, tolerance):
         np.testing.assert_allclose(fused, composite, rtol=tolerance, atol=tolerance * np.abs(composite).max())
 
 
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("name, tolerance", [("fp64", 1e-11), ("fp32", 2e-5), ("bf16", 2e-2), ("fp16", 3e-3)])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_batch_norm_and_its_relu_equal_their_formulas(name, tolerance, relu, compiled):
+    """Under XLA one function computes both, with its own gradient."""
+    policy = precision(name)
+    x, upstream = (tf.cast(_images(8, s), policy.compute) for s in (0, 1))
+    layer = _layer(Single(), 0, name, relu=relu)
+    layer.build(x.shape)
+    gamma, beta = _set_affine(layer)
+
+    @tf.function(autograph=False, jit_compile=compiled)
+    def step(x, upstream):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True)
+        return y, *tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=upstream)
+
+    y, *gradients = step(x, upstream)
+    assert y.dtype == x.dtype
+    wide, up = (tf.cast(value, tf.float64).numpy() for value in (x, upstream))
+    out, *_ = _naive(wide, 1, gamma, beta, up)
+    out, *expected, mean, variance = _naive(wide, 1, gamma, beta, up * (out > 0) if relu else up)
+    for got, want in zip([y, *gradients], [np.maximum(out, 0) if relu else out, *expected]):
+        atol = tolerance * np.abs(want).max()
+        np.testing.assert_allclose(tf.cast(got, tf.float64), want, rtol=tolerance, atol=atol)
+    np.testing.assert_allclose(layer.moving_mean, 0.1 * mean, rtol=tolerance)
+    np.testing.assert_allclose(layer.moving_variance, 0.9 + 0.1 * variance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("setting", [{"span": 2}, {"span": 0, "trainable": False}])
+def test_the_layers_relu_belongs_to_every_form(setting):
+    x = tf.constant(_images(4))
+    alone, joined = (_layer(Single(), **setting, relu=relu) for relu in (False, True))
+    for layer in (alone, joined):
+        layer.build(x.shape)
+        _set_affine(layer)
+    for training in (False, True):
+        want = np.maximum(alone(x, training=training), 0)
+        np.testing.assert_array_equal(joined(x, training=training), want)
+    for layer in (alone, joined):
+        layer.fold(np.array([-1.0, 0.0, 1.0]))
+    np.testing.assert_array_equal(joined(x), np.maximum(alone(x), 0))
+
+
 def test_moving_average_after_many_steps_and_evaluation():
     layer = _layer(Single(), 2, "fp32", momentum=0.8)
     mean, variance = np.zeros([2, CHANNELS]), np.ones([2, CHANNELS])

@@ -14,15 +14,18 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from common.config import benchmarks, overrides
 from common.errors import UserError
+from common.export import rules
 from lab.bench.gpu import children, flags, plan, prepare, report
 from lab.bench.gpu.__main__ import unpacked
 from lab.bench.gpu.child import Turn
 from lab.bench.gpu.children import Row
 from lab.bench.harness import ROOT
+from lab.bench.programs.figures import EXACT_FLAGS
 
 PYTHON = os.environ.get("REPLAY_PYTHON") or (sys.executable if importlib.util.find_spec("jax") else "")
 SMALL = {"global_batch_size": 8, "eval_batch_size": 8, "model": "mlp", "hidden_units": 32, "dropout": 0.2}
@@ -162,6 +165,51 @@ def test_a_row_s_flags_are_added_to_the_environment_s(tmp_path: Path, monkeypatc
     monkeypatch.setenv("XLA_FLAGS", "--one=1")
     told = fake(tmp_path, """echo "{\\"result\\": {\\"flags\\": \\"$XLA_FLAGS\\"}}" """)
     assert ran(Row("x", {}, 30, flags="--two=2"), told)[0]["flags"] == "--one=1 --two=2"
+
+
+# From the small exports of prepare.py: network, weight, decay, the weight's shape, its rule's key, lowest and highest
+# value, and the norm of its momentum, or 0 if the gradient is zero.
+ROUNDED = [
+    (
+        "resnet",
+        "layer4.0.conv3/kernel",
+        1e-4,
+        [1, 1, 64, 256],
+        315,
+        (-0.2153175546665209, 0.21507350766399405),
+        0,
+    ),
+    ("ssd", "extra3.conv2/kernel", 5e-4, [3, 3, 32, 64], 213, (-0.08369110816383057, 0.08372926340311168), 0),
+    (
+        *("tsm_kinetics", "layer4.0.downsample.0/kernel", 1e-4, [1, 1, 256, 512], 106),
+        (-0.15262535998055818, 0.1530932280844318),
+        0.35760509239033217,
+    ),
+]
+
+
+@pytest.mark.parametrize("network, weight, decay, shape, key, ends, norm", ROUNDED)
+def test_a_decay_rounded_to_32_bits_explains_the_h200_s_differences(
+    network, weight, decay, shape, key, ends, norm
+) -> None:
+    """The largest differences in float64 on the H200 are those of a decay in float32, in three digits."""
+    rows = json.loads((ROOT / "lab/bench/results/gpu/h200.json").read_text())["rows"]
+    measured = rows[f"check/{network}"]["state_error"]
+    assert measured["of"] == f"{weight}/momentum"
+    rule = {"rule": "uniform", "low": ends[0], "high": ends[1], "key": [0, key]}
+    part = rules.digest(decay * rules.make(rule, shape, "float64", {}), rules.key_of(measured["of"]))
+    gap = abs(float(np.float32(decay)) / decay - 1)
+    # A gradient that is no multiple of the weights hardly changes the norm.
+    expected = gap * max(abs(part["projection"]), 0 if norm else part["norm"]) / (norm or part["norm"])
+    assert measured["relative"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_checks_in_float64_keep_a_decay_out_of_cudnn(tmp_path: Path) -> None:
+    for name in ("small/mnist", "full/mnist"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "manifest.json").write_text("{}")
+    rows = {row.name: row.flags for row in plan.Plan(tmp_path, tmp_path, True).compiles_and_checks().rows}
+    assert rows == {"compile/mnist": "", "check/mnist": EXACT_FLAGS["fp64"]}
 
 
 def test_who_measures_is_alone(tmp_path: Path) -> None:
