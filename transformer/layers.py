@@ -15,9 +15,11 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.base import Replicas
-from common.layers.dense import LastAxisDense, product_transposed, rows
+from common.layers.dense import LastAxisDense, product, product_transposed, rows
 from common.layers.dropout import Dropout, drop
+from common.layers.layer_norm import LayerNormalization
 from common.layers.precision import Precision
+from common.layers.xla import under_xla
 from transformer.config import Config
 
 EPSILON = 1e-6  # Layer normalisation epsilon from G6 transformer/layers/common_layers.py.
@@ -37,8 +39,8 @@ class Parts:
         initial = tf_keras.initializers.VarianceScaling(1.0, "fan_avg", "uniform", seed=next(self._seeds))
         return LastAxisDense(units, use_bias=use_bias, kernel_initializer=initial, dtype=self.precision.layer)
 
-    def norm(self) -> tf_keras.layers.LayerNormalization:
-        return tf_keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.precision.full)
+    def norm(self) -> LayerNormalization:
+        return LayerNormalization(epsilon=EPSILON, dtype=self.precision.full)
 
     def dropout(self, rate: float) -> Dropout | None:
         seed, config = next(self._seeds), self.config
@@ -120,7 +122,7 @@ class Attention(tf_keras.layers.Layer):
     """Multi-head attention: softmax(Q K^T / sqrt(d)) V, four products without bias."""
 
     def __init__(self, parts: Parts, **kwargs: Any):
-        super().__init__(dtype=parts.precision.layer, **kwargs)
+        super().__init__(dtype=parts.precision.full, autocast=False, **kwargs)
         self.heads, self.precision = parts.config.heads, parts.precision
         self.width = parts.config.width
         self.query, self.key, self.value, self.output_product = (
@@ -130,7 +132,11 @@ class Attention(tf_keras.layers.Layer):
 
     def call(self, queries: tf.Tensor, memory: tf.Tensor, allowed: tf.Tensor, training: bool) -> tf.Tensor:
         """Attends: [b, q, width], [b, m, width] -> [b, q, width]; bool `allowed` broadcasts to [b, 1, q, m]."""
-        return self.attend(queries, self.keys_values(memory), allowed, training)
+        if queries is memory:
+            query, key, value = self._heads(queries, self.query, self.key, self.value)
+        else:
+            query, (key, value) = self._split(self.query(queries)), self._heads(memory, self.key, self.value)
+        return self._weighted(query, {"key": key, "value": value}, allowed, training)
 
     def keys_values(self, memory: tf.Tensor) -> Cache:
         """Computes {"key", "value"} of a memory [b, m, width], each [b, heads, m, width / heads]."""
@@ -138,12 +144,29 @@ class Attention(tf_keras.layers.Layer):
 
     def attend(self, queries: tf.Tensor, memory: Cache, allowed: tf.Tensor, training: bool) -> tf.Tensor:
         """Attends to `keys_values`; shapes as in `call`."""
-        query = self._split(self.query(queries)) * (self.width // self.heads) ** -0.5
+        return self._weighted(self._split(self.query(queries)), memory, allowed, training)
+
+    def _heads(self, x: tf.Tensor, *layers: LastAxisDense) -> list[tf.Tensor]:
+        """Applies several layers to x and splits the heads: [b, n, width] -> several [b, heads, n, width / heads].
+
+        Under XLA, one product computes all of them, so that x's gradient is one product too, not a sum of several.
+        """
+        if not (under_xla() and all(layer.built for layer in layers)):
+            return [self._split(layer(x)) for layer in layers]
+        compute, size = self.precision.compute, self.width // self.heads
+        kernels = tf.concat([tf.convert_to_tensor(layer.kernel) for layer in layers], 1)
+        found = product(rows(tf.cast(x, compute)), tf.cast(kernels, compute))
+        found = tf.reshape(found, [*_leading(x), len(layers), self.heads, size])
+        return tf.unstack(tf.transpose(found, [2, 0, 3, 1, 4]))
+
+    def _weighted(self, query: tf.Tensor, memory: Cache, allowed: tf.Tensor, training: bool) -> tf.Tensor:
+        """Attends with queries of split heads, [b, heads, q, width / heads]; other shapes as in `call`."""
+        query = query * (self.width // self.heads) ** -0.5
         scores = tf.cast(tf.matmul(query, memory["key"], transpose_b=True), self.precision.variable)
         weights = tf.nn.softmax(tf.where(allowed, scores, tf.constant(_MASKED, scores.dtype)))
         weights = drop(self.dropout, tf.cast(weights, self.precision.compute), training)
         heads = tf.transpose(tf.matmul(weights, memory["value"]), [0, 2, 1, 3])
-        return self.output_product(tf.reshape(heads, [*_leading(queries), self.width]))
+        return self.output_product(tf.reshape(heads, [*_leading(heads)[:2], self.width]))
 
     def _split(self, x: tf.Tensor) -> tf.Tensor:
         """Splits the heads: [b, n, width] -> [b, heads, n, width / heads]."""

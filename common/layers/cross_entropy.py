@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
+from common.layers.scan import Tensors
 from common.layers.xla import under_xla
 
 
@@ -16,7 +18,7 @@ def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float
     keeps the forward pass's exponentials, subtracts the target from one number per row, and merges a row's sum and the
     upstream gradient into one factor. It makes no tensor for smoothed targets either. XLA fuses elementwise
     operations, so under XLA this function recomputes the exponentials and finds the target by comparison. Then it
-    keeps nothing as large as the logits.
+    keeps nothing as large as the logits, and reads them twice.
 
     Args:
       logits: [n, classes].
@@ -32,11 +34,45 @@ def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float
 
 
 def _fused(logits: tf.Tensor, targets: tf.Tensor, smoothing: float) -> tf.Tensor:
+    """The form for XLA: one pass over the logits for the losses, one for the gradient."""
     classes = logits.shape[-1]
-    hit = tf.range(classes, dtype=targets.dtype) == targets[:, None]
-    spread = tf.constant(smoothing / classes, logits.dtype)
-    wanted = tf.where(hit, 1 - smoothing + spread, spread)
-    return tf.reduce_logsumexp(logits, -1) - tf.reduce_sum(wanted * logits, -1)
+    spread = smoothing / classes
+
+    @tf.custom_gradient
+    def losses_of(logits: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+        peak, total, logit_sum = _row_sums(logits)
+        normalizer = peak + tf.math.log(total)
+        losses = normalizer - (1 - smoothing) * tf.gather(logits, targets, batch_dims=1) - spread * logit_sum
+
+        def gradient(above: tf.Tensor) -> tf.Tensor:
+            hit = tf.range(classes, dtype=targets.dtype) == targets[:, None]
+            wanted = tf.where(hit, tf.constant(1 - smoothing + spread, logits.dtype), spread)
+            return above[:, None] * (tf.exp(logits - normalizer[:, None]) - wanted)
+
+        return losses, gradient
+
+    return losses_of(logits)
+
+
+def _row_sums(logits: tf.Tensor) -> list[tf.Tensor]:
+    """Returns each row's maximum, sum of exp(logit - maximum) and sum of logits, [n] each, in one pass under XLA.
+
+    Separate reductions would read the logits three times, because the exponentials need the maximum. Here two partial
+    results (maximum, sum of powers, sum) are added after both sums of powers are rescaled to the larger maximum
+    (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
+    """
+    scalar = tf.TensorSpec([], logits.dtype)
+
+    @tf.function(input_signature=[scalar] * 6, autograph=False)
+    def add(peak: tf.Tensor, powers: tf.Tensor, total: tf.Tensor, *other: tf.Tensor) -> Tensors:
+        highest = tf.maximum(peak, other[0])
+        powers = powers * tf.exp(peak - highest) + other[1] * tf.exp(other[0] - highest)
+        return highest, powers, total + other[2]
+
+    zero = tf.zeros([], logits.dtype)
+    parts = [logits, tf.ones_like(logits), logits]
+    start = [tf.constant(logits.dtype.min, logits.dtype), zero, zero]
+    return gen_xla_ops.xla_variadic_reduce_v2(parts, start, [1], add.get_concrete_function())
 
 
 def _sparse_cross_entropy(smoothing: float) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:

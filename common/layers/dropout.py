@@ -131,16 +131,32 @@ class Dropout(tf_keras.layers.Layer):
         low, high = philox.product(
             tf.cast(group, tf.uint32), tf.cast(functools.reduce(operator.mul, blocks), tf.uint32)
         )
+        # Zero, but not a constant: XLA would store the first rounds' results for all numbers, and read them.
+        low += tf.cast(draw < 0, tf.uint32)
         number = _numbers(blocks, low)
         key = self.seed % 2**32, self.seed >> 32 & 0xFFFFFFFF
         counter = number, high + tf.cast(number < low, tf.uint32), tf.cast(draw, tf.uint32), 0
         return philox.words(key, counter)
 
     def _halves_kept(self, words: list[tf.Tensor]) -> tf.Tensor:
-        """Returns which halves of the words keep their element, low halves first, along axis 1."""
+        """Returns which halves of the words keep their element, low halves first, along axis 1.
+
+        All decisions of a counter value stand in one byte, so that a program which stores a mask for the gradient moves
+        one bit for each element, and the words never leave the kernel that draws them.
+        """
         halves = [tf.bitwise.bitwise_and(word, LEVELS - 1) for word in words]
         halves += [tf.bitwise.right_shift(word, tf.constant(16, tf.uint32)) for word in words]
-        return tf.concat([tf.cast(half, tf.int32) >= self._bound for half in halves], 1)
+        bits = [tf.constant(1 << i, tf.uint32) for i in range(len(halves))]
+        chosen = [
+            tf.where(tf.cast(half, tf.int32) >= self._bound, bit, tf.zeros_like(bit))
+            for half, bit in zip(halves, bits)
+        ]
+        # Signed, because XLA's fused softmax on a GPU reads no unsigned bytes.
+        packed = tf.cast(functools.reduce(tf.bitwise.bitwise_or, chosen), tf.int8)
+        bit = tf.reshape(tf.cast(tf.stack(bits), tf.int8), [-1, *[1] * (len(packed.shape) - 1)])
+        kept = tf.bitwise.bitwise_and(packed[:, None], bit) != 0
+        batch, *sides = [tf.shape(packed)[i] if n is None else n for i, n in enumerate(packed.shape)]
+        return tf.reshape(kept, [batch, len(halves) * sides[0], *sides[1:]])
 
     @property
     def _bound(self) -> int:

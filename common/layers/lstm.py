@@ -222,6 +222,8 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
     For G layers side by side, the arguments are [T, G, b, 4u], [G, u, 4u], [G, b, u], [G, b, u].
     """
     compute, variable = precision.compute, precision.variable
+    # XLA's gradient computes tanh of c again from c, in the kernel that uses it, so that a loop writes one result less.
+    keeps_tanh = not under_xla()
 
     def times(a: tf.Tensor, b: tf.Tensor, **transpose: bool) -> tf.Tensor:
         return tf.cast(tf.matmul(tf.cast(a, compute), tf.cast(b, compute), **transpose), variable)
@@ -242,14 +244,14 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
             if mask is not None:
                 m = inputs[1]
                 new_h, new_c = m * new_h + (1 - m) * h, m * new_c + (1 - m) * c
-            return (new_h, new_c), (i, f, g, o, squashed, new_h, new_c)
+            return (new_h, new_c), (i, f, g, o, new_h, new_c, *([squashed] if keeps_tanh else []))
 
-        widths = [recurrent.shape[-2]] * 7
+        widths = [recurrent.shape[-2]] * (6 + keeps_tanh)
         sequences = (z,) if mask is None else (z, mask)
-        (h, c), (*gates, hs, cs) = scan(step, (h0, c0), sequences, widths, stack=False)
+        (h, c), (i, f, g, o, hs, cs, *squashed) = scan(step, (h0, c0), sequences, widths, stack=False)
 
         def gradient(d_outputs: tf.Tensor, d_h: tf.Tensor, d_c: tf.Tensor) -> Tensors:
-            saved = [*gates, delayed(c0, cs)]
+            saved = [i, f, g, o, *(squashed or [cs]), delayed(c0, cs)]
             dz, d_h0, d_c0 = backward(saved, matrix, d_outputs, d_h, d_c)
             return dz, outer(stacked(delayed(h0, hs)), dz), d_h0, d_c0
 
@@ -259,7 +261,7 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
     def backward(
         saved: Sequence[Steps], matrix: tf.Tensor, d_outputs: tf.Tensor, d_h: tf.Tensor, d_c: tf.Tensor
     ) -> Tensors:
-        """Returns (dz [T, b, 4u], dh0, dc0); `saved` holds i, f, g, o, tanh of c, and c before the step."""
+        """Returns (dz [T, b, 4u], dh0, dc0); `saved` holds i, f, g, o, tanh of c or c, and c before the step."""
         # Transposed once, because `transpose_b` would transpose at every step. Grappler turns a plain transpose in
         # front of products into `transpose_b`, but does not look through ensure_shape.
         transposed = tf.linalg.matrix_transpose(matrix)
@@ -267,6 +269,7 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
 
         def step(after: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
             i, f, g, o, squashed, c_before, d_output, *masks = inputs
+            squashed = squashed if keeps_tanh else tf.tanh(squashed)
             d_h, d_c = after
             if masks:
                 m = masks[0]

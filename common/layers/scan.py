@@ -20,7 +20,7 @@ UNROLLED_STEPS = 64
 # The same limit under XLA.
 UNROLLED_IN_XLA = 4
 # Maximum number of steps in a turn of a loop under XLA. lab/bench/gpu_programs.py counts the kernels.
-STEPS_OF_A_TURN = 8
+STEPS_OF_A_TURN = 16
 
 
 def scan(

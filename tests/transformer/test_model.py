@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from common.config import overrides as configs
 from common.errors import UserError
@@ -55,6 +56,34 @@ def test_a_compiled_step_equals_the_plain_one():
         found.append(tf.function(step, jit_compile=compiled, autograph=False)())
     for one, other in zip(*found, strict=True):
         assert np.linalg.norm(one - other) <= 1e-9 * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_compiled_layer_norm_equals_the_stock_one(broken):
+    """Value and gradients in float64, also for a row of equal numbers; a NaN reaches the gradients of both."""
+    x = np.random.default_rng(2).normal(3, 2, [2, 5, 8])
+    x[0, 0], x[1, 1, 1] = 4, np.nan if broken else 1
+    values = [np.random.default_rng(3).normal(1, 1, 8) for _ in range(2)]
+
+    def run(layer, compiled):
+        layer.build(x.shape)
+        layer.set_weights(values)
+
+        @tf.function(jit_compile=compiled, autograph=False)
+        def step(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = layer(x)
+                loss = tf.reduce_sum(tf.sin(y))
+            return y, *tape.gradient(loss, [x, *layer.trainable_variables])
+
+        return step(tf.constant(x))
+
+    stock = tf_keras.layers.LayerNormalization(epsilon=layers.EPSILON, dtype="float64")
+    for found, expected in zip(
+        run(layers.LayerNormalization(epsilon=layers.EPSILON, dtype="float64"), True), run(stock, False)
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-7)
 
 
 def naive_search(network, source, steps, beam):

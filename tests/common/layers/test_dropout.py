@@ -115,6 +115,15 @@ def test_masks_in_32_bit_operations_are_those_of_the_counter_stream(shape):
             assert [layer.draws.dtype for layer in layers] == [tf.int64, tf.int32]
 
 
+@pytest.mark.parametrize("shape", [(3, 7), (2, 16, 3)])
+def test_a_compiled_mask_in_32_bit_operations_is_the_same(shape):
+    """One byte holds a counter value's decisions; the eighth one is its sign."""
+    layers = [Dropout(Numbered(5, True), 0.25, 2**31 + 7) for _ in range(2)]
+    step = tf.function(lambda: layers[0](tf.ones(shape), training=True), jit_compile=True, autograph=False)
+    for _ in range(2):
+        np.testing.assert_array_equal(step(), layers[1](tf.ones(shape), training=True))
+
+
 def test_blocks_count_beyond_32_bits():
     """The stream of a seed is read from block 2^32 - 2 on, across the carry."""
     key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=[7, 3])
