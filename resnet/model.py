@@ -12,7 +12,7 @@ import tf_keras
 from common.config import plugins
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import Spatial
-from common.distributed.spatial.layers import Enter, GlobalAverage, MaxPool
+from common.distributed.spatial.layers import Enter, GlobalAverage
 from common.errors import UserError
 from common.layers.image_layers import ImageLayers, seeds
 from common.layers.precision import Precision
@@ -45,7 +45,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     x = Enter(spatial, dtype=precision.layer)(images)
     x = net.stem(x, config.width, "conv1")
     x = net.batch_norm(x, "bn1", relu=True)
-    x = MaxPool(spatial, 3, 2, "same", dtype=precision.layer)(x)
+    x = net.max_pool(x, "same")
     for stage, blocks in enumerate(BLOCKS):  # conv2_x ... conv5_x
         for block in range(blocks):
             stride = 2 if stage > 0 and block == 0 else 1

@@ -18,7 +18,7 @@ import tf_keras
 from common.detection import anchors as anchor_boxes
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import Spatial
-from common.distributed.spatial.layers import Enter, LeaveOwn, MaxPool
+from common.distributed.spatial.layers import Enter, LeaveOwn
 from common.layers.convolution import PaddedConv2D
 from common.layers.image_layers import ImageLayers, seeds
 from common.layers.precision import Precision
@@ -87,7 +87,7 @@ def backbone(net: _Layers, x: tf.Tensor) -> tf.Tensor:
     Layer names match published checkpoints (torchvision's), which ssd/backbone.py reads.
     """
     x = net.norm("bn1", relu=True)(net.stem(x, net.config.width, "conv1"))
-    x = MaxPool(net.spatial, 3, 2, 1, dtype=net.precision.layer)(x)
+    x = net.max_pool(x, 1)
     for stage, (blocks, stride) in enumerate(zip(BLOCKS, STRIDES)):
         for block in range(blocks):
             filters, project = net.config.width * 2**stage, stage > 0 and block == 0

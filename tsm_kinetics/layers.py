@@ -5,7 +5,10 @@ from __future__ import annotations
 import tensorflow as tf
 import tf_keras
 
+from common.distributed.replicas.base import Replicas
+from common.layers import gpu_forms
 from common.layers.convolution import PaddedConv2D
+from common.layers.xla import for_gpu
 
 
 def shift(x: tf.Tensor, forward: int, backward: int) -> tf.Tensor:
@@ -112,13 +115,14 @@ class MaxPool(tf_keras.layers.Layer):
     torchvision's and Keras's ResNet; "same" would start windows elsewhere.
 
     Attributes:
+      replicas: the backend, which knows its devices.
       space: window side; 1 leaves space unchanged, otherwise the stride is 2.
       time: frames in the window; 1 leaves time unchanged, otherwise the stride is 2.
     """
 
-    def __init__(self, space: int, time: int, **kwargs):
+    def __init__(self, replicas: Replicas, space: int, time: int, **kwargs):
         super().__init__(**kwargs)
-        self.space, self.time = space, time
+        self.replicas, self.space, self.time = replicas, space, time
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         if self.space > 1:
@@ -128,9 +132,13 @@ class MaxPool(tf_keras.layers.Layer):
     def _over_space(self, x: tf.Tensor) -> tf.Tensor:
         frames = tf.reshape(x, tf.concat([[-1], tf.shape(x)[2:]], 0))
         pad = self.space // 2
-        paddings = [[0, 0], [pad, pad], [pad, pad], [0, 0]]
-        frames = tf.pad(frames, paddings, constant_values=x.dtype.min)
-        y = tf.nn.max_pool2d(tf.ensure_shape(frames, [None, None, None, x.shape[-1]]), self.space, 2, "VALID")
+        if for_gpu(self.replicas) and self.space == gpu_forms.SIZE and None not in x.shape[2:]:
+            y = gpu_forms.max_pool(tf.ensure_shape(frames, [None, *x.shape[2:]]), ((pad, pad), (pad, pad)))
+        else:
+            paddings = [[0, 0], [pad, pad], [pad, pad], [0, 0]]
+            frames = tf.pad(frames, paddings, constant_values=x.dtype.min)
+            frames = tf.ensure_shape(frames, [None, None, None, x.shape[-1]])
+            y = tf.nn.max_pool2d(frames, self.space, 2, "VALID")
         y = tf.reshape(y, tf.concat([tf.shape(x)[:2], tf.shape(y)[1:]], 0))
         sides = [None if side is None else -(-side // 2) for side in x.shape[2:4]]
         return tf.ensure_shape(y, [*x.shape[:2], *sides, x.shape[4]])

@@ -71,12 +71,12 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     frames, stride = geometry.stem
     x = net.conv(clips, config.width, (frames, 7), (stride, 2), "conv1")
     x = net.batch_norm(x, "bn1", relu=True)
-    x = MaxPool(3, geometry.pool1, dtype=precision.layer, name="maxpool")(x)
+    x = MaxPool(replicas, 3, geometry.pool1, dtype=precision.layer, name="maxpool")(x)
     for stage, blocks in enumerate(config.blocks):
         for block in range(blocks):
             x = bottleneck(net, geometry, x, stage, block)
         if stage == 0 and geometry.pool2 > 1:
-            x = MaxPool(1, geometry.pool2, dtype=precision.layer, name="maxpool2")(x)
+            x = MaxPool(replicas, 1, geometry.pool2, dtype=precision.layer, name="maxpool2")(x)
     # The mean of the frames' logits equals the logits of the frames' mean.
     x = tf_keras.layers.GlobalAveragePooling3D(dtype=precision.full, name="avgpool")(x)
     network = tf_keras.Model(clips, net.classifier(x), name=config.model)

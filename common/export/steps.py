@@ -85,18 +85,20 @@ class Steps:
       constants: {name: Argument} of tensors that a step closes over, in the order in which `name_of` finds them.
     """
 
-    def __init__(self, task: Any, config: RunConfig, values: bool = True):
+    def __init__(self, task: Any, config: RunConfig, values: bool = True, platform: str = ""):
         """Builds the network.
 
         Args:
           task: the benchmark's task, for the configuration `to_export(config)`.
           config: the whole run's configuration; its clock determines the learning rates.
           values: False skips initial values: every argument is zero.
+          platform: the devices' kind, as in `Replicas.platform`.
         """
         self.values = values
         policy = precision(task.config.precision)
         self.task, self.clock = task, Clock.of(config)
         self.replicas = Xla(task.config.num_replicas)
+        self.replicas.platform = platform
         self._state = state = State(task, self.replicas, policy)
         train_step = make_train_step(task, state, self.clock)
 

@@ -44,6 +44,7 @@ def write(
     say: Callable[[str], None],
     programs: str = "both",
     values: bool = True,
+    platform: str = "",
 ) -> dict[str, Any]:
     """Exports `task`, with the configuration `steps.to_export(config)`, to `folder`.
 
@@ -56,6 +57,7 @@ def write(
       say: prints a line of progress.
       programs: "train", "eval" or "both"; or one program by name, such as "train-2", if there are several shapes.
       values: False omits initial values and losses, which take half of the time; a compiler does not need them.
+      platform: the kind of the devices that the programs are for, such as "NVIDIA H200"; "" means any.
 
     Returns:
       The manifest.
@@ -70,7 +72,9 @@ def write(
             path.parent.mkdir(parents=True, exist_ok=True)
             made = stack.enter_context(whole(path))
             made.mkdir()
-        manifest = _write(task, config, folder, made, kind if values else "none", say, programs, values)
+        manifest = _write(
+            task, config, folder, made, kind if values else "none", say, programs, values, platform
+        )
         with _writing(folder):
             stack.close()
     say(f"{path}: {manifest['bytes'] / 1e6:.2f} MB in all; python -m lab.bench.replay {path}")
@@ -86,11 +90,12 @@ def _write(
     say: Callable[[str], None],
     chosen: str,
     values: bool,
+    platform: str,
 ) -> dict[str, Any]:
     """Like `write`, but writes to `path`, an empty folder; error messages call it `folder`."""
     began = time.time()
     backend = reference.prepared(task.config.num_replicas, kind, say)
-    steps = Steps(task, config, values)
+    steps = Steps(task, config, values, platform)
     stored = {name: a.stored for name, a in steps.state.items() if a.stored is not None}
     manifest = _about(task, config, steps)
     computed = reference.of(steps, kind, backend)

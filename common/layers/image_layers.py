@@ -12,6 +12,8 @@ import tf_keras
 
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import WHOLE_IMAGES, Spatial
+from common.distributed.spatial.geometry import Padding
+from common.layers import gpu_forms
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.convolution import PaddedConv2D, SpaceToDepthStem
 from common.layers.precision import Precision
@@ -85,7 +87,12 @@ class ImageLayers:
         )
 
     def relu(self, x: tf.Tensor) -> tf.Tensor:
-        return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
+        return gpu_forms.ReLU(self.replicas, dtype=self.precision.layer)(x)
+
+    def max_pool(self, x: tf.Tensor, padding: Padding) -> tf.Tensor:
+        """Takes the maximum over windows of 3x3 elements with stride 2."""
+        spatial = self.spatial or WHOLE_IMAGES
+        return gpu_forms.MaxPool(self.replicas, spatial, padding, dtype=self.precision.layer)(x)
 
     def add(self, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
         return tf_keras.layers.Add(dtype=self.precision.layer)([a, b])

@@ -1,6 +1,6 @@
 """What the full-size steps launch and move on one H100, according to XLA's compiler: kernels, bytes, copies, loops.
 
-    python -m lab.bench.gpu_programs [--cases gnmt maskrcnn ...] [--label now] [--checkout DIR] [--add] [--keep DIR]
+    python -m lab.bench.gpu_programs [--cases gnmt maskrcnn ...] [--label now] [--checkout DIR] [--keep DIR]
 
 This needs no device, and nothing runs. The steps are those of docs/replay.md, in bf16. For ResNet-50 and the
 Transformer it also compiles flax's step with the same optimizer. --checkout compiles the steps of another checkout (an
@@ -24,6 +24,7 @@ from systems.compile.targets import target
 
 _ALONE = (
     "--config.precision=bf16",
+    "--config.hardware=h100-1",
     "--config.replicas=single",
     "--config.num_replicas=1",
     "--export_reference=none",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from common.distributed.replicas.single import Single
 from tsm_kinetics.layers import FrameConv2D, MaxPool, PaddedConv3D, TemporalShift, shift
 
 
@@ -103,7 +104,7 @@ def test_frames_are_convolved_one_by_one() -> None:
 @pytest.mark.parametrize("size", [(4, 6, 8), (5, 7, 7), (1, 5, 5)])
 def test_pooling_is_a_maximum_over_windows(space: int, time: int, size: tuple) -> None:
     x = noise(2, *size, 3)
-    y = MaxPool(space, time, dtype="float64")(x)
+    y = MaxPool(Single(), space, time, dtype="float64")(x)
     steps = (1 if time == 1 else 2, 1 if space == 1 else 2, 1 if space == 1 else 2)
     want = np.empty([2, *(-(-n // s) for n, s in zip(size, steps)), 3])
     for place in np.ndindex(want.shape[1:4]):

@@ -119,6 +119,7 @@ def _evaluate(task: Any, checkpoint: str) -> int:
 def _export(task_of: Any, config: RunConfig, options: BenchmarkFlags) -> int:
     from common.export import write
     from common.export.steps import to_export
+    from timetotrain.launch import commands
 
     task = task_of(to_export(config), None)
     write.write(
@@ -129,6 +130,7 @@ def _export(task_of: Any, config: RunConfig, options: BenchmarkFlags) -> int:
         lambda line: print(line, file=sys.stderr),
         options.export_programs,
         options.export_values,
+        commands.describe(config.hardware).get("accelerator_model_name", ""),
     )
     return 0
 

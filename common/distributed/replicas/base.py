@@ -52,7 +52,7 @@ class Replicas(abc.ABC):
         (common/train/host_block.py).
       narrow: whether steps count and draw random numbers in 32-bit words, because the device emulates 64-bit integers.
       has_random_words: whether a program can use its device's generator, `random_words`.
-      platform: the kind of the devices, in their compiler's words, if the backend knows it.
+      platform: the kind of the devices, in their compiler's words ("NVIDIA H200"), if the backend knows it.
       process_index, num_processes: this process's index and the run's number of processes; process 0 writes the log.
     """
 

@@ -30,6 +30,7 @@ def _full(system: str, batch: int, *more: str) -> list[str]:
     sizes = [f"--config.global_batch_size={batch}", f"--config.eval_batch_size={batch}"]
     return [
         f"--system={system}",
+        "--config.hardware=h200-1",
         "--config.precision=bf16",
         *_ALONE,
         *sizes,
