@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from common import files
 from common.config import overrides as configs
 from common.config.clock import Clock
+from common.distributed import process
 from common.errors import UserError
 from lab.studies import optimizers_report
 from lab.studies.contest import (
@@ -158,18 +159,22 @@ class Contest:
             runner.run_all([row for row in rows if self.runner(row.stage) is runner])
 
     def step_seconds(self, batch: int) -> float:
-        """Returns the measured seconds of a training step of the preset at a batch, on synthetic data."""
+        """Returns the processor seconds of a training step of the preset, measured on synthetic data in one thread."""
         command = [sys.executable, "-m", self.arena.benchmark, f"--system={self.arena.preset}", "--dry_run"]
         command += ["--data_dir=.", *self.arena.flags, *batch_flags(self.arena, batch)]
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
+        environment = {
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            **process.core_share(os.cpu_count() or 1),
+            **os.environ,
+        }
         done = subprocess.run(command, cwd=files.ROOT, env=environment, capture_output=True, text=True)
         if done.returncode:
             lines = done.stderr.strip().splitlines() or ["no message"]
             raise UserError(f"{' '.join(command)} failed: {lines[-1][:300]}")
-        return float(json.loads(done.stdout.strip().splitlines()[-1])["step_seconds"])
+        return float(json.loads(done.stdout.strip().splitlines()[-1])["step_processor_seconds"])
 
     def hours(self, stage: str, batch: int, step_seconds: float) -> float:
-        """Returns the hours of a stage's run from a step's seconds; evaluations are estimated (`EVALUATION_PART`)."""
+        """Returns core-hours of a stage's run from a step's seconds; evaluations are estimated (`EVALUATION_PART`)."""
         presets = importlib.import_module(f"{self.arena.benchmark}.presets").PRESETS
         run = (*self.runner(stage).extra, *batch_flags(self.arena, batch))
         steps = Clock.of(configs.override_all(presets[self.arena.preset], list(run))).train_steps
@@ -218,9 +223,7 @@ def run(args: argparse.Namespace) -> int:
             lines = optimizers_report.plan(contest, names, batches, stages, args)
             hours = sum(float(line[-1]) for line in lines)
             print(optimizers_report.markdown(optimizers_report.PLAN, lines))
-            print(
-                f"{arena.benchmark}: {hours:.1f} hours of single runs, {hours / args.jobs:.1f} with {args.jobs}"
-            )
+            print(f"{arena.benchmark}: {hours:.1f} hours of one core")
             if not (args.optimizers or args.batches or args.epochs) and stages == list(STAGES):
                 files.write_csv(home(arena) / "plan.csv", optimizers_report.PLAN, lines)
         elif args.list:

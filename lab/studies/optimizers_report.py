@@ -27,7 +27,7 @@ NEAR = 0.01  # "Within 1 % of the best".
 TUNING = ("short", "tune")
 
 
-PLAN = ("batch", "step, s", "a whole run, hours", "runs", "done", "missing, hours")
+PLAN = ("batch", "step, processor s", "a whole run, core-hours", "runs", "done", "missing, core-hours")
 
 
 def plan(
@@ -37,10 +37,10 @@ def plan(
     stages: Sequence[str],
     args: argparse.Namespace,
 ) -> list[tuple[str, ...]]:
-    """Returns the lines of a table with the head PLAN: the hours of rows that are not done, one run at a time.
+    """Returns the lines of a table with the head PLAN: the core-hours of rows that are not done.
 
-    They follow from a measured step at each batch. A step of every optimizer counts as the preset's;
-    docs/optimizers.md has their ratios.
+    They follow from the processor time of a step at each batch, which other programs change little. A step of every
+    optimizer counts as the preset's; docs/optimizers.md has their ratios.
     """
     arena = contest.arena
     entries = len([e for e in arena.entries() if e.name in names])

@@ -111,7 +111,8 @@ def contest_missing() -> Table:
     for path in sorted(CONTEST.glob("*/plan.csv")):
         with path.open(encoding="utf-8", newline="") as file:
             rows += [(path.parent.name, *row.values()) for row in csv.DictReader(file)]
-    return ("benchmark", "batch", "step, s", "a whole run, hours", "runs", "done", "missing, hours"), rows
+    head = ("batch", "step, processor s", "a whole run, core-hours", "runs", "done", "missing, core-hours")
+    return ("benchmark", *head), rows
 
 
 def four_commands() -> Table:
