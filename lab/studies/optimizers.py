@@ -93,7 +93,9 @@ class Contest:
         self._runners = made
 
     def runner(self, stage: str) -> Runner:
-        return self._runners[{"short": "short", "tune": "validation"}.get(stage, "test")]
+        return self._runners[
+            {"short": "short", "tune": "validation", "decay": "validation"}.get(stage, "test")
+        ]
 
     def record(self, row: Row) -> dict | None:
         return self.runner(row.stage).record(row)
@@ -115,6 +117,21 @@ class Contest:
         """Returns the best trial's point once every trial is done, and one of them did not diverge."""
         best = self._ranked(self.trials(entry, batch))
         return best[0].point if best else None
+
+    def decayed(self, entry: Entry, batch: int) -> list[Row]:
+        """Returns the winner's run with a falling rate; [] until the winner is known, or if there is no such run."""
+        point = self.winner(entry, batch)
+        if not point or not self.arena.decay or entry.name.startswith("schedule_free"):
+            return []
+        run = (*flags(self.arena, entry, batch, point), *self.arena.decay)
+        return [Row("decay", entry.name, batch, 0, 0, point, run)]
+
+    def best(self, entry: Entry, batch: int) -> Row | None:
+        """Returns the better of the winner's runs on validation data once all of them are done."""
+        rows = self.trials(entry, batch)
+        more = self.decayed(entry, batch)
+        ranked = self._ranked([*rows, *more]) if rows else None
+        return ranked[0] if ranked else None
 
     def _ranked(self, rows: Sequence[Row]) -> list[Row] | None:
         """Returns the rows that did not diverge, the best first; None if one is not done."""
@@ -140,9 +157,10 @@ class Contest:
                     found += self.short(entry, batch)
                 if "tune" in stages:
                     found += self.trials(entry, batch)
-                if "final" in stages and (point := self.winner(entry, batch)):
-                    run = flags(self.arena, entry, batch, point)
-                    found += self._seeded("final", entry.name, batch, point, run)
+                if "decay" in stages:
+                    found += self.decayed(entry, batch)
+                if "final" in stages and (row := self.best(entry, batch)):
+                    found += self._seeded("final", entry.name, batch, row.point, row.flags)
                 if "scaled" in stages and base and batch != first:
                     point = scaled(self.arena, base, batch)
                     run = flags(self.arena, entry, batch, point)

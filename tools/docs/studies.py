@@ -81,6 +81,7 @@ def contest() -> Table:
         "whole trials",
         "best accuracy, validation",
         "rate, momentum or beta, warmup",
+        "with a falling rate",
         "accuracy, test",
         "seeds",
         "steps to 0.985",
