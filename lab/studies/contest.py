@@ -6,7 +6,8 @@ the first average; the warmup as a part of the run. Everything else stays as pub
 Schedule-Free needs a constant rate instead.
 
 Trials are halved once, by the same rule for all: every trial trains the first QUARTER of its epochs, then one in six,
-the best, trains all of them from the beginning.
+the best, trains all of them from the beginning. Where the preset's rate is constant, the winner trains once more with a
+rate that falls linearly to 0 after the warmup, and the better of the two runs on test data.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KEPT = (0.7, 0.99)  # Ours: of momentum, or of beta_1.
 WARMUP = (0.0, 0.25)  # Ours: of the run's epochs.
 QUARTER = 4  # Ours: a short trial has the run's epochs divided by this.
 ONE_IN = 6  # Ours: of so many short trials, one trains to the end.
-STAGES = ("short", "tune", "final", "scaled", "legw")
+STAGES = ("short", "tune", "decay", "final", "scaled", "legw")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Row:
     """One run.
 
     Attributes:
-      stage: one of STAGES; "short" and "tune" evaluate on validation data, the others on test data.
+      stage: one of STAGES; "short", "tune" and "decay" evaluate on validation data, the others on test data.
       optimizer, batch: the cell.
       number: of the trial, or the seed of another stage.
       seed: the run's seed; all trials have seed 0.
@@ -109,6 +110,7 @@ class Arena:
       target: the quality whose steps are compared.
       validation, test: (data folder, flags) of trials and of final runs.
       legw: {row: flags} at the first batch, which LEGW scales; () if LEGW is not published for it.
+      decay: flags of the stage "decay", which repeats the winner with a rate that falls; (): the preset's rate falls.
       without: optimizers that the benchmark does not take.
       micro: most examples at once; a larger batch is accumulated.
       flags: of every run.
@@ -125,6 +127,7 @@ class Arena:
     test: tuple[Callable[[], pathlib.Path], tuple[str, ...]]
     lower_is_better: bool = False
     legw: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    decay: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     micro: int = 8192
     flags: tuple[str, ...] = ()
@@ -168,6 +171,7 @@ ARENAS = {
         (legw_mnist.STUDY.data, ()),
         # The paper gives no base rate; the preset's was tuned on held-out data.
         legw={"legw": ()},
+        decay=settings(schedule__kind="poly", schedule__power=1, schedule__end_learning_rate=0),
         micro=1024,  # A step of 8,192 takes 12 % less processor time than in one piece (AMD EPYC, one core).
     ),
     "ptb": Arena(

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from common import files
 from common.config import overrides as configs
 from common.config.clock import Clock
+from common.distributed import process
 from common.errors import UserError
 from lab.studies import optimizers_report
 from lab.studies.contest import (
@@ -92,7 +93,9 @@ class Contest:
         self._runners = made
 
     def runner(self, stage: str) -> Runner:
-        return self._runners[{"short": "short", "tune": "validation"}.get(stage, "test")]
+        return self._runners[
+            {"short": "short", "tune": "validation", "decay": "validation"}.get(stage, "test")
+        ]
 
     def record(self, row: Row) -> dict | None:
         return self.runner(row.stage).record(row)
@@ -114,6 +117,21 @@ class Contest:
         """Returns the best trial's point once every trial is done, and one of them did not diverge."""
         best = self._ranked(self.trials(entry, batch))
         return best[0].point if best else None
+
+    def decayed(self, entry: Entry, batch: int) -> list[Row]:
+        """Returns the winner's run with a falling rate; [] until the winner is known, or if there is no such run."""
+        point = self.winner(entry, batch)
+        if not point or not self.arena.decay or entry.name.startswith("schedule_free"):
+            return []
+        run = (*flags(self.arena, entry, batch, point), *self.arena.decay)
+        return [Row("decay", entry.name, batch, 0, 0, point, run)]
+
+    def best(self, entry: Entry, batch: int) -> Row | None:
+        """Returns the better of the winner's runs on validation data once all of them are done."""
+        rows = self.trials(entry, batch)
+        more = self.decayed(entry, batch)
+        ranked = self._ranked([*rows, *more]) if rows else None
+        return ranked[0] if ranked else None
 
     def _ranked(self, rows: Sequence[Row]) -> list[Row] | None:
         """Returns the rows that did not diverge, the best first; None if one is not done."""
@@ -139,9 +157,10 @@ class Contest:
                     found += self.short(entry, batch)
                 if "tune" in stages:
                     found += self.trials(entry, batch)
-                if "final" in stages and (point := self.winner(entry, batch)):
-                    run = flags(self.arena, entry, batch, point)
-                    found += self._seeded("final", entry.name, batch, point, run)
+                if "decay" in stages:
+                    found += self.decayed(entry, batch)
+                if "final" in stages and (row := self.best(entry, batch)):
+                    found += self._seeded("final", entry.name, batch, row.point, row.flags)
                 if "scaled" in stages and base and batch != first:
                     point = scaled(self.arena, base, batch)
                     run = flags(self.arena, entry, batch, point)
@@ -158,18 +177,22 @@ class Contest:
             runner.run_all([row for row in rows if self.runner(row.stage) is runner])
 
     def step_seconds(self, batch: int) -> float:
-        """Returns the measured seconds of a training step of the preset at a batch, on synthetic data."""
+        """Returns the processor seconds of a training step of the preset, measured on synthetic data in one thread."""
         command = [sys.executable, "-m", self.arena.benchmark, f"--system={self.arena.preset}", "--dry_run"]
         command += ["--data_dir=.", *self.arena.flags, *batch_flags(self.arena, batch)]
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
+        environment = {
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            **process.core_share(os.cpu_count() or 1),
+            **os.environ,
+        }
         done = subprocess.run(command, cwd=files.ROOT, env=environment, capture_output=True, text=True)
         if done.returncode:
             lines = done.stderr.strip().splitlines() or ["no message"]
             raise UserError(f"{' '.join(command)} failed: {lines[-1][:300]}")
-        return float(json.loads(done.stdout.strip().splitlines()[-1])["step_seconds"])
+        return float(json.loads(done.stdout.strip().splitlines()[-1])["step_processor_seconds"])
 
     def hours(self, stage: str, batch: int, step_seconds: float) -> float:
-        """Returns the hours of a stage's run from a step's seconds; evaluations are estimated (`EVALUATION_PART`)."""
+        """Returns core-hours of a stage's run from a step's seconds; evaluations are estimated (`EVALUATION_PART`)."""
         presets = importlib.import_module(f"{self.arena.benchmark}.presets").PRESETS
         run = (*self.runner(stage).extra, *batch_flags(self.arena, batch))
         steps = Clock.of(configs.override_all(presets[self.arena.preset], list(run))).train_steps
@@ -218,9 +241,7 @@ def run(args: argparse.Namespace) -> int:
             lines = optimizers_report.plan(contest, names, batches, stages, args)
             hours = sum(float(line[-1]) for line in lines)
             print(optimizers_report.markdown(optimizers_report.PLAN, lines))
-            print(
-                f"{arena.benchmark}: {hours:.1f} hours of single runs, {hours / args.jobs:.1f} with {args.jobs}"
-            )
+            print(f"{arena.benchmark}: {hours:.1f} hours of one core")
             if not (args.optimizers or args.batches or args.epochs) and stages == list(STAGES):
                 files.write_csv(home(arena) / "plan.csv", optimizers_report.PLAN, lines)
         elif args.list:

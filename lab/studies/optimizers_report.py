@@ -24,10 +24,10 @@ from lab.studies.contest import STAGES, Row, whole_trials
 from lab.studies.runner import published
 
 NEAR = 0.01  # "Within 1 % of the best".
-TUNING = ("short", "tune")
+TUNING = ("short", "tune", "decay")
 
 
-PLAN = ("batch", "step, s", "a whole run, hours", "runs", "done", "missing, hours")
+PLAN = ("batch", "step, processor s", "a whole run, core-hours", "runs", "done", "missing, core-hours")
 
 
 def plan(
@@ -37,10 +37,10 @@ def plan(
     stages: Sequence[str],
     args: argparse.Namespace,
 ) -> list[tuple[str, ...]]:
-    """Returns the lines of a table with the head PLAN: the hours of rows that are not done, one run at a time.
+    """Returns the lines of a table with the head PLAN: the core-hours of rows that are not done.
 
-    They follow from a measured step at each batch. A step of every optimizer counts as the preset's;
-    docs/optimizers.md has their ratios.
+    They follow from the processor time of a step at each batch, which other programs change little. A step of every
+    optimizer counts as the preset's; docs/optimizers.md has their ratios.
     """
     arena = contest.arena
     entries = len([e for e in arena.entries() if e.name in names])
@@ -50,6 +50,7 @@ def plan(
         counts = {
             "short": args.trials * entries,
             "tune": whole_trials(args.trials) * entries,
+            "decay": entries * bool(arena.decay),
             "final": args.seeds * entries,
             "scaled": args.seeds * entries * (batch != arena.batches[0]),
             "legw": args.seeds * len(arena.legw),
@@ -139,6 +140,7 @@ def table(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...],
         "whole trials",
         f"best {arena.unit}, validation",
         "rate, momentum or beta, warmup",
+        "with a falling rate",
         f"{arena.unit}, test",
         "seeds",
         "scaled from the first batch",
@@ -163,6 +165,7 @@ def _line(contest: Any, found: list[tuple[Row, dict]], name: str, batch: int) ->
         str(batch),
         *_sensitivity(contest, own["short"]),
         *_tuned(contest, own["tune"]),
+        _interval([x["quality"] for _, x in own["decay"]]),
         _interval([x["quality"] for _, x in final]),
         str(len(final)) if final else "",
         _interval([x["quality"] for _, x in own["scaled"]]),

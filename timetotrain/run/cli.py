@@ -146,9 +146,13 @@ def _dry_run(task: Any, said: dict[str, Any]) -> int:
     with step_errors.steps_explained(backend, "global_batch_size"):
         loop = Loop(task, backend)
         built = time.time()
-        loss, seconds = loop.one_step()
+        loss, seconds, used = loop.one_step()
         backend.close()
     if process.main:
-        seconds = {"build_seconds": built - started, "step_seconds": seconds}
-        print(json.dumps({"loss": loss, **seconds, "compiled": str(loop.compiled), **said}))
+        times = {
+            "build_seconds": built - started,
+            "step_seconds": seconds,
+            "step_processor_seconds": used,
+        }
+        print(json.dumps({"loss": loss, **times, "compiled": str(loop.compiled), **said}))
     return 0

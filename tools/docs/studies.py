@@ -81,6 +81,7 @@ def contest() -> Table:
         "whole trials",
         "best accuracy, validation",
         "rate, momentum or beta, warmup",
+        "with a falling rate",
         "accuracy, test",
         "seeds",
         "steps to 0.985",
@@ -111,7 +112,8 @@ def contest_missing() -> Table:
     for path in sorted(CONTEST.glob("*/plan.csv")):
         with path.open(encoding="utf-8", newline="") as file:
             rows += [(path.parent.name, *row.values()) for row in csv.DictReader(file)]
-    return ("benchmark", "batch", "step, s", "a whole run, hours", "runs", "done", "missing, hours"), rows
+    head = ("batch", "step, processor s", "a whole run, core-hours", "runs", "done", "missing, core-hours")
+    return ("benchmark", *head), rows
 
 
 def four_commands() -> Table:

@@ -59,18 +59,18 @@ def test_every_row_trains_at_its_batch_and_warms_up_within_its_run(name: str, mo
     made = optimizers.Contest(arena, arguments("--trials=2", "--seeds=1"))
     point = {"rate": 0.01, "kept": 0.9, "warmup": 0.2 * arena.epochs}
     monkeypatch.setattr(made, "winner", lambda entry, batch: point)
-    tuned = [contest.Row("tune", "muon", 0, 0, 0, point, ())]
-    monkeypatch.setattr(
-        made,
-        "trials",
-        lambda e, b: [
-            contest.dataclasses.replace(r, batch=b, optimizer=e.name, flags=contest.flags(arena, e, b, point))
-            for r in tuned
-        ],
-    )
+
+    def tuned(entry: contest.Entry, batch: int) -> list[contest.Row]:
+        return [
+            contest.Row("tune", entry.name, batch, 0, 0, point, contest.flags(arena, entry, batch, point))
+        ]
+
+    monkeypatch.setattr(made, "trials", tuned)
+    monkeypatch.setattr(made, "best", lambda entry, batch: tuned(entry, batch)[0])
     monkeypatch.setattr(made, "record", lambda row: None)
     rows = made.rows([e.name for e in arena.entries()], arena.batches, contest.STAGES)
-    assert {row.stage for row in rows} == set(contest.STAGES) - ({"legw"} if not arena.legw else set())
+    without = {stage for stage, flags in (("legw", arena.legw), ("decay", arena.decay)) if not flags}
+    assert {row.stage for row in rows} == set(contest.STAGES) - without
     for row in rows:
         config = configured(arena, (*row.flags, *made.runner(row.stage).extra))
         assert config.global_batch_size == row.batch and config.micro_batch_size <= arena.micro, row.id
@@ -138,8 +138,9 @@ def test_winners_run_on_test_data_after_their_trials_and_a_study_goes_on(trained
     assert optimizers.run(arguments(*words, "--limit=4")) == 0
     assert trained == [f"short-adamw-128-{i}" for i in range(3)] + ["short-adamw-512-0"]
     assert optimizers.run(arguments(*words)) == 0
-    # Each optimizer: three short trials, a whole one and two seeds at both batches, two seeds scaled; LEGW: two seeds.
-    assert len(trained) == len(set(trained)) == 2 * (2 * (3 + 1 + 2) + 2) + 2 * 2
+    # Each optimizer: three short trials, a whole one, one with a falling rate and two seeds at both batches, two seeds
+    # scaled; LEGW: two seeds.
+    assert len(trained) == len(set(trained)) == 2 * (2 * (3 + 1 + 1 + 2) + 2) + 2 * 2
     assert [i for i in trained if i.startswith("tune-adamw")] == ["tune-adamw-128-1", "tune-adamw-512-1"]
     rows = json.loads((tmp_path / "lab/studies/optimizers/mnist/results.json").read_text())
     assert len(rows) == len(trained)
@@ -167,9 +168,33 @@ def test_winners_run_on_test_data_after_their_trials_and_a_study_goes_on(trained
 
 
 def test_one_winner_follows_one_trial(trained) -> None:
-    words = ("--optimizers=adamw", "--trials=1", "--seeds=1", "--batches=512", "--stages=short,tune,final")
+    words = (
+        "--optimizers=adamw",
+        "--trials=1",
+        "--seeds=1",
+        "--batches=512",
+        "--stages=short,tune,decay,final",
+    )
     optimizers.run(arguments(*words))
-    assert trained == ["short-adamw-512-0", "tune-adamw-512-0", "final-adamw-512-0"]
+    assert trained == ["short-adamw-512-0", "tune-adamw-512-0", "decay-adamw-512-0", "final-adamw-512-0"]
+
+
+def test_a_falling_rate_that_is_better_runs_on_test_data(trained, monkeypatch) -> None:
+    made = optimizers.Contest(contest.ARENAS["mnist"], arguments("--trials=1", "--seeds=1"))
+    entry = contest.ENTRIES[0]
+    for decayed, stage in ((0.95, "decay"), (0.85, "tune"), (None, "tune")):
+        monkeypatch.setattr(
+            made, "record", lambda row, q=decayed: {"quality": q if row.stage == "decay" else 0.9}
+        )
+        best = made.best(entry, 512)
+        assert best.stage == stage
+        (final,) = made.rows([entry.name], [512], ["final"])
+        assert final.flags == best.flags and final.stage == "final"
+        assert ("--config.schedule.kind=poly" in final.flags) == (stage == "decay")
+    monkeypatch.setattr(made, "record", lambda row: None if row.stage == "decay" else {"quality": 0.9})
+    assert made.best(entry, 512) is None and made.rows([entry.name], [512], ["final"]) == []
+    free = next(e for e in contest.ENTRIES if e.name == "schedule_free_sgd")
+    assert made.decayed(free, 512) == [] and made.best(free, 512).stage == "tune"
 
 
 def test_one_in_six_goes_on(trained, monkeypatch) -> None:
@@ -187,7 +212,7 @@ def test_one_in_six_goes_on(trained, monkeypatch) -> None:
 
 def test_the_winner_s_flags_are_those_of_its_best_trial(trained) -> None:
     args = arguments(
-        "--optimizers=adamw", "--trials=3", "--seeds=1", "--stages=short,tune,final", "--batches=128"
+        "--optimizers=adamw", "--trials=3", "--seeds=1", "--stages=short,tune,decay,final", "--batches=128"
     )
     optimizers.run(args)
     made = optimizers.Contest(contest.ARENAS["mnist"], args)
@@ -206,8 +231,8 @@ def test_a_plan_has_the_hours_of_what_is_missing(trained, monkeypatch, capsys) -
     # 25 epochs of 60000 / 512 steps of 0.36 seconds, and a tenth for evaluations; trials have 50000 examples.
     one = 1.1 * 2930 * 0.36 / 3600
     short, tune = 1.1 * 586 * 0.36 / 3600, 1.1 * 2442 * 0.36 / 3600
-    hours = 3 * short + tune + 3 * 2 * one
-    assert said[2] == f"| 512 | 0.3600 | {one:.3f} | 10 | 0 | {hours:.1f} |"
+    hours = 3 * short + 2 * tune + 3 * 2 * one
+    assert said[2] == f"| 512 | 0.3600 | {one:.3f} | 11 | 0 | {hours:.1f} |"
     assert not trained
 
 
