@@ -36,7 +36,8 @@ _ORDER_SEED = 2012  # Seeds the order that deals images to shards.
 class Item:
     """An image file: `size` bytes at `offset` in the file `path`, with its class (WordNet id) and its name.
 
-    `upright` rotates the image by its EXIF orientation; the published converters do not.
+    `upright` rotates the image by its EXIF orientation; the published converters do not. `looked` is what a check
+    found, or None.
     """
 
     path: str
@@ -45,6 +46,7 @@ class Item:
     synset: str
     name: str
     upright: bool = False
+    looked: folder_conversion.Looked | None = None
 
     def read(self) -> bytes:
         with open(self.path, "rb") as file:
@@ -171,7 +173,11 @@ def _example(item: Item, label: int, name: str) -> bytes:
     except OSError as error:
         raise UserError(f"{item.path}: cannot read {item.name}: {error.strerror}") from error
     try:
-        picture = pictures.read(encoded, turn=item.upright)
+        known = item.looked
+        if known and pictures.digest(encoded) == known.digest:  # It was checked, and is stored as it is.
+            picture = pictures.Picture(encoded, known.width, known.height)
+        else:
+            picture = pictures.read(encoded, turn=item.upright)
     except pictures.BadPictureError as error:
         raise UserError(f"{item.path}: {item.name} is no picture ({error}); get a sound copy") from error
     return tfrecords.example(

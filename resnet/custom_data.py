@@ -140,7 +140,7 @@ def _sound(found: Sequence[Item], report: Report, looked: dict[str, Looked]) -> 
         if isinstance(result, str):
             report.leave_out("no whole picture", item.path, result)
         else:
-            kept.append(item)
+            kept.append(dataclasses.replace(item, looked=result))
             looked[item.path] = result
     return kept
 

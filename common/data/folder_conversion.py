@@ -36,7 +36,8 @@ TRAIN, EVAL = (
 SHARD_BYTES = 128 << 20  # Approximate size of a shard, as in ImageNet's 1,024 shards.
 LEAST_SHARDS, MOST_SHARDS = 8, 1024  # With at least 8, several readers share a small set.
 HELD_OUT = "held_out.txt"  # Lists the examples to evaluate on, one file a line.
-_THREADS = 8  # Pictures checked at once; Pillow releases the interpreter lock while it decodes.
+# Pictures checked at once; decoding releases the interpreter lock. More threads than cores cost processor time.
+_THREADS = min(8, max(2, os.cpu_count() or 2))
 
 
 @dataclasses.dataclass(frozen=True)

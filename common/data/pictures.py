@@ -186,7 +186,12 @@ def checked(data: bytes, png: bool = False, turn: bool = True) -> tuple[Picture,
         )
     if min(width, height) < _SMALL:
         picture = dataclasses.replace(picture, doubts=(*picture.doubts, SMALL))
-    return picture, hashlib.sha256(picture.encoded).hexdigest()
+    return picture, digest(picture.encoded)
+
+
+def digest(encoded: bytes) -> str:
+    """Returns a digest of a file's content."""
+    return hashlib.sha256(encoded).hexdigest()
 
 
 def decoded(encoded: bytes) -> np.ndarray:

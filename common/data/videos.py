@@ -128,10 +128,8 @@ def read(
     Raises:
       BadVideoError: the file has no video or no frame, or cannot be decoded from its start.
     """
-    encoded: list[bytes] = []
-    times: list[float] = []
-    size, remark, turned, shrunk, patched, total = (0, 0), "", False, False, False, 0
-    span = 1 / 25
+    found = _Frames(short_side, quality, 0.0)
+    remark = ""
     try:
         with opened(path) as container:
             if not container.streams.video:
@@ -140,32 +138,55 @@ def read(
             # What several threads make of a damaged file depends on chance; encoding the JPEGs takes longer anyway.
             stream.thread_type = "NONE"
             stream.codec_context.thread_count = 1
-            span = _span(stream, rate)
-            shown = _evenly(container.decode(stream), rate) if rate else container.decode(stream)
-            for frame in shown:
-                if frame.width * frame.height > MOST_PIXELS:
-                    raise BadVideoError(f"has frames of {frame.width} x {frame.height} pixels")
-                picture = _picture(frame, short_side, size)
-                size = size if any(size) else picture.size
-                turned = turned or _matrix(frame) != (1, 0, 0, 1)
-                shrunk = shrunk or min(picture.size) < min(frame.width, frame.height)
-                patched = patched or frame.is_corrupt
-                encoded.append(_jpeg(picture, quality))
-                timed = frame.time is not None and not rate
-                times.append(float(frame.time) if timed else len(times) * span)
-                total += len(encoded[-1])
-                if len(encoded) > MOST_FRAMES or total > MOST_FRAME_BYTES:
-                    raise BadVideoError(f"holds more than {MOST_FRAMES} frames or {MOST_FRAME_BYTES} bytes")
+            found.span = _span(stream, rate)
+            for frame in _evenly(container.decode(stream), rate) if rate else container.decode(stream):
+                found.add(frame, timed=not rate)
     except (av.error.FFmpegError, OSError, ValueError, MemoryError) as error:
-        if not encoded:
+        if not found.encoded:
             raise BadVideoError(f"cannot be decoded: {_reason(error)}") from error
-        remark = f"is damaged after {len(encoded)} frames, which are kept"
-    if not encoded:
+        remark = f"is damaged after {len(found.encoded)} frames, which are kept"
+    if not found.encoded:
         raise BadVideoError("holds no frame")
-    if patched and not remark:
+    if found.patched and not remark:
         remark = "has damaged frames, which the decoder patched"
-    ends = [*(time - times[0] for time in times), times[-1] - times[0] + span]
-    return Clip(encoded, size[1], size[0], remark, ends, turned, shrunk)
+    return found.clip(remark)
+
+
+class _Frames:
+    """Collects frames as JPEG files, all of the first one's size; `span` is the usual time of one in seconds."""
+
+    def __init__(self, short_side: int, quality: int, span: float):
+        self.span, self._short_side, self._quality = span, short_side, quality
+        self.encoded: list[bytes] = []
+        self.patched = self._turned = self._shrunk = False
+        self._times: list[float] = []
+        self._size, self._total = (0, 0), 0
+
+    def add(self, frame: av.VideoFrame, timed: bool) -> None:
+        """Adds a frame; `timed`: at its own time, else one span after the frame before.
+
+        Raises:
+          BadVideoError: the frame is too large, or the frames are too many.
+        """
+        if frame.width * frame.height > MOST_PIXELS:
+            raise BadVideoError(f"has frames of {frame.width} x {frame.height} pixels")
+        picture = _picture(frame, self._short_side, self._size)
+        self._size = self._size if any(self._size) else picture.size
+        self._turned = self._turned or _matrix(frame) != (1, 0, 0, 1)
+        self._shrunk = self._shrunk or min(picture.size) < min(frame.width, frame.height)
+        self.patched = self.patched or frame.is_corrupt
+        self.encoded.append(_jpeg(picture, self._quality))
+        own = timed and frame.time is not None
+        self._times.append(float(frame.time) if own else len(self._times) * self.span)
+        self._total += len(self.encoded[-1])
+        if len(self.encoded) > MOST_FRAMES or self._total > MOST_FRAME_BYTES:
+            raise BadVideoError(f"holds more than {MOST_FRAMES} frames or {MOST_FRAME_BYTES} bytes")
+
+    def clip(self, remark: str) -> Clip:
+        """Returns the clip of all frames."""
+        first, last = self._times[0], self._times[-1]
+        times = [*(time - first for time in self._times), last - first + self.span]
+        return Clip(self.encoded, self._size[1], self._size[0], remark, times, self._turned, self._shrunk)
 
 
 def _span(stream: Any, rate: float) -> float:

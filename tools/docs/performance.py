@@ -142,6 +142,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "trees": lambda: markdown_table(*compliance.trees()),
     "published-logs": lambda: markdown_table(*compliance.log_rounds()),
     "published-classes": lambda: markdown_table(*compliance.log_classes()),
+    "here": lambda: markdown_table(*studies.here()),
     "own-data": lambda: markdown_table(*studies.four_commands()),
     "fine-tuning": lambda: markdown_table(*studies.fine_tuning()),
     "ptb-base-rates": lambda: markdown_table(*studies.base_rates()),

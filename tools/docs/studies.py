@@ -137,6 +137,34 @@ def four_commands() -> Table:
     return ("set", "benchmark", "examples", "epochs", *_VERBS, "best", "load"), rows
 
 
+def here() -> Table:
+    """Table of lab/bench/here.py: the best quality beside the trivial answer's, at parts of the chosen rate."""
+    rows = load("here.json")["rows"]
+    by_set: dict[str, dict[float, dict]] = {key: {} for key in sorted({row["set"] for row in rows})}
+    for row in rows:
+        by_set[row["set"]][row["part"]] = row
+    cells = []
+    for key, parts in by_set.items():
+        done = next((row for row in parts.values() if row["run"]), None)
+        least = f"{_one(done['baseline']['value']):.3f} ({done['baseline']['what']})" if done else ""
+        about = (str(done["classes"] or ""), f"{done['train']:,}", least) if done else ("", "", "")
+        epochs = f"{done['epochs']:g} of {done['of_epochs']:g}" if done else ""
+        cells.append((key, *about, epochs, *(_tried(parts[part]) for part in sorted(parts))))
+    head = ("set", "classes", "examples", "trivial answer", "epochs")
+    return (*head, *(f"{part:.2g} of the rate" for part in sorted({row["part"] for row in rows}))), cells
+
+
+def _one(value: float | dict[str, float]) -> float:
+    return statistics.mean(value.values()) if isinstance(value, dict) else value
+
+
+def _tried(row: dict) -> str:
+    if not row["run"]:
+        return f"not run ({row['minutes']:.0f} min)"
+    best, last = max(map(_one, row["evaluations"])), _one(row["evaluations"][-1])
+    return f"{best:.3f}, at the end {last:.3f}: {row['verdict']}"
+
+
 def fine_tuning() -> Table:
     """Table of `python -m lab.studies fine-tuning`: top-1 accuracies, and the margin over training from scratch."""
     with open(FINE_TUNING, newline="", encoding="utf-8") as file:
