@@ -78,7 +78,8 @@ class Answer:
         if self.made:
             return f"compiled program ({self.run.program})"
         if self.machine.family == measured.FAMILY and measured.totals(self.work.network):
-            return "totals of the program that was measured on an H200"
+            known = measured.kernels(self.work.network) is not None
+            return f"{'kernels' if known else 'totals'} of the program that was measured on an H200"
         return "formulas"
 
     @property

@@ -121,10 +121,10 @@ def _measured_step(
     net: kernel_costs.Network,
     program: measured.Totals,
 ) -> Step:
-    """A GPU's step by the totals of its compiled program, which include the update."""
+    """A GPU's step by its compiled program, which includes the update."""
     batch = work.micro_batch
-    products, traffic = measured.seconds(
-        program, machine, constants.matrix, constants.memory, net.train.flops(batch), batch, work.precision
+    products, traffic = measured.step_seconds(
+        program, machine, constants, net.train.flops(batch), batch, work.precision
     )
     kinds = {"products": products * work.accumulation, "memory": traffic * work.accumulation}
     arithmetic = sum(kinds.values())

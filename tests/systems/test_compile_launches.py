@@ -63,3 +63,40 @@ def test_a_loop_of_unknown_length_counts_once_and_says_so() -> None:
     found = launches.launches(hlo.Program(PROGRAM.replace("KNOWN, ", "")))
     assert found["kernels"] == 2 + 2 and found["loops"][0]["turns"] == 0
     assert any("1 x unknown turns of 2 kernels" in line for line in launches.lines(found))
+
+
+PRODUCTS = """HloModule p
+
+%dots (a.1: bf16[4,8], b.1: bf16[8,16]) -> f32[4,16] {
+  %a.1 = bf16[4,8]{1,0} parameter(0)
+  %b.1 = bf16[8,16]{1,0} parameter(1)
+  ROOT %dot = f32[4,16]{1,0} dot(%a.1, %b.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+ENTRY %main (x: bf16[2,6,6,3], w: bf16[5,3,3,3], g: bf16[2,6,6,5], a: bf16[4,8], b: bf16[8,16]) -> f32[4,16] {
+  %x = bf16[2,6,6,3]{3,2,1,0} parameter(0)
+  %w = bf16[5,3,3,3]{3,2,1,0} parameter(1)
+  %g = bf16[2,6,6,5]{3,2,1,0} parameter(2)
+  %a = bf16[4,8]{1,0} parameter(3)
+  %b = bf16[8,16]{1,0} parameter(4)
+  %f = (bf16[2,6,6,5]{3,2,1,0}, u8[64]{0}) custom-call(%x, %w), LABELS, custom_call_target="__cudnn$convForward"
+  %i = (bf16[2,6,6,3]{3,2,1,0}, u8[0]{0}) custom-call(%g, %w), LABELS, custom_call_target="__cudnn$convBackwardInput"
+  %v = (bf16[5,3,3,3]{3,2,1,0}, u8[0]{0}) custom-call(%x, %g), LABELS, custom_call_target="__cudnn$convBackwardFilter"
+  %m = (f32[4,16]{1,0}, s8[9]{0}) custom-call(%a, %b), custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}
+  ROOT %d = f32[4,16]{1,0} fusion(%a, %b), kind=kCustom, calls=%dots
+}
+""".replace("LABELS", "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_o01i->b01f")  # noqa: E501
+
+
+def test_flops_of_a_kernel_are_its_multiply_adds_whichever_way_a_convolution_goes():
+    program = hlo.Program(PRODUCTS)
+    convolution, product = 2 * (2 * 6 * 6 * 5) * (3 * 3 * 3), 2 * 4 * 8 * 16
+    found = {
+        one.name: launches.products(program, each)
+        for one, _ in program.scheduled()
+        for each in program.matrices(one)
+    }
+    assert found == {"f": convolution, "i": convolution, "v": convolution, "m": product, "d": product}
+    groups = launches.groups(program)
+    assert sum(times for *_, times in groups) == 5
+    assert sum(flops * times for flops, _, times in groups) == 3 * convolution + 2 * product

@@ -137,19 +137,41 @@ def test_intervals_of_families_with_constants_of_their_own_hold():
 
 
 def test_six_measured_steps_are_predicted_by_the_other_five():
-    steps, one = measured.measured(), measured.machine()
+    steps, one = measured.measured(), measured.machine_of_steps()
     assert len(steps) == 6
-    for step in steps:
-        others = measured.fit([other for other in steps if other is not step], one)
-        error = measured.predicted(step, one, *others) / step.seconds - 1
-        assert error == pytest.approx(measured.left_out()[step.network], abs=1e-3)
-        assert abs(error) <= 0.20
+    known = [step for step in steps if measured.kernels(step.network) is not None]
+    for form, name, chosen in (
+        (measured.seconds, "steps", steps),
+        (measured.kernel_seconds, "kernels", known),
+    ):
+        assert {step.network for step in chosen} == {*measured.left_out(name)}
+        for step in chosen:
+            others = measured.fit([other for other in chosen if other is not step], one, form)
+            error = measured.predicted(step, one, *others, form) / step.seconds - 1
+            assert error == pytest.approx(measured.left_out(name)[step.network], abs=1e-3)
+            assert abs(error) <= 0.20
+    assert max(map(abs, measured.left_out("kernels").values())) < max(
+        map(abs, measured.left_out("steps").values())
+    )
+
+
+def test_a_step_by_kernels_is_the_longest_of_three_for_each():
+    """Against the naive sum, at the measured batch; half the batch takes half the time, but for update and launches."""
+    one, step = measured.machine_of_steps(), next(s for s in measured.measured() if s.network == "gnmt")
+    each = measured.kernels("gnmt")
+    naive = sum(
+        t * max(f / (0.5 * one.peak("bf16")), b / (0.7 * one.memory_bandwidth), 3e-6) for f, b, t in each
+    )
+    whole = measured.kernel_seconds(step, one, 0.5, 0.7, step.flops, step.batch, "bf16")
+    assert sum(whole) == pytest.approx(naive, rel=1e-9) and min(whole) > 0
+    half = measured.kernel_seconds(step, one, 0.5, 0.7, step.flops / 2, step.batch / 2, "bf16")
+    assert 0.4 * sum(whole) < sum(half) < 0.9 * sum(whole)
 
 
 def test_terms_are_scaled_to_what_published_systems_take(capsys):
     assert main(["predict", "resnet", "--system=h100-8", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["step_from"] == "totals of the program that was measured on an H200"
+    assert found["step_from"] == "kernels of the program that was measured on an H200"
     told, total = found["published_systems"], found["run_seconds"]["total"]
     assert total == pytest.approx(60 * told["minutes"])
     assert found["interval_seconds"] == pytest.approx([60 * told["low"], 60 * told["high"]])
