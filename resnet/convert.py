@@ -48,7 +48,17 @@ class Item:
     upright: bool = False
     looked: folder_conversion.Looked | None = None
 
+    @property
+    def place(self) -> str:
+        """Its path, with the name of the member of a tar file, which no other image has."""
+        return f"{self.path}/{self.name}" if self.offset else self.path
+
     def read(self) -> bytes:
+        """Returns the file's content.
+
+        Raises:
+          OSError: it cannot be read.
+        """
         with open(self.path, "rb") as file:
             file.seek(self.offset)
             return file.read(self.size)
@@ -97,16 +107,16 @@ def validation_items(
                 f"{labels}:{number}: {synset[:40]!r} is none of the {len(classes)} classes of --train ({some}, ...); "
                 "each line must be one of their WordNet ids"
             )
-    members = sorted(_members(source), key=lambda member: member.name)
-    if len(members) != len(synsets):
+    listed = sorted(members(source), key=lambda member: member.name)
+    if len(listed) != len(synsets):
         raise UserError(
-            f"{labels}: {len(synsets)} labels for {len(members)} images in {source}; not its labels"
+            f"{labels}: {len(synsets)} labels for {len(listed)} images in {source}; not its labels"
         )
     return _found(
         source,
         (
             Item(str(source), member.offset_data, member.size, synset, Path(member.name).name)
-            for member, synset in zip(members, synsets)
+            for member, synset in zip(listed, synsets)
         ),
     )
 
@@ -244,30 +254,34 @@ def listed(source: Path, report: Report) -> list[tuple[Item, str]]:
 
 
 def _in_nested_tar(source: Path) -> Iterator[Item]:
-    for outer in _members(source):
-        for inner in _members(source, outer.offset_data):
+    for outer in members(source):
+        for inner in members(source, outer.offset_data):
             yield Item(
                 str(source), inner.offset_data, inner.size, Path(outer.name).stem, Path(inner.name).name
             )
 
 
-def _members(source: Path, offset: int = 0) -> list[tarfile.TarInfo]:
-    """Lists the files in the tar file that begins at `offset`; offset_data counts from the start of `source`."""
+def members(source: Path, offset: int = 0) -> list[tarfile.TarInfo]:
+    """Lists the files in the tar file that begins at `offset`; offset_data counts from the start of `source`.
+
+    Raises:
+      UserError: the tar file cannot be read, or is damaged.
+    """
     try:
         with open(source, "rb") as file:
             file.seek(offset)
             with tarfile.open(fileobj=file, mode="r:") as tar:
-                members = [member for member in tar if member.isfile()]
+                found = [member for member in tar if member.isfile()]
             end = file.seek(0, os.SEEK_END)
     except OSError as error:
         raise UserError(
             f"cannot read {source}: {error.strerror}; download it again or correct the path"
         ) from error
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, OverflowError) as error:  # The latter two: sizes that no file has.
         raise UserError(f"{source}: damaged at byte {offset} ({error}); download it again") from error
-    if members and members[-1].offset_data + members[-1].size > end:
-        raise UserError(f"{source}: ends inside {members[-1].name}; download it again")
-    return members
+    if found and found[-1].offset_data + found[-1].size > end:
+        raise UserError(f"{source}: ends inside {found[-1].name}; download it again")
+    return found
 
 
 def _found(source: Path, items: Iterable[Item]) -> list[Item]:

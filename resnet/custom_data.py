@@ -17,6 +17,7 @@ from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from resnet import convert as converter
 from resnet import input as reader
+from resnet import web_dataset
 from resnet.convert import Item
 from resnet.presets import PRESETS
 
@@ -29,8 +30,8 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     """Writes the records and their description into `out`.
 
     Args:
-      sources: one folder, of class folders or with Hugging Face's metadata.csv, or of train/ and val/ with these; or
-        one CSV file of path,label and perhaps split.
+      sources: one folder, of class folders, with Hugging Face's metadata.csv or with WebDataset's tar files, or of
+        train/ and val/ with these; or one CSV file of path,label and perhaps split.
       out: folder for the records.
       options: split, names, limits.
 
@@ -44,9 +45,9 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     train, held = _parts(source, options, looked)
     folder_conversion.check_broken(report.lines, min(len(train), len(held)), options)
     folder_conversion.report_pictures(report, looked)
-    parts = [{item.path: looked[item.path].digest for item in part} for part in (train, held)]
+    parts = [{item.place: looked[item.place].digest for item in part} for part in (train, held)]
     folder_conversion.report_copies(report, *parts, "picture")
-    twins = ((item.path, looked[item.path].digest, item.synset) for item in (*train, *held))
+    twins = ((item.place, looked[item.place].digest, item.synset) for item in (*train, *held))
     folder_conversion.report_twins(report, twins, "picture")
     synsets = sorted({item.synset for item in train})
     if len(synsets) < 2:
@@ -88,7 +89,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         report.lines,
         labels,
         baseline=given_splits.majority(*shown),
-        held_out=given_splits.relative([item.path for item in held], folder),
+        held_out=given_splits.relative([item.place for item in held], folder),
     )
     return Made(description, folder_conversion.balance(labels, *shown), "pictures", _facts(looked.values()))
 
@@ -98,6 +99,9 @@ def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[l
     report = options.report
     if source.is_dir():
         first, second = folder_conversion.given_split(source)
+        shards = web_dataset.split(web_dataset.shards(first)) if second is None else ([], [])
+        if all(shards):
+            return tuple(_sound(web_dataset.items(part, report), report, looked) for part in shards)
         if second:
             given_splits.report_unused(source, (first, second), report)
             given_splits.report_layout((first, second), pictures.SUFFIXES, report)
@@ -122,6 +126,9 @@ def _in_folder(folder: Path, report: Report, looked: dict[str, Looked]) -> list[
     table = next((folder / name for name in _METADATA if (folder / name).is_file()), None)
     if table:
         return _sound([item for item, _ in converter.listed(table, report)], report, looked)
+    shards = web_dataset.shards(folder)
+    if shards:
+        return _sound(web_dataset.items(shards, report), report, looked)
     found = converter.train_items(folder, report)
     seen = {item.synset for item in found}
     kept = _sound(found, report, looked)
@@ -132,17 +139,21 @@ def _in_folder(folder: Path, report: Report, looked: dict[str, Looked]) -> list[
 
 
 def _sound(found: Sequence[Item], report: Report, looked: dict[str, Looked]) -> list[Item]:
-    results = folder_conversion.examined(
-        found, lambda item: folder_conversion.look(item.path, png=False), "pictures"
-    )
+    results = folder_conversion.examined(found, _look, "pictures")
     kept = []
     for item, result in zip(found, results):
         if isinstance(result, str):
-            report.leave_out("no whole picture", item.path, result)
+            report.leave_out("no whole picture", item.place, result)
         else:
             kept.append(dataclasses.replace(item, looked=result))
-            looked[item.path] = result
+            looked[item.place] = result
     return kept
+
+
+def _look(item: Item) -> Looked | str:
+    if not item.offset:
+        return folder_conversion.look(item.path, png=False)
+    return folder_conversion.look(item.place, png=False, contents=lambda _: item.read())
 
 
 def _names(path: Path, given: bool) -> dict[str, str]:

@@ -213,10 +213,12 @@ def examined(items: Sequence[T], look: Callable[[T], R | str], what: str) -> lis
         return list(tqdm.tqdm(found, f"checking {what}", len(items), disable=None))
 
 
-def look(path: str | os.PathLike, png: bool) -> Looked | str:
+def look(
+    path: str | os.PathLike, png: bool, contents: Callable[[str | os.PathLike], bytes] = pictures.contents
+) -> Looked | str:
     """Decodes a picture file as a training run does; returns what is known of it, or a line about its fault."""
     try:
-        picture, digest = pictures.checked(pictures.contents(path), png)
+        picture, digest = pictures.checked(contents(path), png)
     except pictures.BadPictureError as error:
         return f"{os.fspath(path)}: no whole picture ({error})"
     return Looked(picture.width, picture.height, picture.orientation, picture.changes, picture.doubts, digest)

@@ -1,9 +1,11 @@
 """Tests `timetotrain data` with texts, lists and names as people have them: nothing is silently wrong."""
 
 import argparse
+import io
 import json
 import os
 import shutil
+import tarfile
 import unicodedata
 
 import pytest
@@ -221,6 +223,68 @@ def test_photographs_of_a_table_are_those_of_folders(tmp_path, capsys):
     held = (tmp_path / "table" / folder_conversion.HELD_OUT).read_text().splitlines()
     assert len(held) == one.split["eval"] and all((source / name).is_file() for name in held)
     assert one.baseline == {"value": 0.5, "what": "always the most frequent class, blue"}
+
+
+def shard(path, files):
+    """Writes a tar file of {name: content}."""
+    with tarfile.open(path, "w") as tar:
+        for name, content in files.items():
+            about = tarfile.TarInfo(name)
+            about.size = len(content)
+            tar.addfile(about, io.BytesIO(content))
+
+
+def test_photographs_of_a_webdataset_are_those_of_folders(tmp_path, capsys):
+    source = custom_sources.photographs(tmp_path / "photos", 4)
+    found = sorted(source.glob("*/*.jpg"))
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for number in range(2):
+        files = {}
+        for path in found[number::2]:
+            label = path.parent.name
+            about = {".cls": label.encode()} if number else {".json": json.dumps({"label": label}).encode()}
+            files |= {f"./{path.stem}{end}": data for end, data in about.items()}
+            files[f"./{path.stem}.jpg"] = path.read_bytes()
+        files |= {
+            "nobody.jpg": found[0].read_bytes(),
+            "broken.jpg": b"no",
+            "broken.cls": b"red",
+            "words.txt": b"",
+        }
+        shard(shards / f"train-{number:04}.tar", files)
+    (shards / "classes.txt").write_text("red fire\n")
+    assert convert("resnet", shards, tmp_path / "made") == 0
+    said = capsys.readouterr().err
+    assert "train-0000.tar/nobody: no class: neither KEY.cls nor KEY.json has one" in said
+    assert "train-0001.tar/broken.jpg: no whole picture" in said
+    made = data_description.read(tmp_path / "made")
+    assert made.labels == ("blue", "fire") and sum(made.split.values()) == len(found)
+    held = (tmp_path / "made" / folder_conversion.HELD_OUT).read_text().splitlines()
+    assert all(name.startswith("train-000") and name.endswith(".jpg") for name in held)
+
+    (shards / "train-0001.tar").rename(shards / "val-0000.tar")
+    assert convert("resnet", shards, tmp_path / "split") == 0
+    assert data_description.read(tmp_path / "split").split == {
+        "train": len(found) // 2,
+        "eval": len(found) // 2,
+    }
+
+
+@pytest.mark.parametrize(
+    "name, content, line",
+    [
+        ("a.tar", b"no tar file" * 100, "a.tar: damaged at byte 0"),
+        ("a.tar.gz", b"", "a.tar.gz: a compressed tar file; uncompress it to a .tar file"),
+        ("a.parquet", b"PAR1", "a.parquet: Parquet, which is not read; save its pictures as files"),
+    ],
+)
+def test_shards_that_are_not_read_are_one_line(tmp_path, capsys, name, content, line):
+    source = tmp_path / "shards"
+    source.mkdir()
+    (source / name).write_bytes(content)
+    assert convert("resnet", source, tmp_path / "out") == 2
+    assert line in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_hidden_folders_and_files_hold_no_data(tmp_path):

@@ -1,0 +1,117 @@
+"""Lists the pictures of a WebDataset: tar files in which the members KEY.EXTENSION of one key are one example.
+
+Pictures are read where they lie in the tar file; nothing is unpacked. The format is that of the webdataset library: a
+key is a member's path up to the first dot of its file name. `KEY.cls` holds the class, or `KEY.json` has a field of it.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from common.data import folder_conversion, given_splits, pictures, text_files
+from common.data.report import Report
+from common.errors import UserError
+from common.files import parsed
+from resnet import convert as converter
+from resnet.convert import Item
+
+FIELDS = ("cls", "label", "class", "category")  # Of a class in KEY.json; the first that is there counts.
+_MOST_LABEL = 1 << 20  # Bytes of a member with a class.
+
+
+def shards(folder: Path) -> list[Path]:
+    """Returns the tar files of a folder without folders of classes, in the order of their names.
+
+    Raises:
+      UserError: its shards are compressed, or Parquet, which are not read.
+    """
+    if folder_conversion.folders(folder):
+        return []
+    visible = [path for path in sorted(folder.iterdir()) if folder_conversion.visible(path.name)]
+    for path in visible:
+        if path.name.endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.zst")):
+            raise UserError(
+                f"{path}: a compressed tar file; uncompress it to a .tar file, with gunzip or the like"
+            )
+        if path.suffix == ".parquet":
+            raise UserError(
+                f"{path}: Parquet, which is not read; save its pictures as files, with metadata.csv of file_name,label"
+            )
+    return [path for path in visible if path.suffix == ".tar" and path.is_file()]
+
+
+def split(found: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Returns the shards to train and to evaluate on by the first word of their names, such as train-0000.tar."""
+    parts: tuple[list[Path], list[Path]] = [], []
+    for path in found:
+        parts[given_splits.part_of(re.split(r"[^A-Za-z]", path.name)[0]) or 0].append(path)
+    return parts
+
+
+def items(found: Sequence[Path], report: Report) -> list[Item]:
+    """Returns the pictures of shards.
+
+    Args:
+      found: tar files.
+      report: receives the examples without a picture or a class, and further pictures of an example.
+
+    Raises:
+      UserError: a tar file is damaged, or none holds a picture with a class.
+    """
+    kept = [item for path in found for item in _in_shard(path, report)]
+    if not kept:
+        raise UserError(
+            f"{found[0]}: no example with a picture and a class; expected members such as KEY.jpg and KEY.cls"
+        )
+    return kept
+
+
+def _in_shard(path: Path, report: Report) -> Iterator[Item]:
+    examples: dict[str, dict[str, tarfile.TarInfo]] = {}
+    for member in converter.members(path):
+        folder, _, name = member.name.rpartition("/")
+        key, _, extension = name.partition(".")
+        if key and folder_conversion.visible(name):
+            examples.setdefault(f"{folder}/{key}".lstrip("/"), {})[extension.lower()] = member
+    for key, parts in examples.items():
+        place = f"{path}/{key}"
+        images = [member for extension, member in parts.items() if f".{extension}" in pictures.SUFFIXES]
+        if not images:
+            report.skip(f"an example without a picture ({', '.join(sorted(parts))[:40]})", place)
+            continue
+        for other in images[1:]:
+            report.skip("another picture of the same example", f"{path}/{other.name}")
+        label = _label(path, parts)
+        if not label:
+            report.leave_out("no class", place, f"{place}: no class: neither KEY.cls nor KEY.json has one")
+        elif images[0].size > pictures.MOST_BYTES:
+            report.leave_out("no whole picture", place, f"{place}: a file of {images[0].size} bytes")
+        else:
+            yield Item(str(path), images[0].offset_data, images[0].size, label, images[0].name, upright=True)
+
+
+def _label(path: Path, parts: dict[str, tarfile.TarInfo]) -> str:
+    """Returns an example's class in its one spelling; "" if no member has one."""
+    for extension in ("cls", "json"):
+        member = parts.get(extension)
+        if member is None or member.size > _MOST_LABEL:
+            continue
+        with path.open("rb") as file:
+            file.seek(member.offset_data)
+            data = file.read(member.size)
+        try:
+            given = data.decode("utf-8-sig") if extension == "cls" else _field(parsed(data))
+        except ValueError:  # No UTF-8, or no JSON.
+            continue
+        if isinstance(given, str | int) and not isinstance(given, bool) and text_files.normal(str(given)):
+            return text_files.normal(str(given))
+    return ""
+
+
+def _field(content: object) -> object:
+    if not isinstance(content, dict):
+        return None
+    return next((content[name] for name in FIELDS if name in content), None)
