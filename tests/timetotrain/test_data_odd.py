@@ -271,6 +271,28 @@ def test_photographs_of_a_webdataset_are_those_of_folders(tmp_path, capsys):
     }
 
 
+def test_members_of_shards_name_no_files_of_this_machine(tmp_path, capsys):
+    picture = next(custom_sources.photographs(tmp_path / "photos", 1).glob("*/*.jpg"))
+    source = tmp_path / "deep" / "shards"
+    source.mkdir(parents=True)
+    files = {}
+    for number, key in enumerate(("../../up", "/root", "plain0", "plain1")):
+        files |= {f"{key}.jpg": picture.read_bytes(), f"{key}.cls": b"%d" % (number % 2)}
+    shard(source / "a.tar", files)
+    with tarfile.open(source / "b.tar", "w") as tar:
+        link = tarfile.TarInfo("link.jpg")
+        link.type, link.linkname = tarfile.SYMTYPE, str(picture)
+        tar.addfile(link)
+        label = tarfile.TarInfo("link.cls")
+        label.size = 1
+        tar.addfile(label, io.BytesIO(b"0"))
+    before = set(tmp_path.rglob("*"))
+    assert convert("resnet", source, tmp_path / "out") == 0
+    assert "b.tar/link" in (tmp_path / "out" / "report.json").read_text()
+    assert all(path.is_relative_to(tmp_path / "out") for path in set(tmp_path.rglob("*")) - before)
+    assert sum(data_description.read(tmp_path / "out").split.values()) == 4
+
+
 @pytest.mark.parametrize(
     "name, content, line",
     [
