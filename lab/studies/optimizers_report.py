@@ -247,7 +247,9 @@ def _draw(contest: Any, found: list[tuple[Row, dict]], path: pathlib.Path) -> No
         if points:
             axes.plot(*zip(*points), marker="o", label=name)
     axes.set(xscale="log", yscale="log", xlabel="batch", ylabel=f"steps to {contest.arena.target:g}")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=7)
+    if not axes.get_legend_handles_labels()[0]:  # No optimizer met the target.
+        pyplot.close(figure)
+        return
+    axes.legend(fontsize=7)
     figure.tight_layout()
     files.write_picture(path, figure)
