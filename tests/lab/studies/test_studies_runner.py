@@ -82,7 +82,7 @@ def test_a_record_that_a_full_disk_refuses_is_one_line_and_no_record(run, tmp_pa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pathlib.Path, "write_bytes", full)
-    with pytest.raises(UserError, match="row.json: cannot write: No space left on device; free some space"):
+    with pytest.raises(UserError, match="row.json: cannot write: No space left on device; free space there"):
         run(1)
     assert not list(tmp_path.rglob("row.json*"))
 
