@@ -116,7 +116,9 @@ def test_round_v06_decays_twice_and_evaluates_every_fourth_epoch(name: str) -> N
     assert last == [4 * (i + 1) for i in range(len(last))]
 
 
-@pytest.mark.parametrize("name", [n for n, c in PRESETS.items() if c.ruleset == "0.7.0"])
+@pytest.mark.parametrize(
+    "name", [n for n, c in PRESETS.items() if c.ruleset == "0.7.0" and not c.optimizer.nesterov]
+)
 def test_round_v07_decays_once_with_unscaled_momentum(name: str) -> None:
     assert PRESETS[name].optimizer.l2_in_loss == 0 and not PRESETS[name].optimizer.scaled_momentum
 

@@ -37,5 +37,6 @@ def test_a_program_compiled_before_is_counted_without_a_compiler(tmp_path):
     report = {"digest": digest, "target": "h100", "needed_bytes": 9, "processor_seconds": 1.0, "versions": {}}
     (keep / "report.json").write_text(json.dumps(report))
     (keep / f"{digest}-h100-1.txt").write_text(PROGRAM)
-    found = gpu_programs.counted(folder, "h100", keep)
+    found, kernels = gpu_programs.counted(folder, "h100", keep)
     assert found["kernels"] == found["copies"]["count"] == 1 and found["digest"] == digest
+    assert sum(times for *_, times in kernels) == 1
