@@ -296,8 +296,8 @@ def test_lists_in_both_forms(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "no rows; expected path,label"),
-        ("path,kind\n", "columns kind, path; expected path,label"),
-        ("path,class\n", "no videos"),
+        ("path,kind\na.mp4,x\n", "columns kind, path; expected path,label"),
+        ("path,class\n", "no rows below the line of column names"),
     ],
 )
 def test_a_bad_list_is_one_line(tmp_path: Path, text: str, message: str) -> None:
