@@ -22,7 +22,8 @@ def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, 
 
     Returns:
       `boxes` [b, D, 4], corners in pixels of the frame; `scores` [b, D]; `classes` int32 [b, D], 0 for no detection;
-      and `masks` [b, D, 28, 28], the probability of the detection's class in its box. Floats are float32.
+      and `masks` [b, D, 28, 28], the probability of the detection's class in its box. Floats
+      are float32, boxes of a float64 network float64: an evaluation rounds them after it has divided them.
     """
     image, info = batch["image"], batch["image_info"]
     features = model.features(image, training=False)
@@ -43,7 +44,7 @@ def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, 
     )
     masks = model.masks(features.maps, found.boxes, found.classes)
     return {
-        "boxes": tf.cast(found.boxes, tf.float32),
+        "boxes": found.boxes if found.boxes.dtype == tf.float64 else tf.cast(found.boxes, tf.float32),
         "scores": tf.cast(found.scores, tf.float32),
         "classes": found.classes,
         "masks": tf.cast(tf.sigmoid(masks), tf.float32),

@@ -37,7 +37,7 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
 
         found = within(wide) if wide == tall else tf.cond(lying, lambda: within(wide), lambda: within(tall))
         # As fractions of the content, which equal fractions of the picture.
-        parts = found["boxes"][0] / tf.maximum(tf.tile(info[:2], [2]), 1.0)
+        parts = tf.cast(found["boxes"][0], tf.float32) / tf.maximum(tf.tile(info[:2], [2]), 1.0)
         return {
             "boxes": parts * tf.cast(tf.tile(size[:2], [2]), tf.float32),
             "scores": tf.where(found["classes"][0] > 0, found["scores"][0], 0.0),

@@ -64,10 +64,11 @@ class Task(task.Task):
         found = detect(model, self.normalised(batch), self.config)
         # Boxes as fractions of the content, which equal fractions of the original image for any frame.
         size = tf.maximum(tf.tile(batch["image_info"][:, None, :2], [1, 1, 2]), 1.0)
+        boxes = found["boxes"] / tf.cast(size, found["boxes"].dtype)
         arrays = {
             "image_id": batch["image_id"],
             "weight": batch["weight"],
-            "boxes": found["boxes"] / size,
+            "boxes": tf.cast(boxes, tf.float32),
             "scores": tf.where(found["classes"] > 0, found["scores"], 0.0),
             "classes": found["classes"],
             # float16 has half the bytes; its eleven bits are enough for a threshold of 0.5.

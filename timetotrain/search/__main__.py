@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        fix = "free some space there, or choose another --result-dir; the same command takes a search up"
+        fix = "free space there, or choose another --result-dir; the same command takes a search up"
         print(f"error: {error.filename or args.result_dir}: {error.strerror}; {fix}", file=sys.stderr)
         return 2
 
