@@ -19,7 +19,7 @@ from common.layers.dense import LastAxisDense, product, product_transposed, rows
 from common.layers.dropout import Dropout, drop
 from common.layers.layer_norm import LayerNormalization
 from common.layers.precision import Precision
-from common.layers.xla import under_xla
+from common.layers.xla import saves_passes
 from transformer.config import Config
 
 EPSILON = 1e-6  # Layer normalisation epsilon from G6 transformer/layers/common_layers.py.
@@ -151,7 +151,7 @@ class Attention(tf_keras.layers.Layer):
 
         Under XLA, one product computes all of them, so that x's gradient is one product too, not a sum of several.
         """
-        if not (under_xla() and all(layer.built for layer in layers)):
+        if not (saves_passes() and all(layer.built for layer in layers)):
             return [self._split(layer(x)) for layer in layers]
         compute, size = self.precision.compute, self.width // self.heads
         kernels = tf.concat([tf.convert_to_tensor(layer.kernel) for layer in layers], 1)
