@@ -90,7 +90,11 @@ def _in_shard(path: Path, report: Report) -> Iterator[Item]:
         elif images[0].size > pictures.MOST_BYTES:
             report.leave_out("no whole picture", place, f"{place}: a file of {images[0].size} bytes")
         else:
-            yield Item(str(path), images[0].offset_data, images[0].size, label, images[0].name, upright=True)
+            yield _item(path, images[0], label)
+
+
+def _item(path: Path, member: tarfile.TarInfo, label: str = "") -> Item:
+    return Item(str(path), member.offset_data, member.size, label, member.name, upright=True)
 
 
 def _label(path: Path, parts: dict[str, tarfile.TarInfo]) -> str:
@@ -99,9 +103,7 @@ def _label(path: Path, parts: dict[str, tarfile.TarInfo]) -> str:
         member = parts.get(extension)
         if member is None or member.size > _MOST_LABEL:
             continue
-        with path.open("rb") as file:
-            file.seek(member.offset_data)
-            data = file.read(member.size)
+        data = _item(path, member).read()
         try:
             given = data.decode("utf-8-sig") if extension == "cls" else _field(parsed(data))
         except ValueError:  # No UTF-8, or no JSON.

@@ -45,9 +45,8 @@ MOST_BYTES = 1 << 29
 _ORIENTATION = 0x0112  # The EXIF tag; 1 is upright, 5 to 8 swap width and height.
 _DEPTHS = (8, 12, 16)  # Bits of cameras' and microscopes' values; a file of 16 bits may hold fewer.
 
-_SMALL = (
-    8  # Pixels; a picture with a shorter side shows nothing, as the pixels that web pages count readers by.
-)
+# Pixels; a picture with a shorter side shows nothing, as the pixels that web pages count readers by.
+_SMALL = 8
 
 TURNED = "turned upright as its EXIF tag says"
 FIRST_FRAME = "only the first frame of an animation or of several pages read"

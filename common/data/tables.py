@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from common.data import text_files
@@ -73,7 +72,7 @@ def read(path: str | os.PathLike) -> Table:
     path = Path(path)
     lines = text_files.read(path)
     if path.suffix.lower() in _JSON_LINES:
-        return _of_objects(path, lines)
+        return _of_lines(path, lines)
     if path.suffix.lower() == ".json":
         return _of_list(path, "\n".join(lines))
     head, separator = _head(lines)
@@ -123,25 +122,29 @@ def _column(cell: str) -> str:
 
 def _of_list(path: Path, text: str) -> Table:
     """Returns the table of a JSON list of objects, as pandas writes it."""
-    try:
-        values = parsed(text)
-    except ValueError as error:
-        raise UserError(f"{path}: no JSON ({error}); correct it") from error
+    values = _value(path, "", text)
     if not isinstance(values, list):
         raise UserError(f"{path}: no JSON list of objects with path and label; write one, or a CSV file")
-    return _of_objects(path, [json.dumps(value) for value in values])
+    return _of_objects(path, enumerate(values, 1))
 
 
-def _of_objects(path: Path, lines: Sequence[str]) -> Table:
+def _of_lines(path: Path, lines: Sequence[str]) -> Table:
     """Returns the table of a file with a JSON object a line, as Hugging Face's metadata.jsonl."""
+    filled = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    return _of_objects(path, ((number, _value(path, f"line {number}: ", line)) for number, line in filled))
+
+
+def _value(path: Path, place: str, text: str) -> object:
+    try:
+        return parsed(text)
+    except ValueError as error:
+        raise UserError(f"{path}: {place}no JSON ({error}); correct it") from error
+
+
+def _of_objects(path: Path, numbered: Iterable[tuple[int, object]]) -> Table:
+    """Returns the table of (number for messages, JSON object) pairs."""
     rows, numbers = [], []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            values = parsed(line)
-        except ValueError as error:
-            raise UserError(f"{path}: line {number}: no JSON ({error}); correct it") from error
+    for number, values in numbered:
         if not isinstance(values, dict):
             raise UserError(f"{path}: line {number}: no JSON object; write one a line")
         plain = {k: v for k, v in values.items() if isinstance(v, str | int) and not isinstance(v, bool)}

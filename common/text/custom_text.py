@@ -24,9 +24,8 @@ SHARD_BYTES = 16 << 20  # Of text.
 # Maximum characters of a side, and for each token that --max-length allows: longer pairs are left out before the
 # vocabulary is learnt, which takes memory by the square of a word's length. Subwords have 5 characters on average.
 MOST_CHARACTERS, _TOKEN_CHARACTERS = 10_000, 40
-_MOST_SAME = (
-    0.05  # Part of the pairs; names, numbers and the like are their own translation. This project's choice.
-)
+# Part of the pairs; names, numbers and the like are their own translation. This project's choice.
+_MOST_SAME = 0.05
 EMPTY, NO_TAB = "a side is empty", "no tab between a sentence and its translation"
 TOO_LONG = "longer than {} characters"
 _EXAMPLES = 5  # Maximum number of lines in the description about pairs left out for one reason.
