@@ -55,9 +55,8 @@ class Loop:
         self._look: Any = None  # Traced at the first request.
         self._to_averages, self._from_averages = make_prepare_eval(self.state), make_finish_eval(self.state)
         self._stop_reason, self._stop_time = "", 0.0
-        self.reading_alone = (
-            False  # The only process reads the data before its first step: nothing is lost yet.
-        )
+        # Whether the only process of the run reads the data before its first step: nothing would be lost.
+        self.reading_alone = False
         self.profile: Profile | None = None  # Set before `run`, alike in all processes.
         block = HostBlock if replicas.drives_from_host else FusedBlock
         self._block = block(task, self.state, self.clock, self.compiled, self._timing, self._agreement)
