@@ -191,6 +191,8 @@ class Loop:
                 yield events.BlockStarted(time.time(), block)
                 sizes = block.num_steps, self.clock.eval_steps
                 self._timing.begin()
+                if self._stop_reason:  # Before the worker thread looks, so that no step runs.
+                    self._block.stop()
                 future = thread.submit(self._train_block, train, iter(held_out), *sizes)
                 success = yield from self._watch(future, block, evaluator)
                 result = future.result()
