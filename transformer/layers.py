@@ -7,7 +7,7 @@ full precision. A decoder layer can also run one step at a time, with a cache of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from common.layers.dense import LastAxisDense, product, product_transposed, rows
 from common.layers.dropout import Dropout, drop
 from common.layers.layer_norm import LayerNormalization
 from common.layers.precision import Precision
-from common.layers.xla import saves_passes
+from common.layers.xla import for_gpu, saves_passes
 from transformer.config import Config
 
 EPSILON = 1e-6  # Layer normalisation epsilon from G6 transformer/layers/common_layers.py.
@@ -123,8 +123,8 @@ class Attention(tf_keras.layers.Layer):
 
     def __init__(self, parts: Parts, **kwargs: Any):
         super().__init__(dtype=parts.precision.full, autocast=False, **kwargs)
-        self.heads, self.precision = parts.config.heads, parts.precision
-        self.width = parts.config.width
+        self.heads, self.width = parts.config.heads, parts.config.width
+        self.replicas, self.precision = parts.replicas, parts.precision
         self.query, self.key, self.value, self.output_product = (
             parts.dense(self.width, use_bias=False) for _ in range(4)
         )
@@ -132,6 +132,8 @@ class Attention(tf_keras.layers.Layer):
 
     def call(self, queries: tf.Tensor, memory: tf.Tensor, allowed: tf.Tensor, training: bool) -> tf.Tensor:
         """Attends: [b, q, width], [b, m, width] -> [b, q, width]; bool `allowed` broadcasts to [b, 1, q, m]."""
+        if for_gpu(self.replicas) and self._one_product():
+            return self._positions_first(queries, memory, allowed, training)
         if queries is memory:
             query, key, value = self._heads(queries, self.query, self.key, self.value)
         else:
@@ -146,27 +148,57 @@ class Attention(tf_keras.layers.Layer):
         """Attends to `keys_values`; shapes as in `call`."""
         return self._weighted(self._split(self.query(queries)), memory, allowed, training)
 
-    def _heads(self, x: tf.Tensor, *layers: LastAxisDense) -> list[tf.Tensor]:
-        """Applies several layers to x and splits the heads: [b, n, width] -> several [b, heads, n, width / heads].
+    def _one_product(self) -> bool:
+        """Whether one product computes several layers, so that x's gradient is one product, not a sum of several."""
+        return saves_passes() and self.query.built and self.key.built and self.value.built
 
-        Under XLA, one product computes all of them, so that x's gradient is one product too, not a sum of several.
-        """
-        if not (saves_passes() and all(layer.built for layer in layers)):
+    def _heads(self, x: tf.Tensor, *layers: LastAxisDense) -> list[tf.Tensor]:
+        """Applies several layers to x and splits the heads: [b, n, width] -> several [b, heads, n, width / heads]."""
+        if not self._one_product():
             return [self._split(layer(x)) for layer in layers]
+        return tf.unstack(tf.transpose(self._joined(x, layers), [2, 0, 3, 1, 4]))
+
+    def _joined(self, x: tf.Tensor, layers: Sequence[LastAxisDense]) -> tf.Tensor:
+        """Applies several layers to x in one product: [i, j, width] -> [i, j, layers, heads, width / heads]."""
         compute, size = self.precision.compute, self.width // self.heads
         kernels = tf.concat([tf.convert_to_tensor(layer.kernel) for layer in layers], 1)
         found = product(rows(tf.cast(x, compute)), tf.cast(kernels, compute))
-        found = tf.reshape(found, [*_leading(x), len(layers), self.heads, size])
-        return tf.unstack(tf.transpose(found, [2, 0, 3, 1, 4]))
+        return tf.reshape(found, [*_leading(x), len(layers), self.heads, size])
+
+    def _positions_first(
+        self, queries: tf.Tensor, memory: tf.Tensor, allowed: tf.Tensor, training: bool
+    ) -> tf.Tensor:
+        """Computes `call` with activations of [n, b, width], whose heads cuBLAS finds without a copy.
+
+        The kernels before and after read and write the other order without a pass of their own.
+        """
+        x = tf.transpose(queries, [1, 0, 2])
+        if queries is memory:
+            query, key, value = tf.unstack(self._joined(x, [self.query, self.key, self.value]), axis=2)
+        else:
+            (query,) = tf.unstack(self._joined(x, [self.query]), axis=2)
+            memory = tf.transpose(memory, [1, 0, 2])
+            key, value = tf.unstack(self._joined(memory, [self.key, self.value]), axis=2)
+        scores = tf.einsum("qbhs,mbhs->bhqm", self._scaled(query), key)
+        heads = tf.einsum("bhqm,mbhs->qbhs", self._weights(scores, allowed, training), value)
+        found = self.output_product(tf.reshape(heads, [*_leading(heads)[:2], self.width]))
+        return tf.transpose(found, [1, 0, 2])
 
     def _weighted(self, query: tf.Tensor, memory: Cache, allowed: tf.Tensor, training: bool) -> tf.Tensor:
         """Attends with queries of split heads, [b, heads, q, width / heads]; other shapes as in `call`."""
-        query = query * (self.width // self.heads) ** -0.5
-        scores = tf.cast(tf.matmul(query, memory["key"], transpose_b=True), self.precision.variable)
-        weights = tf.nn.softmax(tf.where(allowed, scores, tf.constant(_MASKED, scores.dtype)))
-        weights = drop(self.dropout, tf.cast(weights, self.precision.compute), training)
+        scores = tf.matmul(self._scaled(query), memory["key"], transpose_b=True)
+        weights = self._weights(scores, allowed, training)
         heads = tf.transpose(tf.matmul(weights, memory["value"]), [0, 2, 1, 3])
         return self.output_product(tf.reshape(heads, [*_leading(heads)[:2], self.width]))
+
+    def _scaled(self, query: tf.Tensor) -> tf.Tensor:
+        return query * (self.width // self.heads) ** -0.5
+
+    def _weights(self, scores: tf.Tensor, allowed: tf.Tensor, training: bool) -> tf.Tensor:
+        """Computes the softmax, with dropout, of scores [b, heads, q, m]."""
+        scores = tf.cast(scores, self.precision.variable)
+        weights = tf.nn.softmax(tf.where(allowed, scores, tf.constant(_MASKED, scores.dtype)))
+        return drop(self.dropout, tf.cast(weights, self.precision.compute), training)
 
     def _split(self, x: tf.Tensor) -> tf.Tensor:
         """Splits the heads: [b, n, width] -> [b, heads, n, width / heads]."""

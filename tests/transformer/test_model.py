@@ -42,11 +42,13 @@ def test_a_token_sees_no_later_one_and_no_other_sentence():
     assert changed.max() == 0
 
 
-def test_a_compiled_step_equals_the_plain_one():
-    """Loss and gradients are the same under XLA, in float64, with dropout."""
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_compiled_step_equals_the_plain_one(monkeypatch, gpu):
+    """Loss and gradients are the same under XLA, for a GPU too, in float64, with dropout."""
     found = []
     for compiled in (True, False):
         network, batch = build(SMALL), packed(pairs())
+        monkeypatch.setattr(layers, "for_gpu", lambda replicas, compiled=compiled: compiled and gpu)
 
         def step(network=network, batch=batch):
             with tf.GradientTape() as tape:
