@@ -34,8 +34,8 @@ def stages(parts: Parts, x: tf.Tensor) -> dict[int, tf.Tensor]:
     (docs/sources.md, mlperf 2).
     """
     config, found = parts.config, {}
-    x = parts.backbone_conv(config.backbone_width, 7, 2, "conv1", not config.freeze)(x)
-    x = parts.relu(parts.batch_norm("bn1")(x))
+    x = parts.normalized(x, config.backbone_width, 7, 2, ("conv1", "bn1"), not config.freeze)
+    x = parts.relu(x)
     x = MaxPool(parts.spatial, 3, 2, 1, dtype=parts.precision.layer)(x)
     for stage, blocks in enumerate(BLOCKS):
         trainable = stage > 0 or not config.freeze
@@ -55,15 +55,15 @@ def bottleneck(
     """Applies a bottleneck block, figure 5 (right) of the paper; the first block of a stage projects the shortcut."""
 
     def conv(x: tf.Tensor, filters: int, size: int, stride: int, number: int) -> tf.Tensor:
-        x = parts.backbone_conv(filters, size, stride, f"{name}.conv{number}", trainable)(x)
-        return parts.batch_norm(f"{name}.bn{number}")(x)
+        names = f"{name}.conv{number}", f"{name}.bn{number}"
+        return parts.normalized(x, filters, size, stride, names, trainable)
 
     y = parts.relu(conv(x, filters, 1, 1, 1))
     y = parts.relu(conv(y, filters, 3, stride, 2))
     y = conv(y, EXPANSION * filters, 1, 1, 3)
     if project:
-        x = parts.backbone_conv(EXPANSION * filters, 1, stride, f"{name}.downsample.0", trainable)(x)
-        x = parts.batch_norm(f"{name}.downsample.1")(x)
+        names = f"{name}.downsample.0", f"{name}.downsample.1"
+        x = parts.normalized(x, EXPANSION * filters, 1, stride, names, trainable)
     return parts.relu(parts.add(y, x))
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
+import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import WHOLE_IMAGES, Spatial
+from common.layers import gpu_forms
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.convolution import PaddedConv2D
 from common.layers.dense import LastAxisDense
@@ -29,6 +34,13 @@ class Parts(ImageLayers):
         """Creates batch norm; with `config.batch_norm` "frozen", training also uses its evaluation form."""
         return self.norm(name, trainable=self.config.batch_norm == "span")
 
+    def normalized(
+        self, x: tf.Tensor, filters: int, size: int, stride: int, names: tuple[str, str], trainable: bool
+    ) -> tf.Tensor:
+        """Applies a convolution of the backbone and its batch norm, called `names`; only the first may train."""
+        norm = self.batch_norm(names[1])
+        return norm(self.backbone_conv(filters, size, stride, names[0], trainable, norm)(x))
+
     def biased_conv(
         self,
         filters: int,
@@ -45,7 +57,7 @@ class Parts(ImageLayers):
             pad=(size - 1) // 2,
             spatial=spatial or self.spatial,
             kernel_initializer=initial or self.uniform(),
-            activation=activation,
+            activation=self.activation(activation),
             dtype=self.precision.layer,
             name=name,
         )
@@ -60,11 +72,15 @@ class Parts(ImageLayers):
         """Creates a dense layer: with `stddev`, a predictor, N(0, stddev) in full precision; otherwise `uniform`."""
         return LastAxisDense(
             units,
-            activation=activation,
+            activation=self.activation(activation),
             kernel_initializer=self.uniform() if stddev is None else self.normal(stddev),
             dtype=self.precision.layer if stddev is None else self.precision.full,
             name=name,
         )
+
+    def activation(self, name: str | None) -> Callable[[tf.Tensor], tf.Tensor] | None:
+        """Returns the activation called `name`; "relu" is the only one."""
+        return functools.partial(gpu_forms.relu, self.replicas) if name else None
 
     def uniform(self) -> tf_keras.initializers.Initializer:
         """Creates the initialiser for the pyramid and the box head's hidden layers (`config.uniform_initializer`)."""

@@ -21,7 +21,7 @@ from common.distributed.spatial.partition import Spatial
 from common.errors import UserError
 from common.layers import batch_norm_compiled
 from common.layers.precision import Precision
-from common.layers.xla import saves_passes
+from common.layers.xla import for_gpu, saves_passes
 
 # Dtypes that TensorFlow's fused kernel accepts; for others the layer uses elementary operations.
 _FUSED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
@@ -43,6 +43,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
       kinds: kinds of this layer's variables, for `common.layers.variable_kinds`.
       relu: whether the layer also applies the ReLU that follows it.
       folded: only `beta` is left, because an export's convolution has taken the scale.
+      in_convolution: on a GPU, the convolution before a frozen layer computes the layer too.
       joins_replicas: whether training exchanges moments with other replicas; known once the layer is built.
       moving_mean, moving_variance: [G, C], one per replica; G is the number of virtual groups in a replica.
       merged_mean, merged_variance: [C], equal on all replicas.
@@ -91,7 +92,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         self.gamma_initializer = gamma_initializer
         self.spatial = spatial or Spatial(replicas)
         self.tile_rows, self.grid_columns = tile_rows, grid_columns
-        self.relu, self.folded = relu, False
+        self.relu, self.folded, self.in_convolution = relu, False, False
 
     def build(self, input_shape: tf.TensorShape) -> None:
         """Creates the variables; a nonzero span needs b in `input_shape`, [b, ..., C].
@@ -129,6 +130,8 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         """
         if self.folded:
             return self._activated(x + tf.cast(self.beta, x.dtype))
+        if self.in_convolution and for_gpu(self.replicas):
+            return self._activated(x)
         if not training:
             return self._activated(self._normalise_merged(x))
         if not self.trainable:
@@ -159,6 +162,12 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     def scale_offset(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns gamma and beta, float64 [C] each; ones and zeros if the layer has none."""
         return tuple(np.asarray(x, np.float64) for x in self._scale_offset(self.merged_mean.shape[0]))
+
+    def frozen_scale_offset(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the factor and the offset, [C] each, by which the evaluation form normalises."""
+        gamma, beta, mean, variance = self._constants(self.merged_mean.shape[0])
+        scale = gamma * tf.math.rsqrt(variance + self.epsilon)
+        return scale, beta - mean * scale
 
     def fold(self, offset: np.ndarray) -> None:
         """Reduces the layer to the addition of `offset` [C], for an export whose convolution has taken the scale."""
@@ -236,7 +245,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         return mean, tf.maximum(square - mean * mean, 0)
 
     def _normalise_merged(self, x: tf.Tensor) -> tf.Tensor:
-        return self._evaluated(x, *self._constants(x))
+        return self._evaluated(x, *self._constants(x.shape[-1]))
 
     def _frozen(self, x: tf.Tensor) -> tf.Tensor:
         """`_normalise_merged` with a gradient for `x` only.
@@ -255,12 +264,12 @@ class SpanBatchNorm(tf_keras.layers.Layer):
 
             return self._evaluated(x, *constants), gradient
 
-        return normalised(x, *self._constants(x))
+        return normalised(x, *self._constants(x.shape[-1]))
 
-    def _constants(self, x: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def _constants(self, channels: int) -> tuple[tf.Tensor, ...]:
         """Returns an evaluation's gamma, beta, mean and variance, [C] each."""
         moments = tf.convert_to_tensor(self.merged_mean), tf.convert_to_tensor(self.merged_variance)
-        return *self._scale_offset(x.shape[-1]), *moments
+        return *self._scale_offset(channels), *moments
 
     def _evaluated(
         self, x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor

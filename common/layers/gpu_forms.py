@@ -1,5 +1,9 @@
 """Layers in the form that XLA:GPU compiles to fewer passes; for other devices they are the stock operations.
 
+cuDNN computes a convolution, the addition of a bias and a ReLU in one kernel. XLA:GPU asks for it where nothing else
+reads the sum. So a gradient reads the ReLU's result, and a frozen batch norm becomes a factor of the convolution's
+kernel and a bias.
+
 XLA:GPU turns the gradient of max pooling into a pooling with four 32-bit indices per window, a tensor of zeros and a
 scatter with atomic additions. Here the forward pass also writes the number of each window's maximum, one byte. In the
 backward pass an element adds up what the windows around it give it, at most four. A TPU has an instruction for the
@@ -14,11 +18,15 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tf_keras.src.mixed_precision.autocast_variable import enable_auto_cast_variables
 
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import Spatial
 from common.distributed.spatial import layers as spatial_layers
 from common.distributed.spatial.geometry import Padding, resolve
+from common.layers.batch_norm import SpanBatchNorm
+from common.layers.convolution import PaddedConv2D
+from common.layers.dense import add_bias
 from common.layers.xla import for_gpu
 
 SIZE, STRIDE = 3, 2
@@ -26,15 +34,39 @@ SIZE, STRIDE = 3, 2
 Sides = tuple[tuple[int, int], tuple[int, int]]
 
 
-class ReLU(tf_keras.layers.ReLU):
+def relu(replicas: Replicas, x: tf.Tensor) -> tf.Tensor:
     """ReLU whose gradient reads its result; otherwise XLA:GPU computes it again from the operands of a sum before."""
+    return _kept_relu(x) if for_gpu(replicas) else tf.nn.relu(x)
+
+
+class ReLU(tf_keras.layers.ReLU):
+    """`relu` as a layer."""
 
     def __init__(self, replicas: Replicas, **kwargs: Any):
         super().__init__(**kwargs)
         self.replicas = replicas
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        return _kept_relu(inputs) if for_gpu(self.replicas) else super().call(inputs)
+        return relu(self.replicas, inputs)
+
+
+class NormalizedConv2D(PaddedConv2D):
+    """A convolution without bias before a batch norm; if that is frozen, the convolution computes both on a GPU."""
+
+    def __init__(self, norm: SpanBatchNorm, *args: Any, **kwargs: Any):
+        super().__init__(*args, use_bias=False, **kwargs)
+        norm.in_convolution = not norm.trainable
+        self.norm = lambda: norm  # A function, so that the variables belong to one layer only.
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        norm = self.norm()
+        if not norm.in_convolution or not for_gpu(norm.replicas):
+            return super().call(inputs)
+        scale, offset = norm.frozen_scale_offset()
+        with enable_auto_cast_variables(None):  # The product is rounded once.
+            kernel = tf.convert_to_tensor(self.kernel) * scale
+        inputs, kernel, offset = (tf.cast(x, self.compute_dtype) for x in (inputs, kernel, offset))
+        return add_bias(self.convolution_op(inputs, kernel), offset)
 
 
 class MaxPool(spatial_layers.MaxPool):
@@ -55,6 +87,18 @@ def _kept_relu(x: tf.Tensor) -> tuple:
     y = tf.nn.relu(x)
     (kept,) = gen_xla_ops.xla_optimization_barrier(input=[y])
     return y, lambda above: tf.where(kept > 0, above, tf.zeros_like(above))
+
+
+def in_order(replicas: Replicas, gradient: tf.Tensor) -> tf.Tensor:
+    """Returns a convolution's gradient with its elements in the order of the weights.
+
+    cuDNN computes the gradient in another order. XLA:GPU would bring the weights and their slots into that order,
+    update them, and copy both back.
+    """
+    if gradient.shape.rank < 4 or not for_gpu(replicas):
+        return gradient
+    (flat,) = gen_xla_ops.xla_optimization_barrier(input=[tf.reshape(gradient, [-1])])
+    return tf.reshape(flat, gradient.shape)
 
 
 def max_pool(x: tf.Tensor, padding: Sides) -> tf.Tensor:

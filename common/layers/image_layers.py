@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,16 +45,27 @@ class ImageLayers:
         return self.backbone_conv(filters, size, stride, name)(x)
 
     def backbone_conv(
-        self, filters: int, size: int, stride: int, name: str, trainable: bool = True
+        self,
+        filters: int,
+        size: int,
+        stride: int,
+        name: str,
+        trainable: bool = True,
+        norm: SpanBatchNorm | None = None,
     ) -> PaddedConv2D:
-        """Creates a convolution without bias, zero-padded by (size - 1) / 2 on each side for any stride and image."""
-        return PaddedConv2D(
+        """Creates a convolution without bias, zero-padded by (size - 1) / 2 on each side for any stride and image.
+
+        `norm`: the batch norm that follows, if it may be frozen.
+        """
+        kind = functools.partial(PaddedConv2D, use_bias=False)
+        if norm:
+            kind = functools.partial(gpu_forms.NormalizedConv2D, norm)
+        return kind(
             filters,
             size,
             strides=stride,
             pad=(size - 1) // 2,
             spatial=self.spatial or WHOLE_IMAGES,
-            use_bias=False,
             kernel_initializer=self.backbone_kernel(),
             dtype=self.precision.layer,
             name=name,

@@ -15,7 +15,7 @@ import tf_keras
 
 from common.distributed import gradient_sum
 from common.distributed.replicas.base import Replicas
-from common.layers import dropout
+from common.layers import dropout, gpu_forms
 from common.train.loss_scale import LossScale
 from common.train.segments import Cut
 from common.train.task import Batch, Over, Task, WeightedSum
@@ -57,7 +57,8 @@ def _whole(
         terms = task.loss(model, batch)
         loss = tf.add_n([t.total / _denominator(t, replicas) for t in terms.values()])
         scaled = scale.scaled(loss)
-    return loss, scale.unscaled(_dense(tape, scaled, model.trainable_variables))
+    found = _dense(tape, scaled, model.trainable_variables)
+    return loss, scale.unscaled([gpu_forms.in_order(replicas, g) for g in found])
 
 
 def _dense(tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:

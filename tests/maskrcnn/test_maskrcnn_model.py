@@ -14,6 +14,7 @@ import tf_keras
 from common.detection.anchors import PYRAMID_ASPECTS
 from common.distributed.replicas.single import Single
 from common.errors import UserError
+from common.layers import gpu_forms
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.precision import precision
 from common.layers.variable_kinds import kind_of
@@ -282,6 +283,31 @@ def test_frozen_parts_have_no_gradient_at_all():
     assert all(np.isfinite(g).all() for g in gradients) and sum(np.any(g) for g in gradients) > 50
     after = [v.numpy() for layer in norms for v in (layer.moving_mean, layer.merged_mean)]
     tf.nest.map_structure(np.testing.assert_array_equal, after, moments)
+
+
+def test_a_gpu_s_first_stage_equals_the_plain_one(monkeypatch):
+    """With frozen batch norm folded into the convolutions: outputs and gradients in float64."""
+    net = network(batch_norm="frozen", freeze=True)
+    norms = [layer for layer in net.submodules if isinstance(layer, SpanBatchNorm)]
+    assert all(norm.in_convolution for norm in norms)
+    small.randomize([v for norm in norms for v in (norm.gamma, norm.beta, norm.merged_mean)])
+    images = np.random.default_rng(5).normal(size=[2, 64, 128, 3])
+
+    def step():
+        with tf.GradientTape() as tape:
+            features = net.features(images, training=True)
+            found = [*features.maps, *features.logits, *features.codes]
+            total = tf.add_n([tf.reduce_sum(tf.sin(x)) for x in found])
+        gradients = tape.gradient(total, net.trainable_variables, unconnected_gradients="zero")
+        return found, [gpu_forms.in_order(net.replicas, g) for g in gradients]
+
+    plain = tf.nest.flatten(step())
+    monkeypatch.setattr(Single, "platform", "NVIDIA H200")
+    function = tf.function(step, jit_compile=True, autograph=False)
+    names = [node.op for node in function.get_concrete_function().graph.as_graph_def().node]
+    assert names.count("BiasAdd") > len(norms) and "XlaOptimizationBarrier" in names
+    for one, other in zip(tf.nest.flatten(function()), plain, strict=True):
+        assert np.linalg.norm(one - other) <= 1e-10 * np.linalg.norm(other) + 1e-12
 
 
 def test_draws_are_part_of_the_state():
