@@ -17,12 +17,19 @@ from common.files import whole
 from systems.schema import FIELDS, NAMES, NEWEST, validate
 
 
-def main(argv: Sequence[str] | None = None, others: Iterable[Callable[[Any], None]] = ()) -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    others: Iterable[Callable[[Any], None]] = (),
+    flags: Sequence[str] = (),
+) -> int:
     """Returns 0 on success, 1 if `validate` finds faults, 2 for wrong usage or unreadable input, 130 after Ctrl-C.
 
     Each of `others` adds a command to the parser; the command's `run` takes the arguments and returns the status.
+    `flags` are added to the command's argument of that name.
     """
     args = parser(others).parse_args(argv)
+    if flags:
+        args.flags = [*args.flags, *flags]
     # A terminal that cannot show a character shows an escape instead.
     sys.stdout.reconfigure(errors="backslashreplace")
     try:

@@ -183,6 +183,7 @@ def test_every_kind_has_memory_and_a_torus_holds_its_chips() -> None:
     [
         (["resnext", "--system=tpu-v3-32"], "'resnext' is no benchmark (did you mean resnet?)"),
         (["resnet", "--system=tpu-v3-33"], "--system=tpu-v3-33: unknown"),
+        (["resnet", "--system=tpu-v3-33", "--", "--config.seed=1"], "--system=tpu-v3-33: unknown"),
         (["resnet", "--system=cpu-tiny"], "has no TPU or GPU to compile for"),
         (["resnet", "--system=tpu-v3-32", "--target=tpu-v9"], "--target=tpu-v9: unknown"),
         (["all", "resnet"], "'resnet': a second benchmark is not taken"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from systems import cli
@@ -14,7 +15,10 @@ _OTHERS = (predict.add, compile_.add)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command of systems/cli.py, `predict` or `compile`; returns the exit status as systems.cli.main does."""
-    return cli.main(argv, _OTHERS)
+    words = list(sys.argv[1:] if argv is None else argv)
+    # argparse takes words after `--` right behind the benchmark only.
+    at = words.index("--") if words[:1] == ["compile"] and "--" in words else len(words)
+    return cli.main(words[:at], _OTHERS, words[at + 1 :])
 
 
 def parser(*words: str) -> argparse.ArgumentParser:
