@@ -65,14 +65,14 @@ SETS = {
     **_sets(
         "ssd",
         nuclei=("nuclei of the 2018 Data Science Bowl", own_sets.nuclei, 0.2, 2.0),
-        coco=("200 pictures of COCO", own_sets.coco, 0.2, 2.0),
+        coco=("200 pictures of COCO, its 8 largest classes", _P(own_sets.coco, most=8), 0.6, 6.0),
         made_3=("generated shapes", _P(own_sets.objects, classes=3, count=150), 0.3, 1.5),
         made_12=("generated shapes", _P(own_sets.objects, classes=12, count=300), 0.3, 2.0),
     ),
     **_sets(
         "maskrcnn",
         nuclei=("nuclei of the 2018 Data Science Bowl", own_sets.nuclei, 0.1, 4.0),
-        coco=("200 pictures of COCO, its 8 largest classes", _P(own_sets.coco, most=8), 0.2, 4.0),
+        coco=("200 pictures of COCO, its 8 largest classes", _P(own_sets.coco, most=8), 0.6, 6.0),
         made_3=("generated shapes", _P(own_sets.objects, classes=3, count=120), 0.2, 3.0),
         made_12=("generated shapes", _P(own_sets.objects, classes=12, count=240), 0.2, 3.0),
     ),
