@@ -16,9 +16,9 @@ from common.data.report import Report
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from resnet import convert as converter
+from resnet import images, web_dataset
 from resnet import input as reader
-from resnet import web_dataset
-from resnet.convert import Item
+from resnet.images import Item
 from resnet.presets import PRESETS
 
 PREVIEW = "cpu-photos"  # The page shows this preset's sizes.
@@ -109,7 +109,7 @@ def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[l
         given_splits.report_layout((first,), pictures.SUFFIXES, report)
         items = _in_folder(first, report, looked)
     else:
-        rows = converter.listed(source, report)
+        rows = images.listed(source, report)
         if any(part for _, part in rows):
             parts = given_splits.listed_split(source, rows, report)
             return _sound(parts[0], report, looked), _sound(parts[1], report, looked)
@@ -125,11 +125,11 @@ def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[l
 def _in_folder(folder: Path, report: Report, looked: dict[str, Looked]) -> list[Item]:
     table = next((folder / name for name in _METADATA if (folder / name).is_file()), None)
     if table:
-        return _sound([item for item, _ in converter.listed(table, report)], report, looked)
+        return _sound([item for item, _ in images.listed(table, report)], report, looked)
     shards = web_dataset.shards(folder)
     if shards:
         return _sound(web_dataset.items(shards, report), report, looked)
-    found = converter.train_items(folder, report)
+    found = images.train_items(folder, report)
     seen = {item.synset for item in found}
     kept = _sound(found, report, looked)
     for path in folder_conversion.folders(folder):

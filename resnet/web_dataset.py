@@ -15,8 +15,7 @@ from common.data import folder_conversion, given_splits, pictures, text_files
 from common.data.report import Report
 from common.errors import UserError
 from common.files import parsed
-from resnet import convert as converter
-from resnet.convert import Item
+from resnet.images import Item, members
 
 FIELDS = ("cls", "label", "class", "category")  # Of a class in KEY.json; the first that is there counts.
 _MOST_LABEL = 1 << 20  # Bytes of a member with a class.
@@ -71,7 +70,7 @@ def items(found: Sequence[Path], report: Report) -> list[Item]:
 
 def _in_shard(path: Path, report: Report) -> Iterator[Item]:
     examples: dict[str, dict[str, tarfile.TarInfo]] = {}
-    for member in converter.members(path):
+    for member in members(path):
         folder, _, name = member.name.rpartition("/")
         key, _, extension = name.partition(".")
         if key and folder_conversion.visible(name):

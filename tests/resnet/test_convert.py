@@ -21,7 +21,7 @@ from PIL import Image
 
 from common.data import tfrecords
 from common.distributed.replicas.base import Shard
-from resnet import convert
+from resnet import convert, images
 from resnet import input as resnet_input
 from resnet.config import Config, Data
 
@@ -159,11 +159,11 @@ def test_the_training_input_reads_what_was_converted(sources, tmp_path):
 
 
 def test_hold_out_is_a_stable_part_of_the_training_images(sources, tmp_path):
-    items = [convert.Item("", 0, 0, f"n{i % 7}", f"n{i % 7}_{i}.JPEG") for i in range(3000)]
-    kept, out = convert.hold_out(items, 0.2)
+    items = [images.Item("", 0, 0, f"n{i % 7}", f"n{i % 7}_{i}.JPEG") for i in range(3000)]
+    kept, out = images.hold_out(items, 0.2)
     assert sorted(kept + out, key=items.index) == items
     assert 500 < len(out) < 700
-    assert convert.hold_out(items[1000:], 0.2)[1] == [item for item in out if item in set(items[1000:])]
+    assert images.hold_out(items[1000:], 0.2)[1] == [item for item in out if item in set(items[1000:])]
     train = sources / "ILSVRC2012_img_train.tar"
     options = ["--hold-out=0.3", "--train-shards=2", "--validation-shards=1"]
     assert convert.main([str(tmp_path), f"--train={train}", *options]) == 0
@@ -253,12 +253,12 @@ def test_a_link_to_nothing_is_left_out_and_a_file_that_cannot_be_read_is_named(t
     (tmp_path / "photos" / "n01" / "lost.jpg").symlink_to(tmp_path / "nowhere.jpg")
     argv = (tmp_path / "out", "--train", tmp_path / "photos", "--validation", tmp_path / "val")
     shards = ("--train-shards", 1, "--validation-shards", 1)
-    assert [item.name for item in convert._in_folders(tmp_path / "photos")] == ["good.jpg"]
+    assert [item.name for item in images._in_folders(tmp_path / "photos")] == ["good.jpg"]
 
     def refuse(item):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(convert.Item, "read", refuse)
+    monkeypatch.setattr(images.Item, "read", refuse)
     assert "cannot read good.jpg: Permission denied" in fails(capsys, *argv, *shards).replace("\r", "")
 
 
