@@ -133,6 +133,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "compiled-processes": lambda: markdown_table(*tables.compiled_processes()),
     "compiled-steps": lambda: markdown_table(*tables.compiled_steps()),
     "gpu-programs": lambda: markdown_table(*tables.gpu_programs()),
+    "tpu-programs": lambda: markdown_table(*tables.tpu_programs()),
     "mutations": lambda: mutations(MUTATIONS),
     "mutations-mechanical": lambda: mutations(MECHANICAL),
     "mutations-survivors": lambda: mutations(MECHANICAL, survivors),

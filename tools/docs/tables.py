@@ -189,6 +189,18 @@ def gpu_programs() -> Table:
     return head, rows
 
 
+def tpu_programs() -> Table:
+    """Table of the scheduled cycles and the memory of steps for one TPU v3 core: the stored ones, and now."""
+    rows = []
+    for name, case in load("tpu_programs.json")["cases"].items():
+        before, now = case["stored"], case["now"]
+        cycles = [f"{side['cycles'] / 1e6:.1f}" for side in (before, now)]
+        memory = [f"{side['needed_bytes'] / 2**20:.0f}" for side in (before, now)]
+        rows.append((name, case["step"], *cycles, f"{now['cycles'] / before['cycles']:.3f}", *memory))
+    sides = [f"{what}, {side}" for what in ("million cycles", "memory, MiB") for side in ("stored", "now")]
+    return ("preset `tpu-v3-32` of", "step", *sides[:2], "ratio", *sides[2:]), rows
+
+
 def _in_segments(row: dict) -> tuple[str, ...]:
     """Returns the cells for a step in segments; rows of older runs have none."""
     if "segments_seconds" not in row:

@@ -1,0 +1,95 @@
+"""What the TPU's compiler says of this checkout's training steps, beside the steps that systems/compile/results holds.
+
+    python -m lab.bench.tpu_programs [--cases transformer resnet ...] [--keep DIR]
+
+It needs no TPU, but the compiler that `make aot` installs, and about two minutes for each step. The steps are those of
+the presets tpu-v3-32, for 32 cores. The stored ones are the published programs, which the forecast uses. A step that
+changed since is measured against the stored one; the stored one stays.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from lab.bench.harness import arguments
+from lab.bench.harness.results import head, write
+from systems.compile import run, series
+from systems.compile.targets import target
+
+SYSTEM, KIND = "tpu-v3-32", "tpu-v3"
+# {benchmark: its step; of several shapes, one}.
+CASES = {
+    "transformer": "train",
+    "resnet": "train",
+    "ssd": "train",
+    "gnmt": "train-1",
+    "maskrcnn": "train-0",
+}
+
+
+def figures(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a report's scheduled cycles, by kind too, and its memory.
+
+    Raises:
+      UserError: the program does not compile, or jaxlib cannot read it.
+    """
+    if "cycles" not in report:
+        raise UserError(f"tpu_programs: no cycles: {report.get('error') or report.get('unread')}")
+    return {
+        "digest": report["digest"],
+        "cycles": report["cycles"]["total"],
+        "by_kind": report["cycles"]["by_kind"],
+        "needed_bytes": report["needed_bytes"],
+    }
+
+
+def stored(benchmark: str, program: str) -> dict[str, Any]:
+    """Returns `figures` of the stored step.
+
+    Raises:
+      UserError: there is none.
+    """
+    record = series.record_of(benchmark, SYSTEM)
+    if not record or program not in record["programs"]:
+        raise UserError(f"{benchmark} {SYSTEM}: not stored; run `python -m systems compile {benchmark}`")
+    return figures(series.reports(record)[program])
+
+
+def compiled(benchmark: str, program: str, results: Path) -> dict[str, Any]:
+    """Returns `figures` of this checkout's step; takes a report from `results`, or puts it there.
+
+    Raises:
+      UserError: the export or the compilation fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        manifest = run.export(benchmark, SYSTEM, Path(folder), [], _say, program)
+        (step,) = (p for p in manifest["programs"] if series.is_wanted(p["name"], program))
+        goal = target(KIND, int(manifest["num_replicas"]))
+        return figures(run.compiled(Path(folder), manifest, step, goal, _say, results, benchmark=benchmark))
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def main() -> None:
+    parser = arguments.parser(__doc__, "tpu_programs.json")
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--keep", type=Path, help="keep reports here, and take them from here")
+    options = parser.parse_args()
+    result = json.loads(options.output.read_text()) if options.output.exists() else {"cases": {}}
+    result |= {**head("jax", "jaxlib"), "compiler": run.versions("tpu")}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in options.cases:
+            now = compiled(name, CASES[name], options.keep or Path(scratch))
+            result["cases"][name] = {"step": CASES[name], "stored": stored(name, CASES[name]), "now": now}
+            write(result, options.output)
+
+
+if __name__ == "__main__":
+    main()
