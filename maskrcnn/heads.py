@@ -25,7 +25,7 @@ def region_proposals(parts: Parts, maps: Mapping[int, tf.Tensor]) -> tuple[list[
       (logits [b, A_l], codes [b, A_l, 4]) of each level in `precision.variable`, with anchors in the order aspect, y,
       x. Replicas that share images all get the outputs for the whole image.
     """
-    hidden = parts.biased_conv(parts.config.rpn_channels, 3, "rpn", parts.normal(0.01), activation="relu")
+    hidden = parts.biased_conv(parts.config.rpn_channels, 3, "rpn", parts.normal(0.01), relu=True)
     score = parts.biased_conv(ANCHORS, 1, "rpn_score", parts.normal(0.01))
     box = parts.biased_conv(4 * ANCHORS, 1, "rpn_box", parts.normal(0.01))
     full = parts.precision.full
@@ -79,7 +79,7 @@ class BoxHead(tf_keras.layers.Layer):
         super().__init__(dtype=parts.precision.layer, name="box_head")
         config = parts.config
         self.classes = config.num_classes
-        self.hidden = [parts.dense(config.head_units, f"box_fc{i}", activation="relu") for i in (1, 2)]
+        self.hidden = [parts.dense(config.head_units, f"box_fc{i}", relu=True) for i in (1, 2)]
         self.score = parts.dense(self.classes, "box_score", stddev=0.01)
         self.box = parts.dense(4 * self.classes, "box_code", stddev=0.001)
 
@@ -113,12 +113,12 @@ class MaskHead(tf_keras.layers.Layer):
         self.larger = Conv2DTranspose(
             channels,
             2,
-            activation="relu",
+            activation=parts.activation(),
             kernel_initializer=parts.fan_out(),
             dtype=parts.precision.layer,
             name="mask_larger",
         )
-        self.score = parts.mask_conv(config.num_classes, 1, "mask_score", activation=None)
+        self.score = parts.mask_conv(config.num_classes, 1, "mask_score", relu=False)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         number, size = x.shape[1], 2 * x.shape[2]

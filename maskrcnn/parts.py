@@ -37,7 +37,7 @@ class Parts(ImageLayers):
     def normalized(
         self, x: tf.Tensor, filters: int, size: int, stride: int, names: tuple[str, str], trainable: bool
     ) -> tf.Tensor:
-        """Applies a convolution of the backbone and its batch norm, called `names`; only the first may train."""
+        """Applies a convolution and its batch norm, called `names`; `trainable` is about the convolution."""
         norm = self.batch_norm(names[1])
         return norm(self.backbone_conv(filters, size, stride, names[0], trainable, norm)(x))
 
@@ -48,7 +48,7 @@ class Parts(ImageLayers):
         name: str,
         initial: tf_keras.initializers.Initializer | None = None,
         spatial: Spatial | None = None,
-        activation: str | None = None,
+        relu: bool = False,
     ) -> PaddedConv2D:
         """Creates a convolution with bias that keeps the image's size; `uniform` is the default initialiser."""
         return PaddedConv2D(
@@ -57,30 +57,30 @@ class Parts(ImageLayers):
             pad=(size - 1) // 2,
             spatial=spatial or self.spatial,
             kernel_initializer=initial or self.uniform(),
-            activation=self.activation(activation),
+            activation=self.activation(relu),
             dtype=self.precision.layer,
             name=name,
         )
 
-    def mask_conv(self, filters: int, size: int, name: str, activation: str | None = "relu") -> PaddedConv2D:
+    def mask_conv(self, filters: int, size: int, name: str, relu: bool = True) -> PaddedConv2D:
         """Creates a mask head convolution; its inputs are regions, which every replica holds whole."""
-        return self.biased_conv(filters, size, name, self.fan_out(), WHOLE_IMAGES, activation)
+        return self.biased_conv(filters, size, name, self.fan_out(), WHOLE_IMAGES, relu)
 
     def dense(
-        self, units: int, name: str, stddev: float | None = None, activation: str | None = None
+        self, units: int, name: str, stddev: float | None = None, relu: bool = False
     ) -> tf_keras.layers.Dense:
         """Creates a dense layer: with `stddev`, a predictor, N(0, stddev) in full precision; otherwise `uniform`."""
         return LastAxisDense(
             units,
-            activation=self.activation(activation),
+            activation=self.activation(relu),
             kernel_initializer=self.uniform() if stddev is None else self.normal(stddev),
             dtype=self.precision.layer if stddev is None else self.precision.full,
             name=name,
         )
 
-    def activation(self, name: str | None) -> Callable[[tf.Tensor], tf.Tensor] | None:
-        """Returns the activation called `name`; "relu" is the only one."""
-        return functools.partial(gpu_forms.relu, self.replicas) if name else None
+    def activation(self, relu: bool = True) -> Callable[[tf.Tensor], tf.Tensor] | None:
+        """Returns a layer's activation: ReLU or none."""
+        return functools.partial(gpu_forms.relu, self.replicas) if relu else None
 
     def uniform(self) -> tf_keras.initializers.Initializer:
         """Creates the initialiser for the pyramid and the box head's hidden layers (`config.uniform_initializer`)."""

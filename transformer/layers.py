@@ -114,7 +114,7 @@ def _rows(table: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, Any]:
 
 
 def _leading(x: tf.Tensor) -> list[int | tf.Tensor]:
-    """Returns all dimensions of [b, n, width] except the last."""
+    """Returns all dimensions but the last."""
     return [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
 
 

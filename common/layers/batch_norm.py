@@ -43,7 +43,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
       kinds: kinds of this layer's variables, for `common.layers.variable_kinds`.
       relu: whether the layer also applies the ReLU that follows it.
       folded: only `beta` is left, because an export's convolution has taken the scale.
-      in_convolution: on a GPU, the convolution before a frozen layer computes the layer too.
+      in_convolution: on a GPU, the convolution before this layer, which was created frozen, computes the layer too.
       joins_replicas: whether training exchanges moments with other replicas; known once the layer is built.
       moving_mean, moving_variance: [G, C], one per replica; G is the number of virtual groups in a replica.
       merged_mean, merged_variance: [C], equal on all replicas.
@@ -172,7 +172,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     def fold(self, offset: np.ndarray) -> None:
         """Reduces the layer to the addition of `offset` [C], for an export whose convolution has taken the scale."""
         self.beta = tf.Variable(offset.astype(self.precision.variable.as_numpy_dtype), name="beta")
-        self.gamma, self.folded = None, True
+        self.gamma, self.folded, self.in_convolution = None, True, False
 
     def _grouping(self, batch: int | None) -> tuple[int, Groups | None]:
         """Returns (virtual groups in a replica, groups of replicas or None) for `batch` images on a replica."""

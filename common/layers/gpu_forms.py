@@ -1,8 +1,8 @@
 """Layers in the form that XLA:GPU compiles to fewer passes; for other devices they are the stock operations.
 
-cuDNN computes a convolution, the addition of a bias and a ReLU in one kernel. XLA:GPU asks for it where nothing else
-reads the sum. So a gradient reads the ReLU's result, and a frozen batch norm becomes a factor of the convolution's
-kernel and a bias.
+cuDNN computes a convolution, the addition of a bias and a ReLU in one kernel. XLA:GPU uses that kernel only if no other
+operation reads the sum. So a ReLU's gradient reads the ReLU's result. A frozen batch norm becomes a factor of the
+convolution's kernel and a bias.
 
 XLA:GPU turns the gradient of max pooling into a pooling with four 32-bit indices per window, a tensor of zeros and a
 scatter with atomic additions. Here the forward pass also writes the number of each window's maximum, one byte. In the
@@ -35,15 +35,15 @@ Sides = tuple[tuple[int, int], tuple[int, int]]
 
 
 def relu(replicas: Replicas, x: tf.Tensor) -> tf.Tensor:
-    """ReLU whose gradient reads its result; otherwise XLA:GPU computes it again from the operands of a sum before."""
+    """ReLU whose gradient reads its result; otherwise XLA:GPU computes the sum before it twice."""
     return _kept_relu(x) if for_gpu(replicas) else tf.nn.relu(x)
 
 
 class ReLU(tf_keras.layers.ReLU):
     """`relu` as a layer."""
 
-    def __init__(self, replicas: Replicas, **kwargs: Any):
-        super().__init__(**kwargs)
+    def __init__(self, replicas: Replicas, dtype: Any = None, name: str | None = None):
+        super().__init__(dtype=dtype, name=name)
         self.replicas = replicas
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -51,7 +51,11 @@ class ReLU(tf_keras.layers.ReLU):
 
 
 class NormalizedConv2D(PaddedConv2D):
-    """A convolution without bias before a batch norm; if that is frozen, the convolution computes both on a GPU."""
+    """A convolution without bias before a batch norm.
+
+    If the norm was created frozen, the convolution computes both on a GPU. Its output is then normalised, so nothing
+    but the norm may read it. The norm's offset is rounded to the precision of products, as the sum is.
+    """
 
     def __init__(self, norm: SpanBatchNorm, *args: Any, **kwargs: Any):
         super().__init__(*args, use_bias=False, **kwargs)
@@ -62,7 +66,7 @@ class NormalizedConv2D(PaddedConv2D):
         norm = self.norm()
         if not norm.in_convolution or not for_gpu(norm.replicas):
             return super().call(inputs)
-        scale, offset = norm.frozen_scale_offset()
+        scale, offset = map(tf.stop_gradient, norm.frozen_scale_offset())
         with enable_auto_cast_variables(None):  # The product is rounded once.
             kernel = tf.convert_to_tensor(self.kernel) * scale
         inputs, kernel, offset = (tf.cast(x, self.compute_dtype) for x in (inputs, kernel, offset))
@@ -89,10 +93,10 @@ def _kept_relu(x: tf.Tensor) -> tuple:
     return y, lambda above: tf.where(kept > 0, above, tf.zeros_like(above))
 
 
-def in_order(replicas: Replicas, gradient: tf.Tensor) -> tf.Tensor:
-    """Returns a convolution's gradient with its elements in the order of the weights.
+def in_weight_layout(replicas: Replicas, gradient: tf.Tensor) -> tf.Tensor:
+    """Returns a gradient; that of a convolution's kernel gets the memory layout of the kernel.
 
-    cuDNN computes the gradient in another order. XLA:GPU would bring the weights and their slots into that order,
+    cuDNN computes the gradient in another layout. XLA:GPU would bring the weights and their slots into that layout,
     update them, and copy both back.
     """
     if gradient.shape.rank < 4 or not for_gpu(replicas):

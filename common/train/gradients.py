@@ -58,7 +58,7 @@ def _whole(
         loss = tf.add_n([t.total / _denominator(t, replicas) for t in terms.values()])
         scaled = scale.scaled(loss)
     found = _dense(tape, scaled, model.trainable_variables)
-    return loss, scale.unscaled([gpu_forms.in_order(replicas, g) for g in found])
+    return loss, scale.unscaled([gpu_forms.in_weight_layout(replicas, g) for g in found])
 
 
 def _dense(tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
@@ -109,7 +109,8 @@ class _InParts:
             loss.append(total / weight)
             for out, g in zip(gradients, grads):
                 out.append(g / tf.cast(weight, g.dtype))
-        return tf.add_n(loss), self._scale.unscaled([tf.add_n(g) for g in gradients])
+        summed = [gpu_forms.in_weight_layout(self._replicas, tf.add_n(g)) for g in gradients]
+        return tf.add_n(loss), self._scale.unscaled(summed)
 
     def _add(self, batch: Batch, i: tf.Tensor, totals: list[_Part]) -> list[_Part]:
         return tf.nest.map_structure(tf.add, totals, self._parts(batch, i))

@@ -49,7 +49,7 @@ def figures(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stored(benchmark: str, program: str) -> dict[str, Any]:
-    """Returns `figures` of the stored step.
+    """Returns the compiler's report on the stored step.
 
     Raises:
       UserError: there is none.
@@ -57,20 +57,36 @@ def stored(benchmark: str, program: str) -> dict[str, Any]:
     record = series.record_of(benchmark, SYSTEM)
     if not record or program not in record["programs"]:
         raise UserError(f"{benchmark} {SYSTEM}: not stored; run `python -m systems compile {benchmark}`")
-    return figures(series.reports(record)[program])
+    return series.reports(record)[program]
 
 
 def compiled(benchmark: str, program: str, results: Path) -> dict[str, Any]:
-    """Returns `figures` of this checkout's step; takes a report from `results`, or puts it there.
+    """Returns the compiler's report on this checkout's step; takes it from `results`, or puts it there.
 
     Raises:
-      UserError: the export or the compilation fails.
+      UserError: the export fails, or the compiler is missing.
     """
     with tempfile.TemporaryDirectory() as folder:
         manifest = run.export(benchmark, SYSTEM, Path(folder), [], _say, program)
         (step,) = (p for p in manifest["programs"] if series.is_wanted(p["name"], program))
         goal = target(KIND, int(manifest["num_replicas"]))
-        return figures(run.compiled(Path(folder), manifest, step, goal, _say, results, benchmark=benchmark))
+        return run.compiled(Path(folder), manifest, step, goal, _say, results, benchmark=benchmark)
+
+
+def compared(benchmark: str, results: Path) -> dict[str, Any]:
+    """Returns {"step", "stored", "now"}; the last two are `figures` by one version of the compiler.
+
+    Raises:
+      UserError: as above, or the versions differ.
+    """
+    program = CASES[benchmark]
+    before = stored(benchmark, program)
+    now = compiled(benchmark, program, results)
+    if before["compiler"] != now["compiler"]:
+        raise UserError(
+            f"{benchmark} {SYSTEM}: stored by {before['compiler']}, this is {now['compiler']}; install that one"
+        )
+    return {"step": program, "stored": figures(before), "now": figures(now)}
 
 
 def _say(line: str) -> None:
@@ -86,8 +102,7 @@ def main() -> None:
     result |= {**head("jax", "jaxlib"), "compiler": run.versions("tpu")}
     with tempfile.TemporaryDirectory() as scratch:
         for name in options.cases:
-            now = compiled(name, CASES[name], options.keep or Path(scratch))
-            result["cases"][name] = {"step": CASES[name], "stored": stored(name, CASES[name]), "now": now}
+            result["cases"][name] = compared(name, options.keep or Path(scratch))
             write(result, options.output)
 
 

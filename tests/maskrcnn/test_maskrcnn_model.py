@@ -299,7 +299,7 @@ def test_a_gpu_s_first_stage_equals_the_plain_one(monkeypatch):
             found = [*features.maps, *features.logits, *features.codes]
             total = tf.add_n([tf.reduce_sum(tf.sin(x)) for x in found])
         gradients = tape.gradient(total, net.trainable_variables, unconnected_gradients="zero")
-        return found, [gpu_forms.in_order(net.replicas, g) for g in gradients]
+        return found, [gpu_forms.in_weight_layout(net.replicas, g) for g in gradients]
 
     plain = tf.nest.flatten(step())
     monkeypatch.setattr(Single, "platform", "NVIDIA H200")

@@ -287,6 +287,26 @@ def test_the_worker_says_why_a_text_cannot_be_read(tmp_path: pathlib.Path) -> No
     assert not (tmp_path / "text").exists()
 
 
+def test_flags_after_the_options_reach_the_export(
+    exported: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program with flags of its own is not the preset's, so it leaves the preset's record alone."""
+    answering(monkeypatch, tmp_path / "results", RAW)
+    seen = []
+
+    def export(benchmark, system, folder, flags, say, programs):
+        seen.append(flags)
+        shutil.copytree(exported, folder)
+        return json.loads((folder / "manifest.json").read_text())
+
+    monkeypatch.setattr(run, "export", export)
+    monkeypatch.setattr(run, "compiler_python", lambda platform: "python")
+    monkeypatch.setattr(series, "keep", lambda *_: pytest.fail("the preset's record"))
+    for arguments in (["resnet", "--system=tpu-v3-32"], ["--system=tpu-v3-32", "resnet"]):
+        assert main(["compile", *arguments, "--", "--config.seed=1"]) == 0
+    assert seen == [["--config.seed=1"]] * 2
+
+
 def test_a_series_goes_on_where_it_was_stopped_and_makes_the_page(
     exported: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,9 @@ import tensorflow as tf
 
 from common.distributed.replicas.single import Single
 from common.distributed.spatial import WHOLE_IMAGES
-from common.layers.gpu_forms import MaxPool, ReLU
+from common.layers.batch_norm import SpanBatchNorm
+from common.layers.gpu_forms import MaxPool, NormalizedConv2D, ReLU, in_weight_layout
+from common.layers.precision import precision
 from tsm_kinetics.layers import MaxPool as ClipPool
 
 
@@ -56,3 +58,58 @@ def test_relu_equals_the_stock_one():
     mine, stock = _both(lambda replicas: ReLU(replicas, dtype="float64"), x)
     for got, want in zip(mine, stock, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+def _normalized(replicas, name):
+    """A 3x3 convolution and its frozen norm, with moments and parameters that are not trivial."""
+    policy, rng = precision(name), np.random.default_rng(7)
+    norm = SpanBatchNorm(replicas, 0, policy, trainable=False)
+    conv = NormalizedConv2D(norm, 16, 3, pad=1, dtype=policy.layer)
+    norm(conv(tf.zeros([2, 8, 8, 12], policy.compute)))
+    conv.kernel.assign(rng.normal(size=conv.kernel.shape) * 0.1)
+    for variable in (norm.gamma, norm.merged_variance):
+        variable.assign(rng.uniform(0.5, 2, 16))
+    for variable in (norm.beta, norm.merged_mean):
+        variable.assign(rng.normal(size=16))
+    return conv, norm
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name, factor", [("fp64", 0), ("fp32", 4), ("bf16", 1.5), ("fp16", 1.5)])
+def test_a_convolution_with_its_frozen_norm_equals_both(name, factor, training):
+    """In float64 to 1e-12; otherwise its error is at most `factor` times that of both, computed one after the other."""
+    images = np.random.default_rng(8).normal(size=[2, 8, 8, 12])
+    found = []
+    for replicas, kind in ((Single(), "fp64"), (Single(), name), (_Gpu(), name)):
+        conv, norm = _normalized(replicas, kind)
+
+        @tf.function(autograph=False, jit_compile=True)
+        def step(x, conv=conv, norm=norm, replicas=replicas):
+            with tf.GradientTape() as tape:
+                tape.watch([x, norm.gamma, norm.beta])
+                y = ReLU(replicas, dtype=x.dtype)(norm(conv(x), training=training))
+                total = tf.reduce_sum(tf.cast(y, tf.float32) ** 2)
+            return y, tape.gradient(total, [x, conv.kernel, norm.gamma, norm.beta])
+
+        y, gradients = step(tf.constant(images, precision(kind).compute))
+        assert y.dtype == precision(kind).compute and gradients[1].dtype == precision(kind).variable
+        if isinstance(replicas, _Gpu):
+            assert gradients[2] is gradients[3] is None
+        found.append([tf.cast(x, tf.float64).numpy() for x in (y, *gradients[:2])])
+    for exact, both, one in zip(*found, strict=True):
+        size = np.linalg.norm(exact)
+        error, allowed = np.linalg.norm(one - exact), factor * np.linalg.norm(both - exact)
+        assert error <= max(allowed, 1e-6 * size if name == "fp32" else 1e-12 * size)
+
+
+def test_only_a_convolution_s_gradient_changes_its_layout():
+    kernel, matrix = tf.random.normal([3, 3, 4, 5]), tf.random.normal([4, 5])
+
+    @tf.function(autograph=False, jit_compile=True)
+    def both():
+        changed = in_weight_layout(_Gpu(), kernel)
+        assert changed.op.type == "Reshape" and in_weight_layout(_Gpu(), matrix) is matrix
+        assert in_weight_layout(Single(), kernel) is kernel
+        return changed
+
+    np.testing.assert_array_equal(both(), kernel)

@@ -268,3 +268,19 @@ def test_compiled_segments_compute_the_gradients_of_the_whole(segments) -> None:
     if segments > 1:
         (cut,) = make_gradients._cuts.values()
         assert len(cut.segments) == segments
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_each_gradient_gets_its_weights_layout_once(monkeypatch, accumulation) -> None:
+    """Shown by a factor of two in place of the change of layout, which changes no value."""
+    chosen = config(accumulation_steps=accumulation)
+    task, replicas, policy = toy.Task(chosen), backends.make(chosen), precision(chosen.precision)
+    state = State(task, replicas, policy)
+    batch = next(iter(task.train_input(backends.base.Shard(), 16, 0)))
+    made = gradients.make(task, state.model, replicas, state.loss_scale)
+    found = []
+    for factor in (1, 2):
+        monkeypatch.setattr(gradients.gpu_forms, "in_weight_layout", lambda _, g, factor=factor: factor * g)
+        found.append(made(batch)[1])
+    for one, doubled in zip(*found, strict=True):
+        np.testing.assert_allclose(2 * one, doubled, rtol=1e-12)
