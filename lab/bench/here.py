@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import resource
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -188,16 +189,22 @@ def _processor() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def waiting(rows: Mapping[str, Mapping[str, Any]], wanted: Iterable[str]) -> list[dict[str, Any]]:
-    """Returns a row for each of the `wanted` runs that was not run, with an estimate of its minutes."""
+def waiting(rows: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns a row for each run of SETS at PARTS that was not run, with an estimate of its minutes."""
     made = []
-    for name in wanted:
-        key, part = name.split(" ")
-        if name not in rows:
+    for part, key in itertools.product(PARTS, SETS):
+        if identity(key, part) not in rows:
             alike = rows.get(identity(key, 1.0))
             minutes = alike["minutes"] if alike else SETS[key].minutes
-            made.append({"set": key, "part": float(part), "run": False, "minutes": minutes})
+            made.append({"set": key, "part": part, "run": False, "minutes": minutes})
     return made
+
+
+def put(rows: Mapping[str, Mapping[str, Any]], output: Path) -> None:
+    """Writes the result file: the runs in a fixed order, then those that were not run."""
+    order = {(row["part"], list(SETS).index(row["set"])): row for row in rows.values()}
+    done = [order[place] for place in sorted(order)]
+    write({**head(), "rows": [*done, *waiting(rows)]}, output)
 
 
 def main() -> int:
@@ -209,7 +216,6 @@ def main() -> int:
     add("--keep", type=Path, metavar="DIR", help="keep files, records and results there")
     add("--again", action="store_true", help="repeat runs that the result file has")
     options = parser.parse_args()
-    every = [identity(key, part) for part in PARTS for key in SETS]
     rows: dict[str, dict[str, Any]] = {}
     if options.output.is_file():
         found = json.loads(options.output.read_text(encoding="utf-8"))["rows"]
@@ -226,8 +232,8 @@ def main() -> int:
             folder.mkdir(parents=True, exist_ok=True)
             rows[name] = row = measure(key, part, folder)
             print(f"{name}: {row['verdict']}, {row['evaluations']}, {row['minutes']} minutes", flush=True)
-            ordered = [rows[one] for one in every if one in rows]
-            write({**head(), "rows": [*ordered, *waiting(rows, every)]}, options.output)
+            put(rows, options.output)
+    put(rows, options.output)
     return int(any(row["verdict"] != "better" for row in rows.values() if row["part"] == 1))
 
 

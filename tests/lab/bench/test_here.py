@@ -29,15 +29,15 @@ def test_a_verdict_is_the_one_that_the_run_gives(evaluations, least, found):
     assert here.verdict("resnet", Ending(evaluations, 1.0, False, "no target"), least) == found
 
 
-def test_runs_that_are_still_to_do_have_an_estimate():
-    every = [here.identity("ssd/nuclei", part) for part in here.PARTS]
-    done = {every[0]: {"set": "ssd/nuclei", "part": 1.0, "minutes": 7.5}}
-    found = here.waiting(done, every)
-    assert [(row["part"], row["run"], row["minutes"]) for row in found] == [
-        (0.333, False, 7.5),
-        (3.0, False, 7.5),
-    ]
-    assert here.waiting({}, every)[0]["minutes"] == here.SETS["ssd/nuclei"].minutes
+def test_runs_that_are_still_to_do_have_an_estimate_and_the_part_of_a_run(tmp_path):
+    done = {"set": "ssd/nuclei", "part": 1.0, "run": True, "minutes": 7.5}
+    other = {"set": "ssd/nuclei", "part": 9.0, "run": True, "minutes": 1.0}
+    here.put({here.identity("ssd/nuclei", row["part"]): row for row in (other, done)}, tmp_path / "here.json")
+    rows = json.loads((tmp_path / "here.json").read_text())["rows"]
+    assert rows[:2] == [done, other] and len(rows) == 1 + len(here.SETS) * len(here.PARTS)
+    found = {(row["set"], row["part"]): row["minutes"] for row in rows if not row["run"]}
+    assert found["ssd/nuclei", 1 / 3] == found["ssd/nuclei", 3.0] == 7.5
+    assert found["ssd/coco", 1.0] == here.SETS["ssd/coco"].minutes
 
 
 def test_generated_sets_have_the_classes_and_sizes_asked_for(tmp_path):
