@@ -70,30 +70,21 @@ def _changed(run: dict) -> str:
     return ", ".join(changed) or "nothing"
 
 
-def contest() -> Table:
-    """Table of `python -m lab.studies optimizers --arenas=mnist`: what each optimizer reached, and by what effort."""
-    shown = (
-        "optimizer",
-        "batch",
-        "short trials",
-        "best after 6 epochs",
-        "within 1 %",
-        "whole trials",
-        "best accuracy, validation",
-        "rate, momentum or beta, warmup",
-        "with a falling rate",
-        "accuracy, test",
-        "seeds",
-        "steps to 0.985",
-        "hours of all",
-    )
-    with (CONTEST / "mnist" / "results.csv").open(encoding="utf-8", newline="") as file:
-        return shown, [tuple(row[column] for column in shown) for row in csv.DictReader(file)]
+# Columns of the contest's results that the pages leave out: they follow from others, or from the trials' table.
+_LEFT_OUT = ("rates within 1 %", "scaled from the first batch", "minutes of a run")
 
 
-def contest_trials() -> Table:
+def contest(arena: str) -> Table:
+    """Table of `python -m lab.studies optimizers --arenas=ARENA`: what each optimizer reached, and by what effort."""
+    with (CONTEST / arena / "results.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    shown = [name for name in rows[0] if name not in _LEFT_OUT and any(row[name] for row in rows)]
+    return tuple(shown), [tuple(row[column] for column in shown) for row in rows]
+
+
+def contest_trials(arena: str) -> Table:
     """Table of the contest's short trials: a column for each point, with what every optimizer reached there."""
-    with (CONTEST / "mnist" / "trials.csv").open(encoding="utf-8", newline="") as file:
+    with (CONTEST / arena / "trials.csv").open(encoding="utf-8", newline="") as file:
         trials = list(csv.DictReader(file))
     points = {
         t["trial"]: f"{t['of the usual rate']} x, {t['momentum or beta']}, {t['warmup']}" for t in trials
