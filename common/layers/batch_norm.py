@@ -165,9 +165,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
 
     def frozen_scale_offset(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the factor and the offset, [C] each, by which the evaluation form normalises."""
-        gamma, beta, mean, variance = self._constants(self.merged_mean.shape[0])
-        scale = gamma * tf.math.rsqrt(variance + self.epsilon)
-        return scale, beta - mean * scale
+        return self._factor_offset(*self._constants(self.merged_mean.shape[0]))
 
     def fold(self, offset: np.ndarray) -> None:
         """Reduces the layer to the addition of `offset` [C], for an export whose convolution has taken the scale."""
@@ -276,8 +274,14 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     ) -> tf.Tensor:
         if x.dtype in _FUSED_DTYPES:
             return _kernel(x, gamma, beta, mean, variance, self.epsilon, training=False)[0]
+        scale, offset = self._factor_offset(gamma, beta, mean, variance)
+        return tf.cast(x, scale.dtype) * scale + offset
+
+    def _factor_offset(
+        self, gamma: tf.Tensor, beta: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         scale = gamma * tf.math.rsqrt(variance + self.epsilon)
-        return tf.cast(x, scale.dtype) * scale + (beta - mean * scale)
+        return scale, beta - mean * scale
 
     def _average(self, moving: tf.Variable, batch: tf.Tensor) -> None:
         moving.assign(moving.read_value() * self.momentum + tf.stop_gradient(batch) * (1 - self.momentum))

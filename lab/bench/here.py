@@ -202,8 +202,7 @@ def waiting(rows: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def put(rows: Mapping[str, Mapping[str, Any]], output: Path) -> None:
     """Writes the result file: the runs in a fixed order, then those that were not run."""
-    order = {(row["part"], list(SETS).index(row["set"])): row for row in rows.values()}
-    done = [order[place] for place in sorted(order)]
+    done = sorted(rows.values(), key=lambda row: (row["part"], list(SETS).index(row["set"])))
     write({**head(), "rows": [*done, *waiting(rows)]}, output)
 
 

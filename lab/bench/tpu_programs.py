@@ -19,7 +19,6 @@ from common.errors import UserError
 from lab.bench.harness import arguments
 from lab.bench.harness.results import head, write
 from systems.compile import run, series
-from systems.compile.targets import target
 
 SYSTEM, KIND = "tpu-v3-32", "tpu-v3"
 # {benchmark: its step; of several shapes, one}.
@@ -66,11 +65,10 @@ def compiled(benchmark: str, program: str, results: Path) -> dict[str, Any]:
     Raises:
       UserError: the export fails, or the compiler is missing.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        manifest = run.export(benchmark, SYSTEM, Path(folder), [], _say, program)
-        (step,) = (p for p in manifest["programs"] if series.is_wanted(p["name"], program))
-        goal = target(KIND, int(manifest["num_replicas"]))
-        return run.compiled(Path(folder), manifest, step, goal, _say, results, benchmark=benchmark)
+    record = series.compile_preset(benchmark, SYSTEM, KIND, program, _say, results)
+    if "error" in record:
+        raise UserError(record["error"])
+    return series.reports(record, results)[program]
 
 
 def compared(benchmark: str, results: Path) -> dict[str, Any]:
