@@ -61,6 +61,7 @@ class Row:
       seed: the run's seed; all trials have seed 0.
       point: what the row tries; {} for "legw".
       flags: flags of `python -m BENCHMARK`, besides data and result folders.
+      base: the batch that a "scaled" row's point was tuned at; 0 for other stages.
     """
 
     stage: str
@@ -70,10 +71,12 @@ class Row:
     seed: int
     point: dict[str, float]
     flags: tuple[str, ...]
+    base: int = 0
 
     @property
     def id(self) -> str:
-        return f"{self.stage}-{self.optimizer}-{self.batch}-{self.number}"
+        tuned_at = f"-from-{self.base}" if self.base else ""
+        return f"{self.stage}-{self.optimizer}-{self.batch}{tuned_at}-{self.number}"
 
 
 def _entry(name: str, rate: float, kept: str = "beta_1", rule: str = "", **fields: object) -> Entry:
@@ -279,8 +282,8 @@ def legw_flags(arena: Arena, own: Sequence[str], batch: int) -> tuple[str, ...]:
     return (*own, *settings(**within, legw=factor, accumulation_steps=max(1, batch // arena.micro)))
 
 
-def scaled(arena: Arena, point: dict[str, float], batch: int) -> dict[str, float]:
-    """Returns a point of the first batch for another: LEGW's square root and its warmup, within the run."""
-    factor = batch / arena.batches[0]
+def scaled(arena: Arena, point: dict[str, float], base: int, batch: int) -> dict[str, float]:
+    """Returns a point of the batch `base` for another: LEGW's square root and its warmup, within the run."""
+    factor = batch / base
     warmup = min(point["warmup"] * factor, arena.epochs)
     return {**point, "rate": point["rate"] * math.sqrt(factor), "warmup": warmup}

@@ -1,8 +1,8 @@
 """Lets optimizers compete at equal effort over batches: tuned on validation data, winners on test data with five seeds.
 
 contest.py has the rules. The rows of a cell (benchmark, batch, optimizer) are its short trials, the trials that train
-to the end, then the winner's final runs; `scaled` rows run the first batch's winner at the other batches, by LEGW's
-rule. Rows are runs of the real benchmark and keep their records, so a study goes on where it stopped. `--plan` prints
+to the end, then the winner's final runs; `scaled` rows run one batch's winner at the other batches, by LEGW's rule.
+Rows are runs of the real benchmark and keep their records, so a study goes on where it stopped. `--plan` prints
 the hours of what is missing.
 """
 
@@ -67,10 +67,12 @@ class Contest:
 
     Attributes:
       arena: the benchmark and its batches.
+      base: the batch whose winners "scaled" rows run at other batches.
     """
 
     def __init__(self, arena: Arena, args: argparse.Namespace):
         self.arena, self._trials, self._seeds = arena, args.trials, args.seeds
+        self.base = args.base or arena.batches[0]
         path = home(arena) / "results.json"
         done = published(path) if path.is_file() else {}
         never = settings(quality_target=arena.never, division="open")
@@ -146,12 +148,28 @@ class Contest:
         for seed in range(self._seeds):
             yield Row(stage, name, batch, seed, seed, point, run)
 
-    def rows(self, names: Sequence[str], batches: Sequence[int], stages: Sequence[str]) -> list[Row]:
-        """Returns the rows that can be told now; those of winners follow when their trials are done."""
+    def scaled(self, entry: Entry, batch: int, base: int) -> Iterator[Row]:
+        """Yields the best run of the batch `base`, with rate and warmup scaled; nothing until it is known."""
+        if batch != base and (row := self.best(entry, base)):
+            point = scaled(self.arena, row.point, base, batch)
+            falling = self.arena.decay if row.stage == "decay" else ()
+            run = (*flags(self.arena, entry, batch, point), *falling)
+            for found in self._seeded("scaled", entry.name, batch, point, run):
+                yield dataclasses.replace(found, base=base)
+
+    def rows(
+        self,
+        names: Sequence[str],
+        batches: Sequence[int],
+        stages: Sequence[str],
+        bases: Sequence[int] | None = None,
+    ) -> list[Row]:
+        """Returns the rows that can be told now; those of winners follow when their trials are done.
+
+        `bases` are the batches whose winners are scaled: `self.base` by default.
+        """
         found: list[Row] = []
-        first = self.arena.batches[0]
         for entry in (e for e in self.arena.entries() if e.name in names):
-            base = self.winner(entry, first)
             for batch in batches:
                 if "short" in stages:
                     found += self.short(entry, batch)
@@ -161,10 +179,8 @@ class Contest:
                     found += self.decayed(entry, batch)
                 if "final" in stages and (row := self.best(entry, batch)):
                     found += self._seeded("final", entry.name, batch, row.point, row.flags)
-                if "scaled" in stages and base and batch != first:
-                    point = scaled(self.arena, base, batch)
-                    run = flags(self.arena, entry, batch, point)
-                    found += self._seeded("scaled", entry.name, batch, point, run)
+                for base in bases or [self.base] if "scaled" in stages else ():
+                    found += self.scaled(entry, batch, base)
         if "legw" in stages:
             for name, own in self.arena.legw.items():
                 for batch in batches:
@@ -204,6 +220,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arenas", default="mnist", help=f"which of {','.join(ARENAS)}")
     parser.add_argument("--optimizers", help=f"which of {','.join(e.name for e in ENTRIES)}; default: all")
     parser.add_argument("--batches", help="which of the arena's batches; default: all")
+    parser.add_argument(
+        "--base",
+        type=int,
+        help="scaled: run the winners of this batch at the others; default: the arena's first",
+    )
     parser.add_argument("--stages", default=",".join(STAGES), help=f"which of {','.join(STAGES)}")
     parser.add_argument(
         "--trials", type=int, default=TRIALS, help=f"short trials of each optimizer and batch: {TRIALS}"
@@ -236,6 +257,8 @@ def run(args: argparse.Namespace) -> int:
     for arena in (ARENAS[name] for name in _chosen("arenas", args.arenas, list(ARENAS))):
         known = [str(batch) for batch in arena.batches]
         batches = [int(batch) for batch in _chosen("batches", args.batches, known)]
+        if args.base:
+            _chosen("base", str(args.base), known)
         contest = Contest(arena, args)
         if args.plan:
             lines = optimizers_report.plan(contest, names, batches, stages, args)

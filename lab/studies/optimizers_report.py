@@ -52,7 +52,7 @@ def plan(
             "tune": whole_trials(args.trials) * entries,
             "decay": entries * bool(arena.decay),
             "final": args.seeds * entries,
-            "scaled": args.seeds * entries * (batch != arena.batches[0]),
+            "scaled": args.seeds * entries * (batch != contest.base),
             "legw": args.seeds * len(arena.legw),
         }
         done, hours = 0, 0.0
@@ -74,7 +74,7 @@ def publish(contest: Any, folder: pathlib.Path) -> None:
       UserError: the folder's results.json has runs that the new one would lose.
     """
     arena = contest.arena
-    every = contest.rows([e.name for e in arena.entries()], arena.batches, STAGES)
+    every = contest.rows([e.name for e in arena.entries()], arena.batches, STAGES, arena.batches)
     found = [(row, record) for row in every if (record := contest.record(row))]
     path, kept = folder / "results.json", {(r["config"], r["seed"]) for _, r in found}
     before = published(path) if path.is_file() else {}
@@ -143,7 +143,7 @@ def table(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...],
         "with a falling rate",
         f"{arena.unit}, test",
         "seeds",
-        "scaled from the first batch",
+        "scaled from another batch",
         f"steps to {arena.target:g}",
         "minutes of a run",
         "hours of all",
@@ -168,11 +168,18 @@ def _line(contest: Any, found: list[tuple[Row, dict]], name: str, batch: int) ->
         _interval([x["quality"] for _, x in own["decay"]]),
         _interval([x["quality"] for _, x in final]),
         str(len(final)) if final else "",
-        _interval([x["quality"] for _, x in own["scaled"]]),
+        _scaled(own["scaled"]),
         _interval(steps, digits=0),
         _interval([x["minutes"] for _, x in final or own["tune"]], digits=2),
         f"{sum(minutes) / 60:.2f}",
     )
+
+
+def _scaled(rows: list[tuple[Row, dict]]) -> str:
+    """Returns the cell about runs with another batch's winner: what each such batch's reached."""
+    bases = sorted({row.base for row, _ in rows})
+    found = {base: [record["quality"] for row, record in rows if row.base == base] for base in bases}
+    return "; ".join(f"{_interval(values)} from {base}" for base, values in found.items())
 
 
 def _best(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[list[tuple[float, dict]], float, dict]:

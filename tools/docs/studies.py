@@ -71,7 +71,7 @@ def _changed(run: dict) -> str:
 
 
 # Columns of the contest's results that the pages leave out: they follow from others, or from the trials' table.
-_LEFT_OUT = ("rates within 1 %", "scaled from the first batch", "minutes of a run")
+_LEFT_OUT = ("rates within 1 %", "minutes of a run")
 
 
 def contest(arena: str) -> Table:

@@ -46,7 +46,7 @@ def test_every_optimizer_has_the_same_effort_and_valid_runs(name: str) -> None:
                 config = configured(arena, (*run, *arena.flags, *arena.validation[1]))
                 assert config.global_batch_size == batch and config.micro_batch_size <= arena.micro
                 assert getattr(config.optimizer, entry.kept) == pytest.approx(point["kept"], rel=1e-4)
-            point = contest.scaled(arena, points[0], batch)
+            point = contest.scaled(arena, points[0], first, batch)
             assert point["rate"] == pytest.approx(points[0]["rate"] * (batch / first) ** 0.5)
             configured(arena, contest.flags(arena, entry, batch, point))
     others = {tuple(p["kept"] for p in contest.drawn(arena, e, first, 3, 0)) for e in arena.entries()}
@@ -161,8 +161,9 @@ def test_winners_run_on_test_data_after_their_trials_and_a_study_goes_on(trained
     )
     assert (adamw["whole trials"], adamw["seeds"], adamw["hours of all"]) == ("1", "2", "0.01")
     assert adamw["accuracy, test"].startswith("0.9805 ± ")
-    assert adamw["scaled from the first batch"].startswith("0.9805")
-    assert cells[0]["scaled from the first batch"] == "" and cells[1]["short trials"] == ""
+    assert adamw["scaled from another batch"].startswith("0.9805")
+    assert adamw["scaled from another batch"].endswith(" from 128")
+    assert cells[0]["scaled from another batch"] == "" and cells[1]["short trials"] == ""
     before = len(trained)
     assert optimizers.run(arguments(*words)) == 0 and len(trained) == before
 
@@ -195,6 +196,23 @@ def test_a_falling_rate_that_is_better_runs_on_test_data(trained, monkeypatch) -
     assert made.best(entry, 512) is None and made.rows([entry.name], [512], ["final"]) == []
     free = next(e for e in contest.ENTRIES if e.name == "schedule_free_sgd")
     assert made.decayed(free, 512) == [] and made.best(free, 512).stage == "tune"
+
+
+def test_the_best_run_of_any_batch_is_scaled_with_its_schedule(trained) -> None:
+    words = ("--optimizers=adamw", "--trials=2", "--seeds=1", "--jobs=1")
+    optimizers.run(arguments(*words, "--batches=512", "--stages=short,tune,decay"))
+    optimizers.run(arguments(*words, "--batches=128,512", "--stages=scaled", "--base=512"))
+    assert trained[-1] == "scaled-adamw-128-from-512-0" and trained.count(trained[-1]) == 1
+    made = optimizers.Contest(contest.ARENAS["mnist"], arguments(*words, "--base=512"))
+    entry = next(e for e in contest.ENTRIES if e.name == "adamw")
+    (row,) = made.rows(["adamw"], [128], ["scaled"])
+    tuned = made.best(entry, 512)
+    assert row.point["rate"] == pytest.approx(tuned.point["rate"] / 2)
+    assert row.point["warmup"] == pytest.approx(tuned.point["warmup"] / 4)
+    assert ("--config.schedule.kind=poly" in row.flags) == (tuned.stage == "decay")
+    before = len(trained)
+    assert optimizers.run(arguments(*words, "--stages=short", "--batches=512")) == 0  # Publishes it again.
+    assert len(trained) == before
 
 
 def test_one_in_six_goes_on(trained, monkeypatch) -> None:
@@ -242,6 +260,7 @@ def test_a_plan_has_the_hours_of_what_is_missing(trained, monkeypatch, capsys) -
         (("--arenas=imagenet",), "--arenas=imagenet: unknown imagenet"),
         (("--batches=100",), "--batches=100: unknown 100"),
         (("--optimizers=lion",), "--optimizers=lion: unknown lion"),
+        (("--base=100",), "--base=100: unknown 100"),
         (("--trials=0",), "--trials=0: must be at least 1"),
     ],
 )
