@@ -96,7 +96,7 @@ class Contest:
 
     def runner(self, stage: str) -> Runner:
         return self._runners[
-            {"short": "short", "tune": "validation", "decay": "validation"}.get(stage, "test")
+            "short" if stage == "short" else "validation" if stage in optimizers_report.TUNING else "test"
         ]
 
     def record(self, row: Row) -> dict | None:
@@ -134,6 +134,15 @@ class Contest:
         more = self.decayed(entry, batch)
         ranked = self._ranked([*rows, *more]) if rows else None
         return ranked[0] if ranked else None
+
+    def without_warmup(self, entry: Entry, batch: int) -> list[Row]:
+        """Returns the best run without its warmup; [] until it is known."""
+        row = self.best(entry, batch)
+        if not row:
+            return []
+        point = {**row.point, "warmup": 0.0}
+        run = (*row.flags, *settings(schedule__warmup_epochs=0))
+        return [dataclasses.replace(row, stage="no-warmup", number=0, point=point, flags=run)]
 
     def _ranked(self, rows: Sequence[Row]) -> list[Row] | None:
         """Returns the rows that did not diverge, the best first; None if one is not done."""
@@ -177,6 +186,8 @@ class Contest:
                     found += self.trials(entry, batch)
                 if "decay" in stages:
                     found += self.decayed(entry, batch)
+                if "no-warmup" in stages:
+                    found += self.without_warmup(entry, batch)
                 if "final" in stages and (row := self.best(entry, batch)):
                     found += self._seeded("final", entry.name, batch, row.point, row.flags)
                 for base in bases or [self.base] if "scaled" in stages else ():

@@ -24,7 +24,7 @@ from lab.studies.contest import STAGES, Row, whole_trials
 from lab.studies.runner import published
 
 NEAR = 0.01  # "Within 1 % of the best".
-TUNING = ("short", "tune", "decay")
+TUNING = ("short", "tune", "decay", "no-warmup")
 
 
 PLAN = ("batch", "step, processor s", "a whole run, core-hours", "runs", "done", "missing, core-hours")
@@ -51,6 +51,7 @@ def plan(
             "short": args.trials * entries,
             "tune": whole_trials(args.trials) * entries,
             "decay": entries * bool(arena.decay),
+            "no-warmup": entries,
             "final": args.seeds * entries,
             "scaled": args.seeds * entries * (batch != contest.base),
             "legw": args.seeds * len(arena.legw),
@@ -141,6 +142,7 @@ def table(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...],
         f"best {arena.unit}, validation",
         "rate, momentum or beta, warmup",
         "with a falling rate",
+        "the better one without warmup",
         f"{arena.unit}, test",
         "seeds",
         "scaled from another batch",
@@ -166,6 +168,7 @@ def _line(contest: Any, found: list[tuple[Row, dict]], name: str, batch: int) ->
         *_sensitivity(contest, own["short"]),
         *_tuned(contest, own["tune"]),
         _interval([x["quality"] for _, x in own["decay"]]),
+        _interval([x["quality"] for _, x in own["no-warmup"]]),
         _interval([x["quality"] for _, x in final]),
         str(len(final)) if final else "",
         _scaled(own["scaled"]),

@@ -138,9 +138,9 @@ def test_winners_run_on_test_data_after_their_trials_and_a_study_goes_on(trained
     assert optimizers.run(arguments(*words, "--limit=4")) == 0
     assert trained == [f"short-adamw-128-{i}" for i in range(3)] + ["short-adamw-512-0"]
     assert optimizers.run(arguments(*words)) == 0
-    # Each optimizer: three short trials, a whole one, one with a falling rate and two seeds at both batches, two seeds
-    # scaled; LEGW: two seeds.
-    assert len(trained) == len(set(trained)) == 2 * (2 * (3 + 1 + 1 + 2) + 2) + 2 * 2
+    # Each optimizer: three short trials, a whole one, one with a falling rate, one without warmup and two seeds at both
+    # batches, two seeds scaled; LEGW: two seeds.
+    assert len(trained) == len(set(trained)) == 2 * (2 * (3 + 1 + 1 + 1 + 2) + 2) + 2 * 2
     assert [i for i in trained if i.startswith("tune-adamw")] == ["tune-adamw-128-1", "tune-adamw-512-1"]
     rows = json.loads((tmp_path / "lab/studies/optimizers/mnist/results.json").read_text())
     assert len(rows) == len(trained)
@@ -159,7 +159,7 @@ def test_winners_run_on_test_data_after_their_trials_and_a_study_goes_on(trained
         "0.99",
         "1 of 3",
     )
-    assert (adamw["whole trials"], adamw["seeds"], adamw["hours of all"]) == ("1", "2", "0.01")
+    assert (adamw["whole trials"], adamw["seeds"], adamw["hours of all"]) == ("1", "2", "0.02")
     assert adamw["accuracy, test"].startswith("0.9805 ± ")
     assert adamw["scaled from another batch"].startswith("0.9805")
     assert adamw["scaled from another batch"].endswith(" from 128")
@@ -215,6 +215,19 @@ def test_the_best_run_of_any_batch_is_scaled_with_its_schedule(trained) -> None:
     assert len(trained) == before
 
 
+def test_the_better_run_repeats_without_its_warmup(trained, monkeypatch) -> None:
+    made = optimizers.Contest(contest.ARENAS["mnist"], arguments("--trials=1", "--seeds=1"))
+    entry = contest.ENTRIES[0]
+    assert made.without_warmup(entry, 512) == []
+    monkeypatch.setattr(made, "record", lambda row: {"quality": 0.95 if row.stage == "decay" else 0.9})
+    (row,) = made.rows([entry.name], [512], ["no-warmup"])
+    best = made.best(entry, 512)
+    cold, warm = (configured(made.arena, r.flags) for r in (row, best))
+    assert cold.schedule == contest.dataclasses.replace(warm.schedule, warmup_epochs=0)
+    assert cold.optimizer == warm.optimizer and warm.schedule.warmup_epochs > 0
+    assert made.runner(row.stage) is made.runner("tune") and row.id == f"no-warmup-{entry.name}-512-0"
+
+
 def test_one_in_six_goes_on(trained, monkeypatch) -> None:
     made = optimizers.Contest(contest.ARENAS["mnist"], arguments("--trials=12"))
     entry = contest.ENTRIES[0]
@@ -249,8 +262,8 @@ def test_a_plan_has_the_hours_of_what_is_missing(trained, monkeypatch, capsys) -
     # 25 epochs of 60000 / 512 steps of 0.36 seconds, and a tenth for evaluations; trials have 50000 examples.
     one = 1.1 * 2930 * 0.36 / 3600
     short, tune = 1.1 * 586 * 0.36 / 3600, 1.1 * 2442 * 0.36 / 3600
-    hours = 3 * short + 2 * tune + 3 * 2 * one
-    assert said[2] == f"| 512 | 0.3600 | {one:.3f} | 11 | 0 | {hours:.1f} |"
+    hours = 3 * short + 3 * tune + 3 * 2 * one
+    assert said[2] == f"| 512 | 0.3600 | {one:.3f} | 12 | 0 | {hours:.1f} |"
     assert not trained
 
 
