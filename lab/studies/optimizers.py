@@ -44,6 +44,8 @@ from lab.studies.runner import Runner, at_least_zero, published, settings
 TRIALS, SEEDS, SAMPLER_SEED = 6, 5, 52
 # This project's assumption, not a measurement: an epoch's evaluation takes this part of its steps' time.
 EVALUATION_PART = 0.1
+# Of optimizers and of rows that follow LEGW.
+NAMES = (*(e.name for e in ENTRIES), *dict.fromkeys(name for arena in ARENAS.values() for name in arena.legw))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +195,7 @@ class Contest:
                 for base in bases or [self.base] if "scaled" in stages else ():
                     found += self.scaled(entry, batch, base)
         if "legw" in stages:
-            for name, own in self.arena.legw.items():
+            for name, own in ((n, own) for n, own in self.arena.legw.items() if n in names):
                 for batch in batches:
                     run = legw_flags(self.arena, own, batch)
                     found += self._seeded("legw", name, batch, {}, run)
@@ -229,7 +231,7 @@ class Contest:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `python -m lab.studies optimizers`."""
     parser.add_argument("--arenas", default="mnist", help=f"which of {','.join(ARENAS)}")
-    parser.add_argument("--optimizers", help=f"which of {','.join(e.name for e in ENTRIES)}; default: all")
+    parser.add_argument("--optimizers", help=f"which of {','.join(NAMES)}; default: all")
     parser.add_argument("--batches", help="which of the arena's batches; default: all")
     parser.add_argument(
         "--base",
@@ -263,7 +265,7 @@ def run(args: argparse.Namespace) -> int:
     for name, value in (("trials", args.trials), ("seeds", args.seeds)):
         if value < 1:
             raise UserError(f"--{name}={value}: must be at least 1")
-    names = _chosen("optimizers", args.optimizers, [e.name for e in ENTRIES])
+    names = _chosen("optimizers", args.optimizers, NAMES)
     stages = _chosen("stages", args.stages, STAGES)
     for arena in (ARENAS[name] for name in _chosen("arenas", args.arenas, list(ARENAS))):
         known = [str(batch) for batch in arena.batches]

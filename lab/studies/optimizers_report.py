@@ -54,7 +54,7 @@ def plan(
             "no-warmup": entries,
             "final": args.seeds * entries,
             "scaled": args.seeds * entries * (batch != contest.base),
-            "legw": args.seeds * len(arena.legw),
+            "legw": args.seeds * len(set(arena.legw) & set(names)),
         }
         done, hours = 0, 0.0
         for stage in stages:
@@ -75,7 +75,8 @@ def publish(contest: Any, folder: pathlib.Path) -> None:
       UserError: the folder's results.json has runs that the new one would lose.
     """
     arena = contest.arena
-    every = contest.rows([e.name for e in arena.entries()], arena.batches, STAGES, arena.batches)
+    names = [*(e.name for e in arena.entries()), *arena.legw]
+    every = contest.rows(names, arena.batches, STAGES, arena.batches)
     found = [(row, record) for row in every if (record := contest.record(row))]
     path, kept = folder / "results.json", {(r["config"], r["seed"]) for _, r in found}
     before = published(path) if path.is_file() else {}

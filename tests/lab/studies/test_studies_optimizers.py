@@ -68,7 +68,7 @@ def test_every_row_trains_at_its_batch_and_warms_up_within_its_run(name: str, mo
     monkeypatch.setattr(made, "trials", tuned)
     monkeypatch.setattr(made, "best", lambda entry, batch: tuned(entry, batch)[0])
     monkeypatch.setattr(made, "record", lambda row: None)
-    rows = made.rows([e.name for e in arena.entries()], arena.batches, contest.STAGES)
+    rows = made.rows(optimizers.NAMES, arena.batches, contest.STAGES)
     without = {stage for stage, flags in (("legw", arena.legw), ("decay", arena.decay)) if not flags}
     assert {row.stage for row in rows} == set(contest.STAGES) - without
     for row in rows:
@@ -134,7 +134,7 @@ def trained(tmp_path, monkeypatch) -> list[str]:
 
 
 def test_winners_run_on_test_data_after_their_trials_and_a_study_goes_on(trained, tmp_path) -> None:
-    words = ("--optimizers=adamw,muon", "--trials=3", "--seeds=2", "--jobs=1")
+    words = ("--optimizers=adamw,muon,legw", "--trials=3", "--seeds=2", "--jobs=1")
     assert optimizers.run(arguments(*words, "--limit=4")) == 0
     assert trained == [f"short-adamw-128-{i}" for i in range(3)] + ["short-adamw-512-0"]
     assert optimizers.run(arguments(*words)) == 0
@@ -256,7 +256,7 @@ def test_the_winner_s_flags_are_those_of_its_best_trial(trained) -> None:
 
 def test_a_plan_has_the_hours_of_what_is_missing(trained, monkeypatch, capsys) -> None:
     monkeypatch.setattr(optimizers.Contest, "step_seconds", lambda self, batch: 0.36)
-    words = ("--optimizers=adamw", "--trials=3", "--seeds=2", "--jobs=1", "--batches=512")
+    words = ("--optimizers=adamw,legw", "--trials=3", "--seeds=2", "--jobs=1", "--batches=512")
     assert optimizers.run(arguments(*words, "--plan")) == 0
     said = capsys.readouterr().out.splitlines()
     # 25 epochs of 60000 / 512 steps of 0.36 seconds, and a tenth for evaluations; trials have 50000 examples.
