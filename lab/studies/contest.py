@@ -112,7 +112,7 @@ class Arena:
       batches: global batch sizes.
       epochs: of every run.
       never: a target that no run meets.
-      target: the quality whose steps are compared.
+      targets: qualities; the contest compares the steps to each, and draws those to the first.
       validation, test: (data folder, flags) of trials and of final runs.
       legw: {row: flags} at the first batch, which LEGW scales; () if LEGW is not published for it.
       decay: flags of the stage "decay", which repeats the winner with a rate that falls; (): the preset's rate falls.
@@ -126,7 +126,7 @@ class Arena:
     batches: tuple[int, ...]
     epochs: float
     never: float
-    target: float
+    targets: tuple[float, ...]
     unit: str
     validation: tuple[Callable[[], pathlib.Path], tuple[str, ...]]
     test: tuple[Callable[[], pathlib.Path], tuple[str, ...]]
@@ -170,7 +170,7 @@ ARENAS = {
         (128, 256, 512, 1024, 2048, 4096, 8192, 16384),
         25.0,
         legw_mnist.STUDY.never,
-        0.985,
+        (0.97, 0.985),
         "accuracy",
         (legw_mnist.STUDY.data, legw_mnist.STUDY.held_out),
         (legw_mnist.STUDY.data, ()),
@@ -185,7 +185,7 @@ ARENAS = {
         (20, 40, 80, 160, 320, 640, 1280),
         13.0,
         legw_ptb.STUDY.never,
-        120.0,
+        (200.0, 120.0),
         "perplexity",
         (legw_ptb.STUDY.data, legw_ptb.STUDY.held_out),
         (legw_ptb.STUDY.data, ()),
@@ -202,7 +202,7 @@ ARENAS = {
         (64, 128, 256, 512, 1024, 2048, 4096),
         24.0,
         2.0,
-        0.5,
+        (0.5,),
         "top-1",
         (lambda: _photos(True), settings(num_train_examples=8000, num_eval_examples=2000)),
         (lambda: _photos(False), ()),
@@ -216,7 +216,7 @@ ARENAS = {
         (32, 64, 128, 256, 512, 1024),
         28.0,
         1.0,
-        0.35,
+        (0.35,),
         "BLEU",
         (lambda: multi30k._convert("transformer"), ()),
         (_captions_for_test, settings(num_eval_examples=multi30k.TEST_LINES)),

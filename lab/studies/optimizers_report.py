@@ -92,8 +92,7 @@ def publish(contest: Any, folder: pathlib.Path) -> None:
     files.write_csv(folder / "results.csv", head, lines)
     files.write_text(folder / "results.md", markdown(head, lines))
     files.write_csv(folder / "trials.csv", *trials(contest, found))
-    if any(row.stage not in TUNING for row, _ in found):
-        _draw(contest, found, folder / "steps.png")
+    _draw(contest, found, folder / "steps.png")
 
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -147,7 +146,7 @@ def table(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...],
         f"{arena.unit}, test",
         "seeds",
         "scaled from another batch",
-        f"steps to {arena.target:g}",
+        *(f"steps to {target:g}" for target in arena.targets),
         "minutes of a run",
         "hours of all",
     )
@@ -156,12 +155,12 @@ def table(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...],
 
 
 def _line(contest: Any, found: list[tuple[Row, dict]], name: str, batch: int) -> tuple[str, ...]:
-    own = {
-        stage: [(r, x) for r, x in found if (r.stage, r.optimizer, r.batch) == (stage, name, batch)]
-        for stage in STAGES
-    }
+    own = _by_stage(found, name, batch)
     final = own["final"] or own["legw"]
-    steps = [steps_to_target(contest, record) for _, record in final]
+    steps = [
+        [steps_to_target(contest, record, target) for record in _longest(contest, own)]
+        for target in contest.arena.targets
+    ]
     minutes = [x["minutes"] for stage in STAGES for _, x in own[stage]]
     return (
         name,
@@ -173,10 +172,17 @@ def _line(contest: Any, found: list[tuple[Row, dict]], name: str, batch: int) ->
         _interval([x["quality"] for _, x in final]),
         str(len(final)) if final else "",
         _scaled(own["scaled"]),
-        _interval(steps, digits=0),
+        *(_interval(values, digits=0) for values in steps),
         _interval([x["minutes"] for _, x in final or own["tune"]], digits=2),
         f"{sum(minutes) / 60:.2f}",
     )
+
+
+def _by_stage(found: list[tuple[Row, dict]], name: str, batch: int) -> dict[str, list[tuple[Row, dict]]]:
+    return {
+        stage: [(r, x) for r, x in found if (r.stage, r.optimizer, r.batch) == (stage, name, batch)]
+        for stage in STAGES
+    }
 
 
 def _scaled(rows: list[tuple[Row, dict]]) -> str:
@@ -228,39 +234,57 @@ def _interval(values: Sequence[float | None], digits: int = 4) -> str:
     return shown + missing
 
 
-def steps_to_target(contest: Any, record: dict) -> int | None:
-    """Returns the training steps before the first evaluation that meets the arena's target."""
+def _longest(contest: Any, own: dict[str, list[tuple[Row, dict]]]) -> list[dict]:
+    """Returns the records whose steps count in a cell: its final runs, or its best whole run on validation data."""
+    if final := own["final"] or own["legw"]:
+        return [record for _, record in final]
+    whole = [record for stage in ("tune", "decay") for _, record in own[stage]]
+    sound = [record for record in whole if record["quality"] is not None]
+    best = min if contest.arena.lower_is_better else max
+    return [best(sound, key=lambda record: record["quality"])] if sound else []
+
+
+def steps_to_target(contest: Any, record: dict, target: float) -> int | None:
+    """Returns the training steps before a run's first evaluation that meets a target."""
     arena = contest.arena
     preset = importlib.import_module(f"{arena.benchmark}.presets").PRESETS[arena.preset]
     clock = Clock.of(configs.override_all(preset, record["flags"]))
     ends = [block.end_step for block in clock.blocks(0)]
     for end, value in zip(ends, record["evaluations"]):
-        if value <= arena.target if arena.lower_is_better else value >= arena.target:
+        if value <= target if arena.lower_is_better else value >= target:
             return end
     return None
 
 
 def _draw(contest: Any, found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
+    """Draws the steps to the first target against the batch; nothing if no run meets it."""
+    curves = _curves(contest, found)
+    if not curves:
+        return
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
-    for name in dict.fromkeys(row.optimizer for row, _ in found if row.stage not in TUNING):
-        points = []
-        for batch in contest.arena.batches:
-            steps = [
-                steps_to_target(contest, record)
-                for row, record in found
-                if row.stage in ("final", "legw") and (row.optimizer, row.batch) == (name, batch)
-            ]
-            if steps and None not in steps:
-                points.append((batch, statistics.mean(steps)))
-        if points:
-            axes.plot(*zip(*points), marker="o", label=name)
-    axes.set(xscale="log", yscale="log", xlabel="batch", ylabel=f"steps to {contest.arena.target:g}")
-    if not axes.get_legend_handles_labels()[0]:  # No optimizer met the target.
-        pyplot.close(figure)
-        return
+    for name, points in curves.items():
+        axes.plot(*zip(*points), marker="o", label=name)
+    # Half as many steps at twice the batch: no example is wasted.
+    batch, steps = min((point for points in curves.values() for point in points), key=lambda p: (p[0], p[1]))
+    largest = max(point[0] for points in curves.values() for point in points)
+    axes.plot([batch, largest], [steps, steps * batch / largest], "k--", linewidth=1, label="equal epochs")
+    target = contest.arena.targets[0]
+    axes.set(xscale="log", yscale="log", xlabel="batch", ylabel=f"steps to {target:g}")
     axes.legend(fontsize=7)
     figure.tight_layout()
     files.write_picture(path, figure)
+
+
+def _curves(contest: Any, found: list[tuple[Row, dict]]) -> dict[str, list[tuple[int, float]]]:
+    """Returns each optimizer's (batch, mean steps to the first target) where all of a cell's runs meet it."""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for name in dict.fromkeys(row.optimizer for row, _ in found):
+        for batch in contest.arena.batches:
+            records = _longest(contest, _by_stage(found, name, batch))
+            steps = [steps_to_target(contest, record, contest.arena.targets[0]) for record in records]
+            if steps and None not in steps:
+                curves.setdefault(name, []).append((batch, statistics.mean(steps)))
+    return curves

@@ -161,11 +161,25 @@ def test_winners_run_on_test_data_after_their_trials_and_a_study_goes_on(trained
     )
     assert (adamw["whole trials"], adamw["seeds"], adamw["hours of all"]) == ("1", "2", "0.02")
     assert adamw["accuracy, test"].startswith("0.9805 ± ")
+    # The second evaluation of every run, after two epochs of 60,000 images.
+    assert (adamw["steps to 0.97"], adamw["steps to 0.985"]) == ("236 ± 0", "none of 2")
+    assert (tmp_path / "lab/studies/optimizers/mnist/steps.png").is_file()
     assert adamw["scaled from another batch"].startswith("0.9805")
     assert adamw["scaled from another batch"].endswith(" from 128")
     assert cells[0]["scaled from another batch"] == "" and cells[1]["short trials"] == ""
     before = len(trained)
     assert optimizers.run(arguments(*words)) == 0 and len(trained) == before
+
+
+def test_steps_of_a_cell_without_final_runs_are_those_of_its_best_whole_run(trained, tmp_path) -> None:
+    words = ("--optimizers=adamw", "--trials=2", "--jobs=1", "--batches=512")
+    optimizers.run(arguments(*words, "--stages=short"))
+    assert not (tmp_path / "lab/studies/optimizers/mnist/steps.png").exists()
+    optimizers.run(arguments(*words, "--stages=tune,decay"))
+    head, _, line = (tmp_path / "lab/studies/optimizers/mnist/results.md").read_text().splitlines()
+    cells = dict(zip(*([c.strip() for c in text.strip("|").split("|")] for text in (head, line))))
+    # 50,000 images; the run with a constant rate has 0.99, the other one 0.98.
+    assert (cells["seeds"], cells["steps to 0.97"], cells["steps to 0.985"]) == ("", "196", "196")
 
 
 def test_one_winner_follows_one_trial(trained) -> None:
