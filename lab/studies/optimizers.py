@@ -95,6 +95,8 @@ class Contest:
             )
             made[part] = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs, done)
         self._runners = made
+        self._drawn: dict[tuple[str, int], list[Row]] = {}
+        self._records: dict[str, dict] = {}  # Of rows that are done, which stay as they are.
 
     def runner(self, stage: str) -> Runner:
         return self._runners[
@@ -102,15 +104,21 @@ class Contest:
         ]
 
     def record(self, row: Row) -> dict | None:
-        return self.runner(row.stage).record(row)
+        """Returns the record of a finished row, or None."""
+        if row.id not in self._records and (found := self.runner(row.stage).record(row)):
+            self._records[row.id] = found
+        return self._records.get(row.id)
 
     def short(self, entry: Entry, batch: int) -> list[Row]:
         """Returns all trials of a cell, for the first part of their epochs."""
-        points = drawn(self.arena, entry, batch, self._trials, SAMPLER_SEED)
-        return [
-            Row("short", entry.name, batch, i, 0, point, flags(self.arena, entry, batch, point))
-            for i, point in enumerate(points)
-        ]
+        cell = entry.name, batch
+        if cell not in self._drawn:
+            points = drawn(self.arena, entry, batch, self._trials, SAMPLER_SEED)
+            self._drawn[cell] = [
+                Row("short", *cell, i, 0, point, flags(self.arena, entry, batch, point))
+                for i, point in enumerate(points)
+            ]
+        return self._drawn[cell]
 
     def trials(self, entry: Entry, batch: int) -> list[Row]:
         """Returns the trials of a cell that train to the end; [] until every short trial is done."""
@@ -148,10 +156,12 @@ class Contest:
 
     def _ranked(self, rows: Sequence[Row]) -> list[Row] | None:
         """Returns the rows that did not diverge, the best first; None if one is not done."""
-        records = [self.record(row) for row in rows]
-        if any(record is None for record in records):
-            return None
-        sound = [(r["quality"], row) for r, row in zip(records, rows) if r["quality"] is not None]
+        sound = []
+        for row in rows:
+            if (record := self.record(row)) is None:
+                return None
+            if record["quality"] is not None:
+                sound.append((record["quality"], row))
         sound.sort(key=lambda one: one[0], reverse=not self.arena.lower_is_better)
         return [row for _, row in sound]
 
@@ -159,14 +169,13 @@ class Contest:
         for seed in range(self._seeds):
             yield Row(stage, name, batch, seed, seed, point, run)
 
-    def scaled(self, entry: Entry, batch: int, base: int) -> Iterator[Row]:
-        """Yields the best run of the batch `base`, with rate and warmup scaled; nothing until it is known."""
-        if batch != base and (row := self.best(entry, base)):
-            point = scaled(self.arena, row.point, base, batch)
-            falling = self.arena.decay if row.stage == "decay" else ()
-            run = (*flags(self.arena, entry, batch, point), *falling)
-            for found in self._seeded("scaled", entry.name, batch, point, run):
-                yield dataclasses.replace(found, base=base)
+    def scaled(self, entry: Entry, best: Row, batch: int) -> Iterator[Row]:
+        """Yields another batch's best run with its rate and warmup scaled for this one."""
+        point = scaled(self.arena, best.point, best.batch, batch)
+        falling = self.arena.decay if best.stage == "decay" else ()
+        run = (*flags(self.arena, entry, batch, point), *falling)
+        for row in self._seeded("scaled", entry.name, batch, point, run):
+            yield dataclasses.replace(row, base=best.batch)
 
     def rows(
         self,
@@ -181,6 +190,8 @@ class Contest:
         """
         found: list[Row] = []
         for entry in (e for e in self.arena.entries() if e.name in names):
+            tuned = bases or [self.base] if "scaled" in stages else ()
+            bests = [row for base in tuned if (row := self.best(entry, base))]
             for batch in batches:
                 if "short" in stages:
                     found += self.short(entry, batch)
@@ -192,8 +203,8 @@ class Contest:
                     found += self.without_warmup(entry, batch)
                 if "final" in stages and (row := self.best(entry, batch)):
                     found += self._seeded("final", entry.name, batch, row.point, row.flags)
-                for base in bases or [self.base] if "scaled" in stages else ():
-                    found += self.scaled(entry, batch, base)
+                for row in bests:
+                    found += self.scaled(entry, row, batch) if row.batch != batch else ()
         if "legw" in stages:
             for name, own in ((n, own) for n, own in self.arena.legw.items() if n in names):
                 for batch in batches:
