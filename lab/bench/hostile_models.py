@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.bench.harness import ROOT, hostile, sound_models, trials
+from lab.bench.harness import ROOT, hostile, hostile_exports, sound_models, trials
 from lab.bench.harness.results import head
 
 SECONDS = 300  # A longer case counts as hanging; on a busy machine it takes a minute to build a network.
@@ -45,7 +45,7 @@ def run(number: int, seed: int, sound: tuple[Path, Path], place: Path) -> dict[s
     rng = random.Random(f"{seed} {number}")
     verb, model = "predict", place / "model"
     if number % 2:
-        kind = f"export: {hostile.mutate_export(sound[1], model, rng)}"
+        kind = f"export: {hostile_exports.mutate_export(sound[1], model, rng)}"
     else:
         model = place / "checkpoint_00000001.npz"
         kind = f"checkpoint: {hostile.mutate_checkpoint(sound[0], model, rng)}"

@@ -1,4 +1,4 @@
-"""Damages models as an attacker would: seeded mutations of checkpoints and exports, and the pieces for making them.
+"""Damages checkpoints as an attacker would: seeded mutations, and the pieces for making them.
 
 A member of an archive is (name, content). An archive can be written with false names and sizes.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import random
-import shutil
 import struct
 import zipfile
 from collections.abc import Callable, Sequence
@@ -22,97 +20,65 @@ Member = tuple[str, bytes]
 EVIL = "evil_plugin"  # A module placed where a command starts; it must never be imported.
 HUGE = 10**12
 NAMES = (
-    *(
-        "../escaped",
-        "/tmp/escaped",
-        "a/../../escaped",
-        "..",
-        ".",
-        "",
-        "C:\\escaped",
-        "a\\b",
-        "con",
-        "nul.txt",
-        "a\0b",
-    ),
-    *("timetotrain.json", "x" * 300, "\x1b[31mred", "-rf", "~root", "a\nb", "\ud800"),
+    "../escaped",
+    "/tmp/escaped",
+    "a/../../escaped",
+    "..",
+    ".",
+    "",
+    "C:\\escaped",
+    "a\\b",
+    "con",
+    "nul.txt",
+    "a\0b",
+    "timetotrain.json",
+    "x" * 300,
+    "\x1b[31mred",
+    "-rf",
+    "~root",
+    "a\nb",
+    "\ud800",
 )
 VALUES: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        -1,
-        0,
-        1,
-        2**31,
-        2**63,
-        HUGE,
-        -HUGE,
-        1.5,
-        float("nan"),
-        float("inf"),
-        "",
-        "x",
-        "../x",
-        "/etc/passwd",
-    ),
-    *(
-        f"{EVIL}:make",
-        f"{EVIL}.inner:make",
-        "os:system",
-        EVIL,
-        [],
-        [HUGE],
-        {},
-        {"a": 1},
-        [[]],
-        "9" * 400,
-        "a" * 100_000,
-    ),
-    *(
-        "resnet",
-        "gnmt",
-        "transformer",
-        "mlp",
-        "lstm",
-        "cnn",
-        "fp64",
-        "bf16",
-        "open",
-        "horovod",
-        "pjrt",
-        "1e400",
-    ),
-)
-# Operations that touch files, the network or the host's code.
-OPERATIONS = (
-    *(
-        "WriteFile",
-        "ReadFile",
-        "MatchingFiles",
-        "SaveV2",
-        "RestoreV2",
-        "MergeV2Checkpoints",
-        "PyFunc",
-        "EagerPyFunc",
-    ),
-    *(
-        "PyFuncStateless",
-        "PrintV2",
-        "ImmutableConst",
-        "InitializeTableFromTextFileV2",
-        "TFRecordDataset",
-        "RemoteCall",
-    ),
-    *(
-        "WholeFileReaderV2",
-        "DebugIdentityV2",
-        "XlaCustomCallV2",
-        "Unknown",
-        "LMDBDataset",
-        "TextLineDataset",
-        "SqlDataset",
-    ),
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2**31,
+    2**63,
+    HUGE,
+    -HUGE,
+    1.5,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "../x",
+    "/etc/passwd",
+    f"{EVIL}:make",
+    f"{EVIL}.inner:make",
+    "os:system",
+    EVIL,
+    [],
+    [HUGE],
+    {},
+    {"a": 1},
+    [[]],
+    "9" * 400,
+    "a" * 100_000,
+    "resnet",
+    "gnmt",
+    "transformer",
+    "mlp",
+    "lstm",
+    "cnn",
+    "fp64",
+    "bf16",
+    "open",
+    "horovod",
+    "pjrt",
+    "1e400",
 )
 
 
@@ -236,39 +202,6 @@ class Pickled:
         return __import__, (EVIL,)
 
 
-def mutate_export(source: Path, target: Path, rng: random.Random) -> str:
-    """Writes a mutated copy of a SavedModel; returns the mutation's name."""
-    shutil.copytree(source, target)
-    about, graph = target / "assets.extra" / "timetotrain.json", target / "saved_model.pb"
-    index = target / "variables" / "variables.index"
-    data = target / "variables" / "variables.data-00000-of-00001"
-
-    def values(change: Callable[[Any, random.Random], Any]) -> None:
-        about.write_text(json.dumps(change(json.loads(about.read_text()), rng)))
-
-    kinds: dict[str, Callable[[], Any]] = {
-        "about": lambda: values(mutate_values),
-        "about bytes": lambda: _put(about, mutate_bytes(about.read_bytes(), rng)),
-        "nested about": lambda: about.write_text("[" * 200_000),
-        "graph bytes": lambda: _put(graph, mutate_bytes(graph.read_bytes(), rng)),
-        "index bytes": lambda: _put(index, mutate_bytes(index.read_bytes(), rng)),
-        "data bytes": lambda: _put(data, mutate_bytes(data.read_bytes(), rng)),
-        "operation": lambda: _graph(graph, rng, _operation),
-        "attribute": lambda: _graph(graph, rng, _attribute),
-        "constant": lambda: _graph(graph, rng, _constant),
-        "object": lambda: _graph(graph, rng, _object),
-        "call": lambda: _graph(graph, rng, _call),
-        "link": lambda: _link(rng.choice((about, graph, index, data)), rng),
-        "pipe": lambda: _pipe(rng.choice((about, graph))),
-        "other graph": lambda: (target / rng.choice(("saved_model.cpb", "saved_model.pbtxt"))).write_bytes(
-            b"x"
-        ),
-    }
-    name = rng.choice((*kinds, *["about", "operation", "attribute"] * 2))
-    kinds[name]()
-    return name
-
-
 def _put(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
@@ -319,78 +252,6 @@ def _lied(data: bytes, rng: random.Random) -> bytes:
     places = [i for i in range(len(data) - 46) if data[i : i + 4] == b"PK\x01\x02"]
     at = rng.choice(places) + rng.choice((20, 24, 42))
     return data[:at] + struct.pack("<I", rng.choice((0, 1, 2**31, 2**32 - 2))) + data[at + 4 :]
-
-
-def _graph(path: Path, rng: random.Random, change: Callable[[Any, random.Random], None]) -> None:
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    made = saved_model_pb2.SavedModel.FromString(path.read_bytes())
-    change(made.meta_graphs[0], rng)
-    path.write_bytes(made.SerializeToString())
-
-
-def _node(graph: Any, rng: random.Random, kind: str = "") -> Any:
-    functions = [f for f in graph.graph_def.library.function if "traced" not in f.signature.name]
-    nodes = [node for f in functions for node in f.node_def if kind in ("", node.op)]
-    return rng.choice(nodes)
-
-
-def _operation(graph: Any, rng: random.Random) -> None:
-    _node(graph, rng).op = rng.choice(OPERATIONS)
-
-
-def _attribute(graph: Any, rng: random.Random) -> None:
-    node = _node(graph, rng)
-    name = rng.choice([*node.attr, "T"])
-    value = node.attr[name]
-    choice = rng.randrange(5)
-    if choice == 0:
-        value.type = rng.randrange(0, 40)
-    elif choice == 1:
-        value.i = rng.choice((-1, 0, 2**40, HUGE))
-    elif choice == 2:
-        value.shape.dim.add().size = rng.choice((-5, HUGE))
-    elif choice == 3:
-        value.s = b"\xff" * rng.choice((1, 10_000))
-    else:
-        value.func.name = rng.choice(("missing", EVIL))
-
-
-def _constant(graph: Any, rng: random.Random) -> None:
-    tensor = _node(graph, rng, "Const").attr["value"].tensor
-    del tensor.tensor_shape.dim[:]
-    for _ in range(rng.choice((1, 1, 3))):
-        tensor.tensor_shape.dim.add().size = rng.choice((HUGE, 2**20, 2**31, 0, -1, 7))
-
-
-def _object(graph: Any, rng: random.Random) -> None:
-    node = rng.choice(graph.object_graph_def.nodes)
-    choice = rng.randrange(4)
-    if choice == 0:
-        node.asset.asset_file_def_index = 0
-    elif choice == 1:
-        node.user_object.identifier = rng.choice(("_tf_keras_model", "optimizer", EVIL))
-    elif choice == 2:
-        node.registered_name = rng.choice(("Custom.Evil", EVIL))
-    else:
-        node.children.add(node_id=rng.choice((0, 10**6, -1)), local_name="x")
-
-
-def _call(graph: Any, rng: random.Random) -> None:
-    functions = [f for f in graph.graph_def.library.function if "traced" not in f.signature.name]
-    node = _node(graph, rng, "StatefulPartitionedCall") if rng.random() < 0.5 else _node(graph, rng)
-    node.op = "StatefulPartitionedCall"
-    node.attr["f"].func.name = rng.choice(functions).signature.name
-
-
-def _link(path: Path, rng: random.Random) -> None:
-    path.unlink()
-    os.symlink(rng.choice(("/etc/passwd", "/dev/zero", "/dev/null", ".", path.name)), path)
-
-
-def _pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
 
 
 def _no_warning() -> Any:
