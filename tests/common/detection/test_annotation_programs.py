@@ -1,0 +1,217 @@
+"""Tests how annotations of other programs are read: VIA, LabelMe, YOLO and Pascal VOC."""
+
+import json
+
+import numpy as np
+import pytest
+
+from common.data.folder_conversion import Options
+from common.detection import coco_source, coco_tidy
+from common.errors import UserError
+from tests.common.detection.test_annotations import BOX, HEIGHT, POLYGON, WIDTH, coco, content, photos, tidied
+
+# ------------------------------------------------------------------------------------------------------ other programs
+
+
+def via(name):
+    region = {
+        "polygon": {"name": "polygon", "all_points_x": POLYGON[::2], "all_points_y": POLYGON[1::2]},
+        "rect": {"name": "rect", "x": 10, "y": 12, "width": 30, "height": 20},
+        "ellipse": {"name": "ellipse", "cx": 25, "cy": 22, "rx": 15, "ry": 10},
+    }[name]
+    bad = {"shape_attributes": {"name": "point", "cx": 1, "cy": 1}, "region_attributes": {"class": "red"}}
+    good = {
+        "shape_attributes": region,
+        "region_attributes": {"note": "x", "class": {"red": True, "blue": False}},
+    }
+    return {
+        f"p{i}.jpg123": {"filename": f"p{i}.jpg", "size": 123, "regions": [good, bad] if i == 0 else [good]}
+        for i in range(2)
+    }
+
+
+@pytest.mark.parametrize("shape", ["polygon", "rect", "ellipse"])
+@pytest.mark.parametrize("project", [False, True])
+def test_vias_own_files(tmp_path, shape, project):
+    values = via(shape)
+    values = {"_via_settings": {}, "_via_img_metadata": values} if project else values
+    photos(tmp_path)
+    (tmp_path / "via.json").write_text(json.dumps(values))
+    images, objects, names, report = tidied(tmp_path, masks=True)
+    assert len(images) == len(objects) == 2 and names == ["red"]
+    np.testing.assert_allclose(objects[0]["bbox"], BOX, atol=0.5)
+    assert "p0.jpg: regions[1]: a shape 'point' is no area" in report.lines[0]
+
+
+def test_labelmes_files(tmp_path):
+    photos(tmp_path / "deep")
+    for i in range(2):
+        outline = {"label": "red", "shape_type": "polygon", "points": np.reshape(POLYGON, (-1, 2)).tolist()}
+        corners = {"label": "blue", "shape_type": "rectangle", "points": [[40, 32], [10, 12]]}
+        line = {"label": "red", "shape_type": "line", "points": [[1, 2], [3, 4]]}
+        values = {"imagePath": f"..\\deep\\p{i}.jpg", "imageWidth": WIDTH, "imageHeight": HEIGHT}
+        values["shapes"] = [outline, corners, line]
+        (tmp_path / "deep" / f"p{i}.json").write_text(json.dumps(values))
+    images, objects, names, report = tidied(tmp_path, masks=True)
+    assert names == ["blue", "red"] and len(images) == 2
+    assert [item["bbox"] for item in objects] == [BOX] * 4
+    assert len(report.lines) == 2 and "shapes[2]: a shape 'line' of 2 points is no area" in report.lines[0]
+
+
+YOLO = f"1 {25 / WIDTH} {22 / HEIGHT} {30 / WIDTH} {20 / HEIGHT}\n"
+
+
+@pytest.mark.parametrize("layout", ["beside", "labels", "splits", "images/train"])
+def test_yolos_labels(tmp_path, layout):
+    places = {
+        "beside": [("a", "a")],
+        "labels": [("images", "labels")],
+        "splits": [("train/images", "train/labels"), ("val/images", "val/labels")],
+        "images/train": [("images/train", "labels/train"), ("images/val", "labels/val")],
+    }[layout]
+    for pictures, labels in places:
+        photos(tmp_path / pictures, 3)
+        (tmp_path / labels).mkdir(parents=True, exist_ok=True)
+        outline = " ".join(str(v / (WIDTH, HEIGHT)[i % 2]) for i, v in enumerate(POLYGON))
+        (tmp_path / labels / "p0.txt").write_text(YOLO + "7 0.5 0.5 0.1 0.1\n0 0.5 nan 0.1 0.1\n0 0.5\n")
+        (tmp_path / labels / "p1.txt").write_text(f"0 {outline}\n")
+    (tmp_path / "data.yaml").write_text("names:\n  0: red\n  1: blue\n")
+    settings = Options()
+    found = [source for source in coco_source.find(tmp_path, settings) if source]
+    contents, names, _ = coco_tidy.tidy(found, False, settings.report)
+    assert names == ["red", "blue"] and len(contents) == len(places)
+    for one in contents:
+        assert len(one["images"]) == 3 and [item["category_id"] for item in one["annotations"]] == [2, 1]
+        np.testing.assert_allclose([item["bbox"] for item in one["annotations"]], [BOX, BOX], atol=1e-6)
+    assert len(settings.report.lines) == 3 * len(places) and "p0.txt: line 2" in settings.report.lines[0]
+
+
+def test_yolos_classes_need_names(tmp_path):
+    photos(tmp_path)
+    (tmp_path / "p0.txt").write_text(YOLO)
+    with pytest.raises(UserError, match="YOLO's labels without names; add data.yaml or classes.txt"):
+        tidied(tmp_path)
+    (tmp_path / "classes.txt").write_text("red\nblue\nred\n")
+    with pytest.raises(UserError, match="the list of classes has 'red' twice; give each class its own name"):
+        tidied(tmp_path)
+
+
+def voc(folder, name, size=(WIDTH, HEIGHT)):
+    """An annotation of BOX in Pascal VOC's form."""
+    x, y, w, h = BOX
+    corners = {"xmin": x + 1, "ymin": y + 1, "xmax": x + w, "ymax": y + h}
+    box = "".join(f"<{side}>{value}</{side}>" for side, value in corners.items())
+    sides = f"<size><width>{size[0]}</width><height>{size[1]}</height></size>" if size else ""
+    text = f"<annotation>{sides}<object><name>red</name><bndbox>{box}</bndbox></object></annotation>"
+    (folder / "Annotations").mkdir(exist_ok=True)
+    (folder / "Annotations" / f"{name}.xml").write_text(text)
+
+
+@pytest.mark.parametrize("size", [(HEIGHT, WIDTH), (WIDTH, HEIGHT), None, (0, 0)])
+def test_pascal_vocs_size_says_on_which_pixels_its_boxes_are(tmp_path, size):
+    photos(tmp_path / "JPEGImages", 1, orientation=6)
+    voc(tmp_path, "p0", size)
+    (image,), (found,), _, report = tidied(tmp_path)
+    assert (image["width"], image["height"]) == (HEIGHT, WIDTH) and not report.lines
+    expected = [HEIGHT - 12 - 20, 10, 20, 30] if size == (WIDTH, HEIGHT) else BOX
+    assert found["bbox"] == expected
+    assert bool(report.suspicious) == (size is None or size == (0, 0))
+
+
+def test_pascal_vocs_size_that_is_another_is_one_line(tmp_path):
+    photos(tmp_path / "JPEGImages")
+    voc(tmp_path, "p0", (HEIGHT, WIDTH))
+    voc(tmp_path, "p1")
+    images, objects, _, report = tidied(tmp_path)
+    assert len(images) == len(objects) == 1
+    assert "p0.jpg: has 96x64 pixels, its entry says 64x96" in report.lines[0]
+
+
+@pytest.mark.parametrize(
+    "line", ["photo {}", "photo {}.jpg", "photo {}  1", "photo {} -1", "JPEGImages\\photo {}.jpg"]
+)
+def test_pascal_vocs_lists_have_names_as_people_write_them(tmp_path, line):
+    photos(tmp_path / "JPEGImages", 4)
+    for i in range(4):
+        (tmp_path / "JPEGImages" / f"p{i}.jpg").rename(tmp_path / "JPEGImages" / f"photo {i}.jpg")
+        voc(tmp_path, f"photo {i}")
+    lists = tmp_path / "ImageSets" / "Main"
+    lists.mkdir(parents=True)
+    (lists / "train.txt").write_text("".join(line.format(i) + "\r\n" for i in (0, 1, 7)))
+    (lists / "val.txt").write_text(line.format(2))
+    settings = Options()
+    first, second = coco_source.find(tmp_path, settings)
+    assert [len(source.content["images"]) for source in (first, second)] == [2, 1]
+    (left_out,) = settings.report.lines
+    assert "train.txt: line 3" in left_out and "no annotation is there" in left_out
+    assert settings.report.skipped["in neither train.txt nor val.txt"].example.endswith("photo 3.jpg")
+
+
+def test_pictures_that_no_annotation_names_are_said(tmp_path):
+    values = content(4)
+    values["images"], values["annotations"] = values["images"][:3], values["annotations"][:3]
+    photos(tmp_path, 4)
+    *_, report = coco(tmp_path, values)
+    assert report.skipped["a picture that no annotation names"].example == str(tmp_path / "p3.jpg")
+    folder = photos(tmp_path / "voc", 3)
+    for number in range(2):
+        voc(folder, f"p{number}")
+    (folder / "Annotations/p1.xml").write_text("broken")
+    *_, report = tidied(folder)
+    assert report.skipped["a picture that no annotation names"].count == 1
+    assert len(report.lines) == 1  # p1 has a line of its own.
+
+
+def test_pascal_vocs_xml_as_editors_leave_it(tmp_path):
+    folder = photos(tmp_path, 2)
+    for number, (old, new) in enumerate(
+        [
+            ("<annotation>", '\n<?xml version="1.0"?><annotation>'),
+            ("<annotation>", "<annotation xmlns='http://x'>"),
+        ]
+    ):
+        voc(folder, f"p{number}")
+        path = folder / "Annotations" / f"p{number}.xml"
+        path.write_text(path.read_text().replace(old, new))
+    images, objects, names, _ = tidied(folder)
+    assert len(images) == len(objects) == 2 and names == ["red"]
+
+
+def yolo(folder, settings, count=2):
+    photos(folder, count)
+    for number in range(count):
+        (folder / f"p{number}.txt").write_text(f"{number % 2} 0.5 0.5 0.2 0.2\n")
+    (folder / "data.yaml").write_bytes(settings if isinstance(settings, bytes) else settings.encode())
+    return folder
+
+
+@pytest.mark.parametrize(
+    "settings, names",
+    [
+        ("names: [yes, no]", ["yes", "no"]),
+        ("names: {0: a, 1: b}", ["a", "b"]),
+        ("names: [1, 02]", ["1", "02"]),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_yolos_classes_are_texts_in_any_encoding(tmp_path, settings, names, encoding):
+    folder = yolo(tmp_path, settings.encode(encoding))
+    (folder / "p0.txt").write_bytes((folder / "p0.txt").read_text().encode(encoding))
+    _, objects, found, _ = tidied(folder)
+    assert found == names and len(objects) == 2
+
+
+@pytest.mark.parametrize(
+    "settings, message", [("names: a b", "names is 'a b'"), ("nc: 3\nnames: [a, b]", "nc is 3, names has 2")]
+)
+def test_yolos_settings_that_contradict_themselves_are_refused(tmp_path, settings, message):
+    with pytest.raises(UserError, match=f"data.yaml: {message}"):
+        tidied(yolo(tmp_path, settings))
+
+
+def test_yolos_labels_and_pictures_without_their_partner_are_said(tmp_path):
+    folder = yolo(tmp_path, "names: [a, b]", 4)
+    (folder / "p3.txt").rename(folder / "p9.txt")
+    *_, report = tidied(folder)
+    assert report.skipped["a file of labels without a picture"].example.endswith("p9.txt")
+    assert report.changed["a picture without a file of labels, taken as one without objects"].count == 1

@@ -1,0 +1,303 @@
+"""Tests what `accept` answers to trees, and to logs that grow while it watches."""
+
+import json
+import os
+import re
+
+import pytest
+
+from compliance import check
+from compliance.__main__ import main
+from compliance.accept import predict
+from compliance.accept import watch as watching
+from compliance.accept.answer import ACCEPTED, OPEN, REFUSED
+from compliance.accept.watch import Tail, Watch, follow
+from compliance.accept.whole import whole
+from compliance.log.rounds import find
+from compliance.submission.facts import Facts, read_facts
+from lab.bench import accept_calibration
+from tests.compliance import llama_logs
+from tests.compliance.test_accept import ROUND, asked
+
+# ----------------------------------------------------------------------------------------------------- trees
+
+
+def tree(tmp_path, logs):
+    org = tmp_path / "training_results_v5.0" / "Other_Lab"
+    folder = org / "results" / "1xbox" / "llama2_70b_lora"
+    folder.mkdir(parents=True)
+    (org / "systems").mkdir()
+    (org / "systems" / "1xbox.json").write_text(json.dumps(llama_logs.description()))
+    for index, text in enumerate(logs):
+        (folder / f"result_{index}.txt").write_text(text)
+    return org
+
+
+NOW = 1_700_100_000  # soon after the runs of the made logs
+
+
+def judged(org, now=NOW):
+    for path in org.rglob("result_*.txt"):
+        os.utime(path, (NOW, NOW))
+    return whole(check([org]), now)
+
+
+def test_a_complete_tree_is_accepted(tmp_path, capsys):
+    org = tree(tmp_path, map(llama_logs.log, range(10)))
+    found = judged(org)
+    assert (found.answer, found.probability) == (ACCEPTED, 1.0)
+    assert main(["accept", str(org)]) == 0 and capsys.readouterr().out.endswith("\naccepted\n")
+    assert main(["check", str(org)]) == 0 and "\naccept: accepted\n" in capsys.readouterr().out
+
+
+def test_some_runs_leave_it_open_with_a_probability(tmp_path, capsys):
+    org = tree(tmp_path, map(llama_logs.log, range(4)))
+    found = judged(org)
+    (one,) = found.answers
+    assert found.answer == OPEN and 0.9 < found.probability < 1 and one.runs == 4
+    assert one.advice == "go on: 6 more runs"
+    assert main(["accept", str(org), "--format", "json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["probability"] == found.probability and content["folders"][0]["needed"] == 10
+
+
+def fast(text):
+    """A log that converges at a tenth of the samples."""
+    return text.replace('"samples_count": 3456', '"samples_count": 346')
+
+
+def test_runs_that_are_too_fast_are_told_to_stop(tmp_path):
+    found = judged(tree(tmp_path, [fast(llama_logs.log(index)) for index in range(6)]))
+    assert found.answer == OPEN and found.probability < 0.01
+    assert found.answers[0].advice.startswith("stop: one more run cannot help")
+    done = judged(tree(tmp_path / "b", [fast(llama_logs.log(index)) for index in range(10)]))
+    assert done.answer == REFUSED and "converges faster" in done.reasons[0]
+
+
+def test_one_failed_run_is_dropped_and_two_refuse_whatever_follows(tmp_path):
+    logs = [llama_logs.log(index) for index in range(5)]
+    failed = llama_logs.log(8, status="aborted")
+    one = judged(tree(tmp_path, [*logs, failed]))
+    assert one.answer == OPEN and 0.5 < one.probability < judged(tree(tmp_path / "b", logs)).probability
+    two = judged(tree(tmp_path / "c", [*logs, failed, llama_logs.log(9, status="aborted")]))
+    assert two.answer == REFUSED and "2 runs count for no score" in two.reasons[0]
+
+
+def test_more_runs_than_a_score_takes_and_other_errors_refuse(tmp_path):
+    assert judged(tree(tmp_path, map(llama_logs.log, range(11)))).answer == REFUSED
+    org = tree(tmp_path / "b", map(llama_logs.log, range(10)))
+    (org / "systems" / "1xbox.json").unlink()
+    found = judged(org)
+    assert found.answer == REFUSED and any(
+        "1xbox" in reason or "description" in reason for reason in found.reasons
+    ), found.reasons
+
+
+def test_a_batch_size_without_a_reference_is_open(tmp_path):
+    big = [
+        llama_logs.log(i).replace('"global_batch_size", "value": 8', '"global_batch_size", "value": 4096')
+        for i in range(3)
+    ]
+    found = judged(tree(tmp_path, big))
+    assert found.answer == OPEN and found.probability is None and "no reference" in found.reasons[0]
+
+
+@pytest.mark.parametrize("odd", ["1e200", "1" + 400 * "0", "-5", "1e-320", "1e15"])
+def test_absurd_counts_and_times_give_an_answer(tmp_path, odd, capsys):
+    texts = [llama_logs.log(index) for index in range(4)]
+    changed = {
+        "one": [text.replace('"samples_count": 3456', f'"samples_count": {odd}') for text in texts[:1]]
+        + texts[1:],
+        "all": [re.sub('"samples_count": [1-9][0-9]*', f'"samples_count": {odd}', text) for text in texts],
+        "steps": [re.sub('"samples_count": 0', f'"samples_count": {odd}', text) for text in texts],
+        "times": [
+            re.sub(r'"time_ms": (\d+)(?=.*"eval_accuracy")', f'"time_ms": {odd}', text) for text in texts
+        ],
+        "batch": [
+            text.replace('"global_batch_size", "value": 8', f'"global_batch_size", "value": {odd}')
+            for text in texts
+        ],
+    }
+    for name, logs in changed.items():
+        assert logs != texts or name == "steps"
+        org = tree(tmp_path / name, logs)
+        assert judged(org).answer in (OPEN, REFUSED)
+        for path in org.rglob("result_*.txt"):
+            facts = read_facts(str(path), ROUND)
+            assert all(0 <= at < 1e15 for at, _ in facts.evaluations)
+            assert facts.to_converge is None or 0 <= facts.to_converge < 1e15
+
+
+def test_evaluations_at_nearly_one_place_tell_no_step():
+    near, far = Facts("a"), Facts("b")
+    near.evaluations.extend([(0.0, "1"), (1e-320, "1"), (3072.0, "1"), (3072.0 + 1e-9, "1")])
+    far.evaluations.extend([(384.0, "1"), (768.0, "1")])
+    assert predict.step_of([near]) == 0 and predict.step_of([far]) == 384
+    tiny = predict.predict(asked(99.0, 101.0, step=1e-320))
+    assert tiny == predict.predict(asked(99.0, 101.0))
+
+
+def growing(text, part):
+    lines = text.splitlines(keepends=True)
+    return "".join(lines[: int(len(lines) * part)])
+
+
+def test_a_log_that_grows_is_not_yet_wrong(tmp_path):
+    logs = [llama_logs.log(index) for index in range(4)]
+    org = tree(tmp_path, [*logs, growing(llama_logs.log(4), 0.5)])
+    found = judged(org)
+    assert found.answer == OPEN and found.answers[0].runs == 4 and found.probability > 0.9
+    stale = judged(org, NOW + 7200)  # nobody writes to it any more: the run broke off
+    assert stale.answers[0].runs == 5 and stale.probability < found.probability
+    copied = whole(check([org]), NOW + 90 * 86_400, stale_minutes=1e6)
+    assert copied.answers[0].runs == 5
+
+
+def test_what_is_wrong_already_counts_before_the_run_ends(tmp_path):
+    bad = llama_logs.log(4).replace('"lora_rank", "value": 16', '"lora_rank", "value": 99')
+    bad = [growing(bad, 0.5), growing(bad, 0.6)]
+    found = judged(tree(tmp_path, [llama_logs.log(0), *bad]))
+    assert found.answer == REFUSED and "lora_rank" in found.reasons[0]
+
+
+# ----------------------------------------------------------------------------------------------------- watch
+
+
+def test_watch_reads_what_is_new_and_says_what_changes(tmp_path):
+    org = tree(tmp_path, [llama_logs.log(0)])
+    folder = org / "results/1xbox/llama2_70b_lora"
+    watch = Watch(org, None, 60, lambda: NOW)
+    assert "1xbox/llama2_70b_lora: open, 1 of 10 runs" in watch.poll()[0]
+    assert watch.poll() == [] and not watch.done
+    text = llama_logs.log(1).replace('"lora_rank", "value": 16', '"lora_rank", "value": 99')
+    lines = text.splitlines(keepends=True)
+    with (folder / "result_1.txt").open("a") as file:
+        said = []
+        for line in lines:
+            file.write(line[: len(line) // 2])  # a poll may see half a line
+            file.flush()
+            said += watch.poll()
+            file.write(line[len(line) // 2 :])
+            file.flush()
+            said += watch.poll()
+    wrong = next(at for at, line in enumerate(said) if "lora_rank.value" in line)
+    number = 1 + next(at for at, line in enumerate(lines) if "lora_rank" in line)
+    assert f"result_1.txt line {number}:" in said[wrong]
+    ended = next(at for at, line in enumerate(said) if "2 of 10 runs" in line)
+    assert wrong < ended and sum("lora_rank.value)" in line for line in said) == 1
+
+
+def test_watch_agrees_with_accept_and_ends_with_the_last_run(tmp_path):
+    org = tree(tmp_path, map(llama_logs.log, range(7)))
+    watch = Watch(org, None, 60, lambda: NOW)
+    watch.poll()
+    (live,), (once,) = watch.answers.values(), judged(org).answers
+    assert live == once._replace(evidence=live.evidence)
+    for index in range(7, 10):
+        path = org / f"results/1xbox/llama2_70b_lora/result_{index}.txt"
+        path.write_text(llama_logs.log(index))
+    said = []
+    assert follow(org, None, 0.01, 60, said.append) == ACCEPTED and said[-1].endswith("accepted")
+
+
+def test_a_run_that_goes_on_after_an_hour_has_not_ended(tmp_path):
+    text = llama_logs.log(0)
+    org, times = tree(tmp_path, [growing(text, 0.5)]), iter([NOW, NOW + 7200, NOW + 7200])
+    path = org / "results/1xbox/llama2_70b_lora/result_0.txt"
+    os.utime(path, (NOW, NOW))
+    watch = Watch(org, None, 60, lambda: next(times))
+    assert "0 of 10 runs" in watch.poll()[0]
+    assert "1 of 10 runs" in watch.poll()[-3] and next(iter(watch.answers.values())).probability < 0.95
+    path.write_text(text)
+    assert "1 of 10 runs" in watch.poll()[-3] and next(iter(watch.answers.values())).probability > 0.95
+
+
+def test_a_log_without_a_round_in_its_folder_is_watched_from_run_start_on(tmp_path):
+    folder = tmp_path / "Lab" / "results" / "1xbox" / "llama2_70b_lora"
+    folder.mkdir(parents=True)
+    path = folder / "result_0.txt"
+    text = llama_logs.log(0)
+    start = text.index('"run_start"')
+    path.write_text(text[: text.rindex("\n", 0, start) + 1])
+    watch = Watch(tmp_path / "Lab", None, 60, lambda: NOW)
+    assert watch.poll() == [] and not watch.answers
+    path.write_text(text)
+    assert any("1 of 10 runs" in line for line in watch.poll())
+
+
+def test_watch_splits_lines_as_check_does(tmp_path):
+    text = llama_logs.log(0)
+    at = text.index("\n", text.index('"run_start"'))
+    bar = text[:at] + "\r 50%|#####     |" + text[at:]
+    long = bar.replace("\n", "\n" + "x" * (9 << 20) + "\n", 1)
+    too_long = bar.replace("\n", "\n" + "x" * (40 << 20) + ":::MLL\n", 1)
+    for folder, content, answer in (("a", bar, 0), ("b", long, 0), ("c", too_long, 1)):
+        watch = Watch(tree(tmp_path / folder, [content]), None, 60, lambda: NOW)
+        said = watch.poll()
+        assert "1 of 10 runs" in "".join(said)
+        assert [line for line in said if "(line-" in line] == said[:answer]
+    path = tmp_path / "d.txt"
+    lines = llama_logs.log(0).splitlines()
+    wide = lines[3].replace('"metadata": {', '"metadata": {"x": "' + "y" * (9 << 20) + '", ', 1)
+    path.write_text("\n".join([*lines[:3], wide, *lines[4:]]) + "\n")
+    tail = Tail(path, "5.0.0")
+    tail.poll(NOW, 60)
+    assert tail.ended and not tail.errors
+
+
+def test_a_log_without_run_start_is_held_to_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching, "MAX_HELD", 20)
+    path = tmp_path / "result_0.txt"
+    lines = [line for line in llama_logs.log(0).splitlines() if '"run_start"' not in line]
+    path.write_text("\n".join(lines[:-1]) + "\n")
+    tail = Tail(path, None)
+    tail.poll(NOW, 1e9)
+    assert tail.ruleset is not None and not tail._held
+
+
+def test_a_log_that_goes_while_its_round_is_sought_is_read_again(tmp_path, monkeypatch):
+    path = tmp_path / "result_0.txt"
+    path.write_text(llama_logs.log(0))
+    tail = Tail(path, None)
+    with monkeypatch.context() as gone:
+        gone.setattr(watching, "find", lambda path: find(str(path) + ".gone"))
+        assert not tail.poll(NOW, 60)
+    assert tail.poll(NOW, 60) and tail.ended and not tail.errors
+
+
+@pytest.mark.parametrize("every", ["-1", "0", "nan", "inf"])
+def test_a_wait_that_is_no_time_gets_a_line(tmp_path, capsys, every):
+    assert main(["accept", str(tmp_path), "--watch", f"--every={every}"]) == 2
+    assert f"--every={every}: must be more than 0" in capsys.readouterr().err
+
+
+def test_the_line_of_check_stays_short(tmp_path, capsys):
+    logs = [llama_logs.log(index) for index in range(10)]
+    keys = ("lora_rank", "lora_alpha", "seed", "eval_samples", "train_samples", "gradient_accumulation_steps")
+    logs[:6] = [re.sub(rf'"({"|".join(keys)})"', r'"other_\1"', text) for text in logs[:6]]
+    org = tree(tmp_path, logs)
+    (reason,) = [one for one in judged(org).reasons if "runs count for no score" in one]
+    assert " more), result_1.txt (" in reason and reason.endswith(", and 3 more") and len(reason) < 400
+    assert main(["check", str(org)]) == 1 and "\naccept: refused\n" in capsys.readouterr().out
+
+
+def test_wrong_arguments_get_a_line(tmp_path, capsys):
+    assert main(["accept", str(tmp_path / "none")]) == 2
+    assert main(["accept", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "no such folder" in said and "no results/<system>/<benchmark>/" in said
+
+
+def test_the_benchmark_of_a_made_round(tmp_path, monkeypatch):
+    tree(tmp_path, map(llama_logs.log, range(10)))
+    output, rates = tmp_path / "found.json", tmp_path / "rates.json"
+    monkeypatch.setattr(accept_calibration, "RATES", rates)
+    monkeypatch.setattr("sys.argv", ["x", str(tmp_path), "--processes=1", f"--output={output}"])
+    accept_calibration.main()
+    found = json.loads(output.read_text())
+    assert found["folders"] == found["predicted"] == 1 and found["runs"] == {"runs": 10, "not_converged": 0}
+    (top,) = [row for row in found["calibration"]["passes"]["all"]["bins"] if row["cases"]]
+    assert (top["from"], top["cases"], top["observed"]) == (0.9, 9, 1.0)
+    assert (found["prunings"]["tables"], len(found["prunings"]["different"])) == (90, 24)
+    assert json.loads(rates.read_text())["signs"] == found["signs"]
+    assert found["signs"]["seed-gap"] == [0, 1]

@@ -1,0 +1,287 @@
+"""Tests what the checks say of altered trees, and what a report shows of odd logs."""
+
+import csv
+import json
+import re
+
+import pytest
+
+from compliance import cli
+from compliance.api import check
+from compliance.findings import Finding
+from compliance.formats import as_text, merged
+from compliance.report import charts, report
+from compliance.report import index as rows_of_index
+from compliance.report.published import published
+from compliance.submission import organisations, rcp, summary, tree_runs
+from compliance.submission.runs import read_run
+from compliance.submission.tree import judge_tree
+from tests.compliance import llama_logs, made_logs
+from tests.compliance.test_altered import edited, without
+
+# ------------------------------------------------------------------------------------------------- trees
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Returns make(logs, folder, submitter), which writes a tree of round 5.1 and returns the submitter's folder."""
+
+    def make(logs=None, folder="Other_Lab", description=None):
+        org = tmp_path / "training_results_v5.1" / folder
+        place = org / "results" / "box" / "llama2_70b_lora"
+        place.mkdir(parents=True)
+        for index, text in enumerate(logs or [llama_logs.log(index) for index in range(10)]):
+            (place / f"result_{index}.txt").write_text(text)
+        (org / "systems").mkdir()
+        described = json.dumps(llama_logs.description(**(description or {})))
+        (org / "systems" / "box.json").write_text(described)
+        llama_logs.write_code(org / "benchmarks" / "llama2_70b_lora" / "implementations" / "nemo")
+        (org / "benchmarks" / "llama2_70b_lora" / "implementations" / "nemo" / ".gitignore").unlink()
+        return org
+
+    return make
+
+
+def of_tree(org):
+    """{rule: finding} of a tree, and the verdict."""
+    outcome = check([org])
+    return {finding.rule: finding for finding in outcome.findings}, outcome.verdict.answer
+
+
+def test_a_sound_tree_has_no_finding(tree):
+    assert of_tree(tree()) == ({}, "go")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('{"scaling_factor": 0.5}', "less than 1"),
+        ("", "not JSON"),
+        ('{"scaling_factor": -1}', "not a positive number"),
+        ('{"scaling_factor": NaN}', "not a positive number"),
+        ('{"scaling_factor": "1.2"}', "not a positive number"),
+        ('{"factor": 1.2}', "no scaling_factor"),
+        ("[1.2]", "no scaling_factor"),
+    ],
+)
+def test_a_scaling_file_that_does_not_count_is_an_error(tree, content, says):
+    org = tree()
+    before = summary.systems(judge_tree(org))[0].results["llama2_70b_lora"].card.score
+    (org / "results" / "box" / "llama2_70b_lora" / "scaling.json").write_text(content)
+    findings, verdict = of_tree(org)
+    assert verdict == "no-go" and findings["tree.scaling"].severity == "error"
+    assert says in findings["tree.scaling"].found
+    assert summary.systems(judge_tree(org))[0].results["llama2_70b_lora"].card.score == before
+
+
+def test_a_scaling_file_never_lowers_the_factor_of_the_convergence_test(tree):
+    """Runs of 3,072 samples pass the test and are normalized to the reference's mean."""
+    quick = [
+        edited(
+            without(llama_logs.log(index), r'"eval_\w+".*"samples_count": 3456', 3),
+            "eval_accuracy",
+            0.9245,
+            at=4,
+        )
+        for index in range(10)
+    ]
+    org = tree(quick)
+    own = summary.systems(judge_tree(org))[0].results["llama2_70b_lora"].scaling
+    assert own > 1.03
+    place = org / "results" / "box" / "llama2_70b_lora" / "scaling.json"
+    for given, counts in ((own / 2, own), (1.0, own), (own, own), (1.5, 1.5)):
+        place.write_text(json.dumps({"scaling_factor": given}))
+        result = summary.systems(judge_tree(org))[0].results["llama2_70b_lora"]
+        assert result.scaling == counts
+        assert ("tree.scaling" in of_tree(org)[0]) == (given < own)
+
+
+def test_report_and_scores_agree(tree, tmp_path, capsys):
+    """In the scaled score, the number of runs, and the samples to converge; with a failed run and a factor."""
+    org = tree([llama_logs.log(index, status="aborted" if index == 3 else "success") for index in range(10)])
+    place = org / "results" / "box" / "llama2_70b_lora"
+    (place / "scaling.json").write_text('{"scaling_factor": 1.25}')
+    assert cli.main(["scores", str(org), "--csv", str(tmp_path / "t.csv")]) == 0
+    printed = capsys.readouterr().out.splitlines()[2].split()
+    score, runs, failed = printed[4], " ".join(printed[5:8]), printed[8]
+    assert (runs, failed) == ("10 of 10", "1")
+    with open(tmp_path / "t_detailed.csv") as file:
+        (row,) = csv.DictReader(file)
+    outcome = check([org])
+    card = report.card_of(place, outcome)
+    assert f"{card.score:.4f}" == score and card.scaling == 1.25
+    judged = rows_of_index.judged(outcome)[place.resolve()]
+    shown = rows_of_index.row(card, [], judged)
+    assert shown.to_converge == float(row["llama2_70b_lora:samples_to_converge"]) == 3456
+    assert (shown.runs, shown.needed, shown.failed) == (10, 10, 1)
+    page = report.page([card], outcome)
+    assert "1.2500, the factor of scaling.json" in page and "10 of 10, 1 failed" in page
+
+
+def test_logs_that_are_alike_but_for_the_seed(tree):
+    findings, verdict = of_tree(tree([llama_logs.log(0, seed=100 + index) for index in range(10)]))
+    assert verdict == "go" and findings["tree.alike"].severity == "advice"
+    assert "10 runs with the same 6 results at the same times" in findings["tree.alike"].found
+
+
+def test_runs_that_began_at_one_moment(tree):
+    logs = [llama_logs.log(index) for index in range(10)]
+    logs[4] = logs[3].replace("0.9245", "0.9244").replace('"value": 4003', '"value": 4004')
+    assert "result_3.txt and result_4.txt" in of_tree(tree(logs))[0]["tree.at-once"].found
+
+
+def test_runs_in_seconds_instead_of_milliseconds(tree):
+    logs = [llama_logs.log(index) for index in range(10)]
+    for index in (1, 2):
+        logs[index] = re.sub(r'("time_ms": \d+)\d{3}', r"\1", logs[index])
+    findings, _ = of_tree(tree(logs))
+    assert "result_1.txt" in findings["tree.short"].found and "time.seconds" in findings
+
+
+@pytest.mark.parametrize(
+    ("folder", "logged", "submitter", "fine"),
+    [
+        ("Inventec", "Inventec Corporation", "Inventec", True),
+        ("Quanta_Cloud_Technology", "QCT", "Quanta Cloud Technology", True),
+        ("Google", "Google", "Google_1", True),
+        ("Dell", "Dell Technologies", "Dell", True),
+        ("IBM+CoreWeave+NVIDIA", "IBM+CoreWeave+NVIDIA", "CoreWeave + IBM + NVIDIA", True),
+        ("Dell", "NVIDIA", "Dell", False),
+        ("Dell", "Dell", "Supermicro", False),
+    ],
+)
+def test_organisations_of_logs_folder_and_description(tree, folder, logged, submitter, fine):
+    logs = [llama_logs.log(index, org=logged) for index in range(10)]
+    findings, verdict = of_tree(tree(logs, folder, {"submitter": submitter}))
+    assert verdict == "go" and ("tree.organisation" in findings) is not fine
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "one"),
+    [
+        ("Goo", "Google", False),
+        ("Int", "Intel", False),
+        ("Quanta", "Quanta Cloud", True),
+        ("Supermicro", "Super Micro Computer, Inc.", True),
+        ("HP", "HP Lab", False),
+    ],
+)
+def test_a_name_begins_another_at_the_end_of_a_word(name, other, one):
+    assert organisations.same(name, other) is organisations.same(other, name) is one
+
+
+def test_a_field_of_the_description_is_shown_with_its_value(tree):
+    finding = of_tree(tree(description={"status": "onprem"}))[0]["system.field"]
+    assert finding.found == "'onprem'" and "'Available on-premise'" in finding.fix
+    assert "box.json" not in finding.found + finding.expected
+
+
+def test_a_hidden_character_in_a_description(tree):
+    assert "U+202E" in of_tree(tree(description={"system_name": "box\u202e"}))[0]["name.hidden"].found
+
+
+def test_a_legal_failed_run_asks_for_nothing(tree):
+    logs = [llama_logs.log(index, status="aborted" if index == 3 else "success") for index in range(10)]
+    findings, verdict = of_tree(tree(logs))
+    assert verdict == "go" and findings["tree.score"].fix.startswith("nothing")
+    assert "result_3.txt" in findings["tree.score"].found
+
+
+def test_the_same_advice_for_ten_logs_is_one(tree):
+    org = tree([edited(llama_logs.log(index), "cache_clear", False) for index in range(10)])
+    text = as_text(check([org]))
+    assert text.count("cache_clear.false") == 1 and "and in 9 more logs" in text
+    assert text.splitlines()[-1].startswith("go: 11 files checked, 0 errors, 10 pieces of advice")
+
+
+def test_only_the_same_advice_of_other_logs_is_one(tmp_path):
+    def about(name, line, severity="advice", found="5"):
+        return Finding(
+            "a.rule", severity, str(tmp_path / name), line, "", "A sentence.", "4", found, "mend it"
+        )
+
+    one = about("result_0.txt", 1)
+    others = [
+        about("result_0.txt", 2),
+        about("result_1.txt", 1, "error"),
+        about("result_1.txt", 1, found="6"),
+    ]
+    same = about("result_1.txt", 7)
+    kept, alike = merged([one, *others, same])
+    assert kept == [one, *others] and alike[id(one)] == [same]
+    assert not any(alike[id(other)] for other in others)
+
+
+def test_late_lines_are_no_reason_to_edit_a_log(tree):
+    logs = [llama_logs.log(index) for index in range(10)]
+    lines = logs[0].splitlines(keepends=True)
+    logs[0] = "".join([*lines[1:5], lines[0], *lines[5:]])
+    finding = of_tree(tree(logs))[0]["line.order"]
+    assert "do not edit" in finding.fix and "sort" not in finding.fix
+
+
+def test_missing_files_are_one_finding_in_the_place_where_submitters_put_them(tree):
+    org = tree()
+    assert "tree.file-missing" not in of_tree(org)[0]
+    for name in ("README.md",):
+        (org / "benchmarks" / "llama2_70b_lora" / "implementations" / "nemo" / name).unlink()
+    missing = [one for one in check([org]).findings if one.rule == "tree.file-missing"]
+    assert len(missing) == 1 and missing[0].message == "Missing: README.md."
+
+
+def test_too_few_runs_for_the_convergence_test_are_said_to_be_too_few(tree):
+    finding = of_tree(tree([llama_logs.log()]))[0]["tree.rcp"]
+    assert "too few" in finding.message and finding.found.startswith("1 run;")
+
+
+@pytest.mark.parametrize(("ruleset", "narrow"), [("5.1.0", False), ("6.0.0", False), ("6.1.0", True)])
+def test_rcp_bypass_is_narrower_from_6_1_on(tmp_path, ruleset, narrow):
+    judged = rcp.judge("llama2_70b_lora", ruleset, 8, [2000] * 10)
+    assert judged.verdict == rcp.FAIL
+    (finding,) = tree_runs._about_convergence(tmp_path, judged, "error", True, ruleset)
+    assert finding.severity == "advice" and ("7 days" in finding.fix) is narrow
+
+
+# ------------------------------------------------------------------------------------------------ report
+
+
+def test_a_count_of_all_samples_so_far_makes_no_gap(tmp_path):
+    """Blocks that begin at 0 and 1,536 and stop at 1,536 and 1,920 are training, as in AMD's logs of v6.0."""
+    text, at = [], 0
+    for line in llama_logs.log().splitlines():
+        record = json.loads(line.removeprefix(":::MLLOG "))
+        if record["key"] == "block_start":
+            record["metadata"]["samples_count"] = at
+        if record["key"] == "block_stop":
+            at = at + 384 if at else 1536
+            record["metadata"]["samples_count"] = at
+        text.append(f":::MLLOG {json.dumps(record)}")
+    path = tmp_path / "result_0.txt"
+    path.write_text("\n".join(text) + "\n")
+    lanes = {lane.name: lane.total_ms for lane in charts.timeline(read_run(path, "5.1.0")).lanes}
+    assert lanes["train"] == 6 * 60_000 and lanes["gap"] < 0.1 * lanes["train"]
+
+
+def test_a_run_that_ends_inside_its_only_epoch_was_training(tmp_path):
+    """As rgat of v5.1: one epoch_start, no block, no epoch_stop."""
+    text = without(without(llama_logs.log(), '"block_start"', 5), '"block_stop"', 99)
+    path = tmp_path / "result_0.txt"
+    path.write_text(text)
+    lanes = {lane.name: lane.total_ms for lane in charts.timeline(read_run(path, "5.1.0")).lanes}
+    assert lanes["train"] > 0
+    path.write_text(llama_logs.log())
+    lanes = {lane.name: lane.total_ms for lane in charts.timeline(read_run(path, "5.1.0")).lanes}
+    assert lanes["train"] == 6 * 60_000
+
+
+@pytest.mark.parametrize("benchmark", ["gpt_oss_20b", "deepseekv3_671b", "llama31_8b"])
+def test_the_loss_of_a_language_model_is_called_log_perplexity(tmp_path, benchmark):
+    path = tmp_path / "result_0.txt"
+    path.write_text(made_logs.lines(made_logs.log("6.0.0", "closed", benchmark)))
+    page = report.page([report.card_of(path, check([path], "6.0.0"), "6.0.0")])
+    assert "Log perplexity" in page
+
+
+def test_v6_0_has_published_scores_beside_a_result():
+    rows = [row for row in published() if row.round == "v6.0"]
+    assert len(rows) == 7 and {row.org for row in rows} == {"GigaComputing", "Inventec"}
