@@ -8,6 +8,7 @@ configuration holds every hyperparameter: the step, the log and `--describe` rea
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -90,10 +91,11 @@ def override_all(config: C, flags: Sequence[str]) -> C:
     return config
 
 
-def field_types(cls: type) -> dict[str, Any]:
+@functools.cache  # Python evaluates every annotation anew, which a study of many rows would wait for.
+def field_types(cls: type) -> Mapping[str, Any]:
     """Returns {name: type} of a configuration's fields."""
     hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return types.MappingProxyType({field.name: hints[field.name] for field in dataclasses.fields(cls)})
 
 
 def _override(config: Any, parts: Sequence[str], value: str, full: str) -> Any:
