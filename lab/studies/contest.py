@@ -7,8 +7,9 @@ Schedule-Free needs a constant rate instead.
 
 Trials are halved once, by the same rule for all: every trial trains the first QUARTER of its epochs, then one in six,
 the best, trains all of them from the beginning. Where the preset's rate is constant, the winner trains once more with a
-rate that falls linearly to 0 after the warmup, and the better of the two runs on test data. It also trains once
-without its warmup on validation data, which shows what the warmup buys.
+rate that falls linearly to 0 after the warmup. The best run is the better of these two, or the winner where there is
+only one. It is repeated with several seeds on test data, and once without its warmup on validation data, which shows
+what the warmup buys.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ WARMUP = (0.0, 0.25)  # Ours: of the run's epochs.
 QUARTER = 4  # Ours: a short trial has the run's epochs divided by this.
 ONE_IN = 6  # Ours: of so many short trials, one trains to the end.
 STAGES = ("short", "tune", "decay", "no-warmup", "final", "scaled", "legw")
+TUNING = ("short", "tune", "decay", "no-warmup")  # Stages that evaluate on validation data.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +58,7 @@ class Row:
     """One run.
 
     Attributes:
-      stage: one of STAGES; "short", "tune", "decay" and "no-warmup" evaluate on validation data, the others on test
-        data.
+      stage: one of STAGES; those of TUNING evaluate on validation data, the others on test data.
       optimizer, batch: the cell.
       number: of the trial, or the seed of another stage.
       seed: the run's seed; all trials have seed 0.

@@ -1,7 +1,7 @@
 """Lets optimizers compete at equal effort over batches: tuned on validation data, winners on test data with five seeds.
 
 contest.py has the rules. The rows of a cell (benchmark, batch, optimizer) are its short trials, the trials that train
-to the end, then the winner's final runs; `scaled` rows run one batch's winner at the other batches, by LEGW's rule.
+to the end, then the best run's repetitions; `scaled` rows run one batch's best run at the others, by LEGW's rule.
 Rows are runs of the real benchmark and keep their records, so a study goes on where it stopped. `--plan` prints
 the hours of what is missing.
 """
@@ -28,6 +28,7 @@ from lab.studies.contest import (
     ARENAS,
     ENTRIES,
     STAGES,
+    TUNING,
     Arena,
     Entry,
     Row,
@@ -69,12 +70,12 @@ class Contest:
 
     Attributes:
       arena: the benchmark and its batches.
-      base: the batch whose winners "scaled" rows run at other batches.
+      base: the batch whose best runs "scaled" rows run at other batches.
     """
 
     def __init__(self, arena: Arena, args: argparse.Namespace):
         self.arena, self._trials, self._seeds = arena, args.trials, args.seeds
-        self.base = args.base or arena.batches[0]
+        self.base = arena.batches[0] if args.base is None else args.base
         path = home(arena) / "results.json"
         done = published(path) if path.is_file() else {}
         never = settings(quality_target=arena.never, division="open")
@@ -99,9 +100,10 @@ class Contest:
         self._records: dict[str, dict] = {}  # Of rows that are done, which stay as they are.
 
     def runner(self, stage: str) -> Runner:
-        return self._runners[
-            "short" if stage == "short" else "validation" if stage in optimizers_report.TUNING else "test"
-        ]
+        """Returns what runs the rows of a stage."""
+        if stage == "short":
+            return self._runners["short"]
+        return self._runners["validation" if stage in TUNING else "test"]
 
     def record(self, row: Row) -> dict | None:
         """Returns the record of a finished row, or None."""
@@ -186,7 +188,7 @@ class Contest:
     ) -> list[Row]:
         """Returns the rows that can be told now; those of winners follow when their trials are done.
 
-        `bases` are the batches whose winners are scaled: `self.base` by default.
+        `bases` are the batches whose best runs are scaled: `self.base` by default.
         """
         found: list[Row] = []
         for entry in (e for e in self.arena.entries() if e.name in names):
@@ -247,7 +249,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--base",
         type=int,
-        help="scaled: run the winners of this batch at the others; default: the arena's first",
+        help="scaled: run the best runs of this batch at the others; default: the arena's first",
     )
     parser.add_argument("--stages", default=",".join(STAGES), help=f"which of {','.join(STAGES)}")
     parser.add_argument(
@@ -278,28 +280,46 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"--{name}={value}: must be at least 1")
     names = _chosen("optimizers", args.optimizers, NAMES)
     stages = _chosen("stages", args.stages, STAGES)
-    for arena in (ARENAS[name] for name in _chosen("arenas", args.arenas, list(ARENAS))):
+    arenas = [ARENAS[name] for name in _chosen("arenas", args.arenas, list(ARENAS))]
+    _check(arenas, names, args)
+    for arena in arenas:
         known = [str(batch) for batch in arena.batches]
         batches = [int(batch) for batch in _chosen("batches", args.batches, known)]
-        if args.base:
-            _chosen("base", str(args.base), known)
         contest = Contest(arena, args)
         if args.plan:
             lines = optimizers_report.plan(contest, names, batches, stages, args)
             hours = sum(float(line[-1]) for line in lines)
             print(optimizers_report.markdown(optimizers_report.PLAN, lines))
             print(f"{arena.benchmark}: {hours:.1f} hours of one core")
-            if not (args.optimizers or args.batches or args.epochs) and stages == list(STAGES):
+            if not (args.optimizers or args.batches or args.epochs or args.base) and stages == list(STAGES):
                 files.write_csv(home(arena) / "plan.csv", optimizers_report.PLAN, lines)
         elif args.list:
             for row in contest.rows(names, batches, stages):
                 record = contest.record(row)
-                print(f"{row.id:40} {record['quality'] if record else '-'}")
+                print(f"{row.id:48} {record['quality'] if record else '-'}")
         else:
             _train(contest, names, batches, stages, args.limit)
+            if "scaled" in stages:
+                _say_unscaled(contest, names)
             folder = contest.runner("final").folder if args.epochs else home(arena)
             optimizers_report.publish(contest, folder)
     return 0
+
+
+def _check(arenas: Sequence[Arena], names: Sequence[str], args: argparse.Namespace) -> None:
+    """Raises UserError if an arena has none of the optimizers, or no such base."""
+    for arena in arenas:
+        if args.base is not None:
+            _chosen("base", str(args.base), [str(batch) for batch in arena.batches])
+        known = [*(entry.name for entry in arena.entries()), *arena.legw]
+        if not set(known) & set(names):
+            raise UserError(f"--optimizers={args.optimizers}: {arena.benchmark} has {', '.join(known)}")
+
+
+def _say_unscaled(contest: Contest, names: Sequence[str]) -> None:
+    for entry in (e for e in contest.arena.entries() if e.name in names):
+        if contest.best(entry, contest.base) is None:
+            print(f"{entry.name}: no scaled run, because its trials at {contest.base} are not complete")
 
 
 def _train(

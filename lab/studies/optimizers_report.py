@@ -24,9 +24,6 @@ from lab.studies.contest import STAGES, Row, whole_trials
 from lab.studies.runner import published
 
 NEAR = 0.01  # "Within 1 % of the best".
-TUNING = ("short", "tune", "decay", "no-warmup")
-
-
 PLAN = ("batch", "step, processor s", "a whole run, core-hours", "runs", "done", "missing, core-hours")
 
 
@@ -142,7 +139,7 @@ def table(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...],
         f"best {arena.unit}, validation",
         "rate, momentum or beta, warmup",
         "with a falling rate",
-        "the better one without warmup",
+        "best run without warmup",
         f"{arena.unit}, test",
         "seeds",
         "scaled from another batch",
@@ -158,7 +155,7 @@ def _line(contest: Any, found: list[tuple[Row, dict]], name: str, batch: int) ->
     own = _by_stage(found, name, batch)
     final = own["final"] or own["legw"]
     steps = [
-        [steps_to_target(contest, record, target) for record in _longest(contest, own)]
+        [steps_to_target(contest, record, target) for record in _counted(contest, own)]
         for target in contest.arena.targets
     ]
     minutes = [x["minutes"] for stage in STAGES for _, x in own[stage]]
@@ -186,7 +183,7 @@ def _by_stage(found: list[tuple[Row, dict]], name: str, batch: int) -> dict[str,
 
 
 def _scaled(rows: list[tuple[Row, dict]]) -> str:
-    """Returns the cell about runs with another batch's winner: what each such batch's reached."""
+    """Returns the cell about scaled runs: their quality by the batch that their point was tuned at."""
     bases = sorted({row.base for row, _ in rows})
     found = {base: [record["quality"] for row, record in rows if row.base == base] for base in bases}
     return "; ".join(f"{_interval(values)} from {base}" for base, values in found.items())
@@ -234,8 +231,8 @@ def _interval(values: Sequence[float | None], digits: int = 4) -> str:
     return shown + missing
 
 
-def _longest(contest: Any, own: dict[str, list[tuple[Row, dict]]]) -> list[dict]:
-    """Returns the records whose steps count in a cell: its final runs, or its best whole run on validation data."""
+def _counted(contest: Any, own: dict[str, list[tuple[Row, dict]]]) -> list[dict]:
+    """Returns the records whose steps count: final or LEGW runs, else the best whole run on validation data."""
     if final := own["final"] or own["legw"]:
         return [record for _, record in final]
     whole = [record for stage in ("tune", "decay") for _, record in own[stage]]
@@ -260,6 +257,7 @@ def _draw(contest: Any, found: list[tuple[Row, dict]], path: pathlib.Path) -> No
     """Draws the steps to the first target against the batch; nothing if no run meets it."""
     curves = _curves(contest, found)
     if not curves:
+        path.unlink(missing_ok=True)
         return
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
@@ -267,12 +265,16 @@ def _draw(contest: Any, found: list[tuple[Row, dict]], path: pathlib.Path) -> No
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
     for name, points in curves.items():
         axes.plot(*zip(*points), marker="o", label=name)
-    # Half as many steps at twice the batch: no example is wasted.
-    batch, steps = min((point for points in curves.values() for point in points), key=lambda p: (p[0], p[1]))
+    batch, steps = min(point for points in curves.values() for point in points)
     largest = max(point[0] for points in curves.values() for point in points)
-    axes.plot([batch, largest], [steps, steps * batch / largest], "k--", linewidth=1, label="equal epochs")
+    if largest > batch:  # Half as many steps at twice the batch.
+        axes.plot(
+            [batch, largest], [steps, steps * batch / largest], "k--", linewidth=1, label="equal epochs"
+        )
     target = contest.arena.targets[0]
-    axes.set(xscale="log", yscale="log", xlabel="batch", ylabel=f"steps to {target:g}")
+    axes.set(
+        xscale="log", yscale="log", xlabel="batch", ylabel=f"steps to {target:g}, test or validation data"
+    )
     axes.legend(fontsize=7)
     figure.tight_layout()
     files.write_picture(path, figure)
@@ -283,7 +285,7 @@ def _curves(contest: Any, found: list[tuple[Row, dict]]) -> dict[str, list[tuple
     curves: dict[str, list[tuple[int, float]]] = {}
     for name in dict.fromkeys(row.optimizer for row, _ in found):
         for batch in contest.arena.batches:
-            records = _longest(contest, _by_stage(found, name, batch))
+            records = _counted(contest, _by_stage(found, name, batch))
             steps = [steps_to_target(contest, record, contest.arena.targets[0]) for record in records]
             if steps and None not in steps:
                 curves.setdefault(name, []).append((batch, statistics.mean(steps)))

@@ -1,4 +1,4 @@
-"""Tests what `accept` answers to trees, and to logs that grow while it watches."""
+"""Tests what `accept` answers to trees, and to logs that grow while it watches; its benchmark on a tree."""
 
 import json
 import os
@@ -286,6 +286,9 @@ def test_wrong_arguments_get_a_line(tmp_path, capsys):
     assert main(["accept", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert "no such folder" in said and "no results/<system>/<benchmark>/" in said
+
+
+# --------------------------------------------------------------------------------------------- its benchmark
 
 
 def test_the_benchmark_of_a_made_round(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Tests that a sound log or tree has no advice, and that each kind of alteration is noticed, with its own finding."""
+"""Tests that a sound log has no advice, and that each kind of alteration is noticed, with its own finding."""
 
 import json
 import re

@@ -10,8 +10,6 @@ from common.detection import coco_source, coco_tidy
 from common.errors import UserError
 from tests.common.detection.test_annotations import BOX, HEIGHT, POLYGON, WIDTH, coco, content, photos, tidied
 
-# ------------------------------------------------------------------------------------------------------ other programs
-
 
 def via(name):
     region = {

@@ -17,6 +17,7 @@ from common.optim import schedules
 from lab.bench import optimizers as bench
 from lab.studies import __main__ as studies
 from lab.studies import contest, optimizers, runner
+from lab.studies import optimizers_report as report
 
 
 def arguments(*words: str) -> argparse.Namespace:
@@ -212,8 +213,10 @@ def test_a_falling_rate_that_is_better_runs_on_test_data(trained, monkeypatch) -
     assert made.decayed(free, 512) == [] and made.best(free, 512).stage == "tune"
 
 
-def test_the_best_run_of_any_batch_is_scaled_with_its_schedule(trained) -> None:
-    words = ("--optimizers=adamw", "--trials=2", "--seeds=1", "--jobs=1")
+def test_the_best_run_of_any_batch_is_scaled_with_its_schedule(trained, capsys) -> None:
+    words = ("--optimizers=adamw", "--trials=1", "--seeds=1", "--jobs=1")
+    optimizers.run(arguments(*words, "--batches=128,512", "--stages=scaled", "--base=512"))
+    assert "adamw: no scaled run, because its trials at 512 are not complete" in capsys.readouterr().out
     optimizers.run(arguments(*words, "--batches=512", "--stages=short,tune,decay"))
     optimizers.run(arguments(*words, "--batches=128,512", "--stages=scaled", "--base=512"))
     assert trained[-1] == "scaled-adamw-128-from-512-0" and trained.count(trained[-1]) == 1
@@ -223,10 +226,27 @@ def test_the_best_run_of_any_batch_is_scaled_with_its_schedule(trained) -> None:
     tuned = made.best(entry, 512)
     assert row.point["rate"] == pytest.approx(tuned.point["rate"] / 2)
     assert row.point["warmup"] == pytest.approx(tuned.point["warmup"] / 4)
-    assert ("--config.schedule.kind=poly" in row.flags) == (tuned.stage == "decay")
+    assert tuned.stage == "decay" and configured(made.arena, row.flags).schedule.kind == "poly"
     before = len(trained)
     assert optimizers.run(arguments(*words, "--stages=short", "--batches=512")) == 0  # Publishes it again.
     assert len(trained) == before
+
+
+def test_legw_is_chosen_as_an_optimizer_is(trained) -> None:
+    made = optimizers.Contest(contest.ARENAS["mnist"], arguments("--seeds=2"))
+    assert made.rows(["adamw"], [128], ["legw"]) == []
+    assert [row.id for row in made.rows(["legw"], [128], ["legw"])] == ["legw-legw-128-0", "legw-legw-128-1"]
+
+
+def test_a_cell_is_drawn_if_all_of_its_runs_meet_the_first_target(trained) -> None:
+    made = optimizers.Contest(contest.ARENAS["mnist"], arguments("--trials=1", "--seeds=2"))
+    point = made.short(contest.ENTRIES[1], 512)[0].point
+    flags = contest.flags(made.arena, contest.ENTRIES[1], 512, point)
+    rows = [contest.Row("final", "adam", 512, seed, seed, point, flags) for seed in range(2)]
+    record = {"quality": 0.98, "flags": [*flags, *made.runner("final").extra]}
+    both = [(row, {**record, "evaluations": [0.5, 0.975]}) for row in rows]
+    assert report._curves(made, both) == {"adam": [(512, 236)]}
+    assert report._curves(made, [both[0], (rows[1], {**record, "evaluations": [0.5, 0.96]})]) == {}
 
 
 def test_the_better_run_repeats_without_its_warmup(trained, monkeypatch) -> None:
@@ -278,6 +298,9 @@ def test_a_plan_has_the_hours_of_what_is_missing(trained, monkeypatch, capsys) -
     short, tune = 1.1 * 586 * 0.36 / 3600, 1.1 * 2442 * 0.36 / 3600
     hours = 3 * short + 3 * tune + 3 * 2 * one
     assert said[2] == f"| 512 | 0.3600 | {one:.3f} | 12 | 0 | {hours:.1f} |"
+    assert optimizers.run(arguments(*words, "--plan", "--base=512")) == 0
+    hours -= 2 * one  # The other batch's best runs are not scaled for this one.
+    assert capsys.readouterr().out.splitlines()[2] == f"| 512 | 0.3600 | {one:.3f} | 10 | 0 | {hours:.1f} |"
     assert not trained
 
 
@@ -288,6 +311,8 @@ def test_a_plan_has_the_hours_of_what_is_missing(trained, monkeypatch, capsys) -
         (("--batches=100",), "--batches=100: unknown 100"),
         (("--optimizers=lion",), "--optimizers=lion: unknown lion"),
         (("--base=100",), "--base=100: unknown 100"),
+        (("--base=0",), "--base=0: unknown 0"),
+        (("--optimizers=legw-tuned",), "--optimizers=legw-tuned: mnist has nesterov, adam, "),
         (("--trials=0",), "--trials=0: must be at least 1"),
     ],
 )
