@@ -1,244 +1,25 @@
 """Lets optimizers compete at equal effort over batches: tuned on validation data, winners on test data with five seeds.
 
-contest.py has the rules. The rows of a cell (benchmark, batch, optimizer) are its short trials, the trials that train
-to the end, then the best run's repetitions; `scaled` rows run one batch's best run at the others, by LEGW's rule.
-Rows are runs of the real benchmark and keep their records, so a study goes on where it stopped. `--plan` prints
-the hours of what is missing.
+contest.py has the rules, contest_rows.py the rows. Rows are runs of the real benchmark and keep their records, so a
+study goes on where it stopped. `--plan` prints the hours of what is missing.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import importlib
-import json
 import os
-import pathlib
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from common import files
-from common.config import overrides as configs
-from common.config.clock import Clock
-from common.distributed import process
 from common.errors import UserError
 from lab.studies import optimizers_report
-from lab.studies.contest import (
-    ARENAS,
-    ENTRIES,
-    STAGES,
-    TUNING,
-    Arena,
-    Entry,
-    Row,
-    batch_flags,
-    drawn,
-    flags,
-    legw_flags,
-    scaled,
-    whole_trials,
-)
-from lab.studies.data import ROOT
-from lab.studies.runner import Runner, at_least_zero, published, settings
+from lab.studies.contest import ARENAS, ENTRIES, STAGES, Arena
+from lab.studies.contest_rows import Contest, home
+from lab.studies.runner import at_least_zero
 
-TRIALS, SEEDS, SAMPLER_SEED = 6, 5, 52
-# This project's assumption, not a measurement: an epoch's evaluation takes this part of its steps' time.
-EVALUATION_PART = 0.1
+TRIALS, SEEDS = 6, 5
 # Of optimizers and of rows that follow LEGW.
 NAMES = (*(e.name for e in ENTRIES), *dict.fromkeys(name for arena in ARENAS.values() for name in arena.legw))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Study:
-    """The interface of `runner.Study` for the trials or the final runs of an arena."""
-
-    name: str
-    benchmark: str
-    preset: str
-    data: object
-    flags: tuple[str, ...]
-
-
-def home(arena: Arena) -> pathlib.Path:
-    """Returns the folder of an arena's tables."""
-    return ROOT / "lab/studies/optimizers" / arena.benchmark
-
-
-class Contest:
-    """The rows of one arena, and their records: those of the published table, and new ones.
-
-    Attributes:
-      arena: the benchmark and its batches.
-      base: the batch whose best runs "scaled" rows run at other batches.
-    """
-
-    def __init__(self, arena: Arena, args: argparse.Namespace):
-        self.arena, self._trials, self._seeds = arena, args.trials, args.seeds
-        self.base = arena.batches[0] if args.base is None else args.base
-        path = home(arena) / "results.json"
-        done = published(path) if path.is_file() else {}
-        never = settings(quality_target=arena.never, division="open")
-        whole = settings(train_epochs=arena.epochs)
-        short = settings(train_epochs=arena.short_epochs, schedule__train_epochs=arena.epochs)
-        made = {}
-        for part, (data, own), epochs in (
-            ("short", arena.validation, short),
-            ("validation", arena.validation, whole),
-            ("test", arena.test, whole),
-        ):
-            study = _Study(
-                f"optimizers-{arena.benchmark}-{part}",
-                arena.benchmark,
-                arena.preset,
-                data,
-                (*never, *epochs, *arena.flags, *own),
-            )
-            made[part] = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs, done)
-        self._runners = made
-        self._drawn: dict[tuple[str, int], list[Row]] = {}
-        self._records: dict[str, dict] = {}  # Of rows that are done, which stay as they are.
-
-    def runner(self, stage: str) -> Runner:
-        """Returns what runs the rows of a stage."""
-        if stage == "short":
-            return self._runners["short"]
-        return self._runners["validation" if stage in TUNING else "test"]
-
-    def record(self, row: Row) -> dict | None:
-        """Returns the record of a finished row, or None."""
-        if row.id not in self._records and (found := self.runner(row.stage).record(row)):
-            self._records[row.id] = found
-        return self._records.get(row.id)
-
-    def short(self, entry: Entry, batch: int) -> list[Row]:
-        """Returns all trials of a cell, for the first part of their epochs."""
-        cell = entry.name, batch
-        if cell not in self._drawn:
-            points = drawn(self.arena, entry, batch, self._trials, SAMPLER_SEED)
-            self._drawn[cell] = [
-                Row("short", *cell, i, 0, point, flags(self.arena, entry, batch, point))
-                for i, point in enumerate(points)
-            ]
-        return self._drawn[cell]
-
-    def trials(self, entry: Entry, batch: int) -> list[Row]:
-        """Returns the trials of a cell that train to the end; [] until every short trial is done."""
-        best = self._ranked(self.short(entry, batch)) or []
-        return [dataclasses.replace(row, stage="tune") for row in best[: whole_trials(self._trials)]]
-
-    def winner(self, entry: Entry, batch: int) -> dict[str, float] | None:
-        """Returns the best trial's point once every trial is done, and one of them did not diverge."""
-        best = self._ranked(self.trials(entry, batch))
-        return best[0].point if best else None
-
-    def decayed(self, entry: Entry, batch: int) -> list[Row]:
-        """Returns the winner's run with a falling rate; [] until the winner is known, or if there is no such run."""
-        point = self.winner(entry, batch)
-        if not point or not self.arena.decay or entry.name.startswith("schedule_free"):
-            return []
-        run = (*flags(self.arena, entry, batch, point), *self.arena.decay)
-        return [Row("decay", entry.name, batch, 0, 0, point, run)]
-
-    def best(self, entry: Entry, batch: int) -> Row | None:
-        """Returns the better of the winner's runs on validation data once all of them are done."""
-        rows = self.trials(entry, batch)
-        more = self.decayed(entry, batch)
-        ranked = self._ranked([*rows, *more]) if rows else None
-        return ranked[0] if ranked else None
-
-    def without_warmup(self, entry: Entry, batch: int) -> list[Row]:
-        """Returns the best run without its warmup; [] until it is known."""
-        row = self.best(entry, batch)
-        if not row:
-            return []
-        point = {**row.point, "warmup": 0.0}
-        run = (*row.flags, *settings(schedule__warmup_epochs=0))
-        return [dataclasses.replace(row, stage="no-warmup", number=0, point=point, flags=run)]
-
-    def _ranked(self, rows: Sequence[Row]) -> list[Row] | None:
-        """Returns the rows that did not diverge, the best first; None if one is not done."""
-        sound = []
-        for row in rows:
-            if (record := self.record(row)) is None:
-                return None
-            if record["quality"] is not None:
-                sound.append((record["quality"], row))
-        sound.sort(key=lambda one: one[0], reverse=not self.arena.lower_is_better)
-        return [row for _, row in sound]
-
-    def _seeded(self, stage: str, name: str, batch: int, point: dict, run: tuple[str, ...]) -> Iterator[Row]:
-        for seed in range(self._seeds):
-            yield Row(stage, name, batch, seed, seed, point, run)
-
-    def scaled(self, entry: Entry, best: Row, batch: int) -> Iterator[Row]:
-        """Yields another batch's best run with its rate and warmup scaled for this one."""
-        point = scaled(self.arena, best.point, best.batch, batch)
-        falling = self.arena.decay if best.stage == "decay" else ()
-        run = (*flags(self.arena, entry, batch, point), *falling)
-        for row in self._seeded("scaled", entry.name, batch, point, run):
-            yield dataclasses.replace(row, base=best.batch)
-
-    def rows(
-        self,
-        names: Sequence[str],
-        batches: Sequence[int],
-        stages: Sequence[str],
-        bases: Sequence[int] | None = None,
-    ) -> list[Row]:
-        """Returns the rows that can be told now; those of winners follow when their trials are done.
-
-        `bases` are the batches whose best runs are scaled: `self.base` by default.
-        """
-        found: list[Row] = []
-        for entry in (e for e in self.arena.entries() if e.name in names):
-            tuned = bases or [self.base] if "scaled" in stages else ()
-            bests = [row for base in tuned if (row := self.best(entry, base))]
-            for batch in batches:
-                if "short" in stages:
-                    found += self.short(entry, batch)
-                if "tune" in stages:
-                    found += self.trials(entry, batch)
-                if "decay" in stages:
-                    found += self.decayed(entry, batch)
-                if "no-warmup" in stages:
-                    found += self.without_warmup(entry, batch)
-                if "final" in stages and (row := self.best(entry, batch)):
-                    found += self._seeded("final", entry.name, batch, row.point, row.flags)
-                for row in bests:
-                    found += self.scaled(entry, row, batch) if row.batch != batch else ()
-        if "legw" in stages:
-            for name, own in ((n, own) for n, own in self.arena.legw.items() if n in names):
-                for batch in batches:
-                    run = legw_flags(self.arena, own, batch)
-                    found += self._seeded("legw", name, batch, {}, run)
-        return found
-
-    def train(self, rows: Sequence[Row]) -> None:
-        for runner in self._runners.values():
-            runner.run_all([row for row in rows if self.runner(row.stage) is runner])
-
-    def step_seconds(self, batch: int) -> float:
-        """Returns the processor seconds of a training step of the preset, measured on synthetic data in one thread."""
-        command = [sys.executable, "-m", self.arena.benchmark, f"--system={self.arena.preset}", "--dry_run"]
-        command += ["--data_dir=.", *self.arena.flags, *batch_flags(self.arena, batch)]
-        environment = {
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            **process.core_share(os.cpu_count() or 1),
-            **os.environ,
-        }
-        done = subprocess.run(command, cwd=files.ROOT, env=environment, capture_output=True, text=True)
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or ["no message"]
-            raise UserError(f"{' '.join(command)} failed: {lines[-1][:300]}")
-        return float(json.loads(done.stdout.strip().splitlines()[-1])["step_processor_seconds"])
-
-    def hours(self, stage: str, batch: int, step_seconds: float) -> float:
-        """Returns core-hours of a stage's run from a step's seconds; evaluations are estimated (`EVALUATION_PART`)."""
-        presets = importlib.import_module(f"{self.arena.benchmark}.presets").PRESETS
-        run = (*self.runner(stage).extra, *batch_flags(self.arena, batch))
-        steps = Clock.of(configs.override_all(presets[self.arena.preset], list(run))).train_steps
-        return (1 + EVALUATION_PART) * steps * step_seconds / 3600
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

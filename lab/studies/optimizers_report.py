@@ -1,7 +1,4 @@
-"""Writes the tables and the picture of the contest of optimizers, and the hours of its plan.
-
-`contest` is an `optimizers.Contest` everywhere.
-"""
+"""Writes the tables and the picture of the contest of optimizers, and the hours of its plan."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import os
 import pathlib
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from common import files
 from common.config import overrides as configs
@@ -21,6 +17,7 @@ from common.config.clock import Clock
 from common.errors import UserError
 from compliance.submission import students_t
 from lab.studies.contest import STAGES, Row, whole_trials
+from lab.studies.contest_rows import Contest
 from lab.studies.runner import published
 
 NEAR = 0.01  # "Within 1 % of the best".
@@ -28,7 +25,7 @@ PLAN = ("batch", "step, processor s", "a whole run, core-hours", "runs", "done",
 
 
 def plan(
-    contest: Any,
+    contest: Contest,
     names: Sequence[str],
     batches: Sequence[int],
     stages: Sequence[str],
@@ -65,7 +62,7 @@ def plan(
     return lines
 
 
-def publish(contest: Any, folder: pathlib.Path) -> None:
+def publish(contest: Contest, folder: pathlib.Path) -> None:
     """Writes results.json (all records), results.csv and results.md (a line a cell), trials.csv and steps.png.
 
     Raises:
@@ -97,7 +94,7 @@ def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (head, ("---",) * len(head), *lines))
 
 
-def trials(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def trials(contest: Contest, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Returns head and lines of the short trials; a run that diverged has no quality."""
     usual = {entry.name: entry.rate for entry in contest.arena.entries()}
     first = contest.arena.batches[0]
@@ -125,7 +122,7 @@ def trials(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...]
     return head, lines
 
 
-def table(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def table(contest: Contest, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Returns head and lines: what the trials found, how sensitive it is, and what the final runs reached."""
     arena = contest.arena
     head = (
@@ -151,7 +148,7 @@ def table(contest: Any, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...],
     return head, [_line(contest, found, *cell) for cell in sorted(cells, key=lambda cell: (cell[1], cell[0]))]
 
 
-def _line(contest: Any, found: list[tuple[Row, dict]], name: str, batch: int) -> tuple[str, ...]:
+def _line(contest: Contest, found: list[tuple[Row, dict]], name: str, batch: int) -> tuple[str, ...]:
     own = _by_stage(found, name, batch)
     final = own["final"] or own["legw"]
     steps = [
@@ -189,7 +186,7 @@ def _scaled(rows: list[tuple[Row, dict]]) -> str:
     return "; ".join(f"{_interval(values)} from {base}" for base, values in found.items())
 
 
-def _best(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[list[tuple[float, dict]], float, dict]:
+def _best(contest: Contest, trials: list[tuple[Row, dict]]) -> tuple[list[tuple[float, dict]], float, dict]:
     """Returns (quality, point) of the trials that did not diverge, and the best of them; ([], nan, {}) if none did."""
     sound = [(record["quality"], row.point) for row, record in trials if record["quality"] is not None]
     if not sound:
@@ -197,7 +194,7 @@ def _best(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[list[tuple[floa
     return sound, *(min if contest.arena.lower_is_better else max)(sound, key=lambda one: one[0])
 
 
-def _sensitivity(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[str, ...]:
+def _sensitivity(contest: Contest, trials: list[tuple[Row, dict]]) -> tuple[str, ...]:
     """Returns the cells about the short trials: number, best, share near the best, their rates."""
     sound, best, _ = _best(contest, trials)
     if not sound:
@@ -208,7 +205,7 @@ def _sensitivity(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[str, ...
     return str(len(trials)), f"{best:.4g}", f"{len(near)} of {len(trials)}", rates
 
 
-def _tuned(contest: Any, trials: list[tuple[Row, dict]]) -> tuple[str, ...]:
+def _tuned(contest: Contest, trials: list[tuple[Row, dict]]) -> tuple[str, ...]:
     """Returns the cells about the whole trials: number, best, the winner's point."""
     sound, best, point = _best(contest, trials)
     if not sound:
@@ -231,7 +228,7 @@ def _interval(values: Sequence[float | None], digits: int = 4) -> str:
     return shown + missing
 
 
-def _counted(contest: Any, own: dict[str, list[tuple[Row, dict]]]) -> list[dict]:
+def _counted(contest: Contest, own: dict[str, list[tuple[Row, dict]]]) -> list[dict]:
     """Returns the records whose steps count: final or LEGW runs, else the best whole run on validation data."""
     if final := own["final"] or own["legw"]:
         return [record for _, record in final]
@@ -241,7 +238,7 @@ def _counted(contest: Any, own: dict[str, list[tuple[Row, dict]]]) -> list[dict]
     return [best(sound, key=lambda record: record["quality"])] if sound else []
 
 
-def steps_to_target(contest: Any, record: dict, target: float) -> int | None:
+def steps_to_target(contest: Contest, record: dict, target: float) -> int | None:
     """Returns the training steps before a run's first evaluation that meets a target."""
     arena = contest.arena
     preset = importlib.import_module(f"{arena.benchmark}.presets").PRESETS[arena.preset]
@@ -253,7 +250,7 @@ def steps_to_target(contest: Any, record: dict, target: float) -> int | None:
     return None
 
 
-def _draw(contest: Any, found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
+def _draw(contest: Contest, found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
     """Draws the steps to the first target against the batch; nothing if no run meets it."""
     curves = _curves(contest, found)
     if not curves:
@@ -280,7 +277,7 @@ def _draw(contest: Any, found: list[tuple[Row, dict]], path: pathlib.Path) -> No
     files.write_picture(path, figure)
 
 
-def _curves(contest: Any, found: list[tuple[Row, dict]]) -> dict[str, list[tuple[int, float]]]:
+def _curves(contest: Contest, found: list[tuple[Row, dict]]) -> dict[str, list[tuple[int, float]]]:
     """Returns each optimizer's (batch, mean steps to the first target) where all of a cell's runs meet it."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for name in dict.fromkeys(row.optimizer for row, _ in found):

@@ -16,7 +16,7 @@ from common.errors import UserError
 from common.optim import schedules
 from lab.bench import optimizers as bench
 from lab.studies import __main__ as studies
-from lab.studies import contest, optimizers, runner
+from lab.studies import contest, contest_rows, optimizers, runner
 from lab.studies import optimizers_report as report
 
 
@@ -57,7 +57,7 @@ def test_every_optimizer_has_the_same_effort_and_valid_runs(name: str) -> None:
 @pytest.mark.parametrize("name", contest.ARENAS)
 def test_every_row_trains_at_its_batch_and_warms_up_within_its_run(name: str, monkeypatch) -> None:
     arena = contest.ARENAS[name]
-    made = optimizers.Contest(arena, arguments("--trials=2", "--seeds=1"))
+    made = contest_rows.Contest(arena, arguments("--trials=2", "--seeds=1"))
     point = {"rate": 0.01, "kept": 0.9, "warmup": 0.2 * arena.epochs}
     monkeypatch.setattr(made, "winner", lambda entry, batch: point)
 
@@ -87,7 +87,7 @@ def test_every_row_trains_at_its_batch_and_warms_up_within_its_run(name: str, mo
 @pytest.mark.parametrize("name", contest.ARENAS)
 def test_a_short_trial_is_the_beginning_of_the_whole_one(name: str) -> None:
     arena = contest.ARENAS[name]
-    made = optimizers.Contest(arena, arguments())
+    made = contest_rows.Contest(arena, arguments())
     batch = arena.batches[-1]
     row = made.short(arena.entries()[0], batch)[2]
     short, whole = (configured(arena, (*row.flags, *made.runner(stage).extra)) for stage in ("short", "tune"))
@@ -107,7 +107,7 @@ def trained(tmp_path, monkeypatch) -> list[str]:
     """The ids of the rows that a fake run trains; trial 1 is the best, trial 2 diverges."""
     seen: list[str] = []
 
-    def train(self: runner.Runner, row: optimizers.Row) -> dict:
+    def train(self: runner.Runner, row: contest.Row) -> dict:
         seen.append(row.id)
         quality = (
             {0: 0.9, 1: 0.99, 2: None}[row.number]
@@ -118,7 +118,7 @@ def trained(tmp_path, monkeypatch) -> list[str]:
         about = {"config": runner.identity(self.study, row, self.extra)[0], "version": runner.VERSION}
         return {**contest.dataclasses.asdict(row), **made, "flags": [*row.flags, *self.extra], **about}
 
-    for module in (runner, optimizers):
+    for module in (runner, contest_rows):
         monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(runner.Runner, "_train", train)
     monkeypatch.setitem(
@@ -196,7 +196,7 @@ def test_one_winner_follows_one_trial(trained) -> None:
 
 
 def test_a_falling_rate_that_is_better_runs_on_test_data(trained, monkeypatch) -> None:
-    made = optimizers.Contest(contest.ARENAS["mnist"], arguments("--trials=1", "--seeds=1"))
+    made = contest_rows.Contest(contest.ARENAS["mnist"], arguments("--trials=1", "--seeds=1"))
     entry = contest.ENTRIES[0]
     for decayed, stage in ((0.95, "decay"), (0.85, "tune"), (None, "tune")):
         monkeypatch.setattr(
@@ -220,7 +220,7 @@ def test_the_best_run_of_any_batch_is_scaled_with_its_schedule(trained, capsys) 
     optimizers.run(arguments(*words, "--batches=512", "--stages=short,tune,decay"))
     optimizers.run(arguments(*words, "--batches=128,512", "--stages=scaled", "--base=512"))
     assert trained[-1] == "scaled-adamw-128-from-512-0" and trained.count(trained[-1]) == 1
-    made = optimizers.Contest(contest.ARENAS["mnist"], arguments(*words, "--base=512"))
+    made = contest_rows.Contest(contest.ARENAS["mnist"], arguments(*words, "--base=512"))
     entry = next(e for e in contest.ENTRIES if e.name == "adamw")
     (row,) = made.rows(["adamw"], [128], ["scaled"])
     tuned = made.best(entry, 512)
@@ -233,13 +233,13 @@ def test_the_best_run_of_any_batch_is_scaled_with_its_schedule(trained, capsys) 
 
 
 def test_legw_is_chosen_as_an_optimizer_is(trained) -> None:
-    made = optimizers.Contest(contest.ARENAS["mnist"], arguments("--seeds=2"))
+    made = contest_rows.Contest(contest.ARENAS["mnist"], arguments("--seeds=2"))
     assert made.rows(["adamw"], [128], ["legw"]) == []
     assert [row.id for row in made.rows(["legw"], [128], ["legw"])] == ["legw-legw-128-0", "legw-legw-128-1"]
 
 
 def test_a_cell_is_drawn_if_all_of_its_runs_meet_the_first_target(trained) -> None:
-    made = optimizers.Contest(contest.ARENAS["mnist"], arguments("--trials=1", "--seeds=2"))
+    made = contest_rows.Contest(contest.ARENAS["mnist"], arguments("--trials=1", "--seeds=2"))
     point = made.short(contest.ENTRIES[1], 512)[0].point
     flags = contest.flags(made.arena, contest.ENTRIES[1], 512, point)
     rows = [contest.Row("final", "adam", 512, seed, seed, point, flags) for seed in range(2)]
@@ -250,7 +250,7 @@ def test_a_cell_is_drawn_if_all_of_its_runs_meet_the_first_target(trained) -> No
 
 
 def test_the_better_run_repeats_without_its_warmup(trained, monkeypatch) -> None:
-    made = optimizers.Contest(contest.ARENAS["mnist"], arguments("--trials=1", "--seeds=1"))
+    made = contest_rows.Contest(contest.ARENAS["mnist"], arguments("--trials=1", "--seeds=1"))
     entry = contest.ENTRIES[0]
     assert made.without_warmup(entry, 512) == []
     monkeypatch.setattr(made, "record", lambda row: {"quality": 0.95 if row.stage == "decay" else 0.9})
@@ -263,7 +263,7 @@ def test_the_better_run_repeats_without_its_warmup(trained, monkeypatch) -> None
 
 
 def test_one_in_six_goes_on(trained, monkeypatch) -> None:
-    made = optimizers.Contest(contest.ARENAS["mnist"], arguments("--trials=12"))
+    made = contest_rows.Contest(contest.ARENAS["mnist"], arguments("--trials=12"))
     entry = contest.ENTRIES[0]
     qualities = [0.1, None, 0.4, 0.9, 0.3, 0.2, 0.95, 0.1, 0.1, 0.1, 0.1, None]
     monkeypatch.setattr(made, "record", lambda row: {"quality": qualities[row.number]})
@@ -280,7 +280,7 @@ def test_the_winner_s_flags_are_those_of_its_best_trial(trained) -> None:
         "--optimizers=adamw", "--trials=3", "--seeds=1", "--stages=short,tune,decay,final", "--batches=128"
     )
     optimizers.run(args)
-    made = optimizers.Contest(contest.ARENAS["mnist"], args)
+    made = contest_rows.Contest(contest.ARENAS["mnist"], args)
     entry = next(e for e in contest.ENTRIES if e.name == "adamw")
     (final,) = made.rows(["adamw"], [128], ["final"])
     assert final.point == made.short(entry, 128)[1].point
@@ -289,7 +289,7 @@ def test_the_winner_s_flags_are_those_of_its_best_trial(trained) -> None:
 
 
 def test_a_plan_has_the_hours_of_what_is_missing(trained, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(optimizers.Contest, "step_seconds", lambda self, batch: 0.36)
+    monkeypatch.setattr(contest_rows.Contest, "step_seconds", lambda self, batch: 0.36)
     words = ("--optimizers=adamw,legw", "--trials=3", "--seeds=2", "--jobs=1", "--batches=512")
     assert optimizers.run(arguments(*words, "--plan")) == 0
     said = capsys.readouterr().out.splitlines()
