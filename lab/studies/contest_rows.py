@@ -22,6 +22,7 @@ from common.config.clock import Clock
 from common.distributed import process
 from common.errors import UserError
 from lab.studies.contest import (
+    STAGES,
     TUNING,
     Arena,
     Entry,
@@ -90,6 +91,7 @@ class Contest:
         self._runners = made
         self._drawn: dict[tuple[str, int], list[Row]] = {}
         self._records: dict[str, dict] = {}  # Of rows that are done, which stay as they are.
+        self._published_seeds = 1 + max((seed for _, seed in done), default=0)
 
     def runner(self, stage: str) -> Runner:
         """Returns what runs the rows of a stage."""
@@ -170,6 +172,15 @@ class Contest:
         run = (*flags(self.arena, entry, batch, point), *falling)
         for row in self._seeded("scaled", entry.name, batch, point, run):
             yield dataclasses.replace(row, base=best.batch)
+
+    def everything(self) -> list[Row]:
+        """Returns every row of the arena that can be told now, with all seeds of the published table."""
+        names = [*(entry.name for entry in self.arena.entries()), *self.arena.legw]
+        asked, self._seeds = self._seeds, max(self._seeds, self._published_seeds)
+        try:
+            return self.rows(names, self.arena.batches, STAGES, self.arena.batches)
+        finally:
+            self._seeds = asked
 
     def rows(
         self,

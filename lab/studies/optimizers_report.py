@@ -68,10 +68,7 @@ def publish(contest: Contest, folder: pathlib.Path) -> None:
     Raises:
       UserError: the folder's results.json has runs that the new one would lose.
     """
-    arena = contest.arena
-    names = [*(e.name for e in arena.entries()), *arena.legw]
-    every = contest.rows(names, arena.batches, STAGES, arena.batches)
-    found = [(row, record) for row in every if (record := contest.record(row))]
+    found = [(row, record) for row in contest.everything() if (record := contest.record(row))]
     path, kept = folder / "results.json", {(r["config"], r["seed"]) for _, r in found}
     before = published(path) if path.is_file() else {}
     if lost := [record for key, record in before.items() if key not in kept]:

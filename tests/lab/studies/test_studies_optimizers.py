@@ -183,6 +183,15 @@ def test_steps_of_a_cell_without_final_runs_are_those_of_its_best_whole_run(trai
     assert (cells["seeds"], cells["steps to 0.97"], cells["steps to 0.985"]) == ("", "196", "196")
 
 
+def test_fewer_seeds_than_the_table_has_keep_the_table(trained, tmp_path) -> None:
+    words = ("--optimizers=adamw", "--trials=1", "--jobs=1")
+    optimizers.run(arguments(*words, "--batches=512", "--seeds=3", "--stages=short,tune,decay,final"))
+    optimizers.run(arguments(*words, "--batches=128", "--seeds=1", "--stages=short,tune,decay,final"))
+    rows = json.loads((tmp_path / "lab/studies/optimizers/mnist/results.json").read_text())
+    seeds = [(row["batch"], row["seed"]) for row in rows if row["stage"] == "final"]
+    assert seeds == [(128, 0), (512, 0), (512, 1), (512, 2)]
+
+
 def test_one_winner_follows_one_trial(trained) -> None:
     words = (
         "--optimizers=adamw",
