@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
                 print(f"{row.id:48} {record['quality'] if record else '-'}")
         else:
             _train(contest, names, batches, stages, args.limit)
-            if "scaled" in stages:
+            if "scaled" in stages and args.limit != 0:
                 _say_unscaled(contest, names)
             folder = contest.runner("final").folder if args.epochs else home(arena)
             optimizers_report.publish(contest, folder)
@@ -98,9 +98,9 @@ def _check(arenas: Sequence[Arena], names: Sequence[str], args: argparse.Namespa
 
 
 def _say_unscaled(contest: Contest, names: Sequence[str]) -> None:
-    for entry in (e for e in contest.arena.entries() if e.name in names):
-        if contest.best(entry, contest.base) is None:
-            print(f"{entry.name}: no scaled run, because its trials at {contest.base} are not complete")
+    entries = [e for e in contest.arena.entries() if e.name in names]
+    if without := [e.name for e in entries if contest.best(e, contest.base) is None]:
+        print(f"no scaled runs of {', '.join(without)}: their trials at {contest.base} are not complete")
 
 
 def _train(

@@ -69,6 +69,9 @@ def publish(contest: Contest, folder: pathlib.Path) -> None:
       UserError: the folder's results.json has runs that the new one would lose.
     """
     found = [(row, record) for row in contest.everything() if (record := contest.record(row))]
+    if not found:
+        print(f"{contest.arena.benchmark}: no run is done")
+        return
     path, kept = folder / "results.json", {(r["config"], r["seed"]) for _, r in found}
     before = published(path) if path.is_file() else {}
     if lost := [record for key, record in before.items() if key not in kept]:

@@ -222,10 +222,11 @@ def test_a_falling_rate_that_is_better_runs_on_test_data(trained, monkeypatch) -
     assert made.decayed(free, 512) == [] and made.best(free, 512).stage == "tune"
 
 
-def test_the_best_run_of_any_batch_is_scaled_with_its_schedule(trained, capsys) -> None:
+def test_the_best_run_of_any_batch_is_scaled_with_its_schedule(trained, capsys, tmp_path) -> None:
     words = ("--optimizers=adamw", "--trials=1", "--seeds=1", "--jobs=1")
     optimizers.run(arguments(*words, "--batches=128,512", "--stages=scaled", "--base=512"))
-    assert "adamw: no scaled run, because its trials at 512 are not complete" in capsys.readouterr().out
+    assert "no scaled runs of adamw: their trials at 512 are not complete" in capsys.readouterr().out
+    assert not (tmp_path / "lab/studies/optimizers/mnist/results.json").exists()
     optimizers.run(arguments(*words, "--batches=512", "--stages=short,tune,decay"))
     optimizers.run(arguments(*words, "--batches=128,512", "--stages=scaled", "--base=512"))
     assert trained[-1] == "scaled-adamw-128-from-512-0" and trained.count(trained[-1]) == 1
