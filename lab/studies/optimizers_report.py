@@ -257,21 +257,23 @@ def _draw(contest: Contest, found: list[tuple[Row, dict]], path: pathlib.Path) -
         path.unlink(missing_ok=True)
         return
     os.environ.setdefault("MPLBACKEND", "Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
     for name, points in curves.items():
         axes.plot(*zip(*points), marker="o", label=name)
     batch, steps = min(point for points in curves.values() for point in points)
-    largest = max(point[0] for points in curves.values() for point in points)
-    if largest > batch:  # Half as many steps at twice the batch.
-        axes.plot(
-            [batch, largest], [steps, steps * batch / largest], "k--", linewidth=1, label="equal epochs"
-        )
+    batches = sorted({point[0] for points in curves.values() for point in points})
+    if len(batches) > 1:  # Half as many steps at twice the batch.
+        ends = (batch, batches[-1])
+        axes.plot(ends, [steps * batch / end for end in ends], "k--", linewidth=1, label="equal epochs")
     target = contest.arena.targets[0]
-    axes.set(
-        xscale="log", yscale="log", xlabel="batch", ylabel=f"steps to {target:g}, test or validation data"
-    )
+    axes.set(xlabel="batch", ylabel=f"steps to {target:g}, test or validation data")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks(batches)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
     axes.legend(fontsize=7)
     figure.tight_layout()
     files.write_picture(path, figure)
