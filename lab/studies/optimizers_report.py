@@ -114,7 +114,8 @@ def trials(contest: Contest, found: list[tuple[Row, dict]]) -> tuple[tuple[str, 
             continue
         rate, kept, warmup = (row.point[key] for key in ("rate", "kept", "warmup"))
         times = rate / (usual[row.optimizer] * (row.batch / first) ** 0.5)
-        quality = "" if record["quality"] is None else f"{record['quality']:.4f}"
+        value = record["quality"]  # A perplexity that diverges has many digits.
+        quality = "" if value is None else f"{value:.4f}" if abs(value) < 1e6 else f"{value:.2e}"
         shown = (f"{value:.2g}" for value in (rate, times))
         lines.append(
             (row.optimizer, str(row.batch), str(row.number), *shown, f"{kept:.3g}", f"{warmup:.2g}", quality)
