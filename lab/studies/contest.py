@@ -142,6 +142,11 @@ class Arena:
     def short_epochs(self) -> int:
         return max(1, round(self.epochs / QUARTER))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of optimizers and of rows that follow LEGW."""
+        return (*(entry.name for entry in self.entries()), *self.legw)
+
     def entries(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in ENTRIES if entry.name not in self.without)
 

@@ -14,7 +14,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from common import files
 from common.config import overrides as configs
@@ -152,35 +152,29 @@ class Contest:
 
     def _ranked(self, rows: Sequence[Row]) -> list[Row] | None:
         """Returns the rows that did not diverge, the best first; None if one is not done."""
-        sound = []
+        found = []
         for row in rows:
             if (record := self.record(row)) is None:
                 return None
-            if record["quality"] is not None:
-                sound.append((record["quality"], row))
-        sound.sort(key=lambda one: one[0], reverse=not self.arena.lower_is_better)
-        return [row for _, row in sound]
+            found.append((row, record))
+        return [row for row, _ in self.ranked(found)]
 
-    def _seeded(self, stage: str, name: str, batch: int, point: dict, run: tuple[str, ...]) -> Iterator[Row]:
-        for seed in range(self._seeds):
-            yield Row(stage, name, batch, seed, seed, point, run)
+    def ranked(self, found: Sequence[tuple[Row, dict]]) -> list[tuple[Row, dict]]:
+        """Returns the rows that did not diverge and their records, the best first."""
+        sound = [(row, record) for row, record in found if record["quality"] is not None]
+        return sorted(sound, key=lambda one: one[1]["quality"], reverse=not self.arena.lower_is_better)
 
-    def scaled(self, entry: Entry, best: Row, batch: int) -> Iterator[Row]:
-        """Yields another batch's best run with its rate and warmup scaled for this one."""
+    def scaled(self, entry: Entry, best: Row, batch: int) -> Row:
+        """Returns another batch's best run with its rate and warmup scaled for this one."""
         point = scaled(self.arena, best.point, best.batch, batch)
         falling = self.arena.decay if best.stage == "decay" else ()
         run = (*flags(self.arena, entry, batch, point), *falling)
-        for row in self._seeded("scaled", entry.name, batch, point, run):
-            yield dataclasses.replace(row, base=best.batch)
+        return Row("scaled", entry.name, batch, 0, 0, point, run, best.batch)
 
     def everything(self) -> list[Row]:
         """Returns every row of the arena that can be told now, with all seeds of the published table."""
-        names = [*(entry.name for entry in self.arena.entries()), *self.arena.legw]
-        asked, self._seeds = self._seeds, max(self._seeds, self._published_seeds)
-        try:
-            return self.rows(names, self.arena.batches, STAGES, self.arena.batches)
-        finally:
-            self._seeds = asked
+        arena, seeds = self.arena, max(self._seeds, self._published_seeds)
+        return self.rows(arena.names, arena.batches, STAGES, arena.batches, seeds)
 
     def rows(
         self,
@@ -188,12 +182,15 @@ class Contest:
         batches: Sequence[int],
         stages: Sequence[str],
         bases: Sequence[int] | None = None,
+        seeds: int | None = None,
     ) -> list[Row]:
         """Returns the rows that can be told now; those of winners follow when their trials are done.
 
-        `bases` are the batches whose best runs are scaled: `self.base` by default.
+        `bases` are the batches whose best runs are scaled, `self.base` by default; `seeds` is how many seeds
+        a best run has, by default as many as were asked for.
         """
         found: list[Row] = []
+        each = range(self._seeds if seeds is None else seeds)
         for entry in (e for e in self.arena.entries() if e.name in names):
             tuned = bases or [self.base] if "scaled" in stages else ()
             bests = [row for base in tuned if (row := self.best(entry, base))]
@@ -207,14 +204,14 @@ class Contest:
                 if "no-warmup" in stages:
                     found += self.without_warmup(entry, batch)
                 if "final" in stages and (row := self.best(entry, batch)):
-                    found += self._seeded("final", entry.name, batch, row.point, row.flags)
-                for row in bests:
-                    found += self.scaled(entry, row, batch) if row.batch != batch else ()
+                    found += _seeded(dataclasses.replace(row, stage="final"), each)
+                for row in (row for row in bests if row.batch != batch):
+                    found += _seeded(self.scaled(entry, row, batch), each)
         if "legw" in stages:
             for name, own in ((n, own) for n, own in self.arena.legw.items() if n in names):
                 for batch in batches:
                     run = legw_flags(self.arena, own, batch)
-                    found += self._seeded("legw", name, batch, {}, run)
+                    found += _seeded(Row("legw", name, batch, 0, 0, {}, run), each)
         return found
 
     def train(self, rows: Sequence[Row]) -> None:
@@ -242,3 +239,7 @@ class Contest:
         run = (*self.runner(stage).extra, *batch_flags(self.arena, batch))
         steps = Clock.of(configs.override_all(presets[self.arena.preset], list(run))).train_steps
         return (1 + EVALUATION_PART) * steps * step_seconds / 3600
+
+
+def _seeded(row: Row, seeds: Iterable[int]) -> list[Row]:
+    return [dataclasses.replace(row, number=seed, seed=seed) for seed in seeds]

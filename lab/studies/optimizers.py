@@ -92,9 +92,8 @@ def _check(arenas: Sequence[Arena], names: Sequence[str], args: argparse.Namespa
     for arena in arenas:
         if args.base is not None:
             _chosen("base", str(args.base), [str(batch) for batch in arena.batches])
-        known = [*(entry.name for entry in arena.entries()), *arena.legw]
-        if not set(known) & set(names):
-            raise UserError(f"--optimizers={args.optimizers}: {arena.benchmark} has {', '.join(known)}")
+        if not set(arena.names) & set(names):
+            raise UserError(f"--optimizers={args.optimizers}: {arena.benchmark} has {', '.join(arena.names)}")
 
 
 def _say_unscaled(contest: Contest, names: Sequence[str]) -> None:

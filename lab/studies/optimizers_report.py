@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import math
 import os
 import pathlib
 import statistics
@@ -152,10 +151,8 @@ def table(contest: Contest, found: list[tuple[Row, dict]]) -> tuple[tuple[str, .
 def _line(contest: Contest, found: list[tuple[Row, dict]], name: str, batch: int) -> tuple[str, ...]:
     own = _by_stage(found, name, batch)
     final = own["final"] or own["legw"]
-    steps = [
-        [steps_to_target(contest, record, target) for record in _counted(contest, own)]
-        for target in contest.arena.targets
-    ]
+    counted = _counted(contest, own)
+    steps = [[steps_to_target(contest, x, target) for x in counted] for target in contest.arena.targets]
     minutes = [x["minutes"] for stage in STAGES for _, x in own[stage]]
     return (
         name,
@@ -187,31 +184,28 @@ def _scaled(rows: list[tuple[Row, dict]]) -> str:
     return "; ".join(f"{_interval(values)} from {base}" for base, values in found.items())
 
 
-def _best(contest: Contest, trials: list[tuple[Row, dict]]) -> tuple[list[tuple[float, dict]], float, dict]:
-    """Returns (quality, point) of the trials that did not diverge, and the best of them; ([], nan, {}) if none did."""
-    sound = [(record["quality"], row.point) for row, record in trials if record["quality"] is not None]
-    if not sound:
-        return [], math.nan, {}
-    return sound, *(min if contest.arena.lower_is_better else max)(sound, key=lambda one: one[0])
-
-
 def _sensitivity(contest: Contest, trials: list[tuple[Row, dict]]) -> tuple[str, ...]:
     """Returns the cells about the short trials: number, best, share near the best, their rates."""
-    sound, best, _ = _best(contest, trials)
+    sound = contest.ranked(trials)
     if not sound:
         return str(len(trials)) if trials else "", "", "", ""
-    lower = contest.arena.lower_is_better
-    near = [p["rate"] for q, p in sound if (q <= best * (1 + NEAR) if lower else q >= best * (1 - NEAR))]
+    lower, best = contest.arena.lower_is_better, sound[0][1]["quality"]
+    limit = best * (1 + NEAR if lower else 1 - NEAR)
+    near = [
+        row.point["rate"] for row, x in sound if (x["quality"] <= limit if lower else x["quality"] >= limit)
+    ]
     rates = f"{min(near):.2g} to {max(near):.2g}"
     return str(len(trials)), f"{best:.4g}", f"{len(near)} of {len(trials)}", rates
 
 
 def _tuned(contest: Contest, trials: list[tuple[Row, dict]]) -> tuple[str, ...]:
     """Returns the cells about the whole trials: number, best, the winner's point."""
-    sound, best, point = _best(contest, trials)
+    sound = contest.ranked(trials)
     if not sound:
         return str(len(trials)) if trials else "", "", ""
-    return str(len(trials)), f"{best:.4f}", f"{point['rate']:.3g}, {point['kept']:.3g}, {point['warmup']:.2g}"
+    row, record = sound[0]
+    point = f"{row.point['rate']:.3g}, {row.point['kept']:.3g}, {row.point['warmup']:.2g}"
+    return str(len(trials)), f"{record['quality']:.4f}", point
 
 
 def _interval(values: Sequence[float | None], digits: int = 4) -> str:
@@ -233,10 +227,7 @@ def _counted(contest: Contest, own: dict[str, list[tuple[Row, dict]]]) -> list[d
     """Returns the records whose steps count: final or LEGW runs, else the best whole run on validation data."""
     if final := own["final"] or own["legw"]:
         return [record for _, record in final]
-    whole = [record for stage in ("tune", "decay") for _, record in own[stage]]
-    sound = [record for record in whole if record["quality"] is not None]
-    best = min if contest.arena.lower_is_better else max
-    return [best(sound, key=lambda record: record["quality"])] if sound else []
+    return [record for _, record in contest.ranked([*own["tune"], *own["decay"]])[:1]]
 
 
 def steps_to_target(contest: Contest, record: dict, target: float) -> int | None:
