@@ -1,7 +1,4 @@
-"""Writes files and folders atomically: complete or unchanged, even on a full disk or after a kill. TensorFlow-free.
-
-It also checks the names, paths and JSON that untrusted files contain (docs/security.md).
-"""
+"""Writes files and folders atomically: complete or unchanged, even on a full disk or after a kill. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -11,96 +8,19 @@ import errno
 import fcntl
 import hashlib
 import io
-import json
 import os
 import pathlib
-import re
-import stat
 import tempfile
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from common.errors import UserError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FIX = "free space there"
 _BLOCK = 1 << 20  # Bytes read at a time.
 # Root of the checkout or installed package, and whether it is an installed package.
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 INSTALLED = __name__ != "common.files"
-# Names that Windows reserves for devices, with any suffix.
-_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
-_NAME_BYTES = 255  # Longest file name that common file systems accept.
-# Exceptions that numpy and zipfile raise when they open or read an .npz file that is truncated, altered or of another
-# kind. Altered archive flags cause NotImplementedError and RuntimeError.
-NPZ_DAMAGE = (
-    *(OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error),
-    *(NotImplementedError, RuntimeError),
-    tokenize.TokenError,  # numpy reads the header of an array as Python's tokens
-)
-
-
-def is_plain_name(name: object) -> bool:
-    """Whether a name is safe for a file in one of our folders, on any operating system.
-
-    A safe name is printable. It is not a path (no separator, drive, "." or ".."), a hidden file or a device.
-    """
-    return (
-        isinstance(name, str)
-        and name.isprintable()
-        and not re.search(r'[/\\:*?"<>|]', name)
-        and not name.startswith(".")
-        and name == name.strip(" .")
-        and 0 < len(name.encode(errors="replace")) <= _NAME_BYTES
-        and not _DEVICES.fullmatch(name)
-    )
-
-
-def stays_inside(path: str | os.PathLike) -> bool:
-    """Whether a relative path stays inside its base folder; does not resolve links on the disk."""
-    text = os.fspath(path)
-    parts = re.split(r"[/\\]", text)
-    return "\0" not in text and not os.path.isabs(text) and os.path.pardir not in parts
-
-
-def parsed(text: str | bytes) -> Any:
-    """Parses JSON text.
-
-    Raises:
-      ValueError: it is not JSON, or its brackets are nested too deeply.
-    """
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("brackets nested too deeply") from error
-
-
-def read_plain(path: pathlib.Path, most: int) -> bytes:
-    """Returns the content of a regular file of at most `most` bytes.
-
-    Raises:
-      OSError: it cannot be read.
-      ValueError: it is a link, a folder, a pipe or a device, or it is longer than `most`.
-    """
-    if path.is_symlink():
-        raise ValueError(f"{path.name} is a link; put the file itself there")
-    # O_NONBLOCK, so that opening a pipe does not wait for a writer.
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    try:
-        if not stat.S_ISREG(os.fstat(number).st_mode):
-            raise ValueError(f"{path.name} is no regular file")
-        with open(number, "rb", closefd=False) as file:
-            content = file.read(most + 1)
-    finally:
-        os.close(number)
-    if len(content) > most:
-        raise ValueError(f"{path.name} has more than {most} bytes")
-    return content
 
 
 @contextlib.contextmanager
@@ -240,24 +160,6 @@ def write_text(path: pathlib.Path, text: str) -> None:
     """Writes a text for people and prints it."""
     write_atomically(path, text.encode())
     print(text)
-
-
-def write_rows(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes `rows` to results.csv in `folder` and prints them as a table; all rows have the same fields."""
-    write_csv(folder / "results.csv", list(rows[0]), [list(row.values()) for row in rows])
-    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-    lines += ["| " + " | ".join(str(v) for v in row.values()) + " |" for row in rows]
-    print("\n".join(lines) + "\n")
-
-
-def write_picture(path: pathlib.Path, figure: Figure, fix: str = "", **options: Any) -> None:
-    """Writes `figure` as a PNG and closes it; `options` go to `Figure.savefig`."""
-    from matplotlib import pyplot
-
-    image = io.BytesIO()
-    figure.savefig(image, format="png", **options)
-    pyplot.close(figure)
-    write_atomically(path, image.getvalue(), fix)
 
 
 def copy(source: pathlib.Path, target: pathlib.Path) -> None:

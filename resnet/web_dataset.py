@@ -14,7 +14,7 @@ from pathlib import Path
 from common.data import folder_conversion, given_splits, pictures, text_files
 from common.data.report import Report
 from common.errors import UserError
-from common.files import parsed
+from common.untrusted import parsed
 from resnet.images import Item, members
 
 FIELDS = ("cls", "label", "class", "category")  # Of a class in KEY.json; the first that is there counts.

@@ -19,7 +19,8 @@ from google.protobuf.message import DecodeError
 from common.data import npz, tfrecords
 from common.data.videos import Clip
 from common.errors import UserError
-from common.files import NPZ_DAMAGE, whole
+from common.files import whole
+from common.untrusted import NPZ_DAMAGE
 
 FIX = "set DATA_DIR to a folder that tsm_kinetics/init_datasets.sh or `timetotrain data` filled"
 _HEADER, _FOOTER = 12, 4  # Bytes before and after a record: tensorflow/core/lib/io/record_writer.h.

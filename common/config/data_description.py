@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from common.config import overrides as configs
 from common.config.schema import RunConfig
 from common.errors import UserError
-from common.files import is_plain_name, sha256, stays_inside, write_atomically
+from common.files import sha256, write_atomically
+from common.untrusted import is_plain_name, stays_inside
 
 C = TypeVar("C", bound=RunConfig)
 NAME = "description.json"

@@ -72,7 +72,7 @@ def opened(path: str | os.PathLike) -> Iterator[Archive]:
     """Opens an .npz file.
 
     Raises:
-      OSError, ValueError, zipfile.BadZipFile and others (common.files.NPZ_DAMAGE): it is damaged or invalid.
+      OSError, ValueError, zipfile.BadZipFile and others (common.untrusted.NPZ_DAMAGE): it is damaged or invalid.
     """
     with zipfile.ZipFile(path) as file:
         yield Archive(file, os.path.getsize(path))

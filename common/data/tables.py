@@ -16,7 +16,7 @@ from pathlib import Path
 from common.data import text_files
 from common.data.report import Report
 from common.errors import UserError
-from common.files import parsed
+from common.untrusted import parsed
 
 # Names of columns as people and tools write them: pandas, Excel, Hugging Face's `file_name`, Kaggle's `image`.
 NAMES = {

@@ -17,7 +17,7 @@ from common.data import folder_conversion, pictures
 from common.data.report import Report
 from common.detection.shapes import BadShapeError, numbers
 from common.errors import UserError, counted
-from common.files import parsed, stays_inside
+from common.untrusted import parsed, stays_inside
 
 _CORNERS = 32  # Corners of the polygon that stands for a circle or an ellipse.
 # VIA's attributes that usually hold the class, where an object has several.

@@ -23,7 +23,8 @@ import tensorflow as tf
 from common.data import npz, tfrecords
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.files import NPZ_DAMAGE, whole
+from common.files import whole
+from common.untrusted import NPZ_DAMAGE
 
 VERSION = 2  # Version of the index file.
 _HEADER, _FOOTER = 12, 4  # Bytes around a record's payload, see common/data/tfrecords.py.

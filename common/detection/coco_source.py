@@ -13,7 +13,7 @@ from common.data.report import Report
 from common.detection import annotation_formats, voc, yolo
 from common.detection.annotation_formats import Source
 from common.errors import UserError
-from common.files import parsed, stays_inside
+from common.untrusted import parsed, stays_inside
 
 _HELP = (
     "expected COCO's JSON (or VIA's, LabelMe's) beside the pictures, Pascal VOC's XML, or YOLO's text files"

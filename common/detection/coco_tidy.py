@@ -17,7 +17,7 @@ from common.detection.annotation_formats import Names, Source
 from common.detection.coco_objects import Place, key_of, of_source
 from common.detection.shapes import BadShapeError
 from common.errors import UserError
-from common.files import stays_inside
+from common.untrusted import stays_inside
 
 # Boxes count as corners if there are this many, and this part of them leaves the picture when read as COCO has them.
 # Both are this project's choice.

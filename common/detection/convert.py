@@ -28,7 +28,8 @@ import numpy as np
 from common.data import conversion, pictures, tfrecords
 from common.detection import coco_write, notes
 from common.errors import UserError
-from common.files import stays_inside, write_atomically
+from common.files import write_atomically
+from common.untrusted import stays_inside
 
 _ORDER_SEED = 2017  # Seed for the order in which shards receive images.
 SPLITS = ("train", "val")

@@ -17,8 +17,8 @@ from common.errors import UserError, one_line
 from common.export import saved_graph, trained
 from common.export.formats import ABOUT, EXTRA, LENGTH
 from common.export.trained import STRANGER, Trust
-from common.files import parsed, read_plain
 from common.train.serving import Codec, Reading
+from common.untrusted import parsed, read_plain
 
 LEAST_SCORE = 0.3  # Minimum score of reported detections.
 KINDS = ("classes", "objects", "video", "translation", "words")

@@ -17,9 +17,9 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from common.errors import UserError
-from common.files import read_plain
 from common.layers import weight_files
 from common.layers.weight_files import MOST_GRAPH
+from common.untrusted import read_plain
 
 # Maximum bytes of a graph's constants. The limit is needed because one number and a shape can define a huge constant.
 _MOST_CONSTANTS = 1 << 28

@@ -20,7 +20,7 @@ import numpy as np
 
 from common.data import npz
 from common.errors import UserError
-from common.files import NPZ_DAMAGE
+from common.untrusted import NPZ_DAMAGE
 
 Arrays = dict[str, np.ndarray]
 # Exceptions that damaged files raise; pickle raises many kinds.

@@ -27,9 +27,9 @@ from google.protobuf import message
 
 from common.data import npz
 from common.errors import UserError
-from common.files import parsed, read_plain
 from common.layers import torch_files
 from common.layers.torch_files import torch_arrays
+from common.untrusted import parsed, read_plain
 
 Arrays = dict[str, np.ndarray]
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's key for the names of the objects it saved.

@@ -22,7 +22,8 @@ import numpy as np
 
 from common.data import npz
 from common.errors import UserError
-from common.files import NPZ_DAMAGE, is_plain_name, left_behind, parsed, whole
+from common.files import left_behind, whole
+from common.untrusted import NPZ_DAMAGE, is_plain_name, parsed
 
 BEST = "best.npz"  # Points to the checkpoint with the best quality (timetotrain/run/artifacts.py).
 FORMAT = 2  # Format 1 numbered the variables; its files do not state their format.

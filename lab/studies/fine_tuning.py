@@ -14,10 +14,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from common import files
 from common.errors import UserError
 from lab.studies.data import ROOT, unpack
-from lab.studies.runner import guarded, move_aside
+from lab.studies.runner import guarded, move_aside, write_rows
 from timetotrain.run import outcome
 
 ARCHIVE = "tiny_imagenet_20"
@@ -44,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{work}: moved to {moved}", flush=True)
     rows = trained(source, work, args)
     margin = round(rows[2]["top1"] - rows[1]["top1"], 4)
-    files.write_rows(
+    write_rows(
         FOLDER, [{**row, "over_scratch": ""} for row in rows[:2]] + [{**rows[2], "over_scratch": margin}]
     )
     print(f"fine-tuned minus from scratch: {margin:+.4f} top-1; the goal is {MARGIN:+.2f}")

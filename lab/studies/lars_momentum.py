@@ -24,6 +24,7 @@ from common.errors import UserError
 from lab.studies.data import ROOT, cache
 from lab.studies.runner import Runner, at_least_zero, folder_for, guarded, settings
 from resnet.presets import PRESETS
+from timetotrain import figures
 
 NAME = "lars-momentum"
 SEEDS = (0, 1, 2)
@@ -188,4 +189,4 @@ def _draw(found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
     axes.set(xlabel="epoch", ylabel="top-1")
     axes.legend()
     figure.tight_layout()
-    files.write_picture(path, figure)
+    figures.write(path, figure)

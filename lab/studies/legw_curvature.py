@@ -23,6 +23,7 @@ from common.errors import UserError
 from lab.studies import legw, legw_mnist, legw_ptb
 from lab.studies.data import ROOT
 from lab.studies.runner import folder_for
+from timetotrain import figures
 
 STUDIES = {"mnist": legw_mnist.STUDY, "ptb": legw_ptb.STUDY}
 FACTORS = {"mnist": "1,4,16,64", "ptb": "1,4,16,32"}
@@ -209,5 +210,5 @@ def _publish(folder: pathlib.Path, curves: Mapping[int, Sequence]) -> None:
     axes.set(xlabel="iteration", ylabel=f"L(x, g), and its median over {WINDOW} measurements", yscale="log")
     axes.legend()
     figure.tight_layout()
-    files.write_picture(folder / "curvature.png", figure)
+    figures.write(folder / "curvature.png", figure)
     files.write_text(folder / "curvature.md", "\n".join(lines) + "\n")

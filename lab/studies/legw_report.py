@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from common import files
+from timetotrain import figures
 
 COLUMNS = ("part", "method", "batch", "rate", "seed", "quality", "diverged", "evaluations", "minutes")
 Groups = dict[str, dict[float, list[float]]]
@@ -119,7 +120,7 @@ def _save(study: Any, figure: Any, axes: Any, path: pathlib.Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()
-    files.write_picture(path, figure)
+    figures.write(path, figure)
 
 
 def _draw_methods(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:

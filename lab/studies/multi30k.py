@@ -24,6 +24,7 @@ from common import files
 from common.errors import UserError
 from lab.studies.data import ROOT, cache, filled, unpack
 from lab.studies.runner import guarded, run_and_time
+from timetotrain import figures
 
 PRESET = "cpu-multi30k"
 TEST, TEST_LINES = "test_2016_flickr", 1000
@@ -248,4 +249,4 @@ def _draw(path: pathlib.Path, benchmark: str, found: Sequence[Evaluation], test:
     )
     axes.set(xlabel="epoch", ylabel="sacreBLEU", title=f"{benchmark}, Multi30k English to German")
     axes.legend()
-    files.write_picture(path, figure, dpi=120)
+    figures.write(path, figure, dpi=120)

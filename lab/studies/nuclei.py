@@ -23,7 +23,8 @@ from common.config import overrides as configs
 from common.config.digest import digest
 from common.errors import UserError
 from lab.studies.data import ROOT, unpack
-from lab.studies.runner import move_aside, run_and_time
+from lab.studies.runner import move_aside, run_and_time, write_rows
+from timetotrain import figures
 from timetotrain.run.outcome import is_whole
 
 ARCHIVE = "dsb2018_256"
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             if benchmark == "maskrcnn":
                 draw(data_dir, results / SYSTEM / benchmark / "checkpoints", overrides)
     if not args.tune and len(rows) == len(BENCHMARKS):
-        files.write_rows(FOLDER, rows)
+        write_rows(FOLDER, rows)
     return 0 if all(row["reached"] for row in rows) else 1
 
 
@@ -187,7 +188,7 @@ def draw(data_dir: pathlib.Path, checkpoints: pathlib.Path, overrides: list[str]
             axes[row, column].set_title(f"{masks.shape[-1]} {('annotated', 'predicted')[row]}", fontsize=9)
     figure.tight_layout()
     path = FOLDER / "masks.png"
-    files.write_picture(path, figure)
+    figures.write(path, figure)
     return path
 
 

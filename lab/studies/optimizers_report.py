@@ -18,6 +18,7 @@ from compliance.submission import students_t
 from lab.studies.contest import STAGES, Row, whole_trials
 from lab.studies.contest_rows import Contest
 from lab.studies.runner import published
+from timetotrain import figures
 
 NEAR = 0.01  # "Within 1 % of the best".
 PLAN = ("batch", "step, processor s", "a whole run, core-hours", "runs", "done", "missing, core-hours")
@@ -268,7 +269,7 @@ def _draw(contest: Contest, found: list[tuple[Row, dict]], path: pathlib.Path) -
         axis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
     axes.legend(fontsize=7)
     figure.tight_layout()
-    files.write_picture(path, figure)
+    figures.write(path, figure)
 
 
 def _curves(contest: Contest, found: list[tuple[Row, dict]]) -> dict[str, list[tuple[int, float]]]:

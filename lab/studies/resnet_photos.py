@@ -17,7 +17,7 @@ from common import files
 from common.config import overrides as configs
 from common.errors import UserError
 from lab.studies.data import ROOT, unpack
-from lab.studies.runner import guarded, move_aside, run_and_time
+from lab.studies.runner import guarded, move_aside, run_and_time, write_rows
 from resnet.presets import PRESETS
 from timetotrain.run import outcome
 
@@ -95,7 +95,7 @@ def _publish(logs: Sequence[pathlib.Path]) -> None:
         for path in (log, curve):
             if path.is_file():  # A run without a drawn curve still has a result.
                 files.copy(path, FOLDER / path.name)
-    files.write_rows(FOLDER, rows)
+    write_rows(FOLDER, rows)
 
 
 def _row(log: pathlib.Path, record: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from common import files
+from timetotrain import figures
 from timetotrain.run.outcome import is_whole
 
 COLUMNS = ("model", "seed", "top1", "minutes", "jobs", "settings")
@@ -202,7 +203,7 @@ def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
     axes.set(xlabel="epoch", ylabel="top-1 on the test clips", title="UCF101, ten classes, from scratch")
     axes.legend()
     figure.tight_layout()
-    files.write_picture(path, figure)
+    figures.write(path, figure)
 
 
 def tries(records: Sequence[pathlib.Path], folder: pathlib.Path) -> None:

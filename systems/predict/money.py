@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from common.errors import UserError
-from common.files import parsed, read_plain
+from common.untrusted import parsed, read_plain
 from systems.predict import chips, law, scores
 
 _DATA = Path(__file__).parent / "data"

@@ -12,12 +12,14 @@ import pytest
 
 from common import files
 from common.errors import UserError
+from lab.studies import runner
+from timetotrain import figures
 
 
 def picture(path: pathlib.Path) -> None:
     from matplotlib.figure import Figure
 
-    files.write_picture(path, Figure())
+    figures.write(path, Figure())
 
 
 WRITERS = {
@@ -57,7 +59,7 @@ def test_a_table_is_what_the_csv_module_writes_into_a_file(tmp_path) -> None:
 
 
 def test_rows_are_a_file_for_programs_and_a_printed_table_for_people(tmp_path, capsys) -> None:
-    files.write_rows(tmp_path, [{"seed": 0, "top1": 0.5}, {"seed": 1, "top1": "diverged"}])
+    runner.write_rows(tmp_path, [{"seed": 0, "top1": 0.5}, {"seed": 1, "top1": "diverged"}])
     assert (tmp_path / "results.csv").read_bytes() == b"seed,top1\r\n0,0.5\r\n1,diverged\r\n"
     want = "| seed | top1 |\n|---|---|\n| 0 | 0.5 |\n| 1 | diverged |\n"
     assert want in capsys.readouterr().out

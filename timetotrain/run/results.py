@@ -16,6 +16,7 @@ from common import files
 from common.config.digest import digest, to_dict
 from common.config.schema import RunConfig
 from common.errors import UserError
+from timetotrain import figures
 from timetotrain.run.history import Record
 
 SCHEMA = 1
@@ -149,7 +150,7 @@ def draw_curve(records: Sequence[Record], config: RunConfig, path: pathlib.Path)
     lines = [*axes.get_lines(), *loss_axes.get_lines()]
     axes.legend(lines, [str(line.get_label()) for line in lines], loc="center right", frameon=False)
     figure.tight_layout()
-    files.write_picture(path, figure, _FIX)
+    figures.write(path, figure, _FIX)
     return path
 
 

@@ -12,6 +12,7 @@ from optuna.distributions import CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from common import files
+from timetotrain import figures
 from timetotrain.search.driver import Plan
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def publish(study: optuna.Study, plan: Plan, folder: pathlib.Path) -> str:
     files.write_atomically(folder / "search.md", table.encode(), _FIX)
     complete = [t for t in trials if t.state == TrialState.COMPLETE]
     if complete:
-        files.write_picture(folder / "search.png", _picture(complete, chosen, plan), _FIX)
+        figures.write(folder / "search.png", _picture(complete, chosen, plan), _FIX)
     return _table(sorted(chosen, key=lambda t: _rank(t, plan)), plan, {t.number for t in chosen})
 
 

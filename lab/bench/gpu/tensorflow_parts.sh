@@ -53,7 +53,7 @@ unpack() {
   cat part0 part1 part2 | PYTHONPATH=site "$PYTHON" -c '
 import sys, tarfile, zstandard
 reader = zstandard.ZstdDecompressor(max_window_size=2**28).stream_reader(sys.stdin.buffer)
-tarfile.open(fileobj=reader, mode="r|").extractall("tf", filter="data")'
+tarfile.open(fileobj=reader, mode="r|").extractall("tf")'
 }
 
 "$1"

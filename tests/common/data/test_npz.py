@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from common.data import npz
-from common.files import NPZ_DAMAGE
+from common.untrusted import NPZ_DAMAGE
 from lab.bench.harness import hostile
 
 ARRAYS = {

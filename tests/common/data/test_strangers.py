@@ -17,7 +17,7 @@ from common.detection import coco_source, coco_tidy
 from common.detection import convert as converter
 from common.errors import UserError, one_line
 from common.export import inference
-from common.files import is_plain_name, parsed, read_plain, stays_inside
+from common.untrusted import is_plain_name, parsed, read_plain, stays_inside
 from tests.custom_sources import voc
 from timetotrain.follow import command
 

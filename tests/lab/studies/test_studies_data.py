@@ -68,6 +68,19 @@ def test_a_damaged_archive_is_one_line_and_leaves_nothing(places, damage) -> Non
     assert not list((places / "cache").iterdir())
 
 
+def test_an_archive_of_links_or_of_paths_that_leave_is_refused(places, monkeypatch) -> None:
+    """Also by a Python whose tarfile has no filters."""
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    for member in (tarfile.TarInfo("text/../../outside"), tarfile.TarInfo("text/link")):
+        if member.name.endswith("link"):
+            member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        with tarfile.open(places / "shared" / "data" / "text.tar.xz", "w:xz") as archive:
+            archive.addfile(member)
+        with pytest.raises(UserError, match="is a link or a device, or leaves the folder"):
+            data.unpack("text")
+    assert not list(places.rglob("outside"))
+
+
 @pytest.fixture
 def zipped(places) -> pathlib.Path:
     """The Penn Treebank as a zip file, in a folder that a user filled."""
