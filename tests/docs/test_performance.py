@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tools.docs import measurements, performance
+from tools.docs import built, markdown, measurements, performance
 
 COMPARED = ("training", "small", "inference", "parts", "layers", "inputs")
 TEXTS = {page: (performance.ROOT / page).read_text(encoding="utf-8") for page in performance.PAGES}
@@ -26,6 +26,16 @@ def test_every_table_is_in_a_page_once() -> None:
     assert sorted(name for text in TEXTS.values() for name in performance.names(text)) == sorted(
         performance.TABLES
     )
+
+
+def test_a_built_page_has_a_title_and_its_tables() -> None:
+    texts = built.render()
+    assert set(texts) == {*built.PAGES, "built/index.md"}
+    for path, text in texts.items():
+        assert text.startswith("# ") and path.startswith(f"{built.FOLDER}/")
+        assert path == "built/index.md" or "\n|---|" in text, f"{path} has no table"
+        assert not (markdown.ROOT / path).exists()
+    assert all(path.removeprefix("built/") in texts["built/index.md"] for path in built.PAGES)
 
 
 def test_every_missed_goal_is_shown() -> None:

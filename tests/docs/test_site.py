@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tools.docs import markdown
+from tools.docs import built, markdown
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install '.[docs]'")
 
@@ -35,6 +35,8 @@ def test_the_site_builds_and_has_every_page(tmp_path: pathlib.Path) -> None:
         page = tmp_path / name
         made = page.with_name("index.html") if page.stem == "README" else page.with_suffix(".html")
         assert made.is_file(), f"{name} has no page"
+    for name in built.render():
+        assert (tmp_path / name).with_suffix(".html").is_file(), f"{name} has no page"
     # The site includes linked pictures, results and code.
     assert (tmp_path / "docs/report.png").is_file() and (
         tmp_path / "lab/bench/results/scaling.json"

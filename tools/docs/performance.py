@@ -6,23 +6,18 @@ A table goes between `<!-- table: NAME -->` and `<!-- end of table -->`; a test 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tools.docs import accept, compliance, gpu, measurements, studies, tables
-from tools.docs.measurements import ROOT, Comparison
-from tools.mutate.summary import MECHANICAL, summary, survivors
-from tools.mutate.summary import RESULTS as MUTATIONS
+from tools.docs.measurements import ROOT, Comparison, markdown_table
 
 PAGES = (
-    "docs/mutations.md",
     "README.md",
     "docs/performance.md",
     "docs/gpu.md",
-    "docs/scaling-results.md",
     "docs/optimizers.md",
     "docs/reliability.md",
     "docs/accept.md",
@@ -46,11 +41,6 @@ SHORT = {
     "MNIST perceptron, 4 layers, batch 100, fp32": "MNIST perceptron, an epoch",
 }
 OTHERS = ("PyTorch", "JAX")  # Peers without TensorFlow.
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def comparison_table(rows: Iterable[Comparison]) -> str:
@@ -99,11 +89,6 @@ def machines() -> str:
     return markdown_table(("file", "date", "processor", "instructions", "cores"), rows)
 
 
-def mutations(path: Path, table: Callable[[dict], str] = summary) -> str:
-    """Makes the table of `make mutate`'s outcomes by folder, or another table of them."""
-    return table(json.loads(path.read_text(encoding="utf-8")))
-
-
 def _link(name: str) -> str:
     return f"[{name.removesuffix('.json')}](../lab/bench/results/{name})"
 
@@ -126,17 +111,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "kernels": lambda: markdown_table(*tables.kernels()),
     "products": lambda: markdown_table(*tables.products()),
     "feeding": lambda: markdown_table(*tables.feeding()),
-    "update": lambda: markdown_table(*tables.update()),
     "optimizers": lambda: markdown_table(*tables.optimizers()),
     "optimizers-compiled": lambda: markdown_table(*tables.optimizers_compiled()),
-    "exchange": lambda: markdown_table(*tables.exchange()),
-    "compiled-processes": lambda: markdown_table(*tables.compiled_processes()),
     "compiled-steps": lambda: markdown_table(*tables.compiled_steps()),
     "gpu-programs": lambda: markdown_table(*tables.gpu_programs()),
     "tpu-programs": lambda: markdown_table(*tables.tpu_programs()),
-    "mutations": lambda: mutations(MUTATIONS),
-    "mutations-mechanical": lambda: mutations(MECHANICAL),
-    "mutations-survivors": lambda: mutations(MECHANICAL, survivors),
     "faults": lambda: markdown_table(*tables.faults()),
     "long-runs": lambda: markdown_table(*tables.long_runs()),
     "tree-rounds": lambda: markdown_table(*compliance.rounds()),

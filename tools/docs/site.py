@@ -1,4 +1,4 @@
-"""Hook for mkdocs.yml: builds the site from all of the repository's Markdown files and the files they link to.
+"""Hook for mkdocs.yml: builds the site from the repository's Markdown files, the files they link to, and built pages.
 
 Pages keep their paths from the repository's root, so a link that works on disk also works on the site.
 """
@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # mkdocs runs hooks as files.
 
-from tools.docs import markdown  # noqa: E402
+from tools.docs import built, markdown  # noqa: E402
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -25,4 +25,5 @@ def on_files(files: Files, config: Any) -> Files:
         File(name, str(markdown.ROOT), config.site_dir, config.use_directory_urls)
         for name in sorted(linked.union(pages))
     ]
-    return Files([*ours, *(file for file in files if file.src_dir != config.docs_dir)])
+    made = [File.generated(config, path, content=text) for path, text in built.render().items()]
+    return Files([*ours, *made, *(file for file in files if file.src_dir != config.docs_dir)])
