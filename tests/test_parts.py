@@ -1,12 +1,15 @@
 """Tests how the tests are divided: the parts of `make test`, and what `make quick` leaves out."""
 
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from tools import journal, run_tests, slow_tests
+from timetotrain.launch import procfs
+from tools import journal, run_tests, slice_tests, slow_tests
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -161,3 +164,87 @@ def test_parts_need_at_least_one_slot(capsys):
     with pytest.raises(SystemExit):
         run_tests.main(["--slots=0"])
     assert "--slots=0: must be at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_pytest_its_workers_and_what_a_test_started(project, number):
+    text = """
+import os, pathlib, subprocess, time
+def test_first():
+    child = subprocess.Popen(["sleep", "60"])
+    pathlib.Path("pids.partial").write_text(f"{os.getppid()} {os.getpid()} {child.pid}")
+    os.rename("pids.partial", "pids")
+    time.sleep(60)
+"""
+    (project / "tests" / "test_first.py").write_text(text)
+    program = (
+        f"import pathlib, sys\nfrom tools import run_tests\nrun_tests.ROOT = pathlib.Path({str(project)!r})\n"
+        "sys.exit(run_tests.main(['-n', '1', 'tests/test_first.py', '-k', 'first']))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not (project / "pids").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    pids = [int(pid) for pid in (project / "pids").read_text().split()]
+    assert all(procfs.state(pid) for pid in pids)
+    process.send_signal(number)
+    assert "KeyboardInterrupt" in process.communicate(timeout=60)[0]
+    assert process.returncode == 128 + number
+    assert [pid for pid in pids if procfs.state(pid) not in ("", "Z")] == []
+
+
+def test_a_part_that_runs_out_of_time_is_ended(project, capfd):
+    (project / "tests" / "test_first.py").write_text("import time\ndef test_first(): time.sleep(60)\n")
+    command = [sys.executable, "-m", "pytest", "-n0", "tests/test_first.py"]
+    assert run_tests.Parts().run("1 of 1", command, whole=True, seconds=1.0) is None
+    assert "part 1 of 1: ended after 0.0 minutes because its time is over" in capfd.readouterr().err
+
+
+def test_a_dozen_slices_run_every_long_test_once():
+    tests = [f"tests/test_{file}.py::test[{i}]" for file in "abc" for i in range(9)]
+    groups = slice_tests.units([*tests, *(f"{run_tests.EACH_TEST[0]}::test[{i}]" for i in range(3))])
+    assert (
+        max(map(len, groups)) == slice_tests.TOGETHER
+        and groups[-3:] == [g for g in groups if len(g) == 1][-3:]
+    )
+    dozen = [
+        group
+        for number in range(700, 700 + slice_tests.SLICES)
+        for group in slice_tests.chosen(groups, number)
+    ]
+    assert sorted(dozen) == sorted(groups)
+    many = [[str(i)] for i in range(3 * slice_tests.SLICES)]
+    firsts = {slice_tests.chosen(many, 5 + i * slice_tests.SLICES)[0][0] for i in range(3)}
+    assert len(firsts) == 3, "what one round does not reach is the first of another"
+
+
+def test_a_slice_fails_with_its_tests_and_names_what_it_does_not_reach(project, monkeypatch, capfd):
+    monkeypatch.setattr(slice_tests, "ROOT", project)
+    monkeypatch.setattr(slice_tests, "SLICES", 1)
+    monkeypatch.setattr(slice_tests, "number_of", lambda _: 0)
+    with (project / "pytest.ini").open("a") as file:
+        file.write("markers = e2e: long\n")
+    for path in (project / "tests").glob("test_*.py"):
+        path.write_text("import pytest\npytestmark = pytest.mark.e2e\n" + path.read_text())
+    assert slice_tests.main([]) == 1
+    assert "failed: tests/test_second.py::test_second" in capfd.readouterr().err
+    (project / "stop").unlink()
+    assert slice_tests.main([]) == 0
+    assert "for want of time" not in capfd.readouterr().err
+    assert slice_tests.main(["0"]) == 0
+    assert capfd.readouterr().err.count("not run to their end, for want of time: tests/test_") == 2
+
+
+def test_a_shallow_clone_has_a_slice_too(tmp_path):
+    def git(*arguments):
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        subprocess.run(["git", "-C", tmp_path, *who, *arguments], check=True)
+
+    git("init", "-q", "whole")
+    for _ in range(2):
+        git("-C", "whole", "commit", "-q", "--allow-empty", "-m", "a commit")
+    git("clone", "-q", "--depth=1", (tmp_path / "whole").as_uri(), "shallow")
+    assert slice_tests.number_of(tmp_path / "whole") == 2
+    assert slice_tests.number_of(tmp_path / "shallow") > 10**9

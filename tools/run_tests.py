@@ -12,16 +12,19 @@ Arguments that name tests run only these tests, in one part.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent import futures
 from pathlib import Path
+from typing import Any
 
 from tools import journal
 
@@ -37,6 +40,7 @@ PARTS = (
 EACH_TEST = ("tests/common/export/test_export.py",)
 INTERRUPTED = 2  # Pytest's exit status after Ctrl-C.
 NO_TESTS = 5  # Pytest's exit status if the arguments leave no test in a part.
+GRACE_SECONDS = 20.0  # From an interruption to the end of a part that does not end by itself.
 
 
 def parts() -> list[list[str]]:
@@ -84,39 +88,87 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-def run_part(place: str, command: Sequence[str], whole: bool) -> int:
-    """Runs one part, says when it starts and ends, and returns its exit status.
+class Parts:
+    """Runs commands, each with its children in a process group, which ends when this process is told to end."""
 
-    Args:
-      place: "3 of 42", for the reader.
-      command: the command to run.
-      whole: print the output when the part ends, rather than while it runs.
-    """
-    name = " ".join(filter(names_tests, command)) or "the tests"
-    say(f"part {place}: {name}")
-    start = time.monotonic()
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if whole else {}
-    done = subprocess.run(command, cwd=ROOT, text=True, errors="replace", **output)
-    minutes = (time.monotonic() - start) / 60
-    print(done.stdout or "", end="", flush=True)
-    say(f"part {place}: ended after {minutes:.1f} minutes with status {done.returncode}")
-    return done.returncode
+    def __init__(self) -> None:
+        self.running: set[subprocess.Popen] = set()
+        self.signal = 0  # The one that ended the parts.
 
+    def run(
+        self, place: str, command: Sequence[str], whole: bool, seconds: float | None = None
+    ) -> int | None:
+        """Runs one part, says when it starts and ends, and returns its exit status; None if the time ran out.
 
-def run_parts(commands: Sequence[Sequence[str]], slots: int) -> list[int | None]:
-    """Runs the parts, `slots` at a time; the status is None for parts that an interruption skipped."""
-    interrupted = False
-
-    def run(number: int) -> int | None:
-        nonlocal interrupted
-        if interrupted:
-            return None
-        status = run_part(f"{number} of {len(commands)}", commands[number - 1], whole=slots > 1)
-        interrupted |= status == INTERRUPTED
+        Args:
+          place: "3 of 42", for the reader.
+          command: the command to run.
+          whole: print the output when the part ends, rather than while it runs.
+          seconds: the time that it may take.
+        """
+        say(f"part {place}: {' '.join(filter(names_tests, command)) or 'the tests'}")
+        start = time.monotonic()
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if whole else {}
+        process = subprocess.Popen(
+            command, cwd=ROOT, text=True, errors="replace", start_new_session=True, **output
+        )
+        self.running.add(process)
+        if self.signal:  # It came before the process was there to receive it.
+            end(process, signal.SIGINT)
+        try:
+            text, status = process.communicate(timeout=seconds)[0], process.returncode
+        except subprocess.TimeoutExpired:
+            end(process, signal.SIGKILL)
+            text, status = process.communicate()[0], None
+        self.running.discard(process)
+        print(text or "", end="", flush=True)
+        how = "because its time is over" if status is None else f"with status {status}"
+        say(f"part {place}: ended after {(time.monotonic() - start) / 60:.1f} minutes {how}")
         return status
 
-    with futures.ThreadPoolExecutor(slots) as pool:
-        return list(pool.map(run, range(1, len(commands) + 1)))
+    def run_all(self, commands: Sequence[Sequence[str]], slots: int) -> list[int | None]:
+        """Runs the parts, `slots` at a time; the status is None for parts that an interruption skipped."""
+        interrupted = False
+
+        def run(number: int) -> int | None:
+            nonlocal interrupted
+            if interrupted or self.signal:
+                return None
+            status = self.run(f"{number} of {len(commands)}", commands[number - 1], whole=slots > 1)
+            interrupted |= status == INTERRUPTED
+            return status
+
+        with self.ended_by_signals(), futures.ThreadPoolExecutor(slots) as pool:
+            return list(pool.map(run, range(1, len(commands) + 1)))
+
+    @contextlib.contextmanager
+    def ended_by_signals(self) -> Iterator[None]:
+        """Makes SIGTERM and Ctrl-C interrupt the running parts, which then say what they ran, and kill them later."""
+        before = {
+            number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self.signal:
+            sys.exit(128 + self.signal)
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        for process in list(self.running):
+            # A test may ignore an interruption; whoever asks twice does not wait.
+            end(process, signal.SIGKILL if self.signal else signal.SIGINT)
+            killer = threading.Timer(GRACE_SECONDS, end, (process, signal.SIGKILL))
+            killer.daemon = True
+            killer.start()
+        self.signal = self.signal or number
+
+
+def end(process: subprocess.Popen, number: int) -> None:
+    """Sends a signal to the process group of a command; its members may live longer than the command."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -140,7 +192,7 @@ def main(argv: Sequence[str]) -> int:
     for number, part in enumerate(selected, 1):
         report = [f"--junitxml={flags.reports}/{number}.xml"] if flags.reports else []
         commands.append([sys.executable, "-m", "pytest", *part, *report, *arguments])
-    statuses = run_parts(commands, flags.slots)
+    statuses = Parts().run_all(commands, flags.slots)
     good = (0, NO_TESTS, None)
     bad = {" ".join(part): status for part, status in zip(selected, statuses) if status not in good}
     for part, status in bad.items():
@@ -151,7 +203,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:  # The parts receive it too, and have printed what they ran.
-        sys.exit(128 + signal.SIGINT)
+    sys.exit(main(sys.argv[1:]))

@@ -32,12 +32,8 @@ fi
 # tells the user what to do if the download fails.
 download() {
   [[ -f $2 ]] && return
-  command -v curl >/dev/null || refuse "curl is not installed; install it, or put $2 there yourself"
   echo "downloading $1" >&2
-  local progress=--progress-bar
-  [[ -t 2 ]] || progress=-s
-  curl -fL "$progress" --retry 3 -C - -o "$2.part" "$1" || refuse "cannot download $1; $3"
-  mv "$2.part" "$2"
+  "$PYTHON" -m "${package}common.data.download" "$1" "$2" || refuse "cannot download $1; $3"
 }
 
 # verify FILE SHA256: ends the script if the checksum differs.
