@@ -79,7 +79,7 @@ def check(
 
     Args:
       paths: files (each is read as a log) and directories.
-      ruleset: one of `rules.RULESETS`; None: find it from the tree and the logs (log/rounds.py).
+      ruleset: one of `rules.RULESETS`; None: find it from the tree and the logs (log/find_round.py).
       division: the division that every log must be in; None: the division that each log names.
       packaging: report PACKAGING_ERRORS as errors instead of advice.
 

@@ -23,8 +23,8 @@ _COMMANDS = {
     "explain": ("explain", "explain a rule: what it asks, why, and how to meet it"),
     "rules": ("explain", "print the keys that a benchmark's log must have"),
     "scores": ("submission.cli_scores", "the results table of a submission; not weak scaling, not power"),
-    "accept": ("accept.command", "will a submission be accepted? also while its runs are under way"),
-    "report": ("report.report", "one page with timelines, curves and scores"),
+    "accept": ("acceptance.command", "will a submission be accepted? also while its runs are under way"),
+    "report": ("report.page", "one page with timelines, curves and scores"),
     "compare": ("report.compare", "two runs or systems side by side"),
     "package": ("packaging.package", "build the submission tree from run outputs"),
 }

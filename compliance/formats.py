@@ -97,8 +97,8 @@ def _acceptance(outcome: Outcome) -> list[str]:
     """Returns the answer of `accept` in a line; none if there is no submission."""
     if not outcome.submissions:
         return []
-    from compliance.accept.answer import REFUSED  # not needed for a log
-    from compliance.accept.whole import whole
+    from compliance.acceptance.answer import REFUSED  # not needed for a log
+    from compliance.acceptance.whole import whole
 
     found = whole(outcome)
     # The verdict below has the reasons.

@@ -18,7 +18,8 @@ from common.config.data_description import Description
 from common.data import dataset_page
 from common.data.folder_conversion import Card, Made
 from common.data.report import Report
-from compliance.report import compare, report
+from compliance.report import compare
+from compliance.report import page as report_page
 from compliance.submission import scores
 from tests import browser
 from tests.compliance import llama_logs, result_logs
@@ -94,8 +95,8 @@ def pages(tmp_path_factory):
     """{name: file} of every kind of page."""
     root = tmp_path_factory.mktemp("pages")
     tree, out = _tree(root), {name: root / f"{name}.html" for name in ("report", "index", "runs", "systems")}
-    _call(report, tree, "-o", out["index"])
-    _call(report, tree / "results" / LONG / "resnet", "-o", out["report"])
+    _call(report_page, tree, "-o", out["index"])
+    _call(report_page, tree / "results" / LONG / "resnet", "-o", out["report"])
     folders = [tree / "results" / system / "resnet" for system in ("dgx-1", LONG)]
     _call(compare, *folders, "--format=html", "-o", out["runs"])
     _call(compare, "dgx-1", "tpu-v3-32", "--format=html", "-o", out["systems"])
@@ -360,7 +361,7 @@ def test_a_page_of_two_hundred_folders(chromium, tmp_path, record_property):
     renamed = functools.partial(dataclasses.replace, card)
     cards = [renamed(system=f"system-{n}", score=1000.0 - n, path=tmp_path / str(n)) for n in range(200)]
     path = tmp_path / "all.html"
-    path.write_text(report.page(cards))
+    path.write_text(report_page.page(cards))
     chromium.look()
     started = time.perf_counter()
     chromium.open(path)

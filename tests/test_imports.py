@@ -295,7 +295,7 @@ PRINT_LOADED = "import sys; print([m for m in ('tensorflow', 'tf_keras') if m in
 @pytest.mark.parametrize(
     "modules",
     [
-        "compliance.cli, compliance.api, compliance.report.report, compliance.report.compare, "
+        "compliance.cli, compliance.api, compliance.report.page, compliance.report.compare, "
         "compliance.packaging.package, systems",
         *(f"{name}.presets" for name in BENCHMARKS),
         ", ".join(module_of(path) for path in files("common/config", "common/errors.py", "common/files.py")),

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     if options.serve or options.follow or options.tensorboard:
         options.result = options.path
         return command.run(options)
-    from compliance.report import report
+    from compliance.report import page
 
     options.output = options.output or _ENDED
-    return report.run(options)
+    return page.run(options)

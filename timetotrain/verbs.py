@@ -52,16 +52,14 @@ VERBS = {
     "accept": _compliance("will a submission be accepted? also while runs go on", "accept"),
     "report": Verb("timelines, curves and scores; --serve follows a run", "timetotrain.report"),
     "compare": _compliance("two runs or systems side by side", "compare"),
-    "borrow": Verb("which hyperparameters may be taken over after the deadline", "compliance.review.borrow"),
+    "borrow": Verb("which hyperparameters may be taken over after the deadline", "compliance.changes.borrow"),
     "diff": Verb(
-        "two submissions, or one sent again: what changed, and what may", "compliance.review.difference"
+        "two submissions, or one sent again: what changed, and what may", "compliance.changes.difference"
     ),
     "settings": Verb(
-        "the logs' settings beside the configuration files that they name", "compliance.review.settings"
+        "the logs' settings beside the configuration files that they name", "compliance.code.settings"
     ),
-    "power": Verb(
-        "the energy of runs, by the rules and by the stock tool", "compliance.review.power_command"
-    ),
+    "power": Verb("the energy of runs, by the rules and by the stock tool", "compliance.power.command"),
     "why": Verb("why one run takes longer than another, term by term", "timetotrain.forecast.why"),
     "package": _compliance("build the submission of your results", "package"),
     "systems": Verb("list, show, detect and validate machines", "timetotrain.forecast.cli", ()),

@@ -10,8 +10,8 @@ from common.errors import UserError
 from compliance.findings import ERROR, Finding, Groups, finding
 from compliance.log import rules
 from compliance.log.engine import StreamChecker
+from compliance.log.find_round import Choice, find
 from compliance.log.logs import read_log
-from compliance.log.rounds import Choice, find
 
 # For fewer bytes than this, starting a process pool costs more than it saves.
 _POOL_BYTES = 8 << 20

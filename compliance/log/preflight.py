@@ -7,7 +7,7 @@ from collections.abc import Collection
 from common.errors import UserError
 from compliance.hints import nearest
 from compliance.log import rules
-from compliance.log.rounds import required
+from compliance.log.find_round import required
 
 # What the loop logs later, and what is made of other records.
 _LATER = frozenset(

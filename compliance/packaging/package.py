@@ -19,7 +19,7 @@ from common.errors import UserError
 from common.files import INSTALLED
 from compliance.log.rules import RULESETS
 from compliance.packaging import submitted
-from compliance.packaging.acceptance import accept
+from compliance.packaging.gate import accept
 from compliance.packaging.package_inputs import (
     IMPLEMENTATION,
     SAFE_NAME,

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Row:
+class Compared:
     """One compared value of both sides, as text; `note` is the ratio or difference of numbers."""
 
     name: str
@@ -73,7 +73,7 @@ class Comparison:
     kind: str
     a: str
     b: str
-    rows: list[Row]
+    rows: list[Compared]
 
 
 def compare(a: str, b: str) -> Comparison:
@@ -83,9 +83,11 @@ def compare(a: str, b: str) -> Comparison:
         raise UserError(f"{a} and {b}: one is a system, the other is runs; compare two of one kind")
     if isinstance(sides[0], ScoreCard):
         return Comparison("runs", a, b, _run_rows(*sides))
-    rows = [Row(name, *(_field(side.get(name, "")) for side in sides)) for name in NAMES]
+    rows = [Compared(name, *(_field(side.get(name, "")) for side in sides)) for name in NAMES]
     sizes = [systems.size(side)[1] for side in sides]
-    total = Row("accelerators in all", *("" if size is None else str(size) for size in sizes), _ratio(*sizes))
+    total = Compared(
+        "accelerators in all", *("" if size is None else str(size) for size in sizes), _ratio(*sizes)
+    )
     return Comparison("systems", a, b, [total, *rows])
 
 
@@ -110,9 +112,9 @@ def _read(side: str) -> ScoreCard | dict:
 # ------------------------------------------------------------------------------------------------ runs
 
 
-def _run_rows(a: ScoreCard, b: ScoreCard) -> list[Row]:
+def _run_rows(a: ScoreCard, b: ScoreCard) -> list[Compared]:
     rows = [
-        Row(name, value(get(a)), value(get(b)))
+        Compared(name, value(get(a)), value(get(b)))
         for name, get in (
             ("benchmark", lambda card: card.benchmark),
             ("organisation", lambda card: card.org),
@@ -143,7 +145,9 @@ def _run_rows(a: ScoreCard, b: ScoreCard) -> list[Row]:
     for key in dict.fromkeys([*settings[0], *settings[1]]):
         first, second = (side.get(key) for side in settings)
         numbers = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in (first, second))
-        rows.append(_numbers(key, first, second) if numbers else Row(key, _logged(first), _logged(second)))
+        rows.append(
+            _numbers(key, first, second) if numbers else Compared(key, _logged(first), _logged(second))
+        )
     return rows
 
 
@@ -174,14 +178,14 @@ def _quality(card: ScoreCard, metric: str) -> float | None:
     return fmean(found) if found else None
 
 
-def _numbers(name: str, a: float | None, b: float | None) -> Row:
-    return Row(name, _logged(a), _logged(b), _ratio(a, b))
+def _numbers(name: str, a: float | None, b: float | None) -> Compared:
+    return Compared(name, _logged(a), _logged(b), _ratio(a, b))
 
 
-def _times(name: str, a: float | None, b: float | None) -> Row:
+def _times(name: str, a: float | None, b: float | None) -> Compared:
     if a is None and b is None:
-        return Row(name, "", "")
-    return Row(name, *("" if time is None else minutes(time) for time in (a, b)), _ratio(a, b))
+        return Compared(name, "", "")
+    return Compared(name, *("" if time is None else minutes(time) for time in (a, b)), _ratio(a, b))
 
 
 def _ratio(a: float | None, b: float | None) -> str:

@@ -15,7 +15,7 @@ from compliance.verdict import Verdict, of_findings
 
 
 @dataclass(frozen=True)
-class Row:
+class FolderRow:
     """One folder of runs in the index: `failed` runs count for no score, the score leaves out the `dropped` ones."""
 
     verdict: Verdict | None  # None if `check` did not run
@@ -30,10 +30,10 @@ class Row:
     to_converge: float | None
 
 
-def row(card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | None = None) -> Row:
+def row(card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | None = None) -> FolderRow:
     """Builds a folder's row; `findings` are its findings from `by_folder`, `folder` is the judgment of `check`."""
     outcome = Outcome([], findings or [], [])
-    return Row(
+    return FolderRow(
         None if findings is None else of_findings(findings, card.smoke),
         len(outcome.errors),
         len(outcome.advice),

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from compliance.log.find_round import find
 from compliance.log.logs import BadLine, Record, read_log
-from compliance.log.rounds import find
 from compliance.log.rules import metric
 from compliance.log.whole_run import Target
 from compliance.submission.downsampling import Span, Spans, Thinned

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from common.errors import UserError
+from compliance.code import advice
 from compliance.findings import ERROR, Finding, finding
 from compliance.log.check_log import LogResult, check_logs
-from compliance.log.rounds import Choice, find, of_folder, of_submission
-from compliance.review import advice
+from compliance.log.find_round import Choice, find, of_folder, of_submission
 from compliance.submission import (
     organisations,
     repo_rules,

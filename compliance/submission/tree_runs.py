@@ -15,7 +15,7 @@ from compliance.hints import nearest
 from compliance.log import rules
 from compliance.log.check_log import LogResult
 from compliance.log.logs import shown
-from compliance.review import power_checks
+from compliance.power import checks as power_checks
 from compliance.submission import rcp, rounds, runs_together, scaling, tree_params
 from compliance.submission.facts import Facts, read_facts
 from compliance.submission.scaling import factor

@@ -1,22 +1,20 @@
-"""Measures `accept` on published folders: calibration, the two prunings, and how common the signs of selection are.
+"""Measures `accept` on published folders: calibration, and the two prunings.
 
 `python -m lab.bench.accept_calibration FOLDER [--fit] [--kept FILE] [--output FILE]`: FOLDER holds checkouts of the
 public repositories mlcommons/training_results_v1.0 ... v6.0 (`ORG/results/`, `ORG/systems/`). Of every closed folder
 with a reference point the script takes k = 1 ... n-1 of the n runs at random, says the probability that all n pass the
 convergence test, and that their score is scaled, and compares with what the n runs gave. Peers: the base rate (the
 share of all cases that passed), and the runs so far taken for all (1 if their mean passes, else 0). Folders whose logs
-count epochs where the reference counts samples are left out: their answer is known at once. Also writes
-compliance/data/accept.json, the rates that `accept` prints. --fit tries other constants of the model on rounds 1.0 to
-4.1, and writes nothing.
+count epochs where the reference counts samples are left out: their answer is known at once. --fit tries other constants
+of the model on rounds 1.0 to 4.1, and writes nothing.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -25,17 +23,16 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from compliance.accept import hull, selection
-from compliance.accept import predict as model
-from compliance.accept.predict import Prediction, Question, step_of
+from compliance.acceptance import hull
+from compliance.acceptance import probability as model
+from compliance.acceptance.probability import Estimate, Question, step_of
 from compliance.log.check_log import LogResult, check_log
 from compliance.submission import rcp, rounds
 from compliance.submission.tree import judge_tree
 from compliance.submission.verdict import ResultFolder
 from lab.bench.harness import arguments
-from lab.bench.harness.results import ROOT, head, write
+from lab.bench.harness.results import head, write
 
-RATES = ROOT / "compliance/data/accept.json"
 FITTED = ((1, 0), (4, 1))  # the rounds that the model's constants come from
 BINS = 10
 # The constants that --fit varies, one after the other, and the values that it tries.
@@ -115,7 +112,7 @@ def _in_this_process(paths: Sequence[str], ruleset: str | None, division: str | 
 
 
 def cases(published: Published) -> list[Case]:
-    """Returns a case for each number of runs; [] if there is nothing to predict."""
+    """Returns a case for each number of runs; [] if there is nothing to estimate."""
     folder, judged = published.folder, published.folder.convergence
     if judged.least is None or len(folder.runs) != folder.needed or published.other_unit:
         return []
@@ -137,15 +134,15 @@ def cases(published: Published) -> list[Case]:
     return found
 
 
-def predict(asked: Question) -> Prediction:
-    """Returns the prediction of `accept`."""
-    return model.predict(asked, look_ahead=False)
+def estimate(asked: Question) -> Estimate:
+    """Returns the estimate of `accept`."""
+    return model.estimate(asked, look_ahead=False)
 
 
 class Event(NamedTuple):
     """Something that happens or not: what is said, what the peer says, what happened, in a case."""
 
-    said: Callable[[Prediction], float]
+    said: Callable[[Estimate], float]
     peer: Callable[[Case], bool]
     happened: Callable[[Case], bool]
 
@@ -156,7 +153,7 @@ EVENTS = {
 }
 
 
-def calibration(asked: Sequence[Case], made: Sequence[Prediction], event: Event) -> dict:
+def calibration(asked: Sequence[Case], made: Sequence[Estimate], event: Event) -> dict:
     """Returns predicted and observed shares by bin, and Brier scores of the model, of the base rate and of the peer."""
     said = [event.said(one) for one in made]
     happened = [event.happened(case) for case in asked]
@@ -183,7 +180,7 @@ def _brier(said: Sequence[float], happened: Sequence[bool]) -> float:
     return round(fmean((one - other) ** 2 for one, other in zip(said, happened)), 5)
 
 
-def by_runs(asked: Sequence[Case], made: Sequence[Prediction]) -> list[dict]:
+def by_runs(asked: Sequence[Case], made: Sequence[Estimate]) -> list[dict]:
     """Returns Brier scores and the error of the expected factor by the share of runs that are in."""
     groups: dict[str, list[int]] = defaultdict(list)
     for at, case in enumerate(asked):
@@ -247,26 +244,6 @@ def _difference(one: Published) -> dict | None:
     return {**place, **sides}
 
 
-def signs(found: Sequence[Published]) -> dict[str, list[int]]:
-    """Returns {kind of sign: [folders that show it, folders that could]}."""
-    shown: Counter[str] = Counter()
-    able: Counter[str] = Counter()
-    systems: dict[tuple[str, str, str], list[ResultFolder]] = defaultdict(list)
-    for one in found:
-        folder = one.folder
-        kept = rcp.pruned(folder.benchmark, folder.ruleset)
-        point = None
-        if folder.batch is not None:
-            point, _ = rcp.find(folder.benchmark, folder.ruleset, folder.batch, kept)
-        able.update(selection.could(folder.facts, point))
-        shown.update({sign.kind for sign in selection.signs(folder.facts, point, folder.may_fail)})
-        systems[folder.ruleset, one.org, folder.system].append(folder)
-    for group in systems.values():
-        able["overlap"] += 1
-        shown["overlap"] += bool(list(selection.overlaps([folder.facts for folder in group])))
-    return {kind: [shown[kind], able[kind]] for kind in selection.KINDS}
-
-
 def fit(asked: Sequence[Case]) -> Iterator[str]:
     """Yields a line for each constant: the values tried, best first, with the sum of both Brier scores."""
     sample = [case for case in asked if len(case.asked.known) in (1, 3, 5, 9)]
@@ -274,7 +251,7 @@ def fit(asked: Sequence[Case]) -> Iterator[str]:
         scores = []
         for value in values:
             setattr(model, name, value)
-            made = [model.predict(case.asked, 300, look_ahead=False) for case in sample]
+            made = [model.estimate(case.asked, 300, look_ahead=False) for case in sample]
             score = sum(
                 _brier([how.said(one) for one in made], [how.happened(case) for case in sample])
                 for how in EVENTS.values()
@@ -310,7 +287,7 @@ def main() -> None:
             for line in fit([case for case in asked if case.fitted]):
                 print(line)
             return
-        done = pool.map(predict, [case.asked for case in asked], chunksize=32)
+        done = pool.map(estimate, [case.asked for case in asked], chunksize=32)
         made = list(tqdm(done, total=len(asked), unit=" cases", mininterval=10))
     parts = {
         "all": range(len(asked)),
@@ -334,13 +311,8 @@ def main() -> None:
         },
         "by_runs": by_runs(asked, made),
         "prunings": prunings(found),
-        "signs": signs(found),
     }
     write(result, options.output)
-    about = "Measured by lab/bench/accept_calibration.py: [published folders that show the sign, that could]."
-    RATES.write_text(
-        json.dumps({"about": about, "signs": result["signs"]}, indent=1) + "\n", encoding="utf-8"
-    )
     for event, rows in result["calibration"].items():
         print(
             event, {part: (row["cases"], row["brier"], row["brier_base_rate"]) for part, row in rows.items()}

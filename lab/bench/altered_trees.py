@@ -3,7 +3,7 @@
 `python -m lab.bench.altered_trees TREE [--published FOLDER] [-o FILE]`: TREE is the unpacked v6.0 subset, FOLDER holds
 training_results_vX.Y/SUBMITTER/ as `lab.bench.compliance_trees` takes it. Each fault is made in a copy and noticed if
 the check, `borrow`, or `diff` says what it does not say of the unaltered tree. Of published folders it counts the
-advice by kind, and the folders that only rules of compliance/review refuse.
+advice by kind, and the folders that only rules that no stock tool has refuse.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from compliance.changes import answers, borrow, difference, hyperparameters
 from compliance.findings import ERROR, texts
-from compliance.review import borrow, changes, difference, hyperparameters
 from compliance.submission.tree import judge_tree
 from compliance.verdict import NO_GO
 from lab.bench.compliance_trees import trees
@@ -149,16 +149,16 @@ def _faster(root: Path) -> None:
 
 
 _SENT: tuple[tuple[str, str, str, Callable[[Path], object]], ...] = (
-    ("new runs with the same settings", changes.MAY_NOT, "runs", _faster),
-    ("a result that was not submitted", changes.MAY_NOT, "folder",
+    ("new runs with the same settings", answers.MAY_NOT, "runs", _faster),
+    ("a result that was not submitted", answers.MAY_NOT, "folder",
      lambda root: shutil.copytree(root / SMALL, root / "MiTAC/results/MI325X_2node/llama31_8b")),
-    ("a rate of one's own after the deadline", changes.ASK, "settings",
+    ("a rate of one's own after the deadline", answers.ASK, "settings",
      alterations.replace(LORA, r'(opt_base_learning_rate", "value": )0.0006', r"\g<1>0.0005")),
-    ("a rank that the rules forbid", changes.MAY_NOT, "settings",
+    ("a rank that the rules forbid", answers.MAY_NOT, "settings",
      alterations.replace(LORA, r'(lora_rank", "value": )16', r"\g<1>8")),
-    ("another accelerator in the description", changes.ASK, "description",
+    ("another accelerator in the description", answers.ASK, "description",
      alterations.described("accelerator_model_name", "Other")),
-    ("other code", changes.MAY, "code", alterations.written(CONFIG, "export LR=1\n")),
+    ("other code", answers.MAY, "code", alterations.written(CONFIG, "export LR=1\n")),
 )  # fmt: skip
 
 

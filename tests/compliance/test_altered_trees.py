@@ -10,7 +10,7 @@ from compliance import cli
 from compliance.api import check
 from compliance.findings import Finding
 from compliance.formats import as_text, merged
-from compliance.report import charts, report
+from compliance.report import charts, page
 from compliance.report import index as rows_of_index
 from compliance.report.published import published
 from compliance.submission import organisations, rcp, summary, tree_runs
@@ -108,14 +108,14 @@ def test_report_and_scores_agree(tree, tmp_path, capsys):
     with open(tmp_path / "t_detailed.csv") as file:
         (row,) = csv.DictReader(file)
     outcome = check([org])
-    card = report.card_of(place, outcome)
+    card = page.card_of(place, outcome)
     assert f"{card.score:.4f}" == score and card.scaling == 1.25
     judged = rows_of_index.judged(outcome)[place.resolve()]
     shown = rows_of_index.row(card, [], judged)
     assert shown.to_converge == float(row["llama2_70b_lora:samples_to_converge"]) == 3456
     assert (shown.runs, shown.needed, shown.failed) == (10, 10, 1)
-    page = report.page([card], outcome)
-    assert "1.2500, the factor of scaling.json" in page and "10 of 10, 1 failed" in page
+    text = page.page([card], outcome)
+    assert "1.2500, the factor of scaling.json" in text and "10 of 10, 1 failed" in text
 
 
 def test_logs_that_are_alike_but_for_the_seed(tree):
@@ -278,8 +278,8 @@ def test_a_run_that_ends_inside_its_only_epoch_was_training(tmp_path):
 def test_the_loss_of_a_language_model_is_called_log_perplexity(tmp_path, benchmark):
     path = tmp_path / "result_0.txt"
     path.write_text(made_logs.lines(made_logs.log("6.0.0", "closed", benchmark)))
-    page = report.page([report.card_of(path, check([path], "6.0.0"), "6.0.0")])
-    assert "Log perplexity" in page
+    text = page.page([page.card_of(path, check([path], "6.0.0"), "6.0.0")])
+    assert "Log perplexity" in text
 
 
 def test_v6_0_has_published_scores_beside_a_result():

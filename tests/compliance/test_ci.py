@@ -12,7 +12,7 @@ import yaml
 
 from compliance import api, cli_check, findings, verdict
 from compliance.log.check_log import LogResult
-from compliance.report import report
+from compliance.report import page
 from compliance.submission.verdict import Submission
 from tests.compliance import result_logs
 
@@ -25,7 +25,7 @@ COMMAND = ["python", "-m", "timetotrain.compliance"]
 
 def options(words):
     """The options of `compliance check|report`, or an exit where it does not take them."""
-    module = {"check": cli_check, "report": report}[words[0]]
+    module = {"check": cli_check, "report": page}[words[0]]
     parser = argparse.ArgumentParser()
     module.add_arguments(parser)
     return parser.parse_args(words[1:])

@@ -10,7 +10,7 @@ import pytest
 
 from common.errors import UserError
 from compliance import check
-from compliance.review import advice, agreement, config_files, litter, settings
+from compliance.code import advice, agreement, config_files, litter, settings
 from compliance.submission.tree import judge_tree
 from tests.compliance import submission_trees
 from tests.compliance.submission_trees import BENCHMARK, SYSTEM, record

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from compliance.log.check_log import check_log
-from compliance.log.rounds import required
+from compliance.log.find_round import required
 from lab.bench.harness import stock_checker
 from tests.compliance import made_logs
 

@@ -13,7 +13,7 @@ from statistics import fmean
 import pytest
 
 from common.errors import UserError
-from compliance.review import power, power_checks, power_command
+from compliance.power import checks, command, power_logs
 from compliance.submission.runs import read_run
 from compliance.submission.tree import judge_tree
 from tests.compliance import result_logs, submission_trees
@@ -73,18 +73,18 @@ def found(place, rule=None):
 def read(tmp_path, text, name="node_0.txt"):
     path = tmp_path / name
     path.write_text(text)
-    return power.read(path)
+    return power_logs.read(path)
 
 
 def test_the_energy_is_the_sum_of_readings_times_the_time_since_the_one_before(tmp_path):
     lines = [record("power_measurement_start", None, 0), record("conversion_eff", 0.5, 0)]
     lines += [record("power_reading", watts, time) for time, watts in ((2000, 100), (3000, 300), (6000, 50))]
     one = read(tmp_path, "\n".join(lines))
-    assert power.energy(one, 0, 6000) == 0.5 * (100 * 2 + 300 * 1 + 50 * 3)
-    assert power.energy(one, 1000, 4000) == 0.5 * (100 * 1 + 300 * 1 + 50 * 1)
-    assert power.energy(one, 7000, 9000) is None
+    assert power_logs.energy(one, 0, 6000) == 0.5 * (100 * 2 + 300 * 1 + 50 * 3)
+    assert power_logs.energy(one, 1000, 4000) == 0.5 * (100 * 1 + 300 * 1 + 50 * 1)
+    assert power_logs.energy(one, 7000, 9000) is None
     switch = read(tmp_path, record("interconnect_power_est", 40, 0), "sw_0.txt")
-    assert power.energy(switch, 1000, 4000) == 120
+    assert power_logs.energy(switch, 1000, 4000) == 120
 
 
 STOCK_TEXTS = {
@@ -113,7 +113,7 @@ def test_the_stock_energy_is_that_of_the_stock_summarizer(tmp_path, name):
             theirs = summarizer._compute_power_node(lines, 250_000)
         except (ValueError, ZeroDivisionError):
             theirs = None
-    ours = power.stock_energy(one, 250_000)
+    ours = power_logs.stock_energy(one, 250_000)
     assert ours == theirs if theirs is None else ours == pytest.approx(theirs, rel=1e-12)
     switch = read(
         tmp_path,
@@ -121,14 +121,16 @@ def test_the_stock_energy_is_that_of_the_stock_summarizer(tmp_path, name):
         "sw_0.txt",
     )
     lines, _ = parser.parse_file(str(switch.path), "5.0.0")
-    assert power.stock_energy(switch, 250_000) == pytest.approx(summarizer._compute_power_sw(lines, 250_000))
+    assert power_logs.stock_energy(switch, 250_000) == pytest.approx(
+        summarizer._compute_power_sw(lines, 250_000)
+    )
 
 
 def test_the_score_takes_the_runs_that_the_time_s_score_takes():
     joules = [5.0, 1.0, 3.0, 9.0, 4.0]
-    assert power.olympic([1, 2, 3, 4, 5], joules, (0, 4)) == fmean([1.0, 3.0, 9.0])
-    assert power.olympic([1, 2, 3, 4, 5], [None, *joules[1:]], (0, 4)) == fmean([1.0, 3.0, 9.0])
-    assert power.olympic([1, 2, 3, 4, 5], [5.0, None, 3.0, 9.0, 4.0], (0, 4)) is None
+    assert power_logs.olympic([1, 2, 3, 4, 5], joules, (0, 4)) == fmean([1.0, 3.0, 9.0])
+    assert power_logs.olympic([1, 2, 3, 4, 5], [None, *joules[1:]], (0, 4)) == fmean([1.0, 3.0, 9.0])
+    assert power_logs.olympic([1, 2, 3, 4, 5], [5.0, None, 3.0, 9.0, 4.0], (0, 4)) is None
 
 
 # ------------------------------------------------------------------------------------------- what the rules ask
@@ -196,7 +198,7 @@ def test_hostile_power_logs_take_no_time(tmp_path):
 
 
 def test_too_many_readings_are_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(power, "MOST_READINGS", 400)
+    monkeypatch.setattr(power_logs, "MOST_READINGS", 400)
     place = folder(tmp_path, texts=lambda run, node: log(seed=run, step=500 if run == 3 else 1000))
     assert list(found(place)) == ["power.read"]
     assert "result_3/node_0.txt: more than 400 readings" in found(place)["power.read"]
@@ -208,10 +210,10 @@ def test_pipes_and_links_are_no_power_logs(tmp_path):
     logs = place / "power" / "result_3"
     os.mkfifo(logs / "node_1.txt")
     (logs / "sw_0.txt").symlink_to(logs / "node_0.txt")
-    assert [one.path.name for one in power.of_run(run, place).logs] == ["node_0.txt"]
+    assert [one.path.name for one in power_logs.of_run(run, place).logs] == ["node_0.txt"]
     logs.rename(tmp_path / "elsewhere")
     logs.symlink_to(tmp_path / "elsewhere")
-    assert power.of_run(run, place).logs == ()
+    assert power_logs.of_run(run, place).logs == ()
 
 
 def test_every_node_is_measured_and_none_is_a_copy(tmp_path):
@@ -233,7 +235,7 @@ def test_measured_switches_count_by_the_rules_and_not_for_the_stock_tool(tmp_pat
     place = folder(tmp_path)
     for run in range(10):
         (place / "power" / f"result_{run}" / "sw_0.txt").write_text(log(watts=100))
-    row = power_command.row_of(place, "5.0.0")
+    row = command.row_of(place, "5.0.0")
     assert row.by_rules[0] == pytest.approx(800 * SECONDS, rel=0.01)
     assert row.by_stock[0] == pytest.approx(700 * SECONDS, rel=0.01)
     assert "counts nothing for sw_0" in found(place)["power.energy"]
@@ -279,7 +281,7 @@ def test_names_are_refused_where_the_stock_checker_refuses_them(tmp_path, name):
             target.write_text(log(seed=run))
     logs = sorted(map(str, place.glob("result_*.txt")))
     _, theirs = checker.PowerChecker("5.0.0").check_power(str(place / "power"), logs)
-    ours = power_checks.bad_names(place, logs)
+    ours = checks.bad_names(place, logs)
     assert {f"result_{log.rpartition('_')[2][:-4]}" for log in ours} == theirs
     verdict = judge_tree(place.parents[2], log_checker=submission_trees.verdicts).verdict.answer
     assert verdict == ("no-go" if len(theirs) > 1 else "go")
@@ -297,8 +299,8 @@ def test_a_folder_without_any_power_log_is_refused(tmp_path):
 
 def call(*words):
     parser = argparse.ArgumentParser()
-    power_command.add_arguments(parser)
-    return power_command.run(parser.parse_args([str(word) for word in words]))
+    command.add_arguments(parser)
+    return command.run(parser.parse_args([str(word) for word in words]))
 
 
 def test_power_prints_both_energies_and_both_scores(tmp_path, capsys):

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from common.errors import UserError
 from compliance import check
-from compliance.report import charts, output, published, report
+from compliance.report import charts, output, published
+from compliance.report import page as report_page
 from compliance.submission import scores
 from compliance.submission.runs import read_run
 from tests.compliance import llama_logs, result_logs
@@ -66,7 +67,7 @@ class Page(html.parser.HTMLParser):
 
 def test_the_page_of_one_folder(tmp_path):
     card = scores.score_directory(folder(tmp_path))
-    page = Page(report.page([card]))
+    page = Page(report_page.page([card]))
     assert "resnet on dgx-1" in page.text and "32.00 minutes" in page.text
     assert "dropped, fastest" in page.text and "dropped, slowest" in page.text
     assert len(page.of("article")) == 5
@@ -104,13 +105,13 @@ def test_any_value_anywhere_still_gives_a_page(tmp_path, value):
     for index, part in enumerate(("time_ms", "value", "epoch_num", "first_epoch_num", "metadata")):
         line = rf'("{part}": )[^,}}]+'
         (tmp_path / f"result_{index}.txt").write_text(re.sub(line, lambda match: match[1] + value, text))
-    text = report.page([scores.score_directory(tmp_path)])
+    text = report_page.page([scores.score_directory(tmp_path)])
     Page(text)
     assert "nan%" not in text and "inf%" not in text
 
 
 def test_nothing_is_fetched_and_nothing_runs(tmp_path):
-    text = report.page([scores.score_directory(folder(tmp_path))])
+    text = report_page.page([scores.score_directory(folder(tmp_path))])
     page = Page(text)
     assert not page.of("script") and not page.of("link") and not page.of("img")
     assert not re.search(r"https?:|@import|url\(", text)
@@ -131,8 +132,8 @@ def test_what_a_log_says_is_escaped(tmp_path):
 
 def run(*arguments):
     parser = argparse.ArgumentParser()
-    report.add_arguments(parser)
-    return report.run(parser.parse_args([str(argument) for argument in arguments]))
+    report_page.add_arguments(parser)
+    return report_page.run(parser.parse_args([str(argument) for argument in arguments]))
 
 
 def test_a_tree_has_a_table_of_its_folders(tmp_path, capsys):
@@ -219,7 +220,7 @@ def test_the_published_scores_of_later_rounds():
 
 def test_a_smoke_run_is_called_one_and_not_compared(tmp_path):
     place = result_logs.write_results(tmp_path, "resnet", smoke=True, description=EIGHT)
-    page = Page(report.page([scores.score_directory(place)]))
+    page = Page(report_page.page([scores.score_directory(place)]))
     assert "Smoke run." in page.text and "(this)" not in page.text
 
 
@@ -230,12 +231,12 @@ def test_a_smoke_run_aims_at_the_target_of_its_own(tmp_path):
     place = result_logs.write_results(tmp_path, "resnet", smoke=True, count=1, status="aborted")
     content = (place / "run.json").read_text()
     (place / "run.json").write_text(content.replace('"quality_target": 0.759', '"quality_target": 0.5'))
-    assert "target 0.5" in Page(report.page([scores.score_directory(place)])).text
+    assert "target 0.5" in Page(report_page.page([scores.score_directory(place)])).text
 
 
 def test_the_place_among_published_scores(tmp_path):
     place = result_logs.write_results(tmp_path, "resnet", description=EIGHT, minutes=100)
-    page = Page(report.page([scores.score_directory(place)]))
+    page = Page(report_page.page([scores.score_directory(place)]))
     faster = [row for row in published.published() if row.benchmark == "resnet" and row.accelerators == 8]
     place_of_ours = 1 + sum(row.minutes < 100 for row in faster)
     assert f"place {place_of_ours} of {len(faster) + 1}" in page.text and "dgx-1 (this)" in page.text
@@ -247,7 +248,7 @@ def test_a_log_without_times_is_still_reported(tmp_path):
     place = folder(tmp_path)
     for path in place.iterdir():
         path.write_text(path.read_text().replace("time_ms", "time_s"))
-    page = Page(report.page([scores.score_directory(place)]))
+    page = Page(report_page.page([scores.score_directory(place)]))
     assert "No score" in page.text and page.text.count("No drawing") == 5
 
 
@@ -345,7 +346,7 @@ def test_every_dropped_run_is_called_so(tmp_path):
         card, benchmark="unet3d", runs=card.runs * 2, counts=(True,) * 9 + (False,), fastest=3, slowest=9,
         left_out=(3, 1, 2, 0, 5, 6, 7, 9),
     )  # fmt: skip
-    found = [report.fate(card, index) for index in range(10)]
+    found = [report_page.fate(card, index) for index in range(10)]
     assert found == [*["fastest"] * 4, "counted", *["slowest"] * 3, "counted", "failed"]
 
 
@@ -353,6 +354,6 @@ def test_a_run_that_breaks_a_rule_failed(tmp_path):
     place = folder(tmp_path)
     log = place / "result_1.txt"
     log.write_text(log.read_text().replace('"lars_epsilon", "value": 0.0', '"lars_epsilon", "value": 1'))
-    page = Page(report.page([scores.score_directory(place)])).text
+    page = Page(report_page.page([scores.score_directory(place)])).text
     assert "dropped, failed" in page and "dropped, slowest" not in page
     assert "failed: missed the target or broke a rule (result_1)" in page

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from compliance.review import borrow, changes, difference, hyperparameters
+from compliance.changes import answers, borrow, difference, hyperparameters
 from lab.bench import altered_trees
 from lab.bench.harness import alterations
 from lab.bench.harness.results import RESULTS
@@ -167,7 +167,7 @@ def states(tmp_path):
 FOLDER = f"{submission_trees.SYSTEM}/{submission_trees.BENCHMARK}"
 
 
-def answers(states, label):
+def answered(states, label):
     found, one_submitter = difference.compare(*states)
     assert one_submitter
     return {(change.place, change.name): change.answer for change in found.get(label, [])}
@@ -185,7 +185,7 @@ def test_equal_trees_differ_in_nothing(states, capsys):
 def test_new_runs_of_the_same_settings_may_not_be_sent(states, capsys):
     log = results(states[1])[3]
     log.write_text(submission_trees.log(3, minutes=20))
-    assert answers(states, FOLDER) == {("runs", "changed"): "may not"}
+    assert answered(states, FOLDER) == {("runs", "changed"): "may not"}
     assert call(difference, *states) == 1
     said = capsys.readouterr().out
     assert "result_3.txt: the settings are the same" in said and said.endswith("sent again: 1 may not\n")
@@ -195,7 +195,7 @@ def test_the_score_of_other_runs_is_beside_them(tmp_path):
     places = [
         result_logs.write_results(tmp_path / name, "resnet", minutes=m) for name, m in (("a", 30), ("b", 9))
     ]
-    found = {change.place: change for change in changes.of_folders(*places, ("0.7.0", "0.7.0"))}
+    found = {change.place: change for change in answers.of_folders(*places, ("0.7.0", "0.7.0"))}
     assert (found["score"].a, found["score"].b, found["score"].answer) == ("30.00", "9.000", "")
 
 
@@ -203,15 +203,15 @@ def test_runs_of_other_hyperparameters_have_to_be_borrowed(states):
     for index, log in enumerate(results(states[1])):
         log.write_text(submission_trees.log(index).replace('"value": 0.0004', '"value": 0.0005'))
     found = {("settings", "opt_base_learning_rate"): "ask", ("runs", "changed"): "ask"}
-    assert answers(states, FOLDER) == found
+    assert answered(states, FOLDER) == found
 
 
 def test_a_fixed_value_may_be_mended_and_not_broken(states):
     for one, rank in zip(states, (8, 16)):
         for index, log in enumerate(results(one)):
             log.write_text(submission_trees.log(index, more=[record("lora_rank", rank)]))
-    assert answers(states, FOLDER)["settings", "lora_rank"] == "may"
-    assert answers(states[::-1], FOLDER)["settings", "lora_rank"] == "may not"
+    assert answered(states, FOLDER)["settings", "lora_rank"] == "may"
+    assert answered(states[::-1], FOLDER)["settings", "lora_rank"] == "may not"
 
 
 def test_a_folder_may_be_withdrawn_and_not_added(states):
@@ -219,8 +219,8 @@ def test_a_folder_may_be_withdrawn_and_not_added(states):
     other.mkdir()
     (other / "result_0.txt").write_text(submission_trees.log(benchmark="flux1"))
     label = f"{submission_trees.SYSTEM}/flux1"
-    assert answers(states, label) == {("folder", "withdrawn"): "may"}
-    assert answers(states[::-1], label) == {("folder", "new"): "may not"}
+    assert answered(states, label) == {("folder", "withdrawn"): "may"}
+    assert answered(states[::-1], label) == {("folder", "new"): "may not"}
 
 
 def test_code_may_change_and_a_description_by_field(states):
@@ -233,22 +233,22 @@ def test_code_may_change_and_a_description_by_field(states):
     )
     path = states[1] / "systems" / f"{submission_trees.SYSTEM}.json"
     path.write_text(json.dumps(changed))
-    assert list(answers(states, "benchmarks").values()) == ["may"]
-    assert answers(states, f"systems/{path.name}") == {
+    assert list(answered(states, "benchmarks").values()) == ["may"]
+    assert answered(states, f"systems/{path.name}") == {
         ("description", "division"): "may",
         ("description", "hw_notes"): "may",
         ("description", "accelerators_per_node"): "ask",
         ("description", "framework"): "ask",
     }
-    assert answers(states[::-1], f"systems/{path.name}")["description", "division"] == "may not"
+    assert answered(states[::-1], f"systems/{path.name}")["description", "division"] == "may not"
 
 
 def test_logs_of_an_earlier_round_need_the_very_same_description(tmp_path):
     states = [submission_trees.tree(tmp_path / name, ruleset=name) for name in ("v5.0", "v5.1")]
-    assert answers(states, FOLDER) == {("runs", "sent again"): "ask"}
+    assert answered(states, FOLDER) == {("runs", "sent again"): "ask"}
     path = states[1] / "systems" / f"{submission_trees.SYSTEM}.json"
     path.write_text(json.dumps(submission_trees.description(hw_notes="a note")))
-    assert answers(states, f"systems/{path.name}") == {("description", "hw_notes"): "may not"}
+    assert answered(states, f"systems/{path.name}") == {("description", "hw_notes"): "may not"}
 
 
 def test_of_two_submitters_nothing_is_sent_again(states, capsys):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from compliance.cli import main
-from compliance.log import rounds, rules
+from compliance.log import find_round, rules
 from compliance.log.check_log import check_log
 from compliance.log.engine import StreamChecker
 from compliance.log.logs import parse_line
@@ -31,15 +31,15 @@ def test_the_folder_of_a_round_decides(tmp_path, folder):
 
 
 def test_the_innermost_known_round_decides(tmp_path):
-    assert rounds.of_folder(tmp_path / "training_results_v5.0" / "v99.0").ruleset == "5.0.0"
-    assert rounds.of_folder(tmp_path / "training_results_v5.0" / "v4.1").ruleset == "4.1.0"
-    assert rounds.of_folder(tmp_path / "training_results_v9.9" / "x") is None
-    assert rounds.of_folder(tmp_path / "org") is None
+    assert find_round.of_folder(tmp_path / "training_results_v5.0" / "v99.0").ruleset == "5.0.0"
+    assert find_round.of_folder(tmp_path / "training_results_v5.0" / "v4.1").ruleset == "4.1.0"
+    assert find_round.of_folder(tmp_path / "training_results_v9.9" / "x") is None
+    assert find_round.of_folder(tmp_path / "org") is None
 
 
 def test_a_corrected_repository_is_of_its_round():
-    assert rounds.of_folder("training_results_v5.1.1").ruleset == "5.1.0"
-    assert rounds.of_folder("training_results_v5.10") is None
+    assert find_round.of_folder("training_results_v5.1.1").ruleset == "5.1.0"
+    assert find_round.of_folder("training_results_v5.10") is None
 
 
 def test_a_log_and_its_tree_are_of_one_round(tmp_path):
@@ -54,12 +54,12 @@ def test_the_benchmark_and_the_keys_decide_where_no_folder_does(tmp_path):
         path = written(tmp_path / benchmark, made_logs.log(ruleset, "closed", benchmark))
         assert check_log(path).passes
     assert check_log(str(tmp_path / "dlrmv4/result_0.txt")).ruleset == "6.1.0"
-    taken = rounds.find(tmp_path / "dlrmv4/result_0.txt")
+    taken = find_round.find(tmp_path / "dlrmv4/result_0.txt")
     assert taken == ("6.1.0", "only this round has dlrmv4", True, ("6.1.0",))
 
 
 def test_of_several_that_fit_the_newest_is_taken_and_the_others_are_named(tmp_path):
-    taken = rounds.find(written(tmp_path, made_logs.log("4.0.0", "closed", "bert")))
+    taken = find_round.find(written(tmp_path, made_logs.log("4.0.0", "closed", "bert")))
     assert taken.ruleset == "5.0.0"
     assert "4.0.0, 4.1.0, 5.0.0" in taken.reason and "--ruleset" in taken.reason
 
@@ -67,7 +67,7 @@ def test_of_several_that_fit_the_newest_is_taken_and_the_others_are_named(tmp_pa
 def test_all_logs_of_a_submission_are_of_the_newest_round_that_each_of_them_fits(tmp_path):
     for benchmark in ("llama31_8b", "llama2_70b_lora", "retinanet"):
         folder = tmp_path / "org" / "results" / "box" / benchmark
-        alone = rounds.find(written(folder, made_logs.log("5.1.0", "closed", benchmark)))
+        alone = find_round.find(written(folder, made_logs.log("5.1.0", "closed", benchmark)))
         assert alone.ruleset == {"retinanet": "5.1.0"}.get(benchmark, "6.0.0")
     (tmp_path / "org" / "systems").mkdir()
     outcome = judge_tree(tmp_path / "org")
@@ -81,19 +81,19 @@ def test_all_logs_of_a_submission_are_of_the_newest_round_that_each_of_them_fits
 
 def test_where_no_round_fits_all_logs_of_a_submission_most_decide():
     choices = [
-        rounds.Choice(fits[-1], "", fits=fits) for fits in (("4.0.0", "4.1.0"), ("4.1.0",), ("5.1.0",))
+        find_round.Choice(fits[-1], "", fits=fits) for fits in (("4.0.0", "4.1.0"), ("4.1.0",), ("5.1.0",))
     ]
-    taken = rounds.of_submission([*choices, rounds.Choice("0.7.0", "", False)])
+    taken = find_round.of_submission([*choices, find_round.Choice("0.7.0", "", False)])
     assert (taken.ruleset, taken.reason) == ("4.1.0", "the newest round that most logs of the submission fit")
-    assert rounds.of_submission([rounds.Choice("0.7.0", "", False)]) is None
-    assert rounds.of_submission([choices[0], choices[0]]) == choices[0]
+    assert find_round.of_submission([find_round.Choice("0.7.0", "", False)]) is None
+    assert find_round.of_submission([choices[0], choices[0]]) == choices[0]
 
 
 def test_every_valid_log_passes_under_the_ruleset_that_is_found_for_it(tmp_path):
     for case in made_logs.every_case():
         keys = {record["key"]: record["value"] for record in reversed(made_logs.log(*case))}
-        taken = rounds.of_keys(keys)
-        assert not rounds.required(taken.ruleset, *case[1:3]) - keys.keys()
+        taken = find_round.of_keys(keys)
+        assert not find_round.required(taken.ruleset, *case[1:3]) - keys.keys()
 
 
 def test_a_log_that_fits_no_round_asks_for_the_ruleset(tmp_path, capsys):
@@ -117,7 +117,7 @@ def test_a_log_that_fits_no_round_asks_for_the_ruleset(tmp_path, capsys):
 def test_this_projects_own_logs_are_of_the_round_they_are_made_for(tmp_path):
     path = tmp_path / "log.txt"
     path.write_text(result_logs.log("resnet", smoke=True))
-    assert rounds.find(path).ruleset == "0.7.0"
+    assert find_round.find(path).ruleset == "0.7.0"
 
 
 def test_a_benchmark_of_hpc_is_said_to_be_not_covered():

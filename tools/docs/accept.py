@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from compliance.accept.selection import KINDS
 from tools.docs.measurements import Table, load
 
 _FILE, _COST = "accept_calibration.json", "accept_cost.json"
@@ -60,15 +59,6 @@ def by_runs() -> Table:
         rows.append((row["runs"], f"{row['cases']:,}", *scores, errors))
     head = ("runs that are in", "cases", "Brier, passes", "Brier, scaled", "error of the factor")
     return head, rows
-
-
-def signs() -> Table:
-    """Table of the signs of selection, with how many published folders show each."""
-    rows = [
-        (f"`{kind}`", KINDS[kind], f"{shown:,}", f"{able:,}", f"{100 * shown / able:.1f} %" if able else "")
-        for kind, (shown, able) in load(_FILE)["signs"].items()
-    ]
-    return ("sign", "what", "folders that show it", "folders that could", "share"), rows
 
 
 def cost() -> Table:

@@ -157,7 +157,7 @@ def altered() -> Table:
 
 
 def alarms() -> Table:
-    """Table with a row per rule of compliance/review: how many findings it has in published trees."""
+    """Table with a row per rule that no stock tool has: how many findings it has in published trees."""
     found = load(_ALTERED)
     published = found["published"]
     rows = [(f"`{rule}`", str(published["alarms"].get(rule, 0))) for rule in found["rules"]]

@@ -137,7 +137,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "accept-scaled": lambda: markdown_table(*accept.calibration("scaled")),
     "accept-brier": lambda: markdown_table(*accept.brier()),
     "accept-runs": lambda: markdown_table(*accept.by_runs()),
-    "accept-signs": lambda: markdown_table(*accept.signs()),
     "accept-cost": lambda: markdown_table(*accept.cost()),
     "prunings": lambda: markdown_table(*accept.pruned_counts()),
     "pruned-tables": lambda: markdown_table(*accept.pruned_tables()),

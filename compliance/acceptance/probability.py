@@ -1,4 +1,4 @@
-"""Predicts, with k of n runs in, whether the olympic mean of all n runs passes the convergence test, and the factor.
+"""Estimates, with k of n runs in, how likely it is that the olympic mean of all n runs passes the test, and the factor.
 
 The model, for one folder of runs; m and s are the reference's mean and standard deviation at the folder's batch size:
 
@@ -42,7 +42,7 @@ LEAST_STEP = 1e-9  # of the mean; the rounding of a run's end to a multiple of l
 
 
 class Question(NamedTuple):
-    """What to predict.
+    """What is asked.
 
     `mean`, `stdev` and `least` are the reference's at the batch size (rcp.Point). A score takes `runs` runs, and the
     olympic mean drops `drop` at each end; `drop` may fail. `known` holds the epochs (or samples) to converge of the
@@ -60,7 +60,7 @@ class Question(NamedTuple):
     step: float = 0.0
 
 
-class Prediction(NamedTuple):
+class Estimate(NamedTuple):
     """`passes`: the probability that all runs together pass; `scaled`: that they pass with a factor above 1.
 
     `factor`: the expected factor of the score if they pass; 1.0 if no draw passes. `low` and `high` bound the olympic
@@ -76,8 +76,8 @@ class Prediction(NamedTuple):
     most: float
 
 
-def predict(asked: Question, draws: int = DRAWS, look_ahead: bool = True) -> Prediction:
-    """Returns the prediction for a folder; `look_ahead` False leaves `most` at `passes`."""
+def estimate(asked: Question, draws: int = DRAWS, look_ahead: bool = True) -> Estimate:
+    """Returns the estimate for a folder; `look_ahead` False leaves `most` at `passes`."""
     left = asked.runs - len(asked.known)
     means = [_olympic(asked, future) for future in _futures(asked, left, draws)]
     finite = sorted(mean for mean in means if mean < math.inf)
@@ -92,8 +92,8 @@ def predict(asked: Question, draws: int = DRAWS, look_ahead: bool = True) -> Pre
     if look_ahead and left and 0 < passes < 1:
         nexts = sorted(future[0] for future in _futures(asked, left, draws) if future[0] < math.inf)
         slow = nexts[int(0.95 * (len(nexts) - 1))]
-        most = predict(asked._replace(known=(*asked.known, slow)), draws, look_ahead=False).passes
-    return Prediction(passes, scaled, fmean(factors) if factors else 1.0, low, high, most)
+        most = estimate(asked._replace(known=(*asked.known, slow)), draws, look_ahead=False).passes
+    return Estimate(passes, scaled, fmean(factors) if factors else 1.0, low, high, most)
 
 
 def step_of(facts: Sequence[Facts]) -> float:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from compliance.accept import selection
-from compliance.accept.answer import ACCEPTED, OPEN, REFUSED, Answer, Folder, Log, answer, ended
+from compliance.acceptance.answer import ACCEPTED, OPEN, REFUSED, Answer, Folder, Log, answer, ended
 from compliance.api import Outcome
 from compliance.findings import ERROR, Finding
 from compliance.log.check_log import LogResult
@@ -66,22 +64,10 @@ def whole(outcome: Outcome, now: float | None = None, stale_minutes: float = STA
             errors[found.path].append(found)
     logs = {result.path: result for result in outcome.logs}
     answers: list[Answer] = []
-    going: set[str] = set()
     several = len(outcome.submissions) > 1
     for submission in outcome.submissions:
-        for group in _by_system(submission):
-            made = [_folder(submission, one, logs, clock, several) for one in group]
-            going |= {log.facts.path for folder in made for log in folder.logs if not log.ended}
-            found = [answer(folder) for folder in made]
-            answers += _with_overlaps(found, group)
-    return _together(outcome, answers, errors, going)
-
-
-def _by_system(submission: Submission) -> list[list[ResultFolder]]:
-    groups: dict[str, list[ResultFolder]] = defaultdict(list)
-    for folder in submission.folders:
-        groups[folder.system].append(folder)
-    return list(groups.values())
+        answers += [answer(_folder(submission, one, logs, clock, several)) for one in submission.folders]
+    return _together(outcome, answers, errors)
 
 
 def _folder(
@@ -115,16 +101,7 @@ def _modified(path: str) -> float:
         return 0.0
 
 
-def _with_overlaps(answers: Sequence[Answer], group: Sequence[ResultFolder]) -> list[Answer]:
-    """Adds the sign of overlapping runs to the first folder of a system."""
-    found = tuple(selection.overlaps([folder.facts for folder in group]))
-    first, *rest = answers
-    return [first._replace(evidence=(*first.evidence, *found)), *rest]
-
-
-def _together(
-    outcome: Outcome, answers: list[Answer], errors: dict[str, list[Finding]], going: set[str]
-) -> Whole:
+def _together(outcome: Outcome, answers: list[Answer], errors: dict[str, list[Finding]]) -> Whole:
     reasons = [f"{one.name}: {reason}" for one in answers if one.answer == REFUSED for reason in one.reasons]
     of_logs = {result.path for result in outcome.logs}
     for path, found in errors.items():

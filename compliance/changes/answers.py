@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.errors import UserError
+from compliance.changes import hyperparameters
+from compliance.changes.hyperparameters import BATCH, FIXED, GROUP, Side
 from compliance.report.output import minutes, value
-from compliance.review import hyperparameters
-from compliance.review.hyperparameters import BATCH, FIXED, GROUP, Side
 from compliance.submission import scores, tree_system
 from compliance.submission.tree_files import kind_of
 

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from common.errors import UserError
-from compliance.accept.answer import Answer, Folder, Log, answer, ended
-from compliance.accept.text import as_text, folder_lines
-from compliance.accept.whole import whole
+from compliance.acceptance.answer import Answer, Folder, Log, answer, ended
+from compliance.acceptance.text import as_text, folder_lines
+from compliance.acceptance.whole import whole
 from compliance.api import check
 from compliance.findings import ERROR, Finding
 from compliance.log.check_log import check_log
 from compliance.log.engine import MAX_HELD, StreamChecker
+from compliance.log.find_round import find, of_folder
 from compliance.log.lines import MAX_LINE_BYTES, scan, split
 from compliance.log.logs import Record, parse_line
-from compliance.log.rounds import find, of_folder
 from compliance.sarif import clean
 from compliance.submission import rcp, rounds, tree_params
 from compliance.submission.facts import Facts, FactsReader

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UserError
+from compliance.code import config_files
+from compliance.code.config_files import Values
 from compliance.log.lines import TOKEN, token_lines
 from compliance.log.logs import BadLine, parse_line
-from compliance.review import config_files
-from compliance.review.config_files import Values
 from compliance.submission.tree_files import kind_of, plain_files
 
 SAME, DIFFERENT, NOT_FOUND = "same", "different", "not found"

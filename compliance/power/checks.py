@@ -16,8 +16,8 @@ from statistics import fmean
 
 from common.errors import UserError
 from compliance.findings import ADVICE, Finding, finding
-from compliance.review import power
-from compliance.review.power import PowerLog, RunPower
+from compliance.power import power_logs
+from compliance.power.power_logs import PowerLog, RunPower
 from compliance.submission import tree_system
 from compliance.submission.runs import read_run
 
@@ -76,7 +76,7 @@ def check(folder: Path, logs: list[str], ruleset: str, description: dict | None)
     runs, problems = [], []
     for log in logs:
         try:
-            runs.append(power.of_run(read_run(log, ruleset), folder))
+            runs.append(power_logs.of_run(read_run(log, ruleset), folder))
         except UserError as error:
             problems.append(str(error))
     kinds: list[tuple[str, str, Callable[[RunPower], Iterator[str]]]] = [

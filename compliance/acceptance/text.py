@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from compliance.accept.answer import OPEN, Answer
-from compliance.accept.whole import Whole
+from compliance.acceptance.answer import OPEN, Answer
+from compliance.acceptance.whole import Whole
 from compliance.sarif import clean
 
 
@@ -16,13 +16,13 @@ def as_text(found: Whole) -> str:
 
 
 def folder_lines(one: Answer) -> list[str]:
-    """Returns the lines about one folder: answer, reasons, advice, the other pruning, signs of selection."""
+    """Returns the lines about one folder: answer, reasons, advice, the other pruning."""
     lines = [f"{one.name}: {short(one)}"]
     lines += [f"  because {reason}" for reason in one.reasons]
     lines.append(f"  next: {one.advice}")
     if one.both is not None and one.both.note:
         lines.append(f"  prunings differ: {one.both.note}")
-    return [*lines, *(f"  worth a look: {sign.line}" for sign in one.evidence)]
+    return lines
 
 
 def short(one: Answer) -> str:
@@ -60,6 +60,5 @@ def _json(one: Answer) -> dict[str, object]:
         "prunings": {"stock": both.stock._asdict(), "rule": both.rule._asdict(), "note": both.note}
         if both
         else None,
-        "predicted": one.predicted._asdict() if one.predicted else None,
-        "evidence": [{"kind": sign.kind, "line": sign.line} for sign in one.evidence],
+        "estimate": one.estimate._asdict() if one.estimate else None,
     }

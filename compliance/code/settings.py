@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 from common.errors import UserError
+from compliance.code import advice, agreement
+from compliance.code.agreement import DIFFERENT, Agreement
 from compliance.report.output import value
-from compliance.review import advice, agreement
-from compliance.review.agreement import DIFFERENT, Agreement
 from compliance.submission.scores import result_folders
 from compliance.submission.tree_files import place_of, plain_files
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from compliance.accept import hull, selection
-from compliance.accept.hull import Both
-from compliance.accept.predict import Prediction, Question, predict, step_of
-from compliance.accept.selection import Evidence
+from compliance.acceptance import hull
+from compliance.acceptance.hull import Both
+from compliance.acceptance.probability import Estimate, Question, estimate, step_of
 from compliance.submission import rcp
 from compliance.submission.facts import Facts
 from compliance.submission.rcp import Convergence, Point
@@ -85,16 +84,14 @@ class Answer(NamedTuple):
     reasons: tuple[str, ...]
     advice: str
     both: Both | None = None
-    predicted: Prediction | None = None
-    evidence: tuple[Evidence, ...] = ()
+    estimate: Estimate | None = None
 
 
 def answer(folder: Folder) -> Answer:
     """Answers for one folder of runs, complete or under way."""
     facts = [log.facts for log in folder.ended]
     point, kind = _reference(folder, facts)
-    evidence = tuple(selection.signs(facts, point, folder.may_fail))
-    made = _Made(folder, facts, point, kind, evidence)
+    made = _Made(folder, facts, point, kind)
     if refused := _refused_anyway(folder):
         reasons, advice = zip(*refused)
         return made.answer(REFUSED, 0.0, None, reasons, "; ".join(advice))
@@ -110,7 +107,6 @@ class _Made(NamedTuple):
     facts: list[Facts]
     point: Point | None
     kind: str
-    evidence: tuple[Evidence, ...]
 
     def answer(
         self,
@@ -120,11 +116,11 @@ class _Made(NamedTuple):
         reasons: Sequence[str],
         advice: str,
         both: Both | None = None,
-        predicted: Prediction | None = None,
+        estimate: Estimate | None = None,
     ) -> Answer:
         name, needed, runs = self.folder.name, self.folder.needed, len(self.facts)
         return Answer(
-            name, word, runs, needed, probability, factor, tuple(reasons), advice, both, predicted, self.evidence
+            name, word, runs, needed, probability, factor, tuple(reasons), advice, both, estimate
         )  # fmt: skip
 
 
@@ -228,7 +224,7 @@ def _under_way(made: _Made) -> Answer:
         return made.answer(
             OPEN, None, None, [reason], "stop: ask for a convergence point at this batch size first"
         )
-    found = predict(_question(folder, facts, made.point))
+    found = estimate(_question(folder, facts, made.point))
     reasons = [_expected(folder, found, made.point)]
     advice = _advise(found, more)
     if made.kind == "smallest":
@@ -244,7 +240,7 @@ def _question(folder: Folder, facts: Sequence[Facts], point: Point) -> Question:
     )
 
 
-def _expected(folder: Folder, found: Prediction, point: Point) -> str:
+def _expected(folder: Folder, found: Estimate, point: Point) -> str:
     if found.low is None:
         return "more runs are expected to fail than may"
     return (
@@ -253,7 +249,7 @@ def _expected(folder: Folder, found: Prediction, point: Point) -> str:
     )
 
 
-def _advise(found: Prediction, more: str) -> str:
+def _advise(found: Estimate, more: str) -> str:
     if found.passes >= GO_ON:
         return f"go on: {more}"
     if found.passes > STOP:

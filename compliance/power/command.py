@@ -10,13 +10,13 @@ from statistics import fmean
 
 from common.errors import UserError
 from compliance.log import rules
-from compliance.review import power, power_checks
+from compliance.power import checks, power_logs
 from compliance.submission import scores, tree_system
 from compliance.submission.tree_files import place_of
 
 
 @dataclass(frozen=True)
-class Row:
+class Energies:
     """One folder of runs: energies in joules by run, None where one cannot be computed, and the two scores."""
 
     path: Path
@@ -58,29 +58,30 @@ def run(options: argparse.Namespace) -> int:
     return int(any(row.score is None for row in found))
 
 
-def row_of(folder: Path, ruleset: str | None = None) -> Row:
+def row_of(folder: Path, ruleset: str | None = None) -> Energies:
     """Computes the energies of a folder of runs.
 
     Raises:
       UserError: a log cannot be read.
     """
     card = scores.score_directory(folder, ruleset)
-    runs = [power.of_run(one, folder) for one in card.runs]
+    runs = [power_logs.of_run(one, folder) for one in card.runs]
     by_rules, by_stock = ([one.joules() for one in runs], [one.stock_joules() for one in runs])
     counted = [] if card.score is None else [card.minutes, card.left_out]
     values = [
-        power.olympic(counted[0], joules, counted[1]) if counted else None for joules in (by_rules, by_stock)
+        power_logs.olympic(counted[0], joules, counted[1]) if counted else None
+        for joules in (by_rules, by_stock)
     ]
     logs = [str(one.path) for one in card.runs]
     remarks = [
-        f"{f.message} {f.found}" for f in power_checks.check(folder, logs, card.ruleset, _description(folder))
+        f"{f.message} {f.found}" for f in checks.check(folder, logs, card.ruleset, _description(folder))
     ]
-    bad = power_checks.bad_names(folder, logs)
+    bad = checks.bad_names(folder, logs)
     if bad:
         remarks.insert(
             0, f"the stock checker refuses the names of the power logs of {len(bad)} of {len(logs)} runs"
         )
-    return Row(
+    return Energies(
         folder, tuple(one.path.stem for one in card.runs), tuple(by_rules), tuple(by_stock),
         tuple(_watts(one) for one in runs), *(None if value is None else value * card.scaling for value in values),
         card.scaling, tuple(remarks),
@@ -95,7 +96,7 @@ def _description(folder: Path) -> dict | None:
         return None
 
 
-def _watts(run: power.RunPower) -> float | None:
+def _watts(run: power_logs.RunPower) -> float | None:
     """Returns the mean power of a node in the run."""
     if run.span is None:
         return None
@@ -107,7 +108,7 @@ def _kilojoules(joules: float | None) -> str:
     return "-" if joules is None else f"{joules / 1000:,.1f}"
 
 
-def _text(found: list[Row]) -> str:
+def _text(found: list[Energies]) -> str:
     lines = []
     for row in found:
         lines.append(f"{row.path.parent.name}/{row.path.name}: energy in kJ")
@@ -126,7 +127,7 @@ def _text(found: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _plain(row: Row) -> dict:
+def _plain(row: Energies) -> dict:
     runs = [
         {"log": name, "joules": rule, "stock_joules": stock, "watts": watts}
         for name, rule, stock, watts in zip(row.runs, row.by_rules, row.by_stock, row.watts)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from compliance.changes import hyperparameters
+from compliance.changes.hyperparameters import BATCH, FIXED, GROUP, SYSTEM, Side
 from compliance.log import rules
 from compliance.report.output import value
-from compliance.review import hyperparameters
-from compliance.review.hyperparameters import BATCH, FIXED, GROUP, SYSTEM, Side
 
 # What the rules say of each kind, in the order in which the kinds are shown.
 _SAYS = {
@@ -43,7 +43,7 @@ _ONCE = (
 
 
 @dataclass(frozen=True)
-class Row:
+class Setting:
     """A setting that differs: its value on each side as text ("" if not logged), its kind, the value that rules fix."""
 
     name: str
@@ -61,7 +61,7 @@ class Borrowing:
 
     benchmark: str
     ruleset: str
-    rows: list[Row]
+    rows: list[Setting]
     same: int
     refused: tuple[str, ...]
     notes: tuple[str, ...]
@@ -116,7 +116,7 @@ def compare(own: Side, other: Side, again: Side | None = None) -> Borrowing:
     )
 
 
-def _row(name: str, own: Side, other: Side, again: Side | None) -> Row:
+def _row(name: str, own: Side, other: Side, again: Side | None) -> Setting:
     kind = hyperparameters.kind(name, own.benchmark, own.ruleset)
     rule = hyperparameters.rule(name, own.benchmark, own.ruleset) if kind == FIXED else ""
     texts = [_shown(side, name) for side in (own, other)]
@@ -124,9 +124,9 @@ def _row(name: str, own: Side, other: Side, again: Side | None) -> Row:
         wrong = ""
         if kind == FIXED and not hyperparameters.obeys(name, other.settings, own.benchmark, own.ruleset):
             wrong = f"OTHER has {texts[1]}, the rules fix {rule}: not to be borrowed"
-        return Row(name, *texts, kind, rule, None, wrong)
+        return Setting(name, *texts, kind, rule, None, wrong)
     new = _shown(again, name)
-    return Row(name, *texts, kind, rule, new, _wrong(name, kind, rule, texts, new, again))
+    return Setting(name, *texts, kind, rule, new, _wrong(name, kind, rule, texts, new, again))
 
 
 def _wrong(name: str, kind: str, rule: str, texts: Sequence[str], new: str, again: Side) -> str:
@@ -237,7 +237,7 @@ def _text(found: Borrowing, again: bool) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: Row, again: bool) -> list[str]:
+def _cells(row: Setting, again: bool) -> list[str]:
     return [row.own, row.other, *([row.again or ""] if again else [])]
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from common.errors import UserError
-from compliance.log.rounds import of_folder
-from compliance.review import changes
-from compliance.review.changes import ASK, MAY, MAY_NOT, SAME, Change
+from compliance.changes import answers
+from compliance.changes.answers import ASK, MAY, MAY_NOT, SAME, Change
+from compliance.log.find_round import of_folder
 from compliance.submission.scores import result_folders
 from compliance.submission.tree_files import place_of
 
@@ -76,7 +76,7 @@ def compare(a: Path, b: Path) -> tuple[dict[str, list[Change]], bool]:
 
 def _same_org(trees: list[dict]) -> bool:
     """Whether the logs of both trees, each of one submitter, name the same organisation."""
-    from compliance.review import hyperparameters
+    from compliance.changes import hyperparameters
 
     said = [hyperparameters.read(next(iter(tree.values()))).org for tree in trees]
     return bool(said[0]) and said[0] == said[1]
@@ -100,7 +100,7 @@ def _round(root: Path) -> str:
 
 def _pair(a: Path | None, b: Path | None, rounds: tuple[str, str], later: bool) -> Iterable[Change]:
     if a and b:
-        return changes.of_folders(a, b, rounds)
+        return answers.of_folders(a, b, rounds)
     if later:
         return [Change("folder", "only in one round", "" if b else "there", "there" if b else "", SAME, "")]
     if a:
@@ -121,11 +121,11 @@ def _described(label: str, a: Path, b: Path, again: bool) -> dict[str, list[Chan
     systems = sorted({path.name for org in (a, b) for path in (org / "systems").glob("*.json")})
     found = {
         f"{label}systems/{name}": list(
-            changes.of_descriptions(a / "systems" / name, b / "systems" / name, again)
+            answers.of_descriptions(a / "systems" / name, b / "systems" / name, again)
         )
         for name in systems
     }
-    found[f"{label}benchmarks"] = list(changes.of_code(a / "benchmarks", b / "benchmarks"))
+    found[f"{label}benchmarks"] = list(answers.of_code(a / "benchmarks", b / "benchmarks"))
     return found
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
+from compliance.code import agreement, litter
+from compliance.code.agreement import DIFFERENT, Agreement
 from compliance.findings import ADVICE, Finding, finding
 from compliance.log.logs import shown
-from compliance.review import agreement, litter
-from compliance.review.agreement import DIFFERENT, Agreement
 from compliance.submission import rounds
 from compliance.submission.tree_files import kind_of, plain_files
 

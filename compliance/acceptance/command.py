@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from common.errors import UserError
-from compliance.accept.answer import ACCEPTED, OPEN, REFUSED
-from compliance.accept.text import as_json, as_text
-from compliance.accept.whole import STALE_MINUTES, whole
+from compliance.acceptance.answer import ACCEPTED, OPEN, REFUSED
+from compliance.acceptance.text import as_json, as_text
+from compliance.acceptance.whole import STALE_MINUTES, whole
 from compliance.api import check
 from compliance.log import rules
 
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     if not 0 < options.every <= _LONGEST:
         raise UserError(f"--every={options.every:g}: must be more than 0 and at most {_LONGEST:g} seconds")
     if options.watch:
-        from compliance.accept import watch
+        from compliance.acceptance import watch
 
         return _EXIT[watch.follow(options.tree, options.ruleset, options.every, options.stale)]
     outcome = check([options.tree], options.ruleset)

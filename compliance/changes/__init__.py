@@ -1,0 +1,1 @@
+"""Compares submissions: borrowed hyperparameters, and trees that are sent again."""

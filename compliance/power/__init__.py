@@ -1,0 +1,1 @@
+"""Power logs: the energy of runs, and what the rules ask of readings."""

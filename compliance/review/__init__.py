@@ -1,1 +1,0 @@
-"""Answers questions of the review: borrowed hyperparameters, trees that are sent again, power logs, configurations."""
