@@ -1,7 +1,6 @@
 """Speed of reading and decoding training frames, and of converting videos, against bare loops over the same files.
 
-Runs on one core, on generated videos as large as Kinetics' (340 x 256); see contenders/video_frames.py. `feeding` is
-the number of cores that keep up with the paper's inference speed on one P100.
+Runs on one core, on generated videos as large as Kinetics' (340 x 256); see contenders/video_frames.py.
 
     python -m lab.bench.frames [--rounds N] [--quick] [--output FILE]
 """
@@ -17,8 +16,6 @@ from lab.bench.contenders import video_frames as frames
 from lab.bench.harness import arguments
 from lab.bench.harness.results import head, write
 from lab.bench.harness.rounds import command, compare
-from tsm_kinetics.config import FRAMES
-from tsm_kinetics.efficiency import PAPER
 
 BAR = 0.8  # Minimum ratio of our frames per second to those of the first bare loop.
 # Ours, the bare loop for the bar, another bare loop.
@@ -56,18 +53,6 @@ def decoding(videos: frames.Videos, steps: Mapping[str, int], rounds: int) -> di
     return found
 
 
-def feeding(frames_per_second: float) -> dict[str, dict[str, float]]:
-    """Returns, by network, the cores whose input keeps up with the paper's inference speed on one P100."""
-    return {
-        model: {
-            "clips_per_second": PAPER[model]["clips_per_second"],
-            "frames": FRAMES[model],
-            "cores": PAPER[model]["clips_per_second"] * FRAMES[model] / frames_per_second,
-        }
-        for model in PAPER
-    }
-
-
 def main() -> None:
     parser = arguments.parser(__doc__, "frames.json", rounds=5)
     arguments.add_quick(parser)
@@ -85,12 +70,6 @@ def main() -> None:
             speed = f"{one['frames_per_second_and_core']:.0f} frames/s and core"
             print(f"{name:12} {contender:20} {speed}, {1 / one['ratio_to_ours']:.2f} x ours")
         print(f"{name:12} {row['over_peer']:.2f} x {row['peer']} (bar {BAR})", flush=True)
-    own = result["frames"]["train_input"]["contenders"]["ours"]["frames_per_second_and_core"]
-    result["feeding"] = feeding(own)
-    for model, row in result["feeding"].items():
-        print(
-            f"{model:12} {row['clips_per_second']} clips/s of {row['frames']} frames: {row['cores']:.1f} cores"
-        )
     if not options.quick:
         write(result, options.output)
 

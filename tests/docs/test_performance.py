@@ -10,7 +10,6 @@ import pytest
 
 from tools.docs import built, markdown, measurements, performance
 
-COMPARED = ("training", "small", "inference", "parts", "layers", "inputs")
 TEXTS = {page: (performance.ROOT / page).read_text(encoding="utf-8") for page in performance.PAGES}
 
 
@@ -39,31 +38,28 @@ def test_a_built_page_has_a_title_and_its_tables() -> None:
 
 
 def test_every_missed_goal_is_shown() -> None:
-    """Compares the verdicts with the ones in the files, where a file has one."""
-    rows = [row for name in COMPARED for row in getattr(measurements, name)()]
-    missed = {row.case for row in rows if row.verdict == "missed"}
-    for layers, found in json.loads((measurements.RESULTS / "mnist_mlp.json").read_text())["layers"].items():
-        if found["meets_bar"] is not None:
-            case = next(row.case for row in rows if row.case.startswith(f"MNIST perceptron, {layers} layer"))
-            assert (case in missed) == (not found["meets_bar"])
-    for file in ("transformer_step.json", "lstm_gnmt.json", "lstm_layer.json"):
-        for case in json.loads((measurements.RESULTS / file).read_text())["cases"].values():
-            goals = [row for row in rows if row.file == file and row.ratio == case["best_tf_peer_over_ours"]]
-            assert len(goals) == 1
-            assert goals[0].verdict == ("met" if case["meets_bar"] else "missed")
-    assert TEXTS["docs/performance.md"].count("| missed |") == len(
-        [row for row in rows if row.verdict == "missed"]
-    ) + len([row for row in measurements.limits() if not row.met])
+    comparisons = [
+        *measurements.training(),
+        *(row for table in ("small", "inference") for row in measurements.steps(table)),
+        *measurements.parts(),
+        *measurements.inputs(),
+    ]
+    missed = sum(row.verdict == "missed" for row in comparisons)
+    missed += sum(not row.met for row in measurements.limits())
+    assert TEXTS["docs/performance.md"].count("| missed |") == missed
 
 
-def test_ratios_are_times_over_ours() -> None:
+def test_rows_have_the_files_ratios_and_goals() -> None:
     rows = {(row.case, row.peer): row for row in measurements.training()}
     row = rows["ResNet-50, 224 pixels, batch 16, fp32", "PyTorch"]
-    step = json.loads((measurements.RESULTS / "resnet_step.json").read_text())["step"]["fp32"]
+    file = json.loads((measurements.RESULTS / "steps.json").read_text())
+    contenders = file["cases"]["resnet-fp32"]["contenders"]
     assert row.ratio == pytest.approx(
-        step["torch_eager"]["cpu_seconds"] / step["ours"]["cpu_seconds"], rel=0.2
+        contenders["torch"]["cpu_seconds"] / contenders["ours"]["cpu_seconds"], rel=0.2
     )
-    assert row.goal == step["torch_eager"]["bar"]
+    assert row.goal == contenders["torch"]["bar"] and row.ours == "13.7 images/s"
+    (epoch,) = {row.ours for row in measurements.steps("small") if "4 layers" in row.case}
+    assert epoch == f"{600 * file['cases']['perceptron-4']['contenders']['ours']['seconds']:.2f} s an epoch"
 
 
 def test_every_file_of_results_is_named() -> None:

@@ -1,4 +1,4 @@
-"""Makes the tables about `accept`, from lab/bench/results/accept_calibration.json and accept_cost.json."""
+"""Makes the tables about `accept`, from lab/bench/results/accept_calibration.json."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from tools.docs.measurements import Table, load
 
-_FILE, _COST = "accept_calibration.json", "accept_cost.json"
+_FILE = "accept_calibration.json"
 _EVENTS = {"passes": "all runs pass the test", "scaled": "the score is scaled"}
 _PARTS = {
     "all": "all rounds",
@@ -59,25 +59,6 @@ def by_runs() -> Table:
         rows.append((row["runs"], f"{row['cases']:,}", *scores, errors))
     head = ("runs that are in", "cases", "Brier, passes", "Brier, scaled", "error of the factor")
     return head, rows
-
-
-def cost() -> Table:
-    """Table of what `accept` takes."""
-    found = load(_COST)
-    tree, watch = found["tree"], found["watch"]
-    busy, cores = found["machine"]["load_before"][0], found["machine"]["cores"]
-    used = f"{tree['cpu_seconds']:.1f} s of processor, {tree['seconds']:.1f} s at a load of {busy:.0f} on {cores} cores"
-    accepts = (
-        f"`accept` of {tree['name']}: {tree['logs']} logs, {tree['mb']:.0f} MB",
-        f"{used}, {tree['peak_mb']:.0f} MB of memory",
-        "5 s, 200 MB",
-    )
-    follows = (
-        f"`--watch` of {watch['logs']} logs that grow by {watch['kb_per_second']:.0f} kB a second together",
-        f"{100 * watch['core']:.1f} % of a core",
-        "5 %",
-    )
-    return ("what", "measured", "goal"), [accepts, follows]
 
 
 def pruned_tables() -> Table:

@@ -57,7 +57,6 @@ def scaling() -> str:
             "ResNet-50's gradient sums with LARS. `plain` sums each gradient by itself, the others use 32 MB buckets.",
             tables.exchange(),
         ),
-        ("A step of two processes, compiled between the exchanges.", tables.compiled_processes()),
     )
 
 

@@ -12,13 +12,12 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "lab/bench/results"
 # {peer's name in the files: its name in the tables}.
 PEERS = {
-    "tfm_orbit": "tf-models under orbit",
+    "tf_orbit": "tf-models under orbit",
     "tf_models": "tf-models",
     "official": "tf-models",
     "keras_fit": "Keras `fit`",
     "keras_fused_adam": "Keras `fit`, legacy Adam",
     "keras_tuned": "Keras `fit`, loops written out, legacy Adam",
-    "torch_eager": "PyTorch",
     "torch": "PyTorch",
     "jax": "JAX",
     "plain": "ours, the LSTM's plain form",
@@ -26,8 +25,6 @@ PEERS = {
     "top_k": "`tf.math.top_k`",
     "argsort": "two sorts",
     "tf_image": "TensorFlow's kernel, row by row",
-    "keras": "Keras LSTM",
-    "keras_unrolled": "Keras LSTM, written out",
 }
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
@@ -82,75 +79,30 @@ def _peers(
             yield Comparison(case, ours, PEERS[key], row["ratio_to_ours"], goal, file)
 
 
+def steps(table: str) -> Iterator[Comparison]:
+    """Yields rows of lab/bench/steps.py: its training steps, small networks or inference."""
+    file = "steps.json"
+    for case in load(file)["cases"].values():
+        if case["table"] == table:
+            yield from _peers(case["title"], _figure(case), case["contenders"], file, {})
+
+
+def _figure(case: dict[str, Any]) -> str:
+    seconds = case["contenders"]["ours"]["seconds"]
+    value = seconds * case["examples"] if case["unit"].startswith("s") else case["examples"] / seconds
+    digits = 0 if value >= 1000 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f} {case['unit']}"
+
+
 def training() -> Iterator[Comparison]:
     """Yields rows of the training steps of whole networks."""
-    file = "resnet_step.json"
-    for precision, contenders in load(file)["step"].items():
-        ours = f"{contenders['ours']['images_per_second']:.1f} images/s"
-        yield from _peers(f"ResNet-50, 224 pixels, batch 16, {precision}", ours, contenders, file, {})
-    yield from _translation("transformer_step.json", "Transformer", {"big": "4 x 64", "multi30k": "32 x 128"})
-    yield from _translation("lstm_gnmt.json", "GNMT", {"full": "8 x 30", "multi30k": "128 x 16"})
-    file = "ssd_step.json"
-    for precision, contenders in load(file)["step"].items():
-        ours = f"{contenders['ours']['images_per_second']:.2f} images/s"
-        yield from _peers(f"SSD-300, 8 images, {precision}", ours, contenders, file, {})
+    yield from steps("training")
     file = "detection.json"
     step = load(file)["cases"]["step"]
     ours = f"{step['contenders']['ours']['seconds']:.1f} s"
     goals = {"official": step["bar"]}
     size = "x".join(map(str, step["size"]))
     yield from _peers(f"Mask R-CNN, one image of {size}, fp32", ours, step["contenders"], file, goals)
-    yield from _video("train", 2)
-
-
-def _translation(file: str, network: str, sizes: dict[str, str]) -> Iterator[Comparison]:
-    """Yields rows of a translation network; its goal applies to the fastest TensorFlow peer."""
-    for name, case in load(file)["cases"].items():
-        kind = {"big": " big", "full": ""}.get(name, f" of `cpu-{name}`")
-        ours = f"{case['contenders']['ours']['seconds']:.2f} s"
-        goals = {case["best_tf_peer"]: case["bar"]}
-        title = f"{network}{kind}, {sizes[name]} tokens, fp32"
-        yield from _peers(title, ours, case["contenders"], file, goals)
-
-
-def _video(what: str, batch: int) -> Iterator[Comparison]:
-    file = "video.json"
-    names = {"tsm": "TSM", "i3d_3x3x3": "I3D 3x3x3", "i3d_3x1x1": "I3D 3x1x1"}
-    for precision, kinds in load(file)["networks"].items():
-        for network, case in kinds[what].items():
-            ours = f"{case['ours']['clips_per_second']:.2f} clips/s"
-            title = f"{names[network]}, batch {batch}, {precision}"
-            yield Comparison(title, ours, "PyTorch", case["torch_seconds_over_ours"], case["bar"], file)
-
-
-def small() -> Iterator[Comparison]:
-    """Yields rows of networks so small that the overhead around the arithmetic matters."""
-    file = "lstm_small.json"
-    titles = {
-        "mnist": ("MNIST LSTM, batch 128", "images"),
-        "ptb": ("PTB LSTM, 20 streams of 20 words", "words"),
-    }
-    for network, contenders in load(file)["networks"].items():
-        title, unit = titles[network]
-        ours = f"{contenders['ours'][f'{unit}_per_second']:,.0f} {unit}/s"
-        yield from _peers(f"{title}, fp32", ours, contenders, file, {"ours_unfolded": None})
-    file = "mnist_mlp.json"
-    found = load(file)
-    settings = found["settings"]
-    for layers, contenders in found["layers"].items():
-        rows = {key: row for key, row in contenders.items() if isinstance(row, dict)}
-        fastest = min((key for key in rows if key != "ours"), key=lambda key: rows[key]["ratio_to_ours"])
-        goals = {fastest: 1 / settings["bar"]} if int(layers) <= settings["bar_layers"] else {}
-        title = f"MNIST perceptron, {layers} layer{'' if layers == '1' else 's'}, batch 100, fp32"
-        yield from _peers(title, f"{rows['ours']['seconds']:.2f} s an epoch", rows, file, goals)
-    slopes = found["seconds_per_layer"]
-    title, ours = "MNIST perceptron, each further layer of 1 to 8", slopes["ours"]
-    for key in [key for key in slopes if key != "ours"]:
-        yield Comparison(title, f"{ours:.2f} s an epoch", PEERS[key], slopes[key] / ours, None, file)
-
-
-def inference() -> Iterator[Comparison]:
-    yield from _video("infer", 4)
 
 
 def parts() -> Iterator[Comparison]:
@@ -172,15 +124,6 @@ def parts() -> Iterator[Comparison]:
         # The goal applies to the first peer of each case.
         first = next(key for key in contenders if key != "ours")
         yield from _peers(title, ours, contenders, file, {first: cases[name]["bar"]})
-
-
-def layers() -> Iterator[Comparison]:
-    """Yields rows of one LSTM layer of 1,024 units, forward and backward."""
-    file = "lstm_layer.json"
-    for name, case in load(file)["cases"].items():
-        ours = f"{1e3 * case['contenders']['ours']['seconds']:.1f} ms"
-        goals = {case["best_tf_peer"]: case["bar"]}
-        yield from _peers(f"LSTM of 1,024, {name}", ours, case["contenders"], file, goals)
 
 
 def inputs() -> Iterator[Comparison]:
@@ -219,10 +162,10 @@ def inputs() -> Iterator[Comparison]:
 
 def limits() -> Iterator[Limit]:
     """Yields the measurements that have a bound."""
-    loop = load("resnet_step.json")["fused_loop"]
+    loop = load("steps.json")["fused_loop"]
     over, bar = loop["overhead"], loop["bar"]
     text = "the fused loop beyond the bare step, 64 pixels, batch 32"
-    yield Limit(text, f"{over:+.1%}", f"at most {bar:.0%}", over <= bar, "resnet_step.json")
+    yield Limit(text, f"{over:+.1%}", f"at most {bar:.0%}", over <= bar, "steps.json")
     for network, counts in load("scaling.json")["update"].items():
         for count, row in counts.items():
             what = f"sharded update of {network} on {count} replicas, CPU time over the whole update's"
@@ -286,13 +229,15 @@ def _bucketing() -> Iterator[Limit]:
                 yield Limit(what, f"{ratio:.1f}", f"at least {bar:.0f}", ratio >= bar, file)
 
 
-def date(path: Path) -> str:
-    return str(load(path.name).get("date") or "")
+def machines(path: Path) -> list[tuple[str, ...]]:
+    """(date, processor, its fastest instruction set, cores) of a file's runs; files of older scripts lack some."""
+    file = load(path.name)
+    runs = [file] if "date" in file or "machine" in file else file["cases"].values()
+    return list(dict.fromkeys(map(_machine, runs)))
 
 
-def machine(path: Path) -> tuple[str, str, str]:
-    """(processor, its fastest instruction set, cores) from a file; files of older scripts lack some of these."""
-    found = load(path.name).get("machine", {})
+def _machine(run: dict[str, Any]) -> tuple[str, ...]:
+    found = run.get("machine", {})
     processor = found.get("cpu") or found.get("processor") or "not recorded"
-    instructions = str(found.get("instructions") or "")
-    return str(processor), instructions, str(found.get("cores") or found.get("cpus") or "")
+    cores = found.get("cores") or found.get("cpus") or ""
+    return str(run.get("date") or ""), str(processor), str(found.get("instructions") or ""), str(cores)

@@ -27,7 +27,6 @@ PAGES = (
     "docs/your-own-data.md",
     "docs/export-and-predict.md",
     "ptb/README.md",
-    "tsm_kinetics/README.md",
 )
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
 # README.md's rows: {case: its name in README.md}.
@@ -54,7 +53,7 @@ def comparison_table(rows: Iterable[Comparison]) -> str:
 
 def short() -> str:
     """Makes README.md's table: the fastest peers of a few cases."""
-    found = [*measurements.training(), *measurements.small()]
+    found = [*measurements.training(), *measurements.steps("small")]
     rows = []
     for case, name in SHORT.items():
         peers = [row for row in found if row.case == case and not row.peer.startswith("ours")]
@@ -83,8 +82,9 @@ def limits() -> str:
 
 def machines() -> str:
     rows = [
-        (_link(path.name), measurements.date(path), *measurements.machine(path))
+        (_link(path.name), *row)
         for path in sorted(measurements.RESULTS.glob("*.json"))
+        for row in measurements.machines(path)
     ]
     return markdown_table(("file", "date", "processor", "instructions", "cores"), rows)
 
@@ -96,10 +96,9 @@ def _link(name: str) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "short": short,
     "training": lambda: comparison_table(measurements.training()),
-    "small": lambda: comparison_table(measurements.small()),
-    "inference": lambda: comparison_table(measurements.inference()),
+    "small": lambda: comparison_table(measurements.steps("small")),
+    "inference": lambda: comparison_table(measurements.steps("inference")),
     "parts": lambda: comparison_table(measurements.parts()),
-    "layers": lambda: comparison_table(measurements.layers()),
     "input": lambda: comparison_table(measurements.inputs()),
     "limits": limits,
     "machines": machines,
@@ -108,9 +107,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu-checks": lambda: markdown_table(*gpu.checks()),
     "gpu-runs": lambda: markdown_table(*gpu.runs()),
     "gpu-flags": lambda: markdown_table(*gpu.searched()),
-    "kernels": lambda: markdown_table(*tables.kernels()),
-    "products": lambda: markdown_table(*tables.products()),
-    "feeding": lambda: markdown_table(*tables.feeding()),
     "optimizers": lambda: markdown_table(*tables.optimizers()),
     "optimizers-compiled": lambda: markdown_table(*tables.optimizers_compiled()),
     "compiled-steps": lambda: markdown_table(*tables.compiled_steps()),
@@ -137,7 +133,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "accept-scaled": lambda: markdown_table(*accept.calibration("scaled")),
     "accept-brier": lambda: markdown_table(*accept.brier()),
     "accept-runs": lambda: markdown_table(*accept.by_runs()),
-    "accept-cost": lambda: markdown_table(*accept.cost()),
     "prunings": lambda: markdown_table(*accept.pruned_counts()),
     "pruned-tables": lambda: markdown_table(*accept.pruned_tables()),
     "pruned-results": lambda: markdown_table(*accept.pruned_results()),

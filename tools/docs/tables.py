@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tools.docs.measurements import PEERS, Table, load
+from tools.docs.measurements import Table, load
 
 
 def optimizers() -> Table:
@@ -85,36 +85,6 @@ def exchange() -> Table:
         )
         for world, variants in load("scaling.json")["exchange"].items()
         for variant, row in variants.items()
-    ]
-    return head, rows
-
-
-def compiled_processes() -> Table:
-    """Table of two-process steps compiled between the exchanges, relative to the same step uncompiled."""
-    head = (
-        "network",
-        "backend",
-        "processor",
-        "uncompiled, ms",
-        "compiled, ms",
-        "compiled over uncompiled",
-        "in segments, ms",
-        "segments over compiled",
-        "exchange beside a program: compiled",
-        "in segments",
-    )
-    rows = [
-        (
-            f"{benchmark}, cpu-tiny",
-            backend,
-            row["machine"]["cpu"],
-            f"{row['off_seconds'] * 1e3:.1f}",
-            f"{row['on_seconds'] * 1e3:.1f}",
-            f"{row['ratio']:.2f}",
-            *_in_segments(row),
-        )
-        for backend, benchmarks in load("compiled_processes.json")["steps_of"].items()
-        for benchmark, row in benchmarks.items()
     ]
     return head, rows
 
@@ -201,18 +171,6 @@ def tpu_programs() -> Table:
     return ("preset `tpu-v3-32` of", "step", *sides[:2], "ratio", *sides[2:]), rows
 
 
-def _in_segments(row: dict) -> tuple[str, ...]:
-    """Returns the cells for a step in segments; rows of older runs have none."""
-    if "segments_seconds" not in row:
-        return ("not measured",) * 4
-    return (
-        f"{row['segments_seconds'] * 1e3:.1f}",
-        f"{row['segments_over_on']:.2f}",
-        f"{row['on_exchange_beside_programs']:.0%}",
-        f"{row['segments_exchange_beside_programs']:.0%}",
-    )
-
-
 def faults() -> Table:
     """Table of injected faults: seconds to the last exit, the launcher's message, and the end of the log."""
     found = load("faults.json")["runs"]
@@ -239,53 +197,3 @@ def long_runs() -> Table:
             (benchmark, f"{early['blocks']}, {late['blocks']:,}", megabytes, f"{grown:.1f} kB", *kept)
         )
     return ("benchmark", "blocks", "MB held", "a block adds", "handles", "threads"), rows
-
-
-def kernels() -> Table:
-    """Table of where a training step's time goes, on one core."""
-    names = {"ours": "ours", **PEERS}
-    kinds = ("convolutions", "products")
-    rows = []
-    for case in load("kernels.json")["step"].values():
-        for name, row in case["contenders"].items():
-            seconds = {kind: each["seconds"] for kind, each in row["kernels"].items()}
-            others = sum(own for kind, own in seconds.items() if kind not in kinds)
-            shares = (*(seconds.get(kind, 0.0) for kind in kinds), others, row["rest_seconds"])
-            rows.append(
-                (
-                    case["title"],
-                    names[name],
-                    f"{1e3 * row['seconds']:.1f}",
-                    *(f"{share / row['seconds']:.0%}" for share in shares),
-                    f"{row['of_peak']:.0%}",
-                    f"{row['ratio_to_ours']:.2f}",
-                )
-            )
-    others = ("oneDNN's other kernels", "the rest")
-    return ("step", "of", "ms", *kinds, *others, "speed of both over the peak", "time over ours"), rows
-
-
-def products() -> Table:
-    """Table of the perceptron's products alone, on all cores."""
-    rows = []
-    settings = load("products.json")["settings"]["steps"]
-    for shape, found in load("products.json")["products"].items():
-        m, k, n = shape.split("x")
-        cells = [f"{1e6 * found['ours']['seconds'] / settings:.0f}"]
-        if "jax" in found:
-            cells += [
-                f"{1e6 * found['jax']['seconds'] / settings:.0f}",
-                f"{found['jax']['ratio_to_ours']:.2f}",
-            ]
-        rows.append((f"{m}x{k} by {k}x{n}", *cells, *[""] * (3 - len(cells))))
-    jax = f"JAX {found['jax']['version']}" if "jax" in found else "JAX"
-    return ("product", "TensorFlow, microseconds", jax, "JAX over TensorFlow"), rows
-
-
-def feeding() -> Table:
-    """Table of the number of cores whose input keeps up with the paper's clips."""
-    rows = [
-        (f"`{model}`", f"{row['clips_per_second']:.1f}", str(row["frames"]), f"{row['cores']:.1f}")
-        for model, row in load("frames.json")["feeding"].items()
-    ]
-    return ("network", "clips a second", "frames a clip", "cores"), rows

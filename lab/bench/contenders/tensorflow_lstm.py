@@ -1,10 +1,8 @@
-"""The TensorFlow contenders of lstm.py.
+"""The TensorFlow contenders of steps.py's GNMT.
 
-Arguments: contender, "layer", [length, batch, inputs, units] as JSON; or contender, "gnmt", manifest ({"config": a GNMT
-configuration of one bucket, "batch": {"train": sentences}}). All use fp32 and one batch of full sentences in memory. A
-layer runs forward and backward, to the gradients of its weights and inputs, time-major. A network takes training steps
-(dropout before every LSTM, label smoothing, clipping, Adam). Ours handles sentences of different lengths: it reverses
-within each sentence and masks attention and loss. The others have no such work.
+Arguments: contender, "train", manifest ({"config": a GNMT configuration of one bucket}). All train on one batch of full
+sentences in memory (dropout before every LSTM, label smoothing, clipping, Adam). Ours handles sentences of different
+lengths: it reverses within each sentence and masks attention and loss. The others have no such work.
 """
 
 from __future__ import annotations
@@ -17,8 +15,6 @@ import tensorflow as tf
 import tf_keras
 
 from common.config.digest import from_dict
-from common.layers import lstm
-from common.layers.precision import precision
 from common.train.describe import parameters
 from gnmt.config import Config
 from gnmt.task import Task
@@ -26,35 +22,6 @@ from lab.bench.contenders.tensorflow_loops import fit, fused_loop
 
 L = tf_keras.layers
 Run = Callable[[int], object]  # Runs N steps.
-
-
-def layer(name: str, shape: list[int]) -> tuple[Run, tf.Module]:
-    """One LSTM: either of our forms, or Keras's, unrolled or not."""
-    length, batch, inputs, units = shape
-    if name in ("ours", "plain"):
-        network = lstm.LSTM(units, precision("fp32"), hoisted=name == "ours")
-        call = lambda x: network(x)[0]  # noqa: E731
-    else:
-        unroll = name == "keras_unrolled"
-        call = network = L.LSTM(units, return_sequences=True, time_major=True, unroll=unroll)
-    x = tf.random.stateless_normal([length, batch, inputs], [0, 0])
-    upstream = tf.random.stateless_normal([length, batch, units], [0, 1])
-
-    @tf.function(autograph=False)
-    def step() -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            outputs = call(x)
-        # Return all gradients, so that all are computed.
-        return tape.gradient(outputs, [x, *network.trainable_variables], output_gradients=upstream)
-
-    def run(steps: int) -> None:
-        for _ in range(steps):
-            gradients = step()
-        gradients[0][0, 0].numpy()
-
-    network.build(tf.TensorShape([length, batch, inputs]))
-    return run, network
 
 
 def ours(config: Config) -> tuple[Run, tf.Module]:
@@ -139,11 +106,7 @@ class _Attention(L.Layer):
 NETWORKS = {f.__name__: f for f in (ours, plain, keras_fit, keras_tuned)}
 
 
-def make(name: str, kind: str, settings: str) -> tuple[Run, dict[str, object]]:
-    """Returns (function that runs N steps, facts about the contender)."""
-    told = json.loads(settings)
-    if kind == "layer":
-        run, network = layer(name, told)
-    else:
-        run, network = NETWORKS[name](from_dict(Config, told["config"]))
+def make(name: str, _: str, manifest: str) -> tuple[Run, dict[str, object]]:
+    """Returns (function that trains N steps, facts about the contender)."""
+    run, network = NETWORKS[name](from_dict(Config, json.loads(manifest)["config"]))
     return run, {"version": tf.__version__, "parameters": parameters(network)}

@@ -1,13 +1,14 @@
-"""The TensorFlow contenders of resnet_step.py.
+"""The TensorFlow contenders of steps.py's ResNet-50.
 
-Arguments: contender, precision, batch, pixels. All train the same network (ResNet-50 v1.5, label smoothing .1, SGD
-with momentum .9, no weight decay) on one batch in memory. Ours starts from uint8 pixels and normalizes them in the
-step, as a real run does; the others get normalized floats. tf-models-official's network pads strided convolutions
-"same", which costs less.
+Arguments: contender, "train", manifest ({"config": a resnet configuration}). All train the same network (ResNet-50
+v1.5, label smoothing, SGD with momentum, no weight decay) on one batch in memory. Ours starts from uint8 pixels and
+normalizes them in the step, as a real run does; the others get normalized floats. tf-models-official's network pads
+strided convolutions "same", which costs less.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import orbit
@@ -16,54 +17,34 @@ import tf_keras
 from official.vision.modeling import classification_model
 from official.vision.modeling.backbones import resnet as tfm_resnet
 
-from common.config.schema import Optimizer, Schedule
+from common.config.digest import from_dict
+from common.train.describe import parameters
 from lab.bench.contenders.tensorflow_loops import fit, fused_loop, set_policy
 from resnet.config import Config
 from resnet.task import Task
 
-CLASSES, RATE, MOMENTUM, SMOOTHING = 1000, 0.01, 0.9, 0.1
 Run = Callable[[int], float]  # trains N steps, returns the last loss
+Made = tuple[Run, tf_keras.Model]
 
 
-def config_of(precision: str, batch: int, pixels: int, optimizer: str = "sgd") -> Config:
-    """ResNet-50 on one replica."""
-    return Config(
-        image_size=pixels,
-        num_classes=CLASSES,
-        label_smoothing=SMOOTHING,
-        global_batch_size=batch,
-        eval_batch_size=batch,
-        num_train_examples=batch * 10_000,
-        num_eval_examples=batch,
-        precision=precision,
-        replicas="single",
-        optimizer=Optimizer(name=optimizer, base_learning_rate=RATE, momentum=MOMENTUM),
-        schedule=Schedule(kind="constant", warmup_epochs=0),
-    )
-
-
-def ours(precision: str, batch: int, pixels: int, optimizer: str = "sgd") -> Run:
+def ours(config: Config) -> Made:
     """The fused loop of `python -m resnet`."""
-    return fused_loop(Task, config_of(precision, batch, pixels, optimizer), precompiled=True)[0]
+    return fused_loop(Task, config, precompiled=True)
 
 
-def ours_lars(precision: str, batch: int, pixels: int) -> Run:
-    """Ours with the optimizer of the large-batch presets, which does more work."""
-    return ours(precision, batch, pixels, "lars")
-
-
-def tfm_orbit(precision: str, batch: int, pixels: int) -> Run:
+def tf_orbit(config: Config) -> Made:
     """tf-models-official's backbone and head under orbit's StandardTrainer, whose loop is also fused."""
-    set_policy(precision)
-    specs = tf_keras.layers.InputSpec(shape=[None, pixels, pixels, 3])
+    set_policy(config.precision)
+    specs = tf_keras.layers.InputSpec(shape=[None, config.image_size, config.image_size, 3])
     backbone = tfm_resnet.ResNet(50, input_specs=specs, norm_momentum=0.9, norm_epsilon=1e-5)
-    model = classification_model.ClassificationModel(backbone, num_classes=CLASSES, input_specs=specs)
-    optimizer = tf_keras.optimizers.SGD(RATE, momentum=MOMENTUM)
-    loss_of = _loss()
+    model = classification_model.ClassificationModel(
+        backbone, num_classes=config.num_classes, input_specs=specs
+    )
+    optimizer, loss_of = _optimizer(config), _loss(config)
 
     class Trainer(orbit.StandardTrainer):
         def __init__(self):
-            super().__init__(_dataset(batch, pixels))
+            super().__init__(_dataset(config))
             self.mean_loss = tf_keras.metrics.Mean()
 
         def train_loop_begin(self) -> None:
@@ -82,19 +63,18 @@ def tfm_orbit(precision: str, batch: int, pixels: int) -> Run:
             return self.mean_loss.result()
 
     trainer = Trainer()
-    return lambda steps: float(trainer.train(tf.constant(steps)))
+    return lambda steps: float(trainer.train(tf.constant(steps))), model
 
 
-def keras_fit(precision: str, batch: int, pixels: int) -> Run:
+def keras_fit(config: Config) -> Made:
     """The same network from stock layers under `fit`; each call is one epoch of `steps` batches."""
-    set_policy(precision)
-    model = _stock_resnet50(pixels)
-    model.compile(tf_keras.optimizers.SGD(RATE, momentum=MOMENTUM), _loss())
-    data = _dataset(batch, pixels)
-    return fit(model, data)
+    set_policy(config.precision)
+    model = _stock_resnet50(config)
+    model.compile(_optimizer(config), _loss(config))
+    return fit(model, _dataset(config)), model
 
 
-def _stock_resnet50(pixels: int) -> tf_keras.Model:
+def _stock_resnet50(config: Config) -> tf_keras.Model:
     """ResNet-50 v1.5 from stock layers under the global policy, with the reference's padding."""
     layers = tf_keras.layers
 
@@ -105,7 +85,7 @@ def _stock_resnet50(pixels: int) -> tf_keras.Model:
         x = layers.Conv2D(filters, size, stride, padding, use_bias=False, kernel_initializer="he_normal")(x)
         return layers.BatchNormalization(momentum=0.9, epsilon=1e-5)(x)
 
-    images = tf_keras.Input([pixels, pixels, 3])
+    images = tf_keras.Input([config.image_size, config.image_size, 3])
     x = layers.MaxPooling2D(3, 2, "same")(layers.ReLU()(conv_norm(images, 64, 7, 2)))
     for stage, blocks in enumerate((3, 4, 6, 3)):
         for block in range(blocks):
@@ -117,22 +97,27 @@ def _stock_resnet50(pixels: int) -> tf_keras.Model:
                 x = conv_norm(x, 4 * filters, 1, stride)
             x = layers.ReLU()(layers.Add()([y, x]))
     x = layers.GlobalAveragePooling2D()(x)
-    return tf_keras.Model(images, layers.Dense(CLASSES, dtype="float32")(x))
+    return tf_keras.Model(images, layers.Dense(config.num_classes, dtype="float32")(x))
 
 
-def _loss() -> tf_keras.losses.Loss:
-    return tf_keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=SMOOTHING)
+def _optimizer(config: Config) -> tf_keras.optimizers.Optimizer:
+    return tf_keras.optimizers.SGD(config.optimizer.base_learning_rate, momentum=config.optimizer.momentum)
 
 
-def _dataset(batch: int, pixels: int) -> tf.data.Dataset:
+def _loss(config: Config) -> tf_keras.losses.Loss:
+    return tf_keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=config.label_smoothing)
+
+
+def _dataset(config: Config) -> tf.data.Dataset:
+    batch, pixels, classes = config.global_batch_size, config.image_size, config.num_classes
     images = tf.random.stateless_normal([batch, pixels, pixels, 3], [0, 0])
-    labels = tf.one_hot(tf.range(batch) % CLASSES, CLASSES)
-    return tf.data.Dataset.from_tensors((images, labels)).repeat()
+    return tf.data.Dataset.from_tensors((images, tf.one_hot(tf.range(batch) % classes, classes))).repeat()
 
 
-CONTENDERS = {"ours": ours, "ours_lars": ours_lars, "tfm_orbit": tfm_orbit, "keras_fit": keras_fit}
+CONTENDERS = {f.__name__: f for f in (ours, tf_orbit, keras_fit)}
 
 
-def make(name: str, precision: str, batch: str, pixels: str) -> tuple[Run, dict[str, object]]:
+def make(name: str, _: str, manifest: str) -> tuple[Run, dict[str, object]]:
     """Returns (function that trains N steps, facts about the contender)."""
-    return CONTENDERS[name](precision, int(batch), int(pixels)), {"version": tf.__version__}
+    run, model = CONTENDERS[name](from_dict(Config, json.loads(manifest)["config"]))
+    return run, {"version": tf.__version__, "parameters": parameters(model)}

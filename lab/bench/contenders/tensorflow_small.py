@@ -1,4 +1,4 @@
-"""Ours and Keras `fit` on the small networks of mnist_mlp.py and lstm_small.py.
+"""Ours and Keras `fit` on the small networks of steps.py.
 
 Arguments: contender ("ours", "ours_unfolded" or "keras_fit"), network ("mlp", "mnist" or "ptb"), hidden layers of
 "mlp". Ours is the fused loop with the benchmark's own input, from arrays in memory. Keras gets the same numbers as

@@ -1,4 +1,4 @@
-"""The TensorFlow contenders of ssd_step.py.
+"""The TensorFlow contenders of steps.py's SSD-300.
 
 Arguments: contender, "train", manifest ({"config": an ssd configuration}). All train the same network with the same
 loss on one batch in memory. Ours starts from uint8 pixels and boxes: as in a real run, the step of the fused loop

@@ -1,6 +1,6 @@
-"""The TensorFlow contenders of transformer_step.py.
+"""The TensorFlow contenders of steps.py's Transformer.
 
-Arguments: contender, "transformer", manifest ({"config": a Transformer's configuration, "batch": {"train":
+Arguments: contender, "train", manifest ({"config": a Transformer's configuration, "batch": {"train":
 sequences}}). All train the same network (dropout after sublayers, on attention and after ReLU; label smoothing; Adam;
 fp32) on one batch of full sequences in memory. Ours masks by segment and embeds explicit positions, as packed sequences
 need; the others mask padding and add one fixed position signal.

@@ -1,6 +1,6 @@
-"""Our contender of video.py: inference or training steps of a video network on one batch in memory.
+"""Our contender of steps.py's video networks: inference or training steps of a video network on one batch in memory.
 
-Arguments: "infer" or "train", manifest ({"config": a tsm_kinetics configuration, ...}), as for torch_images.py.
+Arguments: "ours", "infer" or "train", manifest ({"config": a tsm_kinetics configuration, ...}), as for torch_step.py.
 Training runs in the fused loop of `python -m tsm_kinetics`; its step starts from uint8 pixels and normalizes them.
 """
 
@@ -49,7 +49,7 @@ def train(config: Config) -> tuple[Run, tf_keras.Model]:
 MODES = {f.__name__: f for f in (infer, train)}
 
 
-def make(mode: str, manifest: str) -> tuple[Run, dict[str, object]]:
+def make(_: str, mode: str, manifest: str) -> tuple[Run, dict[str, object]]:
     """Returns (function that runs N steps, facts about the contender)."""
     run, network = MODES[mode](from_dict(Config, json.loads(manifest)["config"]))
     return run, {"version": tf.__version__, "parameters": parameters(network)}

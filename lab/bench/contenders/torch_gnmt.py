@@ -1,4 +1,4 @@
-"""GNMT in PyTorch, written as a user of its LSTM would, for replay_torch.py and lstm.py."""
+"""GNMT in PyTorch, written as a user of its LSTM would, for torch_networks.py."""
 
 from __future__ import annotations
 

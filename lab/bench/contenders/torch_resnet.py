@@ -1,11 +1,8 @@
-"""ResNet-50 v1.5 in PyTorch, eager, channels_last: a contender of resnet_step.py, and a part of other networks.
-
-Arguments: precision, batch, pixels, classes.
-"""
+"""ResNet-50 v1.5 in PyTorch, and the bottleneck that other networks use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -56,26 +53,3 @@ def resnet50(classes: int) -> nn.Module:
             layers.append(Bottleneck(channels, filters, stride, project=block == 0))
             channels = 4 * filters
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
-
-
-def make(
-    precision: str, batch: str, pixels: str, classes: str
-) -> tuple[Callable[[int], None], dict[str, object]]:
-    """Returns (function that trains N steps, facts about the contender)."""
-    torch.manual_seed(0)
-    model = resnet50(int(classes)).to(memory_format=torch.channels_last)
-    images = torch.randn(int(batch), 3, int(pixels), int(pixels)).to(memory_format=torch.channels_last)
-    labels = torch.arange(int(batch)) % int(classes)
-    loss_of = nn.CrossEntropyLoss(label_smoothing=0.1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-
-    def run(steps: int) -> None:
-        for _ in range(steps):
-            optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
-                loss = loss_of(model(images), labels)
-            loss.backward()
-            optimizer.step()
-            float(loss)
-
-    return run, {"version": torch.__version__}

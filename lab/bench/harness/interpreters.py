@@ -50,5 +50,5 @@ def installed_torch() -> str:
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(_TORCH_VENV)], check=True)
     install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", TORCH, "numpy"]
     if subprocess.run(install).returncode:
-        sys.exit(f"resnet_step: {TORCH} could not be installed; leave out --torch")
+        sys.exit(f"{TORCH} could not be installed; leave out --torch")
     return str(python)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from common.distributed import replicas
 from common.train.loop import Loop
-from lab.bench.contenders.tensorflow_resnet import config_of
+from lab.bench.steps import resnet_config
 from resnet.task import Task
 
 STEPS = 5  # Per round.
@@ -23,7 +23,7 @@ STEPS = 5  # Per round.
 
 def overhead(batch: int, pixels: int, rounds: int) -> dict[str, float]:
     """Returns the figures to print."""
-    config = config_of("fp32", batch, pixels)
+    config = resnet_config("fp32", batch, pixels)
     loop = Loop(Task(config, None), replicas.make(config))
     loop.compile()
     train, evaluation = loop._synthetic(True), loop._synthetic(False)

@@ -25,7 +25,7 @@ SCRIPT = pathlib.Path(__file__).with_name("torch_resnet50.py")
 
 @functools.cache
 def torch_python():
-    """This interpreter, TORCH_PYTHON, or the one that `python -m lab.bench.resnet_step --torch` installs."""
+    """This interpreter, TORCH_PYTHON, or the one that `python -m lab.bench.steps --torch` installs."""
     if importlib.util.find_spec("torch"):
         return sys.executable
     for path in (os.environ.get("TORCH_PYTHON"), ROOT / ".cache/torch-venv/bin/python"):

@@ -1,0 +1,368 @@
+"""Steps of this project's networks against the same networks of named peers: Keras, tf-models, PyTorch, JAX.
+
+Every contender is a process with all cores and one batch in memory, in fp32 unless the case says bf16. Rounds
+alternate, so that a change of the machine's speed affects all of them; a ratio is the median over rounds of (their
+seconds / our seconds) in the same round. The contenders' modules say what differs between them. The cases are training
+steps, and inference of the video networks, whose paper ("Training Kinetics in 15 Minutes", Table 1) used batch 16 on a
+P100. MagmaDNN's figure 3 and Table 1 are the perceptrons: 528 units a layer, sigmoid, batch 100, 600 steps an epoch.
+
+    python -m lab.bench.steps [--cases resnet-fp32 'perceptron-*' ...] [--rounds N] [--torch | --torch-python PYTHON]
+        [--jax-python PYTHON] [--quick] [--output FILE]
+
+A case's row in the output file replaces the one of an earlier run; the other cases stay. `--torch` installs PyTorch
+into .cache/torch-venv on first use. `--quick` runs one small round of each case.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import json
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import gnmt.presets
+import resnet.config
+import ssd.presets
+import transformer.config
+import transformer.presets
+import tsm_kinetics.presets
+from common.config.digest import to_dict
+from common.config.schema import Optimizer, RunConfig, Schedule
+from lab.bench.harness import arguments
+from lab.bench.harness.interpreters import TORCH, installed_torch, left_out, peers
+from lab.bench.harness.results import head, write
+from lab.bench.harness.rounds import OURS, command, compare
+from lab.bench.harness.scripts import output_of
+
+# Keys of `bars` besides a contender's name: the fastest peer in TensorFlow, and the fastest of all peers.
+TENSORFLOW, FASTEST = "tensorflow", "fastest"
+OTHERS = ("torch", "jax")  # Peers without TensorFlow, which need an interpreter.
+SLOPE = "perceptron-slope"
+EPOCH = 600  # The perceptron's steps.
+OVERHEAD_BAR, OVERHEAD_BATCH, OVERHEAD_PIXELS = 0.01, 32, 64
+Config = TypeVar("Config", bound=RunConfig)
+Commands = dict[str, list[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One network and its contenders.
+
+    Attributes:
+      title: name in the tables.
+      table: the table it goes to, "training", "small" or "inference".
+      unit: of the figure in the tables: "images/s" (`examples` / seconds of a step) or "s" (their product).
+      examples: examples per step; steps, for a unit of seconds.
+      steps: steps per round.
+      commands: {contender: command of its process}.
+      bars: {contender, TENSORFLOW or FASTEST: minimum ratio of its seconds to ours}.
+      variants: contenders that are forms of ours, and no peers.
+      in_pairs: runs each contender only with ours, because all together do not fit in memory.
+    """
+
+    title: str
+    table: str
+    unit: str
+    examples: float
+    steps: int
+    commands: Commands
+    bars: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    variants: tuple[str, ...] = ()
+    in_pairs: bool = False
+
+
+def on_one_replica(preset: Config, batch: int, precision: str = "fp32", **changes: Any) -> Config:
+    """Returns a preset's network on one replica, with `batch` examples per batch and a constant rate."""
+    return dataclasses.replace(
+        preset,
+        division="open",
+        replicas="single",
+        num_replicas=1,
+        precision=precision,
+        global_batch_size=batch,
+        eval_batch_size=batch,
+        schedule=Schedule(kind="constant", warmup_epochs=0),
+        **changes,
+    )
+
+
+def manifest(config: RunConfig, benchmark: str, **more: Any) -> str:
+    """Returns what a contender needs to know as JSON: the keys of an export's manifest that contenders read."""
+    told = {"benchmark": benchmark, "config": to_dict(config), "batch": {"train": config.global_batch_size}}
+    return json.dumps({**told, "precision": config.precision, **more})
+
+
+def _commands(
+    module: str, names: Sequence[str], pythons: Mapping[str, str], told: str, mode: str = "train"
+) -> Commands:
+    """Returns the commands of a TensorFlow module's contenders, and of PyTorch's if it has an interpreter."""
+    torch = (
+        {"torch": command("torch_step", mode, told, python=pythons["torch"])} if "torch" in pythons else {}
+    )
+    return {name: command(module, name, mode, told) for name in names} | torch
+
+
+def resnet_config(precision: str, batch: int, pixels: int, optimizer: str = "sgd") -> RunConfig:
+    """Returns ResNet-50 on one replica, with SGD of momentum 0.9, label smoothing 0.1 and no weight decay."""
+    return on_one_replica(
+        resnet.config.Config(image_size=pixels, num_classes=1000),
+        batch,
+        precision,
+        label_smoothing=0.1,
+        num_train_examples=batch * 10_000,
+        num_eval_examples=batch,
+        optimizer=Optimizer(name=optimizer, base_learning_rate=0.01, momentum=0.9),
+    )
+
+
+def _resnet(precision: str, torch_bar: float) -> Callable[..., Case]:
+    def case(pythons: Mapping[str, str], quick: bool) -> Case:
+        batch, pixels = (4, 64) if quick else (16, 224)
+        told = manifest(resnet_config(precision, batch, pixels), "resnet")
+        calls = _commands("tensorflow_resnet", (OURS, "tf_orbit", "keras_fit"), pythons, told)
+        title = f"ResNet-50, {pixels} pixels, batch {batch}, {precision}"
+        bars = {"tf_orbit": 1.05, "keras_fit": 1.05, "torch": torch_bar}
+        return Case(title, "training", "images/s", batch, 2, calls, bars)
+
+    return case
+
+
+def _ssd(pythons: Mapping[str, str], quick: bool) -> Case:
+    batch = 1 if quick else 8
+    optimizer = Optimizer(name="sgd", base_learning_rate=1e-3, momentum=0.9)
+    own = {"loss_scale": 1.0, "batch_norm_span": 0, "optimizer": optimizer}
+    told = manifest(on_one_replica(ssd.presets.PRESETS["v100-8"], batch, **own), "ssd")
+    calls = _commands("tensorflow_ssd", (OURS, "keras_fit"), pythons, told)
+    bars = {"keras_fit": 1.05, "torch": 1.0}
+    return Case(f"SSD-300, {batch} images, fp32", "training", "images/s", batch, 1, calls, bars)
+
+
+def _transformer(
+    system: str, name: str, batch: int, length: int, steps: int, pairs: bool
+) -> Callable[..., Case]:
+    """The preset's network on one replica; its Adam updates every row of the embeddings, as the others' do."""
+
+    def case(pythons: Mapping[str, str], quick: bool) -> Case:
+        preset = transformer.presets.PRESETS["cpu-tiny" if quick else system]
+        size, tokens = (2, 16) if quick else (batch, length)
+        config = on_one_replica(
+            preset,
+            size,
+            packed_length=tokens,
+            communication=dataclasses.replace(preset.communication, wire="full"),
+            optimizer=dataclasses.replace(preset.optimizer, name="adam", base_learning_rate=1e-4),
+            decode=transformer.config.Decode(source_length=tokens, extra_length=1),
+        )
+        names = (OURS, "keras_fit", "keras_fused_adam", "tf_models")
+        calls = _commands("tensorflow_transformer", names, pythons, manifest(config, "transformer"))
+        title = f"Transformer {name}, {size} x {tokens} tokens, fp32"
+        return Case(title, "training", "s", 1, steps, calls, {TENSORFLOW: 1.1}, in_pairs=pairs)
+
+    return case
+
+
+def _gnmt(system: str, name: str, batch: int, length: int, steps: int, pairs: bool) -> Callable[..., Case]:
+    """The preset's network on one replica, with one bucket."""
+
+    def case(pythons: Mapping[str, str], quick: bool) -> Case:
+        preset = gnmt.presets.PRESETS["cpu-tiny" if quick else system]
+        size, tokens = (2, 4) if quick else (batch, length)
+        config = on_one_replica(
+            preset,
+            size,
+            loss_scale=1.0,
+            max_sequence_length=tokens,
+            bucket_limits=(tokens,),
+            decode=dataclasses.replace(preset.decode, source_length=tokens, target_length=1),
+        )
+        names = (OURS, "plain", "keras_fit", "keras_tuned")
+        calls = _commands("tensorflow_lstm", names, pythons, manifest(config, "gnmt"))
+        title = f"GNMT{name}, {size} x {tokens} tokens, fp32"
+        return Case(
+            title, "training", "s", 1, steps, calls, {TENSORFLOW: 1.1}, variants=("plain",), in_pairs=pairs
+        )
+
+    return case
+
+
+def _video(model: str, title: str, mode: str, batch: int, bar: float) -> Callable[..., Case]:
+    def case(pythons: Mapping[str, str], quick: bool) -> Case:
+        size, pixels = (1, 64) if quick else (batch, 224)
+        preset = tsm_kinetics.presets.PRESETS["summit-1"]
+        own = {"image_size": pixels, "num_train_examples": 10_000 * size, "num_eval_examples": size}
+        config = on_one_replica(preset, size, model=model, **own)
+        clips = {"name": "batch/frames", "shape": [size, config.frames, pixels, pixels, 3]}
+        told = manifest(config, "tsm_kinetics", programs=[{"inputs": [clips]}])
+        calls = _commands("tensorflow_video", (OURS,), pythons, told, mode)
+        table = "training" if mode == "train" else "inference"
+        return Case(f"{title}, batch {size}, fp32", table, "clips/s", size, 1, calls, {"torch": bar})
+
+    return case
+
+
+def _small(
+    network: str, title: str, layers: int, unit: str, examples: int, steps: int, bars: Mapping[str, float]
+) -> Callable[..., Case]:
+    def case(pythons: Mapping[str, str], quick: bool) -> Case:
+        names = (OURS, "ours_unfolded", "keras_fit") if network == "mnist" else (OURS, "keras_fit")
+        calls = {name: command("tensorflow_small", name, network, str(layers)) for name in names}
+        modules = {"torch": ["torch_small", network]} | ({"jax": ["jax_perceptron"]} if layers else {})
+        for name in modules.keys() & pythons.keys():
+            calls[name] = command(*modules[name], str(layers), python=pythons[name])
+        own = 20 if quick else steps
+        return Case(title, "small", unit, examples, own, calls, bars, variants=("ours_unfolded",))
+
+    return case
+
+
+_LSTM = {"keras_fit": 1.1, "torch": 1.0}
+CASES: dict[str, Callable[..., Case]] = {
+    "resnet-fp32": _resnet("fp32", 1.2),
+    "resnet-bf16": _resnet("bf16", 1.1),
+    "transformer-big": _transformer("tpu-v3-32", "big", 4, 64, 1, pairs=True),
+    "transformer-multi30k": _transformer("cpu-multi30k", "of `cpu-multi30k`", 32, 128, 2, pairs=False),
+    "gnmt-full": _gnmt("v100-8", "", 8, 30, 1, pairs=True),
+    "gnmt-multi30k": _gnmt("cpu-multi30k", " of `cpu-multi30k`", 128, 16, 2, pairs=False),
+    "ssd": _ssd,
+    **{
+        f"{model}-{mode}": _video(model, title, mode, batch, bar)
+        for mode, batch in (("train", 2), ("infer", 4))
+        for model, title, bar in (
+            ("tsm", "TSM", 1.0),
+            ("i3d_3x3x3", "I3D 3x3x3", 0.9),
+            ("i3d_3x1x1", "I3D 3x1x1", 0.9),
+        )
+    },
+    "mnist-lstm": _small("mnist", "MNIST LSTM, batch 128, fp32", 0, "images/s", 128, 200, _LSTM),
+    "ptb-lstm": _small("ptb", "PTB LSTM, 20 streams of 20 words, fp32", 0, "words/s", 400, 100, _LSTM),
+    **{
+        f"perceptron-{n}": _small(
+            *("mlp", f"MNIST perceptron, {n} layer{'s' * (n > 1)}, batch 100, fp32", n, "s an epoch"),
+            *(EPOCH, EPOCH, {FASTEST: 1 / 1.05} if n <= 4 else {}),  # The paper has 1 to 4 layers.
+        )
+        for n in range(1, 9)
+    },
+}
+
+
+def measure(case: Case, rounds: int, missing: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns a case's contenders, with seconds per step, ratios to ours, and bars.
+
+    In pairs, a contender's row has "ours_seconds", the seconds of ours in the same rounds.
+
+    Raises:
+      SystemExit: a contender's parameter count differs from ours by over 0.5 % (biases may be stored differently).
+    """
+    if case.in_pairs:
+        rows: dict[str, dict[str, Any]] = {}
+        for name in [name for name in case.commands if name != OURS]:
+            pair = compare({key: case.commands[key] for key in (OURS, name)}, case.steps, rounds)
+            rows.setdefault(OURS, pair[OURS])
+            rows[name] = pair[name] | {"ours_seconds": pair[OURS]["seconds"] / case.steps}
+    else:
+        rows = compare(case.commands, case.steps, rounds)
+    own = rows[OURS].get("parameters")
+    for name, row in rows.items():
+        if own and abs(row["parameters"] / own - 1) > 5e-3:
+            sys.exit(f"{name}: {row['parameters']} parameters, ours has {own}: not the same network")
+        row["seconds"] /= case.steps
+        row["rounds_seconds"] = [round(t / case.steps, 6) for t in row["rounds_seconds"]]
+    for name, bar in bars_of(case, rows, missing).items():
+        rows[name]["bar"] = bar
+    about = {key: getattr(case, key) for key in ("title", "table", "unit", "examples")}
+    return {**about, "steps": case.steps, "rounds": rounds, **head(), "contenders": rows}
+
+
+def bars_of(case: Case, rows: Mapping[str, Mapping[str, Any]], missing: Sequence[str]) -> dict[str, float]:
+    """Returns {contender: bar}: one bar for all TensorFlow peers, or for all peers, goes to the fastest of them.
+
+    If a peer of theirs was left out, nobody knows which is the fastest of all, and there is no bar.
+    """
+    ratios = {n: r["ratio_to_ours"] for n, r in rows.items() if n not in (OURS, *case.variants)}
+    bars = {}
+    for name, bar in case.bars.items():
+        among = [peer for peer in ratios if name == FASTEST or peer not in OTHERS]
+        if name in ratios:
+            bars[name] = bar
+        elif name == TENSORFLOW or (name == FASTEST and not missing):
+            bars[min(among, key=ratios.__getitem__)] = bar
+    return bars
+
+
+def slope(seconds: Mapping[int, float]) -> float:
+    """Returns the seconds that a layer adds, by least squares over {layers: seconds}."""
+    return statistics.linear_regression(list(seconds), list(seconds.values())).slope
+
+
+def slopes(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Returns the case of what a further layer of the perceptron costs; None unless all perceptrons are measured."""
+    names = [name for name in CASES if name.startswith("perceptron-")]
+    if not cases.keys() >= set(names):
+        return None
+    seconds = {
+        who: slope({n: cases[name]["contenders"][who]["seconds"] for n, name in enumerate(names, 1)})
+        for who in cases[names[0]]["contenders"]
+        if all(who in cases[name]["contenders"] for name in names)
+    }
+    rows = {who: {"seconds": own, "ratio_to_ours": own / seconds[OURS]} for who, own in seconds.items()}
+    title = f"MNIST perceptron, each further layer of 1 to {len(names)}"
+    shown = {key: cases[names[0]][key] for key in ("table", "unit", "examples", "date", "machine")}
+    return {"title": title, **shown, "contenders": rows}
+
+
+def overhead(rounds: int) -> dict[str, Any]:
+    """Measures what the fused loop adds to a step of ResNet-50."""
+    settings = [str(n) for n in (OVERHEAD_BATCH, OVERHEAD_PIXELS, rounds)]
+    printed = output_of("steps", [sys.executable, "-m", "lab.bench.processes.loop_overhead", *settings])
+    return {**json.loads(printed.splitlines()[-1]), "bar": OVERHEAD_BAR, **head()}
+
+
+def say(name: str, found: Mapping[str, Any]) -> None:
+    """Prints a case's contenders."""
+    for who, row in found["contenders"].items():
+        verdict = ""
+        if bar := row.get("bar"):
+            verdict = f" (bar {bar:.2f}: {'met' if row['ratio_to_ours'] >= bar else 'missed'})"
+        times = f"{1e3 * row['seconds']:9.2f} ms/step, {row['ratio_to_ours']:.3f} x ours"
+        print(f"{name} {who:16} {times}{verdict}", flush=True)
+
+
+def main() -> None:
+    parser = arguments.parser(__doc__, "steps.json", rounds=5)
+    parser.add_argument(
+        "--cases", nargs="+", default=["*"], help=f"patterns of {', '.join(CASES)}, fused-loop"
+    )
+    parser.add_argument("--torch", action="store_true", help=f"with {TORCH}, installed on first use")
+    arguments.add_torch_python(parser)
+    parser.add_argument("--jax-python", help="an interpreter that has jax; without it JAX is left out")
+    arguments.add_quick(parser)
+    options = parser.parse_args()
+
+    def chosen(name: str) -> bool:
+        return any(fnmatch.fnmatch(name, pattern) for pattern in options.cases)
+
+    if not any(map(chosen, (*CASES, "fused-loop"))):
+        parser.error(f"--cases={' '.join(options.cases)}: no such case; there are {', '.join(CASES)}")
+    pythons = peers(installed_torch() if options.torch else options.torch_python, options.jax_python)
+    missing = left_out(pythons, OTHERS)
+    rounds = 1 if options.quick else options.rounds
+    known = options.output.is_file() and not options.quick
+    result = json.loads(options.output.read_text()) if known else {"cases": {}}
+    for name in filter(chosen, CASES):
+        result["cases"][name] = measure(CASES[name](pythons, options.quick), rounds, missing)
+        say(name, result["cases"][name])
+        if not options.quick:
+            result["cases"].update({SLOPE: added} if (added := slopes(result["cases"])) else {})
+            write(result, options.output)
+    if chosen("fused-loop"):
+        result["fused_loop"] = overhead(rounds)
+        print(f"fused loop: {result['fused_loop']['overhead']:+.2%} of a step (bar {OVERHEAD_BAR:.0%})")
+        if not options.quick:
+            write(result, options.output)
+
+
+if __name__ == "__main__":
+    main()
