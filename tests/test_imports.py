@@ -24,7 +24,7 @@ ROOMS = (
 )
 # Entries that start the program by a name below it. They hold no code of their own.
 THIN_ENTRIES = (
-    *("common/launch.py", "systems/__main__.py", "systems/predict/__main__.py"),
+    *("systems/__main__.py", "systems/predict/__main__.py"),
     *(f"{name}/__main__.py" for name in BENCHMARKS),
 )
 # What the checker and the systems may import of common/. These import nothing of the project but each other.
@@ -128,9 +128,7 @@ def graph():
 def test_there_are_benchmarks_and_rooms():
     assert "resnet" in BENCHMARKS and len(BENCHMARKS) == 8
     entries = {p.stem for p in (ROOT / "common").iterdir() if p.is_dir() or p.suffix == ".py"}
-    assert entries - {"__init__", "__pycache__", "launch"} == set(ROOMS), (
-        "every room has its place among ROOMS"
-    )
+    assert entries - {"__init__", "__pycache__"} == set(ROOMS), "every room has its place among ROOMS"
     assert len([p for p in (ROOT / "common").iterdir() if p.name != "__pycache__"]) <= 16
 
 

@@ -192,8 +192,8 @@ def test_an_import_that_has_no_name_in_the_wheel_is_refused(builder, line):
 
 
 def test_a_command_becomes_the_wheel_s(builder):
-    text = b"`python -m systems list`, -m common.launch; python -m lab.studies, -m systems_of"
-    wanted = b"`python -m timetotrain.systems list`, -m timetotrain.common.launch; python -m lab.studies, -m systems_of"
+    text = b"`python -m systems list`, -m common.files; python -m lab.studies, -m systems_of"
+    wanted = b"`python -m timetotrain.systems list`, -m timetotrain.common.files; python -m lab.studies, -m systems_of"
     assert builder.with_commands(text) == wanted
 
 
@@ -240,7 +240,7 @@ def test_scripts_name_the_wheel_s_modules(call, installed):
     line = call(package / "resnet/run_and_time.sh", "--print_command", SYSTEM="cpu-cluster-1024")
     script = next(pathlib.Path(word) for word in line.split() if word.endswith("slurm.sbatch"))
     assert script == package / "launch/slurm.sbatch"
-    assert "-m timetotrain.common.launch --hosts=slurm" in script.read_text()
+    assert "-m timetotrain launch --hosts=slurm" in script.read_text()
 
 
 def test_a_tiny_data_set_is_made_in_the_caller_s_folder(call, installed, elsewhere):

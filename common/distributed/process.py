@@ -67,7 +67,7 @@ def no_launcher(backend: str) -> UserError:
     """Returns the error for a multi-process backend that was started without its launcher."""
     return UserError(
         f"config.replicas={backend}: started without a launcher; use "
-        f"`python -m common.launch --replicas={backend} --processes=N -- COMMAND`"
+        f"`timetotrain launch --replicas={backend} --processes=N -- COMMAND`"
     )
 
 

@@ -88,7 +88,15 @@ def started(backend: str, data: Path, small_disk: bool) -> Iterator[Run]:
         folder, mark = Path(name), f"{time.time_ns()}"
         if small_disk:
             subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", name], capture_output=True)
-        command = [sys.executable, "-m", "common.launch", f"--replicas={backend}", "--processes=2", "--"]
+        command = [
+            sys.executable,
+            "-m",
+            "timetotrain",
+            "launch",
+            f"--replicas={backend}",
+            "--processes=2",
+            "--",
+        ]
         command += [
             sys.executable,
             "-m",

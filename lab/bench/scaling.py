@@ -39,7 +39,7 @@ def exchange(backend: str, processes: int, network: tuple[str, str, str], rounds
     """Returns for every variant: seconds per step, bytes sent, bytes of slots."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "result.json"
-        launch = ["-m", "common.launch", f"--replicas={backend}", f"--processes={processes}", "--"]
+        launch = ["-m", "timetotrain", "launch", f"--replicas={backend}", f"--processes={processes}", "--"]
         process = [sys.executable, "-m", "lab.bench.processes.exchange"]
         flags = {"backend": backend, "processes": processes}
         flags |= dict(zip(("benchmark", "system", "optimizer"), network))

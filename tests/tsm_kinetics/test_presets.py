@@ -65,7 +65,7 @@ def test_the_launcher_is_slurm_with_horovod_on_six_gpus_a_node(name: str) -> Non
     command = command_of("tsm_kinetics", f"--system={name}", "--data_dir=D")
     config = PRESETS[name]
     if config.hardware == "summit-1":
-        assert "common.launch" in command and "--processes=6" in command
+        assert "timetotrain launch" in command and "--processes=6" in command
     else:
         assert command[0] == "sbatch" and "--gpus-per-node=6" in command
         assert f"--nodes={config.num_replicas // 6}" in command

@@ -1,4 +1,4 @@
-"""Starts a run's processes: python -m common.launch --replicas=horovod|multiworker --processes=N -- COMMAND"""
+"""Starts the processes of a run: timetotrain launch --replicas=BACKEND --processes=N -- COMMAND"""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from timetotrain.launch.watch.loop import Limits
 def parser() -> argparse.ArgumentParser:
     """Returns the parser; its flags use underscores, as the benchmarks' flags do."""
     made = Parser(
-        prog="python -m common.launch",
+        prog="timetotrain launch",
         description="Runs COMMAND in several processes that train together, watches them, and ends them all "
         "when one fails.",
-        epilog="example: python -m common.launch --replicas=horovod --processes=2 -- python -m resnet "
+        epilog="example: timetotrain launch --replicas=horovod --processes=2 -- python -m resnet "
         "--system=cpu-tiny --data_dir=DIR --replicas=horovod --config.num_replicas=2",
         allow_abbrev=False,
     )

@@ -13,7 +13,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from common.config import benchmarks
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.files import INSTALLED, ROOT
@@ -186,7 +185,7 @@ def command(
     _check_starts(launcher_name, config.replicas)
     if launcher_name == "tpu-vm":
         return _tpu_vm(config, where, program, options, environment)
-    ours = [program[0], "-m", benchmarks.command("common.launch"), f"--replicas={config.replicas}"]
+    ours = [program[0], "-m", "timetotrain", "launch", f"--replicas={config.replicas}"]
     tuned = settings.name_of(config.hardware)
     count = [f"--processes={where.processes}", *([f"--settings={tuned}"] if tuned else [])]
     alone = where.hosts == 1
@@ -195,7 +194,7 @@ def command(
         return [*inside, *ours, *count, *hosts, "--", *program]
     if launcher_name == "slurm":
         wrapped = [*inside, "::"] if inside else []
-        return [*_sbatch(where, options), SBATCH, *wrapped, *ours[3:], *count, "--", *program]
+        return [*_sbatch(where, options), SBATCH, *wrapped, *ours[4:], *count, "--", *program]
     if launcher_name == "horovodrun":
         if inside and not alone:
             raise UserError(
@@ -205,7 +204,7 @@ def command(
         pairs = [f"{name}={value}" for name, value in settings.environment(tuned, environment).items()]
         started = ["horovodrun", "--gloo", "-np", str(where.processes), *hosts]
         return [*inside, *(["env", *pairs] if pairs else []), *started, *program]
-    # mpirun starts one common.launch per host; that starts, binds and watches the host's processes.
+    # mpirun starts one timetotrain launch per host; that starts, binds and watches the host's processes.
     hosts = [] if alone else ["--hostfile", "hosts.txt", "--map-by", "ppr:1:node"]
     placed = [] if alone else ["--hosts=@hosts.txt"]
     passed_on = [word for name in sorted(environment) if _PASSED_ON.fullmatch(name) for word in ("-x", name)]

@@ -11,13 +11,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from common.distributed.replicas import listening
 from common.errors import UserError
 
 # How long the processes wait for each other at the start; a scheduler may start them minutes apart.
 START_SECONDS = 120
 _POLL_SECONDS = 0.2
 
-LAUNCH = "start it with `python -m common.launch --replicas=multiworker --processes=N -- COMMAND`"
+LAUNCH = "start it with `timetotrain launch --replicas=multiworker --processes=N -- COMMAND`"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Cluster:
 
     workers: tuple[str, ...]
     index: int
+
+    def own_address(self) -> str:
+        """Returns the address that this process listens on (listening.own_address)."""
+        return listening.own_address([_address(worker)[0] for worker in self.workers], self.index)
 
 
 def from_environment(text: str | None, backend: str = "multiworker") -> Cluster:
@@ -104,11 +109,10 @@ def met(cluster: Cluster, backend: str, seconds: float = START_SECONDS) -> Itera
 
 def _listening(cluster: Cluster) -> socket.socket:
     host, port = _address(cluster.workers[cluster.index])
-    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    address = cluster.own_address()
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        return socket.create_server(
-            ("", port), family=family, dualstack_ipv6=family == socket.AF_INET6, backlog=len(cluster.workers)
-        )
+        return socket.create_server((address, port), family=family, backlog=len(cluster.workers))
     except OSError as error:
         raise UserError(
             f"TF_CONFIG: cannot listen on port {port} of cluster.worker[{cluster.index}]={host}:{port} "

@@ -15,10 +15,10 @@ from tensorflow.python.ops import gen_collective_ops
 
 from common.distributed.replicas.base import UnsupportedError
 
-# Seconds after which a collective fails if a peer does not join it. A process may do slow work between two
-# collectives (the main process writes a checkpoint, a peer still compiles), and the limit is longer than any of that.
-# A missing heartbeat reports a dead or frozen peer much earlier.
-TIMEOUT_SECONDS = 600.0
+# No collective has a time limit: TensorFlow parks a thread for the limit's whole length with each one, even if it ends
+# at once (SchedNonBlockingClosureAfter in tensorflow/core/common_runtime/base_collective_executor.cc). A missing
+# heartbeat reports a dead or frozen peer; the launcher watches progress (timetotrain/launch/watch/progress.py).
+_NO_LIMIT = 0.0
 
 # TensorFlow's strategies number their own groups from 1.
 _FIRST_GROUP_KEY = 1 << 20
@@ -116,7 +116,7 @@ class KeyedCollectives:
             "instance_key": instance,
             "ordering_token": [self._tokens[local].handle],
             "communication_hint": self._hint,
-            "timeout_seconds": TIMEOUT_SECONDS,
+            "timeout_seconds": _NO_LIMIT,
         }
 
     def _ranks(self, group: Sequence[int], replica: int) -> tf.Tensor:

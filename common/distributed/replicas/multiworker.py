@@ -20,14 +20,19 @@ from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.eager import context
 
+from common.distributed.replicas import listening
 from common.distributed.replicas.base import Groups, Shard, placement
 from common.distributed.replicas.cluster import LAUNCH, START_SECONDS, Cluster, from_environment, rendezvous
-from common.distributed.replicas.collective_kernels import TIMEOUT_SECONDS, KeyedCollectives, linear
+from common.distributed.replicas.collective_kernels import KeyedCollectives, linear
 from common.distributed.replicas.strategy import StrategyReplicas, assign_in_merge_call
 from common.errors import UserError
 
 # Seconds without a sign of life after which a process counts as lost; the others then fail.
 HEARTBEAT_SECONDS = 20
+# How long a process waits at the end of the run for the others, of which the first may still write a checkpoint.
+_LEAVE_SECONDS = 600
+# TensorFlow's shared libraries, one of which holds its server.
+_LIBRARIES = "libtensorflow_framework.so.2", "libtensorflow_cc.so.2"
 
 _closings = itertools.count()
 
@@ -166,7 +171,7 @@ class MultiWorker(StrategyReplicas):
     def close(self) -> None:
         # Process 0 serves the others' heartbeats and barriers, so it leaves last.
         peers, name = context.context(), f"closed{next(_closings)}"
-        peers.wait_at_barrier(name, int(TIMEOUT_SECONDS * 1000))
+        peers.wait_at_barrier(name, _LEAVE_SECONDS * 1000)
         with contextlib.suppress(tf.errors.OpError):  # A process has already left.
             if not self.main:
                 peers.set_config_key_value(f"{name}/{self.process_index}", "left")
@@ -219,11 +224,9 @@ def _join(cluster: Cluster) -> tuple[tf.distribute.Strategy, KeyedCollectives]:
         coordinated_jobs=[job],
     )
     try:
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(
-            communication_options=tf.distribute.experimental.CommunicationOptions(
-                timeout_seconds=TIMEOUT_SECONDS
-            )
-        )
+        libraries = [os.path.join(tf.sysconfig.get_lib(), name) for name in _LIBRARIES]
+        with listening.bound_to(cluster.own_address(), libraries):
+            strategy = tf.distribute.MultiWorkerMirroredStrategy()
     except (tf.errors.OpError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 from typing import Any
@@ -76,18 +77,32 @@ def _join(jax: Any, cluster: Cluster) -> None:
     if jax.distributed.is_initialized():
         return  # This process has already joined.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    address = cluster.own_address()
+    _bind_gloo(address)
+    port = cluster.workers[0].rpartition(":")[2]
     try:
         with met(cluster, "pjrt"):
             jax.distributed.initialize(
                 cluster.workers[0],
                 len(cluster.workers),
                 cluster.index,
+                coordinator_bind_address=f"{f'[{address}]' if ':' in address else address}:{port}",
                 initialization_timeout=START_SECONDS,
                 heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
             )
     except RuntimeError as error:
         reason = (str(error).splitlines() or ["no reason given"])[0]
         raise UserError(f"{ASKED}: the processes do not find each other ({reason})") from error
+
+
+def _bind_gloo(address: str) -> None:
+    """Makes Gloo listen on `address`; by itself it takes what this host's name resolves to, often 127.0.1.1."""
+    with contextlib.suppress(ImportError, AttributeError):  # Not jax's public interface.
+        from jax._src.lib import _jax
+
+        made = _jax.make_gloo_tcp_collectives
+        if not isinstance(made, functools.partial):
+            _jax.make_gloo_tcp_collectives = functools.partial(made, hostname=address)
 
 
 def _keep_programs(jax: Any) -> None:

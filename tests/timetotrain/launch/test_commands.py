@@ -62,9 +62,9 @@ def test_the_printed_command_fits_the_preset_s_system(benchmark, name):
             )
             assert commands.SBATCH in line and (ROOT / commands.SBATCH).exists()
         else:
-            assert hosts == "1" and line[1:3] == ["-m", "common.launch"]
+            assert hosts == "1" and line[1:4] == ["-m", "timetotrain", "launch"]
     elif config.replicas == "pjrt" and int(hosts) > 1:
-        assert config.num_replicas == int(hosts) * accelerators and line[1:3] == ["-m", "common.launch"]
+        assert config.num_replicas == int(hosts) * accelerators and line[2:4] == ["timetotrain", "launch"]
         assert (flag(line, "processes"), flag(line, "hosts")) == (hosts, "@hosts.txt")
     elif config.replicas == "pjrt":  # One process drives all devices of a host.
         assert config.num_replicas == accelerators and line[1:3] == ["-m", benchmark]
@@ -78,13 +78,13 @@ def test_every_launcher_of_an_eight_gpu_host():
     ours = f"--replicas=horovod --processes=8 --settings=v100-8 -- {run}"
     assert lines == {
         "none": run,
-        "local": f"python -m common.launch {ours}",
+        "local": f"python -m timetotrain launch {ours}",
         "slurm": "sbatch --wait --nodes=1 --ntasks-per-node=1 --gpus-per-node=8 "
         f"timetotrain/launch/slurm.sbatch {ours}",
         "horovodrun": "env TF_GPU_THREAD_MODE=gpu_private TF_GPU_THREAD_COUNT=2 "
         f"horovodrun --gloo -np 8 -H localhost:8 {run}",
         "mpirun": "mpirun -np 1 --bind-to none -x LD_LIBRARY_PATH -x NCCL_DEBUG -x PATH "
-        f"python -m common.launch {ours}",
+        f"python -m timetotrain launch {ours}",
     }
 
 
@@ -102,7 +102,9 @@ def test_every_launcher_of_several_hosts():
     where = commands.shape(config, commands.describe("summit-2"))
     assert where == commands.Shape(processes=12, hosts=2, accelerators=6, processes_per_host=6)
     lines = {by: line_of(config, by) for by in ("local", "mpirun")}
-    ours = "python -m common.launch --replicas=horovod --processes=12 --settings=summit --hosts=@hosts.txt"
+    ours = (
+        "python -m timetotrain launch --replicas=horovod --processes=12 --settings=summit --hosts=@hosts.txt"
+    )
     ours += " -- python -m x"
     passed_on = "-x LD_LIBRARY_PATH -x NCCL_DEBUG -x PATH"
     assert lines == {
@@ -149,14 +151,15 @@ def test_every_launcher_starts_containers(monkeypatch, tmp_path):
     config = PRESETS["v100-8"]
     assert line_of(config, "none", program, container="image:1") == f"{docker} {run}"
     assert (
-        line_of(config, "local", program, container="image:1") == f"{docker} python -m common.launch {ours}"
+        line_of(config, "local", program, container="image:1")
+        == f"{docker} python -m timetotrain launch {ours}"
     )
     assert line_of(config, "local", program, container="image.sif", container_runtime="apptainer") == (
-        f"{apptainer} python -m common.launch {ours}"
+        f"{apptainer} python -m timetotrain launch {ours}"
     )
     assert line_of(config, "mpirun", program, container="image.sif") == (
         "mpirun -np 1 --bind-to none -x LD_LIBRARY_PATH -x NCCL_DEBUG -x PATH "
-        f"{apptainer} python -m common.launch {ours}"
+        f"{apptainer} python -m timetotrain launch {ours}"
     )
     slurm = "sbatch --wait --nodes=1 --ntasks-per-node=1 --gpus-per-node=8 timetotrain/launch/slurm.sbatch"
     assert line_of(config, "slurm", program, container="image:1") == (
@@ -301,7 +304,7 @@ def test_run_and_time_shows_its_command_and_runs_nothing(how, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout == (
-        "python3 -m common.launch --replicas=horovod --processes=8 --settings=v100-8 -- python3 -m resnet "
+        "python3 -m timetotrain launch --replicas=horovod --processes=8 --settings=v100-8 -- python3 -m resnet "
         f"--system=v100-8 --data_dir=DATA_DIR --result_dir={tmp_path}/r\n"
     )
     assert not (tmp_path / "r").exists()
@@ -323,7 +326,7 @@ def test_run_and_time_of_one_machine_mentions_no_launcher(tmp_path):
 def fake(path, code):
     """A `python` that runs the program itself, and `code` in the place of a run."""
     path.write_text(
-        f'#!/usr/bin/env bash\n[[ $2 != timetotrain ]] || exec {sys.executable} "$@"\n'
+        f'#!/usr/bin/env bash\n[[ "$2 $3" != "timetotrain run" ]] || exec {sys.executable} "$@"\n'
         f"exec {sys.executable} -c {shlex.quote(code)}\n"
     )
     path.chmod(0o755)
@@ -410,7 +413,7 @@ def test_each_run_has_its_seed():
 
 def test_an_override_decides_the_launcher_too():
     line = command_of("resnet", "--system=cpu-tiny", "--replicas", "horovod", "--config.num_replicas=2")
-    assert line[:5] == ["python", "-m", "common.launch", "--replicas=horovod", "--processes=2"]
+    assert line[:6] == ["python", "-m", "timetotrain", "launch", "--replicas=horovod", "--processes=2"]
 
 
 @pytest.mark.parametrize(

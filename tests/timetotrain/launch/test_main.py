@@ -1,4 +1,4 @@
-"""Tests that python -m common.launch refuses bad arguments in one line each."""
+"""Tests that python -m timetotrain launch refuses bad arguments in one line each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def test_a_command_that_does_not_exist_is_one_line():
     line = [
         sys.executable,
         "-m",
-        "common.launch",
+        "timetotrain",
+        "launch",
         "--replicas=multiworker",
         "--processes=2",
         "--",

@@ -46,7 +46,14 @@ def command(data, folder, backend, processes, *flags):
     run += [f"--checkpoint_dir={folder}/checkpoints", f"--replicas={backend}", *FLAGS]
     if backend == "single":
         return run
-    launcher = [sys.executable, "-m", "common.launch", f"--replicas={backend}", f"--processes={processes}"]
+    launcher = [
+        sys.executable,
+        "-m",
+        "timetotrain",
+        "launch",
+        f"--replicas={backend}",
+        f"--processes={processes}",
+    ]
     return [*launcher, *flags, "--", *run, f"--config.num_replicas={processes}"]
 
 

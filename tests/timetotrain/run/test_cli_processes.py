@@ -21,11 +21,12 @@ def data(tmp_path, images):
 
 
 def launched(*arguments):
-    """The command line under common.launch, with two processes on this machine."""
+    """The command line under timetotrain launch, with two processes on this machine."""
     return [
         sys.executable,
         "-m",
-        "common.launch",
+        "timetotrain",
+        "launch",
         "--replicas=horovod",
         "--processes=2",
         "--",

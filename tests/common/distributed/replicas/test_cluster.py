@@ -3,12 +3,14 @@
 import json
 import math
 import socket
+import struct
 
 import pytest
 
 from common.config.schema import RunConfig
 from common.distributed import replicas as backends
 from common.distributed.replicas import cluster as clusters
+from common.distributed.replicas import listening
 from common.errors import UserError
 from tests.common.distributed.replicas import processes
 
@@ -42,7 +44,7 @@ def tf_config(workers=("a:1", "b:2"), kind="worker", index=0, **changes):
     ],
 )
 def test_a_wrong_environment_is_named_with_the_launcher(text, message):
-    with pytest.raises(UserError, match=f"{message}.*python -m common.launch --replicas=multiworker"):
+    with pytest.raises(UserError, match=f"{message}.*timetotrain launch --replicas=multiworker"):
         clusters.from_environment(text)
 
 
@@ -52,7 +54,7 @@ def test_a_right_environment():
 
 def test_without_a_launcher_it_names_one(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    with pytest.raises(UserError, match="TF_CONFIG is not set; start it with `python -m common.launch"):
+    with pytest.raises(UserError, match="TF_CONFIG is not set; start it with `timetotrain launch"):
         backends.make(RunConfig(replicas="multiworker", num_replicas=2))
 
 
@@ -67,3 +69,30 @@ def test_a_taken_port_is_named():
         address = f"localhost:{taken.getsockname()[1]}"
         with pytest.raises(UserError, match=rf"cannot listen on port .*cluster.worker\[0\]={address}"):
             clusters.rendezvous(clusters.Cluster((address, "localhost:1"), 0), seconds=math.inf)
+
+
+@pytest.mark.parametrize(
+    "family, wildcard, address, bound",
+    [
+        (socket.AF_INET, "0.0.0.0", "127.0.0.1", "127.0.0.1"),
+        (socket.AF_INET6, "::", "127.0.0.1", "::ffff:127.0.0.1"),
+        (socket.AF_INET6, "::", "fd00::7", "fd00::7"),
+        (socket.AF_INET, "10.1.2.3", "127.0.0.1", "10.1.2.3"),
+    ],
+)
+def test_a_wildcard_becomes_the_process_s_address(family, wildcard, address, bound):
+    def sockaddr(text):
+        data = struct.pack("=HH", family, 80)
+        packed = socket.inet_pton(family, text)
+        return data + packed + bytes(8) if family == socket.AF_INET else data + bytes(4) + packed + bytes(4)
+
+    assert listening.sockaddr(sockaddr(wildcard), address) == sockaddr(bound)
+
+
+def test_a_public_address_needs_a_word(monkeypatch):
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: (_ for _ in ()).throw(OSError))
+    monkeypatch.setattr(listening, "LOOPBACK", "8.8.8.8")  # Stands for what the kernel's route gives.
+    with pytest.raises(UserError, match="^a: its address 8.8.8.8 is public.*--allow_public"):
+        listening.own_address(["a", "b"], 0)
+    monkeypatch.setenv(listening.ALLOWED, "1")
+    assert listening.own_address(["a", "b"], 0) == "8.8.8.8"

@@ -284,4 +284,4 @@ def test_without_a_launcher_it_names_one():
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=processes.ROOT, env=environment, capture_output=True, text=True
     )
-    assert "python -m common.launch --replicas=horovod" in done.stdout, done.stderr
+    assert "timetotrain launch --replicas=horovod" in done.stdout, done.stderr

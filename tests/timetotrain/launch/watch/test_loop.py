@@ -23,7 +23,14 @@ LIMITS = {"settle": 0.3, "failure": 2, "grace": 2, "stopped": 1, "silent": 5, "s
 def arguments(orders, processes=2, limits=()):
     seconds = [f"--{name}_seconds={value}" for name, value in {**LIMITS, **dict(limits)}.items()]
     command = [sys.executable, "-m", "tests.timetotrain.launch.watch.fake_worker", json.dumps(orders)]
-    launcher = [sys.executable, "-m", "common.launch", "--replicas=multiworker", f"--processes={processes}"]
+    launcher = [
+        sys.executable,
+        "-m",
+        "timetotrain",
+        "launch",
+        "--replicas=multiworker",
+        f"--processes={processes}",
+    ]
     return [*launcher, *seconds, "--", *command]
 
 
