@@ -91,6 +91,7 @@ def check_stages(config: Any) -> None:
       UserError: no examples, a run shorter than one step, or an optimizer or schedule that needs other fields.
     """
     check_optimizer(config.optimizer)
+    _check_digits(config)
     check_schedule(config.schedule, Clock.of(config).steps_per_epoch)
 
 
@@ -161,6 +162,18 @@ def _check_later_fields(optimizer: Any) -> None:
         raise UserError(
             f"config.optimizer.matrix_epsilon={optimizer.matrix_epsilon}: roots of singular matrices need more; "
             "use 1e-6"
+        )
+
+
+def _check_digits(config: Any) -> None:
+    """Raises UserError for a value that the precision of weights and slots cannot carry."""
+    rule, double = config.optimizer, config.precision == "fp64"
+    # Below this ridge, the roots of singular matrices do not converge (lab/bench/precision.py).
+    least = 1e-15 if double else 1e-7
+    if rule.name == "shampoo" and rule.matrix_epsilon < least:
+        raise UserError(
+            f"config.optimizer.matrix_epsilon={rule.matrix_epsilon}: roots in config.precision={config.precision} need "
+            f"at least {least}; use 1e-6"
         )
 
 

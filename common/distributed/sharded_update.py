@@ -25,6 +25,7 @@ from common.distributed.weight_update import (
     SlotValues,
     Tell,
     all_finite,
+    report,
     unless_skipped,
     wholes,
 )
@@ -247,6 +248,10 @@ class ShardedUpdate:
                 for i, shape in zip(piece.members, piece.slot_shapes(tuple(slot.shape)), strict=True):
                     found[i][name] = shape
         return found
+
+    def report(self) -> dict[str, float]:
+        """As `WholeUpdate.report`."""
+        return report(self.slots, self._replicas.all_values)
 
     def read_slots(self) -> SlotValues:
         """Outside `run`, called by every process: returns the slots of every weight, as for whole weights."""

@@ -13,7 +13,7 @@ import tensorflow as tf
 from common.config.schema import Optimizer, RunConfig
 from common.distributed import gradient_sum
 from common.distributed.replicas.base import Replicas
-from common.optim import fused_kernels, optimizers, schedule_free
+from common.optim import fused_kernels, optimizers, schedule_free, shampoo
 
 # Slots of every weight in the order of the weights, {name: array of the shape that the rule's `init` gives it}.
 SlotValues = list[dict[str, np.ndarray]]
@@ -40,6 +40,14 @@ def wholes(
     """Returns each weight's segments; arguments as of `WholeUpdate`."""
     skip = config.optimizer.skip_kinds
     return [optimizers.Whole(kinds[w.ref()], skip, w.ref() in outputs) for w in weights]
+
+
+def report(
+    slots: Sequence[Mapping[str, tf.Variable]], read: Callable[[tf.Variable], np.ndarray]
+) -> dict[str, float]:
+    """Returns {"kept_roots": number of roots that did not converge so far}, or {} for a rule without roots."""
+    counts = [read(of_one[shampoo.KEPT_ROOTS]) for of_one in slots if shampoo.KEPT_ROOTS in of_one]
+    return {shampoo.KEPT_ROOTS: int(sum(np.sum(count) for count in counts))} if counts else {}
 
 
 class Averages:
@@ -207,6 +215,10 @@ class WholeUpdate:
     def slot_shapes(self) -> list[dict[str, tuple[int, ...]]]:
         """{name: shape} of each weight's slots, as `read_slots` gives them."""
         return [{name: tuple(slot.shape) for name, slot in slots.items()} for slots in self.slots]
+
+    def report(self) -> dict[str, float]:
+        """Outside `run`, called by every process: returns what a log reports about the optimizer after a block."""
+        return report(self.slots, lambda slot: self._replicas.local_results(slot)[0].numpy())
 
     def read_slots(self) -> SlotValues:
         """Outside `run`, called by every process: returns the slots of every weight."""

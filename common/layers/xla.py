@@ -6,10 +6,8 @@ import contextlib
 import contextvars
 from collections.abc import Iterator
 
-import tensorflow as tf
-from tf_keras.src.utils.control_flow_util import GraphOrParentsInXlaContext
-
 from common.distributed.replicas.base import Replicas
+from common.optim.products import under_xla
 
 _PLAIN = contextvars.ContextVar("plain", default=False)
 
@@ -27,11 +25,6 @@ def plain_forms() -> Iterator[None]:
 def saves_passes() -> bool:
     """Whether a layer takes the form that XLA compiles to the fewest passes over its tensors."""
     return under_xla() and not _PLAIN.get()
-
-
-def under_xla() -> bool:
-    """Whether XLA compiles the graph under construction or one around it."""
-    return bool(GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
 def for_gpu(replicas: Replicas) -> bool:

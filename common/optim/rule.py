@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from common.config.schema import Optimizer
 from common.optim.cuts import Cut
+from common.optim.products import exact
 
 Slots = dict[str, tf.Tensor]
 
@@ -155,8 +156,8 @@ def gathered(decay: float, slots: Slots, gradient: tf.Tensor) -> Slots:
     """Returns Shampoo's averages "left" of G G' and "right" of G' G after matrices [k, m, n]; sums if `decay` is 1."""
     share = 1 - decay if decay < 1 else 1.0
     products = {
-        "left": tf.matmul(gradient, gradient, transpose_b=True),
-        "right": tf.matmul(gradient, gradient, transpose_a=True),
+        "left": exact(gradient, gradient, transpose_b=True),
+        "right": exact(gradient, gradient, transpose_a=True),
     }
     return {side: decay * slots[side] + share * product for side, product in products.items()}
 

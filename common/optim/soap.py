@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from common.config.schema import Optimizer
 from common.optim import cuts, decoupled
+from common.optim.products import exact
 from common.optim.rule import (
     Matrices,
     Rule,
@@ -62,7 +63,7 @@ def _matrices(config: Optimizer) -> Rule:
         count = tf.maximum(step - 1, 0)
         corrected = tf.sqrt(v / bias(config.beta_2, count, v.dtype)) + config.epsilon
         direction = _rotated(m, left, right) / bias(config.beta_1, count, v.dtype) / corrected
-        direction = tf.matmul(tf.matmul(left, direction), right, transpose_b=True)
+        direction = exact(exact(left, direction), right, transpose_b=True)
         moved = weight - rate * direction
         if config.weight_decay and segments.adapts:
             moved -= rate * config.weight_decay * moved
@@ -79,7 +80,7 @@ def _matrices(config: Optimizer) -> Rule:
 
 def _rotated(x: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     """Returns matrices in the bases' coordinates."""
-    return tf.matmul(tf.matmul(left, x, transpose_a=True), right)
+    return exact(exact(left, x, transpose_a=True), right)
 
 
 def _bases(config: Optimizer, kept: Slots, slots: Slots, step: tf.Tensor) -> Slots:
@@ -117,6 +118,6 @@ def _eigenvectors(matrices: tf.Tensor) -> tf.Tensor:
 
 def _power_step(matrix: tf.Tensor, basis: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns a basis after one step of power iteration, and the order in which it takes the old basis's columns."""
-    product = tf.matmul(matrix, basis)
+    product = exact(matrix, basis)
     order = tf.argsort(tf.reduce_sum(basis * product, axis=-2), direction="DESCENDING", stable=True)
     return tf.linalg.qr(tf.gather(product, order, batch_dims=1, axis=2))[0], order

@@ -48,7 +48,8 @@ class Progress:
 class Trained:
     """The training part of a block: each step's loss and end time.
 
-    With a dynamic loss scale, `scale` has "loss_scale" and "skipped_updates" after the block; otherwise it is empty.
+    With a dynamic loss scale, `scale` has "loss_scale" and "skipped_updates" after the block; with Shampoo, the number
+    of roots that did not converge, "kept_roots"; otherwise it is empty.
     """
 
     block: Block

@@ -238,7 +238,8 @@ class Loop:
     ) -> Generator[events.Event, None, bool]:
         """Reports, evaluates and saves after a block; returns whether it has yielded the end of the run."""
         scale = self.state.loss_scale
-        yield events.Trained(block, result.losses.tolist(), result.times.tolist(), scale.report())
+        counts = {**scale.report(), **self.state.update.report()}
+        yield events.Trained(block, result.losses.tolist(), result.times.tolist(), counts)
         step = int(self.state.step)
         reason = scale.lost()
         if result.losses.size and not math.isfinite(result.losses[-1]):

@@ -296,7 +296,9 @@ def test_the_inverse_root_is_that_of_eigenvalues_and_keeps_zero_finite() -> None
     x = np.random.default_rng(1).normal(size=(3, 9, 4))
     a = x @ x.transpose(0, 2, 1)
     a[2] = 0
-    found = shampoo.inverse_root(tf.constant(a), 1e-6).numpy()
+    roots, converged = shampoo.inverse_root(tf.constant(a), 1e-6)
+    found = roots.numpy()
+    assert converged.numpy().all()
     for mine, one in zip(found[:2], a):
         np.testing.assert_allclose(mine, root(one, 1e-6, 4), rtol=0, atol=1e-10 * np.abs(mine).max())
     np.testing.assert_allclose(found[2], np.eye(9) * 1e-6 ** (-1 / 4), atol=1e-9)
