@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from common.errors import UserError
-from tools.mutate import faults, mechanical, plugins, runner, tests_of
+from tools.mutate import faults, plugins, runner
 from tools.mutate.__main__ import changed_since
 
 FAULTS = faults.hand_written()
@@ -32,25 +32,6 @@ def test_a_fault_whose_text_is_gone_is_an_error() -> None:
     fault = faults.Fault("gone", "common/errors.py", "no such text", "", ("tests",))
     with pytest.raises(ValueError, match="gone: 0 places in common/errors.py"):
         fault.applied("text")
-
-
-def test_without_a_measured_map_a_file_s_tests_are_those_that_use_it() -> None:
-    assert tests_of.importers("common/config/legw.py")[0] == "tests/common/config/test_legw.py"
-    assert "tests/common/distributed/replicas/test_tpu.py" in tests_of.importers(
-        "common/distributed/replicas/xla.py"
-    )
-    assert tests_of.importers("timetotrain/run/cli.py")[0] == "tests/timetotrain/run/test_cli.py", (
-        "it starts processes"
-    )
-
-
-def test_mechanical_faults_change_one_thing_and_compile() -> None:
-    found = mechanical.faults("common/config/legw.py", ("tests/common/config/test_legw.py",))
-    assert len(found) >= 15 and len({fault.name for fault in found}) == len(found)
-    for fault in found:
-        text = fault.applied(fault.old)
-        compile(text, fault.file, "exec")
-        assert text != fault.old
 
 
 @pytest.mark.parametrize(

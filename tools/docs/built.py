@@ -34,12 +34,8 @@ def mutations() -> str:
         [
             "# Faults that the tests must notice",
             "`make mutate` puts one fault at a time into a copy of the project and runs its tests.",
-            "Faults written by hand, from the papers and the logs:",
+            "The faults are written by hand, from the papers and the logs.",
             summary.summary(results(summary.RESULTS)),
-            "A sample of mechanical changes:",
-            summary.summary(results(summary.MECHANICAL)),
-            "Mechanical changes that survived:",
-            summary.survivors(results(summary.MECHANICAL)),
         ]
     )
 

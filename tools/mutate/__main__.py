@@ -1,8 +1,7 @@
-"""Tries faults: python -m tools.mutate [--changed_since REV] [--only TEXT] [--mechanical PATH] [--again]
+"""Tries the hand-written faults: python -m tools.mutate [--changed_since REV] [--only TEXT] [--again]
 
-Without options, all hand-written faults are tried. `--mechanical PATH` tries the mechanical faults of a file or
-folder, with the tests that run its lines (tests_of.py). Results go to a JSON file; a fault with a result there is
-retried only if its source or tests changed. The exit status is 1 if a fault survived that is not marked equivalent.
+Results go to a JSON file; a fault with a result there is retried only if its source or tests changed. The exit status
+is 1 if a fault survived that is not marked equivalent. For mechanical changes of a file, use mutmut or cosmic-ray.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import random
 import subprocess
 import sys
 import tempfile
@@ -21,13 +19,10 @@ from tqdm import tqdm
 from common.errors import UserError
 from tools.mutate import runner
 from tools.mutate.faults import ROOT, Fault, hand_written
-from tools.mutate.mechanical import faults as mechanical_faults
 from tools.mutate.runner import CAUGHT
-from tools.mutate.summary import ENDED, MECHANICAL, RESULTS, summary
-from tools.mutate.tests_of import tests_of
+from tools.mutate.summary import RESULTS, summary
 
 EQUIVALENT = "equivalent"
-SEED = 32  # For sampling the mechanical faults.
 
 
 def key(fault: Fault) -> str:
@@ -56,18 +51,7 @@ def changed_since(revision: str, root: Path = ROOT) -> set[str]:
     return set(done.stdout.split())
 
 
-def _chosen(options: argparse.Namespace, known: dict[str, dict]) -> list[Fault]:
-    if options.survivors and (options.sample or not options.mechanical):
-        raise UserError("--survivors: goes with --mechanical and without --sample")
-    if options.mechanical:
-        paths = [path for name in options.mechanical for path in _modules(name)]
-        faults = [fault for path in paths for fault in mechanical_faults(path, tests_of(path))]
-        names = {fault.name for fault in faults}
-        for name in [name for name, entry in known.items() if entry["file"] in paths and name not in names]:
-            del known[name]  # Its line no longer exists.
-        if options.survivors:
-            return [f for f in faults if known.get(f.name, {}).get("outcome", CAUGHT) not in ENDED]
-        return random.Random(SEED).sample(faults, min(options.sample or len(faults), len(faults)))
+def _chosen(options: argparse.Namespace) -> list[Fault]:
     faults = hand_written()
     if options.only:
         faults = [fault for fault in faults if options.only in fault.name or options.only in fault.file]
@@ -79,12 +63,6 @@ def _chosen(options: argparse.Namespace, known: dict[str, dict]) -> list[Fault]:
     return faults
 
 
-def _modules(name: str) -> list[str]:
-    """The Python files of a folder, or the single file."""
-    files = sorted((ROOT / name).rglob("*.py")) if (ROOT / name).is_dir() else [ROOT / name]
-    return [str(file.relative_to(ROOT)) for file in files]
-
-
 def _write(path: Path, results: dict[str, dict]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
@@ -94,17 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.mutate", description=__doc__.split("\n\n")[1])
     parser.add_argument("--changed_since", metavar="REV", help="only faults of files that differ from REV")
     parser.add_argument("--only", metavar="TEXT", help="only faults whose name or file holds TEXT")
-    parser.add_argument(
-        "--mechanical", nargs="+", metavar="PATH", help="mechanical faults of these files or folders"
-    )
-    parser.add_argument(
-        "--sample", type=int, metavar="N", help="only N of the mechanical faults, always the same"
-    )
-    parser.add_argument(
-        "--survivors", action="store_true", help="only mechanical faults that survived before"
-    )
     parser.add_argument("--again", action="store_true", help="try those with a result, too")
-    parser.add_argument("--results", type=Path, help="default: results.json or mechanical.json")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="default: results.json")
     parser.add_argument("--slots", type=int, default=2, help="faults at a time")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for the tests of one fault")
     return parser
@@ -113,11 +82,10 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Tries the chosen faults; returns the exit status."""
     options = _parser().parse_args()
-    options.results = options.results or (MECHANICAL if options.mechanical else RESULTS)
     known = json.loads(options.results.read_text()) if options.results.exists() else {}
-    faults = _chosen(options, known)
+    faults = _chosen(options)
     names = {fault.name for fault in faults}
-    if not (options.only or options.changed_since or options.mechanical):
+    if not (options.only or options.changed_since):
         known = {name: entry for name, entry in known.items() if name in names}
     keys = {fault.name: key(fault) for fault in faults}  # Computed from the same sources that are copied.
     waiting = [

@@ -46,9 +46,7 @@ class LikeliestFirst:
 
     def __init__(self, fault: Fault):
         self.words = words(f"{fault.name} {fault.why} {Path(fault.file).stem}")
-        self.code = (
-            words(fault.old) if len(fault.old) < 1000 else set()
-        )  # A mechanical fault contains a whole file.
+        self.code = words(fault.old)
 
     def _likeness(self, item: pytest.Item) -> float:
         name = words(item.name.partition("[")[0])

@@ -6,10 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results.json"  # For the hand-written faults.
-MECHANICAL = Path(__file__).parent / "mechanical.json"  # For a sample of the mechanical faults.
-
-
-ENDED = ("caught", "equivalent")
 
 
 def summary(results: Mapping[str, dict]) -> str:
@@ -26,18 +22,3 @@ def summary(results: Mapping[str, dict]) -> str:
     lines = ["| folder | caught | survived | equivalent |", "|---|---|---|---|"]
     lines += [f"| {name} | {row['caught']} | {row['survived']} | {row['equivalent']} |" for name, row in rows]
     return "\n".join(lines)
-
-
-def survivors(results: Mapping[str, dict]) -> str:
-    """Table, by file, of the faults that no test noticed."""
-    rows = [
-        (e["file"], name.partition(" ")[2] or name)
-        for name, e in results.items()
-        if e["outcome"] not in ENDED
-    ]
-    lines = ["| file | fault |", "|---|---|"]
-    return "\n".join([*lines, *(f"| `{file}` | {_code(fault)} |" for file, fault in sorted(rows))])
-
-
-def _code(text: str) -> str:
-    return "`` " + " ".join(text.split()).replace("|", "\\|") + " ``"
