@@ -88,7 +88,7 @@ PRESETS: dict[str, Config] = named(
             num_classes=10,
             optimizer=Optimizer(name="adam", base_learning_rate=0.001, epsilon=1e-8),
             schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
-            # Frame differences hide the background, which would reveal the class (lab/studies/ucf101/tuning.md).
+            # Frame differences hide the background, which would reveal the class (lab/studies/ucf101/tuning.csv).
             data=Data(
                 window=16,
                 modality="rgb_difference",

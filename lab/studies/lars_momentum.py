@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import pathlib
 import statistics
 import sys
@@ -21,10 +20,10 @@ from common import files
 from common.config import overrides as configs
 from common.config.clock import Clock
 from common.errors import UserError
+from lab.studies import report
 from lab.studies.data import ROOT, cache
 from lab.studies.runner import Runner, at_least_zero, folder_for, guarded, settings
 from resnet.presets import PRESETS
-from timetotrain import figures
 
 NAME = "lars-momentum"
 SEEDS = (0, 1, 2)
@@ -137,7 +136,7 @@ def epochs_to_target(record: dict, target: float = TARGET) -> float | None:
 
 
 def publish(found: list[tuple[Row, dict]], folder: pathlib.Path) -> None:
-    """Writes results.csv, results.md and curves.png."""
+    """Writes results.csv and curves.png; prints the table."""
     lines = []
     for row, record in found:
         epochs = epochs_to_target(record)
@@ -145,18 +144,14 @@ def publish(found: list[tuple[Row, dict]], folder: pathlib.Path) -> None:
         fields = {**dataclasses.asdict(row), **reached, "minutes": round(record["minutes"], 2)}
         lines.append([fields[name] for name in COLUMNS])
     files.write_csv(folder / "results.csv", COLUMNS, lines)
-    files.write_text(folder / "results.md", markdown(found))
+    print(markdown(found))
     if found:
         _draw(found, folder / "curves.png")
 
 
 def markdown(found: list[tuple[Row, dict]]) -> str:
     """Returns the table of epochs to the target by form, next to the paper's."""
-    seeds = " | ".join(f"seed {seed}" for seed in SEEDS)
-    lines = [
-        f"| momentum | rate | warmup | m | {seeds} | mean | paper |",
-        "|---" * (6 + len(SEEDS)) + "|",
-    ]
+    lines = []
     for first in rows()[: len(rows()) // len(SEEDS)]:
         mine = {row.seed: record for row, record in found if row.form == first.form}
         reached = [epochs for record in mine.values() if (epochs := epochs_to_target(record))]
@@ -164,9 +159,10 @@ def markdown(found: list[tuple[Row, dict]]) -> str:
         # A mean over only the runs that reach the target would flatter a form that often misses it.
         whole = reached and len(reached) == len(mine)
         mean = f"{statistics.mean(reached):.1f}" if whole else ""
-        values = f"{first.form} | {first.rate:g} | {first.warmup:g} | {first.momentum:g}"
-        lines.append(f"| {values} | {' | '.join(cells)} | {mean} | {first.paper:g} |")
-    return "\n".join(lines) + "\n"
+        values = (first.form, f"{first.rate:g}", f"{first.warmup:g}", f"{first.momentum:g}")
+        lines.append((*values, *cells, mean, f"{first.paper:g}"))
+    seeds = (f"seed {seed}" for seed in SEEDS)
+    return report.table(("momentum", "rate", "warmup", "m", *seeds, "mean", "paper"), lines)
 
 
 def _epochs(record: dict) -> str:
@@ -175,18 +171,10 @@ def _epochs(record: dict) -> str:
 
 
 def _draw(found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
     colours = {form: f"C{i}" for i, form in enumerate(dict.fromkeys(row.form for row, _ in found))}
-    for row, record in found:
-        label = row.form if row.seed == SEEDS[0] else None
-        axes.plot(
-            evaluated_at(record), record["evaluations"], color=colours[row.form], alpha=0.7, label=label
-        )
-    axes.axhline(TARGET, color="k", linestyle="--")
-    axes.set(xlabel="epoch", ylabel="top-1")
-    axes.legend()
-    figure.tight_layout()
-    figures.write(path, figure)
+    with report.picture(path, xlabel="epoch", ylabel="top-1") as axes:
+        for row, record in found:
+            label = row.form if row.seed == SEEDS[0] else None
+            curve = evaluated_at(record), record["evaluations"]
+            axes.plot(*curve, color=colours[row.form], alpha=0.7, label=label)
+        axes.axhline(TARGET, color="k", linestyle="--")

@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import importlib
 import json
-import os
 import pathlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +19,9 @@ from common import files
 from common.config.digest import digest
 from common.config.schema import RunConfig
 from common.errors import UserError
-from lab.studies import legw, legw_mnist, legw_ptb
+from lab.studies import legw, legw_mnist, legw_ptb, report
 from lab.studies.data import ROOT
 from lab.studies.runner import folder_for
-from timetotrain import figures
 
 STUDIES = {"mnist": legw_mnist.STUDY, "ptb": legw_ptb.STUDY}
 FACTORS = {"mnist": "1,4,16,64", "ptb": "1,4,16,32"}
@@ -190,25 +188,17 @@ def running_median(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]
 
 
 def _publish(folder: pathlib.Path, curves: Mapping[int, Sequence]) -> None:
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    from matplotlib import pyplot
-
+    """Writes curvature.csv and curvature.png; prints the peaks."""
     points = [[batch, *point] for batch, curve in curves.items() for point in curve]
     files.write_csv(folder / "curvature.csv", ["batch", "iteration", "curvature"], points)
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
-    lines = [
-        "| batch | largest L, at iteration | largest median, at iteration | median at the end |",
-        "|---|---|---|---|",
-    ]
-    for number, (batch, curve) in enumerate(curves.items()):
-        smooth = running_median(curve)
-        axes.plot(*zip(*curve), color=f"C{number}", alpha=0.25)
-        axes.plot(*zip(*smooth), color=f"C{number}", label=f"batch {batch}")
-        peaks = [max(found, key=lambda point: point[1]) for found in (curve, smooth)]
-        cells = [f"{height:.3g}, {at}" for at, height in peaks]
-        lines.append(f"| {batch} | {' | '.join(cells)} | {smooth[-1][1]:.3g} |")
-    axes.set(xlabel="iteration", ylabel=f"L(x, g), and its median over {WINDOW} measurements", yscale="log")
-    axes.legend()
-    figure.tight_layout()
-    figures.write(folder / "curvature.png", figure)
-    files.write_text(folder / "curvature.md", "\n".join(lines) + "\n")
+    lines = []
+    labels = {"xlabel": "iteration", "ylabel": f"L(x, g), and its median over {WINDOW} measurements"}
+    with report.picture(folder / "curvature.png", yscale="log", **labels) as axes:
+        for number, (batch, curve) in enumerate(curves.items()):
+            smooth = running_median(curve)
+            axes.plot(*zip(*curve), color=f"C{number}", alpha=0.25)
+            axes.plot(*zip(*smooth), color=f"C{number}", label=f"batch {batch}")
+            peaks = [max(found, key=lambda point: point[1]) for found in (curve, smooth)]
+            lines.append((batch, *(f"{height:.3g}, {at}" for at, height in peaks), f"{smooth[-1][1]:.3g}"))
+    head = ("batch", "largest L, at iteration", "largest median, at iteration", "median at the end")
+    print(report.table(head, lines))

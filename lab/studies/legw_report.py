@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import pathlib
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from common import files
-from timetotrain import figures
+from lab.studies import report
 
 COLUMNS = ("part", "method", "batch", "rate", "seed", "quality", "diverged", "evaluations", "minutes")
 Groups = dict[str, dict[float, list[float]]]
 
 
 def publish(study: Any, records: Sequence[dict], folder: pathlib.Path, name: str) -> None:
-    """Writes NAME.csv, NAME.json, NAME.md and a picture per part into `folder`."""
+    """Writes NAME.csv, NAME.json and a picture per part into `folder`; prints the table."""
     plain = map(_plain, records)
     files.write_csv(folder / f"{name}.csv", COLUMNS, [[row[column] for column in COLUMNS] for row in plain])
     files.write_atomically(folder / f"{name}.json", json.dumps(records, indent=1).encode() + b"\n")
-    files.write_text(folder / f"{name}.md", markdown(study, records))
+    print(markdown(study, records))
     drawn = {"methods": _draw_methods, "rates": _draw_rates, "tune": _draw_rates, "long": _draw_curves}
     for part, draw in drawn.items():
         mine = [r for r in records if r["part"] == part and not r["method"].startswith(("warmup", "with"))]
@@ -68,25 +68,23 @@ def cell(qualities: Sequence[float | None]) -> str:
 
 def markdown(study: Any, records: Sequence[dict]) -> str:
     """Returns the report in Markdown: quality by method and batch, then the other parts as lists."""
-    lines = []
+    tables = []
     compared = [r for r in records if r["part"] == "methods"]
     if compared:
         batches = sorted({r["batch"] for r in compared})
-        lines += ["| method | " + " | ".join(map(str, batches)) + " |", "|---" * (len(batches) + 1) + "|"]
+        lines = []
         for method in dict.fromkeys(r["method"] for r in compared):
             mine = [r for r in compared if r["method"] == method]
-            cells = [cell([r["quality"] for r in mine if r["batch"] == b]) for b in batches]
-            lines.append(f"| {method} | " + " | ".join(cells) + " |")
-        lines.append("")
+            lines.append((method, *(cell([r["quality"] for r in mine if r["batch"] == b]) for b in batches)))
+        tables.append(report.table(("method", *batches), lines))
     rest: dict[tuple, list[float | None]] = defaultdict(list)
     for r in records:
         if r["part"] != "methods":
             rest[r["part"], r["method"], r["batch"], _plain(r)["rate"]].append(r["quality"])
     if rest:
-        lines += ["| part | method | batch | rate | " + study.unit + " |", "|---|---|---|---|---|"]
-        for names, qualities in rest.items():
-            lines.append(f"| {' | '.join(map(str, names))} | {cell(qualities)} |")
-    return "\n".join(lines).rstrip() + "\n"
+        lines = [(*names, cell(qualities)) for names, qualities in rest.items()]
+        tables.append(report.table(("part", "method", "batch", "rate", study.unit), lines))
+    return "\n\n".join(tables)
 
 
 def _drawn(study: Any, quality: float) -> float:
@@ -94,67 +92,56 @@ def _drawn(study: Any, quality: float) -> float:
     return quality if study.lower_is_better else 1 - quality
 
 
-def _figure(study: Any, xlabel: str, ticks: Sequence[float] = ()) -> tuple[Any, Any]:
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(study.unit if study.lower_is_better else f"1 - {study.unit}")
-    if ticks:
-        axes.set_xscale("log")
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.set_xticks([], minor=True)
-        axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 1.2)
-    return figure, axes
-
-
-def _save(study: Any, figure: Any, axes: Any, path: pathlib.Path) -> None:
+@contextlib.contextmanager
+def _picture(study: Any, path: pathlib.Path, xlabel: str, ticks: Sequence[float] = ()) -> Iterator[Any]:
+    """Yields the axes of a picture of qualities on a logarithmic scale."""
     from matplotlib import ticker
 
-    # Set after drawing: on an axis that is already logarithmic, Matplotlib computes wrong limits for error bars.
-    axes.set_yscale("log")
-    if study.lower_is_better:  # Ticks show 122, not 1.22 x 10^2.
-        axes.yaxis.set_major_formatter(ticker.LogFormatter())
-        axes.yaxis.set_minor_formatter(ticker.LogFormatter(labelOnlyBase=False))
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.tight_layout()
-    figures.write(path, figure)
+    unit = study.unit if study.lower_is_better else f"1 - {study.unit}"
+    with report.picture(path, xlabel=xlabel, ylabel=unit) as axes:
+        if ticks:
+            axes.set_xscale("log")
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.set_xticks([], minor=True)
+            axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 1.2)
+        yield axes
+        # Set after drawing: on an axis that is already logarithmic, Matplotlib computes wrong limits for error bars.
+        axes.set_yscale("log")
+        if study.lower_is_better:  # Ticks show 122, not 1.22 x 10^2.
+            axes.yaxis.set_major_formatter(ticker.LogFormatter())
+            axes.yaxis.set_minor_formatter(ticker.LogFormatter(labelOnlyBase=False))
+        axes.grid(alpha=0.3)
 
 
 def _draw_methods(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
     """Draws figures 1, 4 and 5: quality over batch, mean and range over seeds. A run that diverged has no point."""
-    figure, axes = _figure(study, "batch", sorted({r["batch"] for r in mine}))
-    for method, by_batch in grouped(mine, "batch").items():
-        batches = sorted(by_batch)
-        values = [[_drawn(study, q) for q in by_batch[b]] for b in batches]
-        means = [statistics.mean(v) for v in values]
-        reach = [[m - min(v) for m, v in zip(means, values)], [max(v) - m for m, v in zip(means, values)]]
-        axes.errorbar(batches, means, yerr=reach, marker="o", label=method, capsize=3)
-    _save(study, figure, axes, path)
+    with _picture(study, path, "batch", sorted({r["batch"] for r in mine})) as axes:
+        for method, by_batch in grouped(mine, "batch").items():
+            batches = sorted(by_batch)
+            values = [[_drawn(study, q) for q in by_batch[b]] for b in batches]
+            means = [statistics.mean(v) for v in values]
+            reach = [[m - min(v) for m, v in zip(means, values)], [max(v) - m for m, v in zip(means, values)]]
+            axes.errorbar(batches, means, yerr=reach, marker="o", label=method, capsize=3)
 
 
 def _draw_rates(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
     """Draws figure 6: quality over rate, with LEGW's for comparison."""
-    figure, axes = _figure(study, "learning rate", sorted({r["rate"] for r in mine}))
-    for method, by_rate in grouped(mine, "rate").items():
-        rates = sorted(by_rate)
-        means = [_drawn(study, statistics.mean(by_rate[r])) for r in rates]
-        axes.plot(rates, means, marker="o", label=method)
-    batch = mine[0]["batch"]
-    ours = [r for r in records if (r["part"], r["method"], r["batch"]) == ("methods", "legw", batch)]
-    values = [r["quality"] for r in ours if r["quality"] is not None]
-    if values:
-        mean = _drawn(study, statistics.mean(values))
-        axes.axhline(mean, color="k", linestyle="--", label="legw")
-    _save(study, figure, axes, path)
+    with _picture(study, path, "learning rate", sorted({r["rate"] for r in mine})) as axes:
+        for method, by_rate in grouped(mine, "rate").items():
+            rates = sorted(by_rate)
+            means = [_drawn(study, statistics.mean(by_rate[r])) for r in rates]
+            axes.plot(rates, means, marker="o", label=method)
+        batch = mine[0]["batch"]
+        ours = [r for r in records if (r["part"], r["method"], r["batch"]) == ("methods", "legw", batch)]
+        values = [r["quality"] for r in ours if r["quality"] is not None]
+        if values:
+            mean = _drawn(study, statistics.mean(values))
+            axes.axhline(mean, color="k", linestyle="--", label="legw")
 
 
 def _draw_curves(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
     """Draws figure 7: quality over evaluations."""
-    figure, axes = _figure(study, "evaluation")
-    for record in mine:
-        values = [_drawn(study, q) for q in record["evaluations"]]
-        axes.plot(range(1, len(values) + 1), values, label=record["method"])
-    _save(study, figure, axes, path)
+    with _picture(study, path, "evaluation") as axes:
+        for record in mine:
+            values = [_drawn(study, q) for q in record["evaluations"]]
+            axes.plot(range(1, len(values) + 1), values, label=record["method"])

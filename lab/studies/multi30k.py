@@ -22,9 +22,9 @@ from typing import Any
 
 from common import files
 from common.errors import UserError
+from lab.studies import report
 from lab.studies.data import ROOT, cache, filled, unpack
 from lab.studies.runner import guarded, run_and_time
-from timetotrain import figures
 
 PRESET = "cpu-multi30k"
 TEST, TEST_LINES = "test_2016_flickr", 1000
@@ -221,32 +221,25 @@ def _publish(
     best: Evaluation,
     test: dict[str, float],
 ) -> None:
-    """Writes BENCHMARK.csv, BENCHMARK.md, BENCHMARK.png and the logs into lab/studies/multi30k/."""
+    """Writes BENCHMARK.csv, BENCHMARK.png and the logs into lab/studies/multi30k/; prints both sets' BLEU."""
     folder = ROOT / "lab/studies" / "multi30k"
     rows = [(e.epoch, round(e.minutes, 2), round(e.bleu, 2), round(e.sacrebleu, 2)) for e in found]
     files.write_csv(folder / f"{benchmark}.csv", COLUMNS, rows)
-    table = (
-        "| set | epochs | minutes | sacreBLEU | BLEU, lower-cased, as the benchmark's |\n|---|---|---|---|---|\n"
-        f"| val | {best.epoch} | {best.minutes:.1f} | {best.sacrebleu:.1f} | {best.bleu:.1f} |\n"
-        f"| {TEST} | {best.epoch} | {best.minutes:.1f} | {test['sacrebleu']:.1f} | {test['bleu']:.1f} |\n"
-    )
+    both = {"val": (best.sacrebleu, best.bleu), TEST: (test["sacrebleu"], test["bleu"])}
+    lines = [
+        (name, best.epoch, f"{best.minutes:.1f}", *(f"{value:.1f}" for value in bleu))
+        for name, bleu in both.items()
+    ]
     for log in logs:
         files.copy(log, folder / f"{benchmark}-{log.name}")
     _draw(folder / f"{benchmark}.png", benchmark, found, test)
-    files.write_text(folder / f"{benchmark}.md", table)
+    head = ("set", "epochs", "minutes", "sacreBLEU", "BLEU, lower-cased, as the benchmark's")
+    print(report.table(head, lines))
 
 
 def _draw(path: pathlib.Path, benchmark: str, found: Sequence[Evaluation], test: dict[str, Any]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
-    axes.plot([e.epoch for e in found], [e.sacrebleu for e in found], marker=".", label="validation")
-    axes.axhline(
-        test["sacrebleu"], linestyle="--", color="tab:orange", label=f"{TEST}, the best on validation"
-    )
-    axes.set(xlabel="epoch", ylabel="sacreBLEU", title=f"{benchmark}, Multi30k English to German")
-    axes.legend()
-    figures.write(path, figure, dpi=120)
+    labels = {"xlabel": "epoch", "ylabel": "sacreBLEU", "title": f"{benchmark}, Multi30k English to German"}
+    with report.picture(path, **labels) as axes:
+        axes.plot([e.epoch for e in found], [e.sacrebleu for e in found], marker=".", label="validation")
+        best = f"{TEST}, the best on validation"
+        axes.axhline(test["sacrebleu"], linestyle="--", color="tab:orange", label=best)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from common import files
 from common.errors import UserError
-from lab.studies import optimizers_report
+from lab.studies import optimizers_report, report
 from lab.studies.contest import ARENAS, ENTRIES, STAGES, Arena
 from lab.studies.contest_rows import Contest, home
 from lab.studies.runner import at_least_zero
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         if args.plan:
             lines = optimizers_report.plan(contest, names, batches, stages, args)
             hours = sum(float(line[-1]) for line in lines)
-            print(optimizers_report.markdown(optimizers_report.PLAN, lines))
+            print(report.table(optimizers_report.PLAN, lines))
             print(f"{arena.benchmark}: {hours:.1f} hours of one core")
             if not (args.optimizers or args.batches or args.epochs or args.base) and stages == list(STAGES):
                 files.write_csv(home(arena) / "plan.csv", optimizers_report.PLAN, lines)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import pathlib
 import statistics
 from collections.abc import Sequence
@@ -15,10 +14,10 @@ from common.config import overrides as configs
 from common.config.clock import Clock
 from common.errors import UserError
 from compliance.submission import students_t
+from lab.studies import report
 from lab.studies.contest import STAGES, Row, whole_trials
 from lab.studies.contest_rows import Contest
 from lab.studies.runner import published
-from timetotrain import figures
 
 NEAR = 0.01  # "Within 1 % of the best".
 PLAN = ("batch", "step, processor s", "a whole run, core-hours", "runs", "done", "missing, core-hours")
@@ -63,7 +62,7 @@ def plan(
 
 
 def publish(contest: Contest, folder: pathlib.Path) -> None:
-    """Writes results.json (all records), results.csv and results.md (a line a cell), trials.csv and steps.png.
+    """Writes results.json (all records), results.csv (a line a cell), trials.csv and steps.png.
 
     Raises:
       UserError: the folder's results.json has runs that the new one would lose.
@@ -84,14 +83,9 @@ def publish(contest: Contest, folder: pathlib.Path) -> None:
     files.write_atomically(path, text.encode())
     head, lines = table(contest, found)
     files.write_csv(folder / "results.csv", head, lines)
-    files.write_text(folder / "results.md", markdown(head, lines))
+    print(report.table(head, lines))
     files.write_csv(folder / "trials.csv", *trials(contest, found))
     _draw(contest, found, folder / "steps.png")
-
-
-def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Returns a Markdown table."""
-    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ("---",) * len(head), *lines))
 
 
 def trials(contest: Contest, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -249,27 +243,22 @@ def _draw(contest: Contest, found: list[tuple[Row, dict]], path: pathlib.Path) -
     if not curves:
         path.unlink(missing_ok=True)
         return
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    from matplotlib import pyplot, ticker
+    from matplotlib import ticker
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
-    for name, points in curves.items():
-        axes.plot(*zip(*points), marker="o", label=name)
-    batch, steps = min(point for points in curves.values() for point in points)
-    batches = sorted({point[0] for points in curves.values() for point in points})
-    if len(batches) > 1:  # Half as many steps at twice the batch.
-        ends = (batch, batches[-1])
-        axes.plot(ends, [steps * batch / end for end in ends], "k--", linewidth=1, label="equal epochs")
-    target = contest.arena.targets[0]
-    axes.set(xlabel="batch", ylabel=f"steps to {target:g}, test or validation data")
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    axes.set_xticks(batches)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
-    axes.legend(fontsize=7)
-    figure.tight_layout()
-    figures.write(path, figure)
+    label = f"steps to {contest.arena.targets[0]:g}, test or validation data"
+    with report.picture(path, xlabel="batch", ylabel=label) as axes:
+        for name, points in curves.items():
+            axes.plot(*zip(*points), marker="o", label=name)
+        batch, steps = min(point for points in curves.values() for point in points)
+        batches = sorted({point[0] for points in curves.values() for point in points})
+        if len(batches) > 1:  # Half as many steps at twice the batch.
+            ends = (batch, batches[-1])
+            axes.plot(ends, [steps * batch / end for end in ends], "k--", linewidth=1, label="equal epochs")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+        axes.set_xticks(batches)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
 
 
 def _curves(contest: Contest, found: list[tuple[Row, dict]]) -> dict[str, list[tuple[int, float]]]:

@@ -215,13 +215,13 @@ def folder_for(home: pathlib.Path, table: str, rows: int, otherwise: pathlib.Pat
 
     Args:
       home: the study's folder in lab/studies/.
-      table: name of the csv or Markdown file.
+      table: name of the csv file.
       rows: number of rows of the new table.
       otherwise: the folder of a partial table.
     """
     path = home / table
     lines = path.read_text().splitlines() if path.is_file() else []
-    had = len(lines) - (1 if path.suffix == ".csv" else 2)
+    had = len(lines) - 1
     if rows >= had:
         return home
     print(f"{path} has {had} rows, this one {rows}: it goes to {otherwise}", flush=True)

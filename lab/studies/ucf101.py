@@ -1,7 +1,7 @@
 """Compares TSM and TSN on real videos: ten classes of UCF101 that differ by motion, from scratch, three seeds each.
 
 TSN is TSM without the shift: both use the settings of the preset cpu-ucf101 and the same seeds. Choose settings with
-`--tune`, which holds out some groups of the training clips and evaluates on them; each try is a row of tuning.md. A
+`--tune`, which holds out some groups of the training clips and evaluates on them; each try is a row of tuning.csv. A
 run's result is its evaluation on the test clips after the last epoch. Earlier evaluations are drawn, but no choice
 depends on them. The prediction for each test clip is kept for the paired tests.
 
@@ -128,11 +128,11 @@ def run(args: argparse.Namespace) -> int:
     home = runner.folder if args.epochs else ROOT / "lab/studies" / "ucf101"
     if args.tune:
         records = sorted((runner.folder / "rows").glob("*.json"))
-        report.tries(records, folder_for(home, "tuning.md", len(records), runner.folder))
+        report.tries(records, folder_for(home, "tuning.csv", len(records), runner.folder))
         return 0
     found = [finished(runner, row, record) for row in table if (record := runner.record(row))]
     folder = folder_for(home, "results.csv", len(found), runner.folder)
-    reached = report.publish(found, runner.folder / "logs", folder)
+    reached = report.publish(found, folder)
     return 0 if reached and len(found) == len(table) else 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import statistics
@@ -13,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from common import files
-from timetotrain import figures
-from timetotrain.run.outcome import is_whole
+from lab.studies import report
 
 COLUMNS = ("model", "seed", "top1", "minutes", "jobs", "settings")
 WANTED = 0.45  # Target top-1 of TSM.
@@ -110,25 +108,15 @@ def compare(runs: Sequence[Run]) -> Comparison | None:
     )
 
 
-def publish(runs: Sequence[Run], logs: pathlib.Path, folder: pathlib.Path) -> bool:
-    """Writes results.csv, predictions.csv, table.md, curve.png and the logs; returns whether the goals are met.
-
-    Args:
-      runs: the finished runs.
-      logs: folder of all runs' logs, finished or not.
-      folder: where the files go.
-    """
+def publish(runs: Sequence[Run], folder: pathlib.Path) -> bool:
+    """Writes results.csv, predictions.csv and curve.png, prints the table; returns whether the goals are met."""
     if not runs:
         print("no run is finished")
         return False
     files.write_csv(folder / "results.csv", COLUMNS, map(_figures, runs))
     _write_predictions(runs, folder / "predictions.csv")
     found = compare(runs)
-    files.write_text(folder / "table.md", markdown(runs, found))
-    for one in runs:
-        whole = [p for p in sorted(logs.glob(f"{one.row.id}-*/*/*/result_0.txt")) if is_whole(p)]
-        if whole:
-            files.copy(whole[-1], folder / f"{_name(one)}.txt")
+    print(markdown(runs, found))
     draw(runs, folder / "curve.png")
     reached = [one.record["quality"] for one in runs if one.row.model == "tsm"]
     return bool(found and statistics.mean(reached) >= WANTED and found.difference > 0)
@@ -154,8 +142,7 @@ def _write_predictions(runs: Sequence[Run], path: pathlib.Path) -> None:
 def markdown(runs: Sequence[Run], found: Comparison | None) -> str:
     """Formats top-1 by network and seed, the paired tests, and top-1 by class."""
     seeds = sorted({one.row.seed for one in runs})
-    heads = " | ".join(f"seed {seed}" for seed in seeds)
-    lines = [f"| network | {heads} | mean | deviation | minutes a run |", "|---" * (4 + len(seeds)) + "|"]
+    lines = []
     for model in PAIR:
         mine = {one.row.seed: one.record for one in runs if one.row.model == model}
         if not mine:
@@ -164,56 +151,47 @@ def markdown(runs: Sequence[Run], found: Comparison | None) -> str:
         cells = [f"{mine[seed]['quality']:.1%}" if seed in mine else "" for seed in seeds]
         deviation = f"{100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
         minutes = statistics.mean(record["minutes"] for record in mine.values())
-        lines.append(
-            f"| `{model}` | {' | '.join(cells)} | {statistics.mean(values):.1%} | {deviation} | {minutes:.1f} |"
-        )
+        lines.append((model, *cells, f"{statistics.mean(values):.1%}", deviation, f"{minutes:.1f}"))
+    seeds_head = (f"seed {seed}" for seed in seeds)
+    blocks = [report.table(("network", *seeds_head, "mean", "deviation", "minutes a run"), lines)]
     if found:
-        lines += [
-            "",
+        blocks.append(
             f"TSM less TSN: {100 * found.difference:+.1f} points of top-1, {found.clips} clips, seeds: {found.seeds}. "
             f"Exact paired tests of the answers summed over the seeds, two-sided: p = {found.by_clip:.2g} by "
             f"clip, p = {found.by_group:.2g} by group ({found.groups} groups of clips that show one person in one "
-            "place).",
-        ]
-    lines += ["", "| class | " + " | ".join(f"`{model}`" for model in PAIR) + " |", "|---|---|---|"]
+            "place)."
+        )
     right: dict[str, dict[str, list[bool]]] = defaultdict(lambda: {model: [] for model in PAIR})
     for one in runs:
         for p in one.predictions:
             right[p.label][one.row.model].append(p.correct)
-    for label, by_model in sorted(right.items()):
-        cells = [f"{statistics.mean(hits):.0%}" if hits else "" for hits in by_model.values()]
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    classes = [
+        (label, *(f"{statistics.mean(hits):.0%}" if hits else "" for hits in by_model.values()))
+        for label, by_model in sorted(right.items())
+    ]
+    return "\n\n".join([*blocks, report.table(("class", *PAIR), classes)])
 
 
 def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
     """Draws top-1 on the test clips over epochs: thin lines for the runs, a thick one for the mean of each network."""
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
-    for color, model in zip(("C0", "C1"), PAIR):
-        mine = [one for one in runs if one.row.model == model]
-        for one in mine:
-            axes.plot(one.epochs, one.record["evaluations"], color=color, alpha=0.35, linewidth=1)
-        if mine:  # All have the same settings, and so the same epochs.
-            means = [statistics.mean(values) for values in zip(*(one.record["evaluations"] for one in mine))]
-            axes.plot(mine[0].epochs, means, color=color, marker=".", label=model.upper())
-    axes.axhline(WANTED, color="k", linestyle="--", linewidth=1, label="goal of TSM")
-    axes.set(xlabel="epoch", ylabel="top-1 on the test clips", title="UCF101, ten classes, from scratch")
-    axes.legend()
-    figure.tight_layout()
-    figures.write(path, figure)
+    labels = {"xlabel": "epoch", "ylabel": "top-1 on the test clips"}
+    with report.picture(path, title="UCF101, ten classes, from scratch", **labels) as axes:
+        for color, model in zip(("C0", "C1"), PAIR):
+            mine = [one for one in runs if one.row.model == model]
+            for one in mine:
+                axes.plot(one.epochs, one.record["evaluations"], color=color, alpha=0.35, linewidth=1)
+            if mine:  # All have the same settings, and so the same epochs.
+                means = map(statistics.mean, zip(*(one.record["evaluations"] for one in mine)))
+                axes.plot(mine[0].epochs, list(means), color=color, marker=".", label=model.upper())
+        axes.axhline(WANTED, color="k", linestyle="--", linewidth=1, label="goal of TSM")
 
 
 def tries(records: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
-    """Writes tuning.md: every try on held-out training groups, the best first."""
+    """Writes tuning.csv: every try on held-out training groups, the best first; a run that diverged has no top-1."""
     found = [json.loads(path.read_text()) for path in records]
     found.sort(key=lambda record: -(record["quality"] or 0))
-    lines = ["| network | seed | top-1, held-out groups | minutes | settings |", "|---|---|---|---|---|"]
+    lines = []
     for record in found:
-        top1 = "diverged" if record["quality"] is None else f"{record['quality']:.1%}"
-        lines.append(
-            f"| `{record['model']}` | {record['seed']} | {top1} | {record['minutes']:.1f} | {record['settings']} |"
-        )
-    files.write_text(folder / "tuning.md", "\n".join(lines) + "\n")
+        top1 = "" if record["quality"] is None else f"{record['quality']:.4f}"
+        lines.append((record["model"], record["seed"], top1, f"{record['minutes']:.1f}", record["settings"]))
+    files.write_csv(folder / "tuning.csv", ("network", "seed", "top1", "minutes", "settings"), lines)

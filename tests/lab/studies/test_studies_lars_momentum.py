@@ -41,7 +41,7 @@ def test_every_form_has_three_seeds() -> None:
     assert {row.seed for row in table} == {0, 1, 2}
 
 
-def test_the_study_resumes_and_compares_with_the_paper(tmp_path, monkeypatch) -> None:
+def test_the_study_resumes_and_compares_with_the_paper(tmp_path, monkeypatch, capsys) -> None:
     trained = []
 
     def train(self: runner.Runner, row: study.Row) -> dict:
@@ -68,7 +68,7 @@ def test_the_study_resumes_and_compares_with_the_paper(tmp_path, monkeypatch) ->
         r.id for r in study.rows()
     )
     folder = tmp_path / "lab/studies" / "lars-momentum"
-    text = (folder / "results.md").read_text()
+    text = capsys.readouterr().out
     # Evaluations come every 16 steps of 256 of 4,000 pictures, 1.024 epochs.
     assert "| scaled | 2.5 | 5.26 | 0.9 | 5.1 | 5.1 | 5.1 | 5.1 | 72.8 |" in text
     assert "| 0.9 | 3.1 | 4.1 | 5.1 | 4.1 | 70.6 |" in text
@@ -78,7 +78,7 @@ def test_the_study_resumes_and_compares_with_the_paper(tmp_path, monkeypatch) ->
     # A partial table does not replace the complete one.
     shutil.rmtree(tmp_path / "results")
     assert study.run(parser.parse_args(["--limit=2"])) == 0
-    assert (folder / "results.md").read_text() == text
+    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 9
     part = list(csv.reader((tmp_path / "results" / "study-lars-momentum" / "results.csv").open()))
     assert len(part) == 1 + 2
 

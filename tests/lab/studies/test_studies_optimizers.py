@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib
 import json
+import pathlib
 
 import pytest
 import tensorflow as tf
@@ -134,6 +136,11 @@ def trained(tmp_path, monkeypatch) -> list[str]:
     return seen
 
 
+def table(folder: pathlib.Path) -> list[dict[str, str]]:
+    with (folder / "lab/studies/optimizers/mnist/results.csv").open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
 def test_winners_run_on_test_data_after_their_trials_and_a_study_goes_on(trained, tmp_path) -> None:
     words = ("--optimizers=adamw,muon,legw", "--trials=3", "--seeds=2", "--jobs=1")
     assert optimizers.run(arguments(*words, "--limit=4")) == 0
@@ -148,9 +155,7 @@ def test_winners_run_on_test_data_after_their_trials_and_a_study_goes_on(trained
     final = [i for i in trained if i.startswith("final-adamw-512")]
     assert final == ["final-adamw-512-0", "final-adamw-512-1"]
     assert trained.index(final[0]) > trained.index("tune-adamw-512-1") > trained.index("short-adamw-512-2")
-    table = (tmp_path / "lab/studies/optimizers/mnist/results.md").read_text().splitlines()
-    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
-    cells = [dict(zip(head, line, strict=True)) for line in lines]
+    cells = table(tmp_path)
     assert [(c["optimizer"], c["batch"]) for c in cells] == [
         (n, b) for b in ("128", "512") for n in ("adamw", "legw", "muon")
     ]
@@ -177,8 +182,7 @@ def test_steps_of_a_cell_without_final_runs_are_those_of_its_best_whole_run(trai
     optimizers.run(arguments(*words, "--stages=short"))
     assert not (tmp_path / "lab/studies/optimizers/mnist/steps.png").exists()
     optimizers.run(arguments(*words, "--stages=tune,decay"))
-    head, _, line = (tmp_path / "lab/studies/optimizers/mnist/results.md").read_text().splitlines()
-    cells = dict(zip(*([c.strip() for c in text.strip("|").split("|")] for text in (head, line))))
+    (cells,) = table(tmp_path)
     # 50,000 images; the run with a constant rate has 0.99, the other one 0.98.
     assert (cells["seeds"], cells["steps to 0.97"], cells["steps to 0.985"]) == ("", "196", "196")
 

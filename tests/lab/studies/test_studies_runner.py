@@ -151,11 +151,9 @@ def test_a_part_does_not_replace_a_whole_table(tmp_path, capsys) -> None:
     assert runner.folder_for(home, "results.csv", 0, other) == home
     home.mkdir()
     (home / "results.csv").write_text("a\n1\n2\n")
-    (home / "tuning.md").write_text("| a |\n|---|\n| 1 |\n")
     assert runner.folder_for(home, "results.csv", 1, other) == other
     assert "results.csv has 2 rows, this one 1: it goes to" in capsys.readouterr().out
     assert runner.folder_for(home, "results.csv", 2, other) == home
-    assert runner.folder_for(home, "tuning.md", 1, other) == home
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys) -> None:

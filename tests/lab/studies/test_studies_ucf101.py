@@ -176,15 +176,15 @@ def study(*flags: str) -> int:
 
 
 def test_a_study_that_was_killed_goes_on_and_tells_the_networks_apart(
-    scripted, tmp_path, monkeypatch
+    scripted, tmp_path, monkeypatch, capsys
 ) -> None:
     with pytest.raises(UserError, match="SIGTERM"):
         study()
     assert 3 <= len(scripted) < 6
     assert study("--jobs=2") == 0 and len(scripted) == len(set(scripted)) == 6
     folder = tmp_path / "lab/studies" / "ucf101"
-    text = (folder / "table.md").read_text()
-    assert "| `tsm` | 75.0% | 75.0% | 75.0% | 75.0% | 0.0 | 8.0 |" in text
+    text = capsys.readouterr().out
+    assert "| tsm | 75.0% | 75.0% | 75.0% | 75.0% | 0.0 | 8.0 |" in text
     assert "TSM less TSN: +37.5 points of top-1, 8 clips, seeds: 3." in text
     assert f"p = {2 / 2**3:.2g} by clip, p = {2 / 2**2:.2g} by group (4 groups" in text
     assert "| Lunges | 100% | 75% |" in text and "| PullUps | 50% | 0% |" in text
@@ -201,10 +201,10 @@ def test_a_study_that_was_killed_goes_on_and_tells_the_networks_apart(
     assert study() == 0 and len(scripted) == 6
 
 
-def test_a_part_of_the_runs_is_no_success(scripted, tmp_path) -> None:
+def test_a_part_of_the_runs_is_no_success(scripted, capsys) -> None:
     assert study("--models", "tsm", "--seeds=2") == 1 and len(scripted) == 2
-    text = (tmp_path / "lab/studies" / "ucf101" / "table.md").read_text()
-    assert "| network | seed 0 | seed 1 | mean |" in text and "`tsn` |" not in text.split("class")[0]
+    text = capsys.readouterr().out
+    assert "| network | seed 0 | seed 1 | mean |" in text and "| tsn |" not in text.split("class")[0]
     with pytest.raises(UserError, match="--jobs=0"):
         study("--jobs=0")
     with pytest.raises(UserError, match="--seeds=4: must be 1..3"):
@@ -221,10 +221,10 @@ def test_every_try_is_kept_the_best_first(scripted, tmp_path) -> None:
     assert study("--tune", "--models", "tsn") == 0
     assert study("--tune", "--models", "tsm", "--", "--config.width=8", "--config.data.scales=1,0.5") == 0
     assert len(scripted) == 2
-    lines = (tmp_path / "lab/studies" / "ucf101" / "tuning.md").read_text().splitlines()
-    assert lines[2].startswith("| `tsm` | 0 | 75.0% | 8.0 |") and "width=8" in lines[2]
-    assert "data.scales=1.0,0.5" in lines[2]
-    assert lines[3].startswith("| `tsn` | 0 | 37.5% | 8.0 |") and "width" not in lines[3]
+    lines = (tmp_path / "lab/studies" / "ucf101" / "tuning.csv").read_text().splitlines()
+    assert lines[1].startswith("tsm,0,0.7500,8.0,") and "width=8" in lines[1]
+    assert "data.scales=1.0,0.5" in lines[1]
+    assert lines[2].startswith("tsn,0,0.3750,8.0,") and "width" not in lines[2]
     assert not (tmp_path / "lab/studies" / "ucf101" / "results.csv").exists()
 
 
