@@ -31,6 +31,7 @@ from common.errors import UserError
 from lab.studies.data import ROOT
 from timetotrain.launch.children import Children
 from timetotrain.run import outcome
+from timetotrain.search import trial
 
 Identity = tuple[str, int]  # A configuration's digest and a seed.
 FIX = "begin the study again"  # What to do after a signal ended the runs.
@@ -175,20 +176,17 @@ class Runner:
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         results = pathlib.Path(tempfile.mkdtemp(prefix=f"{row.id}-", dir=self.folder / "logs"))
         flags = [*row.flags, *self.extra]
-        command = [sys.executable, "-m", self.study.benchmark, f"--system={self.study.preset}"]
-        command += [f"--data_dir={self._data}", f"--result_dir={results}", f"--seed={row.seed}", "--run=0"]
-        command += flags
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **process.core_share(self.jobs), **os.environ}
-        output = results / "output.txt"
-        with open(output, "w") as file:
-            status = self._children.run(command, cwd=files.ROOT, env=environment, stdout=file, stderr=file)
-        log = results / self.study.preset / self.study.benchmark / "result_0.txt"
+        common = (f"--system={self.study.preset}", f"--data_dir={self._data}", f"--seed={row.seed}")
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **process.core_share(self.jobs)}
+        status, command = trial.attempt(
+            self.study.benchmark, [*common, *flags], results, self._children, environment
+        )
         # An exception makes Python exit with 1, as a missed target does; the log tells them apart.
-        end = outcome.read(log)
+        end = trial.ending_of(results)
         if status not in (0, 1) or end is None or not end.whole:
-            lines = output.read_text(errors="replace").strip().splitlines() or ["no message"]
+            last = trial.last_line(results) or "no message"
             raise UserError(
-                f"{shlex.join(command)} failed: {lines[-1][:300]} (all of it: {output})", status or 1
+                f"{shlex.join(command)} failed: {last} (all of it: {results / 'output.txt'})", status or 1
             )
         about = {"flags": flags, "config": identity(self.study, row, self.extra)[0], "version": VERSION}
         return {**dataclasses.asdict(row), **_summary(end), **about}

@@ -81,20 +81,48 @@ class Command:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         fields = [f"--config.{name}={spaces.text(value)}" for name, value in values.items()]
-        command = [sys.executable, "-m", benchmarks.command(self.benchmark), *self.flags, *fields]
-        command += [f"--result_dir={folder}", "--run=0"]
-        with open(folder / "output.txt", "w") as output:
-            status = children.run(
-                command,
-                started,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**self.environment, **os.environ},
-            )
+        module, flags = benchmarks.command(self.benchmark), [*self.flags, *fields]
+        status, _ = attempt(module, flags, folder, children, self.environment, started)
         if status in (0, 1):
             return read(folder, self.part)
-        return Outcome(message=_last_line(folder) or f"exit {status}")
+        return Outcome(message=last_line(folder) or f"exit {status}")
+
+
+def attempt(
+    module: str,
+    flags: Sequence[str],
+    folder: pathlib.Path,
+    children: Children,
+    environment: Mapping[str, str],
+    started: Callable[[subprocess.Popen], None] = lambda _: None,
+) -> tuple[int, list[str]]:
+    """Runs a benchmark once; its results and its messages, output.txt, go to `folder`.
+
+    Args:
+      module: the benchmark's module.
+      flags: its flags, without --result_dir and --run.
+      folder: the run's own.
+      children: runs the command as a child of this process.
+      environment: added; this process's own environment takes precedence.
+      started: called with the run's guard process.
+
+    Returns:
+      (exit status, command line).
+
+    Raises:
+      EndedError: a signal has ended the children.
+    """
+    command = [sys.executable, "-m", module, *flags, f"--result_dir={folder}", "--run=0"]
+    with open(folder / "output.txt", "w") as output:
+        status = children.run(
+            command,
+            started,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**environment, **os.environ},
+        )
+    return status, command
 
 
 def read(folder: pathlib.Path, part: str = "") -> Outcome:
@@ -104,9 +132,9 @@ def read(folder: pathlib.Path, part: str = "") -> Outcome:
       folder: the trial's folder.
       part: as `Command.part`.
     """
-    end = _ending(folder)
+    end = ending_of(folder)
     if end is None or not end.whole:
-        return Outcome(message=_last_line(folder) or "no log")
+        return Outcome(message=last_line(folder) or "no log")
     quality = parts(end.quality, "").get(part)
     if quality is None:
         return Outcome(minutes=end.minutes, message=end.reason or "no finite evaluation")
@@ -115,16 +143,18 @@ def read(folder: pathlib.Path, part: str = "") -> Outcome:
 
 def finished(folder: pathlib.Path) -> bool:
     """Whether the run in a trial's folder ended by itself."""
-    end = _ending(folder)
+    end = ending_of(folder)
     return end is not None and end.whole
 
 
-def _ending(folder: pathlib.Path) -> outcome.Ending | None:
+def ending_of(folder: pathlib.Path) -> outcome.Ending | None:
+    """Returns how the run in a folder ended; None if it has no log, or an incomplete one."""
     logs = sorted(folder.glob("*/*/result_0.txt"))
     return outcome.read(logs[0]) if logs else None
 
 
-def _last_line(folder: pathlib.Path) -> str:
+def last_line(folder: pathlib.Path) -> str:
+    """Returns the last line of a run's messages, cut to 300 characters; "" if there is none."""
     path = folder / "output.txt"
     lines = path.read_text(errors="replace").strip().splitlines() if path.is_file() else []
     return lines[-1][:300] if lines else ""
