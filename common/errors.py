@@ -1,9 +1,14 @@
-"""Errors that commands print as one line instead of a traceback, and spelling hints for their messages."""
+"""Errors that every command prints as one line instead of a traceback, the parser that raises them, and hints."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
 
 
 class UserError(Exception):
@@ -26,6 +31,68 @@ class PeerLostError(UserError):
         super().__init__(
             "another process of this run ended or no longer answers; its own message says why", 75
         )
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises UserError and suggests similar names for an unknown flag; only --help prints the usage."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UserError."""
+        unknown = message.partition("unrecognized arguments: ")[2].split(" ")[0].partition("=")[0]
+        known = [name for action in self._actions for name in action.option_strings]
+        hint = near(unknown, known) if unknown.startswith("-") else ""
+        raise UserError(f"{message}{hint}; see {self.prog} --help")
+
+
+def answering(
+    fix: str = "make it writable or free some space", interrupted: str = "interrupted"
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Returns a decorator of a command's `main`, which returns the exit status: an error becomes one line.
+
+    The status is 2 or the error's own, 130 after Ctrl-C, and 141 if the output's reader (head, less) closed the pipe.
+
+    Args:
+      fix: what helps against a file that cannot be written or read.
+      interrupted: what Ctrl-C prints.
+    """
+
+    def decorated(main: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(main)
+        def answer(*args: Any, **options: Any) -> int:
+            try:
+                status = main(*args, **options)
+                sys.stdout.flush()
+                return status
+            except UserError as error:
+                print(f"error: {error}", file=sys.stderr)
+                return error.exit_code
+            except BrokenPipeError:
+                _silence()
+                return 141
+            except OSError as error:
+                place = printable(f"{error.filename or 'standard output'}: {error.strerror or error}")
+                print(f"error: {place}; {fix}", file=sys.stderr)
+                _silence()
+                return 2
+            except KeyboardInterrupt:
+                print(f"error: {interrupted}", file=sys.stderr)
+                return 130
+
+        return answer
+
+    return decorated
+
+
+def _silence() -> None:
+    """Keeps Python from writing the rest of the output at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        return
+    with contextlib.suppress(OSError, ValueError):  # Under pytest, standard output may have no file.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def counted(count: int, what: str) -> str:

@@ -7,14 +7,12 @@ docs/check-in-ci.md has more.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
-from common.errors import UserError
+from common.errors import Parser, UserError, answering
 
 _PROGRAM = "python -m compliance"
 # Subcommand -> (its module in this package, help text). The module is imported only when the subcommand runs.
@@ -42,7 +40,7 @@ def parser(*words: str) -> argparse.ArgumentParser:
 
 def _parsers(command: str | None) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Returns the main parser and the subparsers. Only the subparser of `command` gets its arguments."""
-    whole = argparse.ArgumentParser(prog=_PROGRAM, description=__doc__.split("\n")[2])
+    whole = Parser(prog=_PROGRAM, description=__doc__.split("\n")[2])
     subparsers = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module_name, purpose) in _COMMANDS.items():
         made = subparsers.add_parser(name, help=purpose, description=purpose)
@@ -56,31 +54,12 @@ def _parsers(command: str | None) -> tuple[argparse.ArgumentParser, dict[str, ar
     return whole, subparsers.choices
 
 
+@answering()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     command = next((word for word in arguments if not word.startswith("-")), None)
     # Print an escape for a character that the terminal cannot show.
     sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        options = _parsers(command)[0].parse_args(arguments)
-        status = options.answer(options)
-        sys.stdout.flush()
-        return status
-    except UserError as error:
-        print(f"{_PROGRAM} {command}: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        # The reader (head, less) closed the pipe; keep Python from complaining about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        place = error.filename or "standard output"
-        fix = "make it writable or free some space"
-        print(f"{_PROGRAM} {command}: {place}: {error.strerror or error}; {fix}", file=sys.stderr)
-        with contextlib.suppress(OSError):  # Keep Python from trying again at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 2
-    except KeyboardInterrupt:
-        print(f"{_PROGRAM} {command}: interrupted", file=sys.stderr)
-        return 130
+    options = _parsers(command)[0].parse_args(arguments)
+    return options.answer(options)

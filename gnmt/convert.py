@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import UserError
+from common.errors import Parser, UserError, answering
 from common.text import bpe, conversion, parallel
 from common.text.conversion import Text
 from gnmt.config import Data
@@ -229,7 +229,7 @@ def _short_held(
 
 def _parser() -> argparse.ArgumentParser:
     default = Settings()
-    parser = argparse.ArgumentParser(prog="python -m gnmt.convert", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m gnmt.convert", description=__doc__.split("\n")[0])
     parser.add_argument("data_dir", type=Path, help="folder for the result")
     conversion.add_text_arguments(parser)
     parser.add_argument("--merges", type=int, default=default.merges, metavar="N", help="merges to learn")
@@ -257,6 +257,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     return Settings(**fields, languages=(arguments.source_language, arguments.target_language))
 
 
+@answering()
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m gnmt.convert`; returns the exit code."""
     arguments = _parser().parse_args(argv)

@@ -24,7 +24,7 @@ import numpy as np
 import tqdm
 
 from common.data import conversion, pictures, record_counts, text_files, tfrecords
-from common.errors import UserError
+from common.errors import Parser, UserError, answering
 from resnet import images
 
 _ORDER_SEED = 2012  # Seeds the order that deals images to shards.
@@ -188,9 +188,10 @@ def _splits(arguments: argparse.Namespace) -> dict[str, tuple[list[images.Item],
     return {"train": (train, arguments.train_shards), "validation": (validation, arguments.validation_shards)}
 
 
+@answering(interrupted="interrupted; the same command goes on with the shards that are missing")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m resnet.convert`, see --help; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m resnet.convert",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -211,17 +212,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--workers", type=int, help="processes (default: one per core for over 1 GB of images)"
     )
     arguments = parser.parse_args(argv)
-    try:
-        splits = _splits(arguments)
-        size = sum(item.size for items, _ in splits.values() for item in items)
-        workers = arguments.workers or (os.cpu_count() or 1 if size > 1e9 else 1)
-        convert(arguments.data_dir, splits, class_names(arguments.class_names), workers)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on with the shards that are missing", file=sys.stderr)
-        return 130
+    splits = _splits(arguments)
+    size = sum(item.size for items, _ in splits.values() for item in items)
+    workers = arguments.workers or (os.cpu_count() or 1 if size > 1e9 else 1)
+    convert(arguments.data_dir, splits, class_names(arguments.class_names), workers)
     for split, (items, shards) in splits.items():
         per_class = Counter(item.synset for item in items)
         print(f"{split}: {len(items)} images of {len(per_class)} classes in {shards} shards")

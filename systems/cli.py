@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import systems
-from common.errors import UserError
+from common.errors import Parser, UserError, answering
 from common.files import whole
 from systems.schema import FIELDS, NAMES, NEWEST, validate
 
 
+@answering()
 def main(
     argv: Sequence[str] | None = None,
     others: Iterable[Callable[[Any], None]] = (),
@@ -27,35 +26,17 @@ def main(
     Each of `others` adds a command to the parser; the command's `run` takes the arguments and returns the status.
     `flags` are added to the command's argument of that name.
     """
+    # A terminal that cannot show a character shows an escape instead.
+    sys.stdout.reconfigure(errors="backslashreplace")
     args = parser(others).parse_args(argv)
     if flags:
         args.flags = [*args.flags, *flags]
-    # A terminal that cannot show a character shows an escape instead.
-    sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        status = args.run(args)
-        sys.stdout.flush()
-        return status
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:  # the reader (head, less) closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        place = error.filename or "standard output"
-        print(f"{place}: {error.strerror or error}; make it writable or free some space", file=sys.stderr)
-        with contextlib.suppress(OSError):  # Keep Python from retrying at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    return args.run(args)
 
 
 def parser(others: Iterable[Callable[[Any], None]] = (), *words: str) -> argparse.ArgumentParser:
     """Returns the parser of all commands, including `others`, or only of the command that `words` name."""
-    made = argparse.ArgumentParser(prog="python -m systems", description="MLPerf system descriptions.")
+    made = Parser(prog="timetotrain systems", description="MLPerf system descriptions.")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("list", help="all systems with their sizes")
     command.set_defaults(run=_list)

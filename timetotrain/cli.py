@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import timetotrain
 from common.config import benchmarks
-from common.errors import UserError, near
+from common.errors import Parser, UserError, answering, near
 from common.files import INSTALLED
 from timetotrain import extras
-from timetotrain.flags import Parser
 from timetotrain.verbs import VERBS, Verb
 
 PROG = "timetotrain"
@@ -27,29 +25,10 @@ _FINDS_OWN = ("run", "search", "study", "launch", "forecast", "completion")
 ALLOW_PLUGINS = "--allow_plugins"
 
 
+@answering()
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; returns its exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    try:
-        return _main(argv)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except ModuleNotFoundError as error:
-        text = extras.line(error, INSTALLED)
-        if text is None:
-            raise
-        print(f"error: {text}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # The reader (head, less) closed the pipe; keep Python quiet at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
-
-
-def _main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(overview())
         return 0 if argv else 2
@@ -63,9 +42,13 @@ def _main(argv: list[str]) -> int:
         # `python -m` puts the current folder on the path; a console script does not. Appended last, it hides nothing
         # installed.
         sys.path.append("")
-    status = call(name, words)
-    sys.stdout.flush()
-    return status
+    try:
+        return call(name, words)
+    except ModuleNotFoundError as error:
+        text = extras.line(error, INSTALLED)
+        if text is None:
+            raise
+        raise UserError(text) from error
 
 
 def call(name: str, words: Sequence[str]) -> int:
@@ -91,7 +74,7 @@ def parser(name: str) -> argparse.ArgumentParser:
     module = load(name, verb)
     if verb.words is not None:
         return module.parser(*verb.words)
-    made = Parser(prog=f"{PROG} {name}", description=_sentence(verb.about), allow_abbrev=False)
+    made = Parser(prog=f"{PROG} {name}", description=_sentence(verb.about))
     module.add_arguments(made)
     return made
 

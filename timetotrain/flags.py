@@ -10,11 +10,11 @@ import argparse
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from common.config import fields
 from common.config.overrides import field_types, parse_value, split_overrides
-from common.errors import UserError, near
+from common.errors import Parser, UserError, near
 
 F = TypeVar("F")
 FOLDER, FILE = "folder", "file"
@@ -33,17 +33,6 @@ def flag(default: Any, *, choices: Sequence[str] = (), bounds: Sequence[int] = (
     return dataclasses.field(default=default, metadata=facts)
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that raises UserError and suggests similar names for an unknown flag."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raises UserError."""
-        unknown = message.partition("unrecognized arguments: ")[2].split(" ")[0].partition("=")[0]
-        known = [name for action in self._actions for name in action.option_strings]
-        hint = near(unknown, known) if unknown.startswith("-") else ""
-        raise UserError(f"{message}{hint}; see {self.prog} --help")
-
-
 def parse(table: type[F], argv: Sequence[str], program: str) -> tuple[F, list[tuple[str, str]]]:
     """Parses a command line of flags and `--config.FIELD=VALUE` words.
 
@@ -59,7 +48,7 @@ def parse(table: type[F], argv: Sequence[str], program: str) -> tuple[F, list[tu
       UserError: a flag is unknown, or a value is wrong or missing.
     """
     overrides, words = split_overrides(argv)
-    parser = Parser(prog=program, add_help=False, allow_abbrev=False)
+    parser = Parser(prog=program, add_help=False)
     add(parser, table)
     known, rest = parser.parse_known_args(list(_canonical(words, field_types(table))))
     if rest and rest[0].startswith("-"):

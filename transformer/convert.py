@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import UserError
+from common.errors import Parser, UserError, answering
 from common.files import whole
 from common.text import conversion, parallel, subwords
 from common.text.conversion import Text
@@ -202,7 +202,7 @@ def _short(pairs: Iterable[Encoded], longest: int, dropped: parallel.Dropped) ->
 
 def _parser() -> argparse.ArgumentParser:
     default = Settings()
-    parser = argparse.ArgumentParser(prog="python -m transformer.convert", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m transformer.convert", description=__doc__.split("\n")[0])
     parser.add_argument("data_dir", type=Path, help="folder for the result")
     conversion.add_text_arguments(parser)
     either = parser.add_mutually_exclusive_group(required=True)
@@ -218,6 +218,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@answering()
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m transformer.convert`; returns the exit code."""
     arguments = _parser().parse_args(argv)

@@ -25,7 +25,7 @@ import numpy as np
 
 from common.data import conversion, folder_conversion, record_counts, tables, text_files, tfrecords, videos
 from common.data.report import Report
-from common.errors import UserError, counted
+from common.errors import Parser, UserError, answering, counted
 from tsm_kinetics import shards
 
 _ORDER_SEED = 400  # Seeds the order that deals videos to shards.
@@ -263,7 +263,7 @@ def _note(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tsm_kinetics.convert",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -285,32 +285,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@answering(interrupted="interrupted; the same command goes on with the shards that are missing")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m tsm_kinetics.convert`, see --help; returns the exit code."""
     arguments = _parser().parse_args(argv)
-    try:
-        splits = {
-            "train": (
-                items(arguments.train, arguments.videos, arguments.train_split),
-                arguments.train_shards,
-            ),
-            "validation": (
-                items(arguments.validation, arguments.videos, arguments.validation_split),
-                arguments.validation_shards,
-            ),
-        }
-        settings = Settings(arguments.short_side, arguments.rate, arguments.quality)
-        failed = convert(arguments.data_dir, splits, settings, arguments.workers)
-        for split in splits:
-            index = shards.Index(arguments.data_dir, split)
-            classes = Counter(index.label.tolist())
-            print(f"{split}: {len(index)} videos of {len(classes)} classes, {int(index.count.sum())} frames")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on with the shards that are missing", file=sys.stderr)
-        return 130
+    splits = {
+        "train": (
+            items(arguments.train, arguments.videos, arguments.train_split),
+            arguments.train_shards,
+        ),
+        "validation": (
+            items(arguments.validation, arguments.videos, arguments.validation_split),
+            arguments.validation_shards,
+        ),
+    }
+    settings = Settings(arguments.short_side, arguments.rate, arguments.quality)
+    failed = convert(arguments.data_dir, splits, settings, arguments.workers)
+    for split in splits:
+        index = shards.Index(arguments.data_dir, split)
+        classes = Counter(index.label.tolist())
+        print(f"{split}: {len(index)} videos of {len(classes)} classes, {int(index.count.sum())} frames")
     if failed:
         print(
             f"{counted(len(failed), 'video')} left out or damaged, see {Path(arguments.data_dir) / LEFT_OUT}"

@@ -24,7 +24,7 @@ import tf_keras
 from common.config import overrides as configs
 from common.distributed import replicas
 from common.distributed.replicas.base import Shard
-from common.errors import UserError
+from common.errors import Parser, UserError, answering
 from common.layers.precision import precision
 from common.train.describe import forward_macs, parameters
 from tsm_kinetics import input as pipeline
@@ -279,9 +279,10 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+@answering()
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m tsm_kinetics.efficiency`, see --help; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tsm_kinetics.efficiency",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -302,11 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--table", action="store_true", help="a table in place of JSON")
     arguments = parser.parse_args(argv)
-    try:
-        rows = report(arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    rows = report(arguments)
     print(table(rows) if arguments.table else "\n".join(json.dumps(row) for row in rows))
     return 0
 

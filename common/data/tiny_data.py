@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.config import benchmarks
-from common.errors import UserError
+from common.errors import Parser, UserError, answering
 from common.files import left_behind, whole
 
 NOTE = "tiny.json"
@@ -20,20 +18,17 @@ NOTE = "tiny.json"
 _EARLIER_UNFINISHED, _EARLIER_PARTIAL = "unfinished", f"{NOTE}.partial"
 
 
+@answering()
 def main(
     benchmark: str, generate: Callable[[str], object], holds: str, argv: Sequence[str] | None = None
 ) -> int:
     """Calls `generate(DATA_DIR)` and returns the exit status; `holds` describes the folder's content in the help."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"python -m {benchmarks.command(benchmark)}.tiny", description="Generate the data of cpu-tiny."
     )
     parser.add_argument("data_dir", help=f"folder for the {holds}")
     arguments = parser.parse_args(argv)
-    try:
-        generate(arguments.data_dir)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    generate(arguments.data_dir)
     return 0
 
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from common.data import conversion, pictures, tfrecords
 from common.detection import coco_write, notes
-from common.errors import UserError
+from common.errors import Parser, UserError, answering
 from common.files import write_atomically
 from common.untrusted import stays_inside
 
@@ -184,9 +184,10 @@ def verify(path: str, expected: str | None) -> None:
         )
 
 
+@answering(interrupted="interrupted; the same command goes on with the shards that are missing")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m common.detection.convert`; see --help."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m common.detection.convert",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -204,17 +205,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--workers", type=int, help="processes (default: one per core for a zip file of over 1 GB)"
     )
     arguments = vars(parser.parse_args(argv))
-    try:
-        if arguments["annotations"]:
-            verify(arguments["annotations"], arguments["annotations_md5"])
-        for split in SPLITS:
-            _convert_split(split, arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on with the shards that are missing", file=sys.stderr)
-        return 130
+    if arguments["annotations"]:
+        verify(arguments["annotations"], arguments["annotations_md5"])
+    for split in SPLITS:
+        _convert_split(split, arguments)
     return 0
 
 

@@ -8,7 +8,6 @@ programs:
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 from common.config import benchmarks
 from common.data import record_counts
 from common.detection import coco_index
-from common.errors import UserError
+from common.errors import Parser, UserError, answering
 
 
 def write(data_dir: str | os.PathLike, index: bool, splits: Sequence[str] = ("train", "val")) -> int:
@@ -45,20 +44,17 @@ def command(data_dir: str | os.PathLike) -> str:
     return f"python -m {benchmarks.command('common.detection.notes')} {os.fspath(data_dir)} --index"
 
 
+@answering()
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m common.detection.notes`; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"python -m {benchmarks.command('common.detection.notes')}",
         description="Note what COCO records hold.",
     )
     parser.add_argument("data_dir", help="folder of the TFRecords")
     parser.add_argument("--index", action="store_true", help="the index too, which Mask R-CNN needs")
     arguments = parser.parse_args(argv)
-    try:
-        found = write(arguments.data_dir, arguments.index)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    found = write(arguments.data_dir, arguments.index)
     print(f"{found} records noted in {arguments.data_dir}")
     return 0
 

@@ -23,7 +23,7 @@ import tf_keras
 from common import files
 from common.distributed.replicas.base import Replicas
 from common.distributed.replicas.single import Single
-from common.errors import UserError
+from common.errors import Parser, UserError, answering
 from common.files import FIX, whole
 from common.layers import weight_files
 
@@ -78,6 +78,7 @@ RESNET34 = Network("ResNet-34", (3, 4, 6, 3), False)
 RESNET50 = Network("ResNet-50", (3, 4, 6, 3), True)
 
 
+@answering()
 def main(
     network: Network, stages: Stages, strides: Sequence[int], module: str, argv: Sequence[str] | None = None
 ) -> int:
@@ -90,18 +91,14 @@ def main(
       module: BENCHMARK.starting_weights, for the help.
       argv: arguments; the process's own by default.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=f"Converts a {network.name}.")
+    parser = Parser(prog=f"python -m {module}", description=f"Converts a {network.name}.")
     parser.add_argument("file", type=pathlib.Path, help="file of torch.save, a state dict of torchvision's")
     parser.add_argument("out", type=pathlib.Path, help="the .npz file to write")
     parser.add_argument("--sha256", default="", help="SHA-256 of FILE or its first digits; none: unverified")
     parser.add_argument("--torch-python", default="", help="a Python with PyTorch, for the forward pass")
     options = parser.parse_args(argv)
-    try:
-        for line in convert(network, stages, strides, options):
-            print(line, flush=True)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    for line in convert(network, stages, strides, options):
+        print(line, flush=True)
     return 0
 
 

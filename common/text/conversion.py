@@ -88,11 +88,7 @@ def report(convert: Callable[[], Mapping[str, int]], advice: Callable[[Mapping[s
     Returns:
       The exit status.
     """
-    try:
-        counts = convert()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    counts = convert()
     print(", ".join(f"{name} {count}" for name, count in counts.items()))
     print(advice(counts))
     return 0

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from common.errors import UserError
+from common.errors import Parser, answering
 from lab.studies import (
     fine_tuning,
     lars_momentum,
@@ -36,30 +36,18 @@ STUDIES = {
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of every study."""
-    made = argparse.ArgumentParser(prog="python -m lab.studies", description=__doc__)
+    made = Parser(prog="timetotrain study", description=__doc__)
     commands = made.add_subparsers(dest="study", required=True, metavar="NAME")
     for name, module in STUDIES.items():
         module.add_arguments(commands.add_parser(name, help=module.__doc__.splitlines()[0]))
     return made
 
 
+@answering()
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, a failed run's status, 2 for a bad command or missing data, 130 for Ctrl-C."""
     args = parser().parse_args(argv)
-    try:
-        return STUDIES[args.study].run(args)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        print(
-            f"error: {error.filename or args.study}: {error.strerror or error}; make it writable or free some space",
-            file=sys.stderr,
-        )
-        return 2
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
+    return STUDIES[args.study].run(args)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def test_validate_answers_bad_files_with_one_line(tmp_path, capsys, content):
     path.write_bytes(content)
     assert main(["validate", str(path)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"{path}: not JSON") and error.count("\n") == 1
+    assert error.startswith(f"error: {path}: not JSON") and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_pipe_is_refused_at_once(tmp_path, capsys):
     os.mkfifo(path)
     for command in (["validate", str(path)], ["predict", "resnet", f"--system={path}"]):
         assert main(command) == 2
-        assert capsys.readouterr().err.startswith(f"{path}: cannot read (no plain file)")
+        assert capsys.readouterr().err.startswith(f"error: {path}: cannot read (no plain file)")
 
 
 def test_a_name_that_is_not_utf8_is_shown_as_an_escape(tmp_path):
@@ -112,10 +112,13 @@ def test_a_full_disk_and_ctrl_c_are_one_line(monkeypatch, capsys):
     command = f"{sys.executable} -m systems list > /dev/full"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == "standard output: No space left on device; make it writable or free some space\n"
+    assert (
+        done.stderr
+        == "error: standard output: No space left on device; make it writable or free some space\n"
+    )
 
     def interrupt():
         raise KeyboardInterrupt
 
     monkeypatch.setattr(systems, "names", interrupt)
-    assert main(["list"]) == 130 and capsys.readouterr().err == "interrupted\n"
+    assert main(["list"]) == 130 and capsys.readouterr().err == "error: interrupted\n"

@@ -57,6 +57,15 @@ def test_a_missing_module_is_said(monkeypatch, capsys):
     assert "timetotrain try: not part of this installation" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("words", [["--nothing-like-it=1"], ["mnist", "--nothing-like-it"]])
+def test_wrong_usage_of_any_verb_is_one_line_without_the_usage(name, words, capsys):
+    assert cli.main([name, *words]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ") and said.err.count("\n") == 1 and not said.out
+    assert "usage" not in said.err
+
+
 def test_an_unknown_verb_gets_near_names(capsys):
     assert cli.main(["chek"]) == 2
     assert "did you mean check" in capsys.readouterr().err

@@ -31,7 +31,11 @@ def test_the_changelog_has_this_version_and_what_comes():
 def test_the_workflow_runs_what_ci_runs():
     found = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
     ran = [step["run"] for step in found["jobs"]["test"]["steps"] if "run" in step]
-    assert ran == (ROOT / ".ci/run").read_text().splitlines()[-2:] == ["make test", "make test-all"]
+    assert (
+        ran
+        == (ROOT / ".ci/run").read_text().splitlines()[-3:]
+        == ["make test", "make test-all", "make e2e-slice"]
+    )
 
 
 def test_the_classifiers_name_the_interpreters():

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from common.config import fields
-from common.errors import UserError
-from timetotrain.flags import Parser
+from common.errors import Parser, UserError, answering
 from timetotrain.launch import plan, settings
 from timetotrain.launch.local import Job, launch
 from timetotrain.launch.watch.loop import Limits
@@ -24,7 +23,6 @@ def parser() -> argparse.ArgumentParser:
         "when one fails.",
         epilog="example: timetotrain launch --replicas=horovod --processes=2 -- python -m resnet "
         "--system=cpu-tiny --data_dir=DIR --replicas=horovod --config.num_replicas=2",
-        allow_abbrev=False,
     )
     made.add_argument("--replicas", choices=plan.BACKENDS, required=True, help="how the processes talk")
     made.add_argument("--processes", type=int, help="how many; on all hosts together")
@@ -121,21 +119,18 @@ def job(arguments: argparse.Namespace) -> Job:
     )
 
 
+@answering()
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
-    try:
-        arguments = parser().parse_args(argv)
-        requested = job(arguments)
-        if arguments.print_command:
-            pairs = [f"{name}={value}" for name, value in requested.environment.items()]
-            words = [*(["env", *pairs] if pairs else []), *requested.command]
-            for rank in plan.ranks(requested.hosts):
-                print(f"rank {rank.rank} on {rank.host}: {shlex.join(words)}")
-            return 0
+    arguments = parser().parse_args(argv)
+    requested = job(arguments)
+    if not arguments.print_command:
         return launch(requested)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    pairs = [f"{name}={value}" for name, value in requested.environment.items()]
+    words = [*(["env", *pairs] if pairs else []), *requested.command]
+    for rank in plan.ranks(requested.hosts):
+        print(f"rank {rank.rank} on {rank.host}: {shlex.join(words)}")
+    return 0
 
 
 if __name__ == "__main__":

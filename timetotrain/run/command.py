@@ -50,14 +50,16 @@ def main(argv: Sequence[str]) -> int:
     Raises:
       UserError: the benchmark is unknown, a flag is wrong, the configuration cannot run, or there are no data.
     """
-    if not argv or argv[0].startswith("-"):
+    if argv and argv[0] in helps.ASKS:
         print(_USAGE.format(names=", ".join(benchmarks.NAMES)))
         print(
             "\n".join(
                 helps.flag_lines(RunFlags, {f.name for f in dataclasses.fields(RunFlags)} - {*_PASSED_ON})
             )
         )
-        return 0 if argv and argv[0] in helps.ASKS else 2
+        return 0
+    if not argv or argv[0].startswith("-"):
+        raise UserError(f"name a benchmark first: {', '.join(benchmarks.NAMES)}; see {_PROGRAM} --help")
     benchmark, *words = argv
     if benchmark not in benchmarks.NAMES:
         hint = near(benchmark, benchmarks.NAMES)

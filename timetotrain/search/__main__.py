@@ -1,4 +1,4 @@
-"""Searches: python -m timetotrain.search BENCHMARK --system=NAME --data-dir=DIR --space FIELD=VALUES ...
+"""Searches: timetotrain search BENCHMARK --system=NAME --data-dir=DIR --space FIELD=VALUES ...
 
 Grid, random or TPE search over any fields of a benchmark's configuration; every trial is `python -m BENCHMARK` in its
 own process. The same command continues an ended search; with --storage=URL of a database, several machines can share
@@ -18,7 +18,7 @@ from typing import Any
 from common.config import benchmarks
 from common.config import overrides as configs
 from common.distributed import process
-from common.errors import UserError, near
+from common.errors import Parser, UserError, answering, near
 
 TRIALS = 40  # Default, unless the sampler is grid.
 OBJECTIVES = {
@@ -29,20 +29,12 @@ OBJECTIVES = {
 }
 
 
+@answering("free space there, or choose another --result-dir; the same command takes a search up")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a search; returns 0, or 1 if no trial has a result, 2 for a bad command, 128 + the number of a signal."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    args = parser().parse_args(arguments[:at])
-    try:
-        return _search(args, arguments[at + 1 :])
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        fix = "free space there, or choose another --result-dir; the same command takes a search up"
-        print(f"error: {error.filename or args.result_dir}: {error.strerror}; {fix}", file=sys.stderr)
-        return 2
+    return _search(parser().parse_args(arguments[:at]), arguments[at + 1 :])
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,8 +42,8 @@ def parser() -> argparse.ArgumentParser:
     from timetotrain.search import space
     from timetotrain.search.driver import SAMPLERS
 
-    made = argparse.ArgumentParser(
-        prog="python -m timetotrain.search",
+    made = Parser(
+        prog="timetotrain search",
         description=__doc__.split("\n\n")[1],
         epilog="What follows -- are flags of every run, as --config.train_epochs=3.",
     )

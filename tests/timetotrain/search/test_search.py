@@ -145,8 +145,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, name: str, call: int) -> None:
 def test_a_grid_that_is_killed_as_it_is_queued_loses_no_point(bowl, monkeypatch, name, call) -> None:
     with monkeypatch.context() as patch:
         interrupt(patch, name, call)
-        with pytest.raises(KeyboardInterrupt):
-            command.main(search(*GRID))
+        assert command.main(search(*GRID)) == 130
     assert command.main(search(*GRID)) == 0
     assert epochs_tried(bowl) == ["1", "2", "3", "4"]
 
@@ -181,9 +180,8 @@ def test_a_search_that_is_killed_while_it_takes_over_loses_no_point(bowl, monkey
             interrupt(patch, name, call)
             # This process lives on, so that its start time is patched to make the interrupted search count as ended.
             patch.setattr(driver, "began", lambda number, i=i: f"ended {i}")
-            with pytest.raises(KeyboardInterrupt):
-                command.main(search(*GRID))
-                raise KeyboardInterrupt  # The second search may not reach the interrupted call.
+            # The second search may not reach the interrupted call.
+            assert command.main(search(*GRID)) in ((130,) if not i else (130, 0))
     assert command.main(search(*GRID)) == 0
     assert epochs_tried(bowl) == ["1", "2", "3", "4"]
 
@@ -334,8 +332,7 @@ def test_a_trial_of_several_qualities_left_by_a_killed_search_gets_its_result(bo
     with monkeypatch.context() as patch:
         interrupt(patch, "tell", 1)
         patch.setattr(driver, "began", lambda number: "ended")
-        with pytest.raises(KeyboardInterrupt):
-            command.main(flags)
+        assert command.main(flags) == 130
     assert command.main(flags) == 0
     assert {row["train_epochs"]: row["state"] for row in table(bowl)} == {"1": "done", "10": "done"}
     assert study(bowl).trials[0].user_attrs["quality"] == pytest.approx(study(bowl).trials[0].value)
