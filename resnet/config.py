@@ -68,7 +68,7 @@ class Config(BatchNormSpan, RunConfig):
         `common.distributed.replicas.base.replica_groups`.
       batch_norm_momentum: momentum of the moving averages.
       batch_norm_epsilon: added to the variance.
-      norm: MODULE:FUNCTION that makes your own layers to replace batch norm (docs/add-an-optimizer.md); "": batch norm.
+      norm: MODULE:FUNCTION that makes your own layers to replace batch norm (docs/extend.md); "": batch norm.
       zero_init_last_gamma: the last batch norm of each block starts with gamma 0.
       kernel_initializer: "truncated_fan_in" (variance 1/fan_in) or "he_normal" (2/fan_in), both truncated.
       space_to_depth: compute the stem on 2x2 blocks; the result is the same.

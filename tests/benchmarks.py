@@ -56,14 +56,6 @@ def one_batch_a_step(config: RunConfig, batch_size: int, shards: int = 1) -> Run
     )
 
 
-def documented(benchmark: str) -> dict[str, dict[str, str]]:
-    """The table of docs/presets/BENCHMARK.md: {preset: {column: text}}."""
-    text = (ROOT / "docs" / "presets" / f"{benchmark}.md").read_text()
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    head, _, *body = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    return {row[0].strip("`"): dict(zip(head, row, strict=True)) for row in body}
-
-
 def hyperparameters(config: RunConfig) -> list[tuple[str, Any, dict]]:
     """[(key, value, metadata)] of the hyperparameters in the log header of `config`."""
     return importlib.import_module(f"{config.benchmark}.presets").hyperparameters(config)

@@ -1,7 +1,7 @@
 """Loads user functions that a configuration names as MODULE:FUNCTION: optimizer rules and schedules.
 
 Python must find the module: in the current folder, on PYTHONPATH, or installed. Using one needs no change to this
-project (docs/add-an-optimizer.md). TensorFlow-free, unless the loaded module imports it.
+project (docs/extend.md). TensorFlow-free, unless the loaded module imports it.
 """
 
 from __future__ import annotations

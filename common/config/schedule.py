@@ -12,7 +12,7 @@ class Schedule:
 
     Attributes:
       kind: "constant", "poly", "step", "cosine", "noam", "gnmt"; or MODULE:FUNCTION, a schedule of your own
-        (docs/add-an-optimizer.md).
+        (docs/extend.md).
       warmup_epochs: length of the linear warmup, in epochs.
       warmup_steps: length of the warmup in steps, to match published code that rounds its epochs differently; 0 derives
         it from `warmup_epochs`.

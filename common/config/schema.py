@@ -17,7 +17,7 @@ class Optimizer:
     """The optimizer `name`: one of common.config.validation.OPTIMIZERS or MODULE:FUNCTION. A rule may ignore fields.
 
     Attributes:
-      name: the rule, e.g. "sgd", "lars", "adam"; or MODULE:FUNCTION, a rule of your own (docs/add-an-optimizer.md).
+      name: the rule, e.g. "sgd", "lars", "adam"; or MODULE:FUNCTION, a rule of your own (docs/extend.md).
       base_learning_rate: the peak of the schedule.
       momentum: decay of the gradient average in "sgd", "lars", "shampoo" and "muon" (its author's 0.95); in
         "schedule_free_sgd", the share of the averaged weights in those that are trained (its authors' 0.9).

@@ -33,7 +33,7 @@ class Trust:
     """What the user allows a model to do (docs/security.md).
 
     Attributes:
-      plugins: whether it may name functions to import, MODULE:FUNCTION (docs/add-an-optimizer.md).
+      plugins: whether it may name functions to import, MODULE:FUNCTION (docs/extend.md).
       large: whether its sizes may be far beyond the presets.
     """
 

@@ -31,7 +31,7 @@ from common.optim.rule import (
     zeros,
 )
 
-# Rules import these names from here (docs/add-an-optimizer.md).
+# Rules import these names from here (docs/extend.md).
 __all__ = [
     "Matrices",
     "Rule",

@@ -44,7 +44,7 @@ def unpack(name: str) -> Path:
     if not archive.is_file() and not ready.is_dir():
         raise UserError(
             f"{archive} is not there; set TTT_SHARED to the folder that holds data/{name}.tar.xz or data/{name} "
-            "(docs/data.md says what is in it)"
+            "(docs/studies.md says what is in it)"
         )
 
     def fill(made: Path) -> None:

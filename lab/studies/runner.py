@@ -1,7 +1,7 @@
 """Runs the rows of a study with the real benchmark, several at a time, and resumes row by row from their records.
 
 `jobs` runs train at a time, each on its share of the cores. The networks are small: on two cores, two runs with one
-thread each do more than one run with two (docs/large-batch-studies.md has the times).
+thread each do more than one run with two (docs/studies.md has the times).
 """
 
 from __future__ import annotations

@@ -7,11 +7,15 @@ built page may link to committed files, as `../docs/NAME.md`.
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.docs import tables
+from common.config import benchmarks
+from common.config.clock import Clock
+from common.config.schema import RunConfig
+from tools.docs import gpu, measurements, studies, tables
 from tools.docs.measurements import Table, markdown_table
 from tools.mutate import summary
 
@@ -56,9 +60,118 @@ def scaling() -> str:
     )
 
 
+def performance() -> str:
+    """Returns every comparison with a peer, every bound, and what compilers say of absent devices."""
+    comparisons = [
+        (row.case, row.ours, row.peer, f"{row.ratio:.2f}", row.goal_text, row.verdict, _link(row.file))
+        for row in measurements.comparisons()
+    ]
+    bounds = [
+        (row.what, row.measured, row.goal, "met" if row.met else "missed", _link(row.file))
+        for row in measurements.limits()
+    ]
+    machines = [
+        (_link(path.name), *row)
+        for path in sorted(measurements.RESULTS.glob("*.json"))
+        for row in measurements.machines(path)
+    ]
+    last = ("goal", "verdict", "file")
+    return page(
+        "All measurements",
+        "[Performance](../docs/performance.md) explains the columns.",
+        ("## Peers", (("what", "ours", "peer", "ratio", *last), comparisons)),
+        ("## Bounds", (("what", "measured", *last), bounds)),
+        ("## Steps compiled for one TPU v3 core, none of which ran", tables.compiled_steps()),
+        ("## The stored programs of the forecast, and those of today's code", tables.tpu_programs()),
+        ("## Steps compiled for one H100, none of which ran", tables.gpu_programs()),
+        ("## Machines", (("file", "date", "processor", "instructions", "cores"), machines)),
+    )
+
+
+def _link(name: str) -> str:
+    return f"[{name.removesuffix('.json')}](../lab/bench/results/{name})"
+
+
+def cards() -> str:
+    """Returns the measurements of docs/gpu.md."""
+    return page(
+        "Measurements of GPUs",
+        "Each row is from a file of `lab/bench/results/gpu`.",
+        ("## Cards", gpu.machines()),
+        ("## Steps of full size", gpu.steps()),
+        ("## Steps in float64, against TensorFlow on a CPU", gpu.checks()),
+        ("## Whole runs", gpu.runs()),
+        ("## XLA's flags: time without a set of flags over time with it", gpu.searched()),
+    )
+
+
+def contest() -> str:
+    """Returns the results of `timetotrain study optimizers`, and the costs of optimizers."""
+    return page(
+        "Optimizers: cost and contest",
+        "[Optimizers](../docs/optimizers.md) explains the rules of the contest.",
+        ("## MNIST", studies.contest("mnist")),
+        (
+            "Accuracy of the short trials: rate over the usual one, momentum or beta 1, warmup.",
+            studies.contest_trials("mnist"),
+        ),
+        ("## PTB", studies.contest("ptb")),
+        ("Perplexity of the short trials.", studies.contest_trials("ptb")),
+        ("## Runs of the planned grid, with core-hours", studies.contest_missing()),
+        ("## Cost of a step", tables.optimizers()),
+        ("## Sharded steps compiled for absent devices", tables.optimizers_compiled()),
+    )
+
+
+def other_studies() -> str:
+    """Returns the results of PTB's study, of training on your own data, and of fine-tuning."""
+    return page(
+        "Studies",
+        "`timetotrain study NAME` writes the results.",
+        ("## LEGW on PTB, by base rate and batch", studies.base_rates()),
+        ("## LEGW on PTB, one setting changed", studies.changes()),
+        ("## Four commands, from files to predictions", studies.four_commands()),
+        ("## `--system=here`, at parts of the chosen rate", studies.here()),
+        ("## Fine-tuning", studies.fine_tuning()),
+    )
+
+
+def all_presets() -> str:
+    """Returns a table of presets for each benchmark: what each runs on, its main values, and where they come from."""
+
+    def row(config: RunConfig) -> tuple[str, ...]:
+        optimizer, schedule = config.optimizer, config.schedule
+        clock = Clock.of(config)
+        steps = (schedule.warmup_length(clock.steps_per_epoch), clock.train_steps)
+        names = (f"`{config.system}`", config.hardware, f"{config.global_batch_size:,}", optimizer.name)
+        logged = (config.precision, config.ruleset, config.division, str(config.logged_target))
+        return (
+            *names,
+            f"{optimizer.base_learning_rate:.4g}",
+            *(f"{n:,.0f}" for n in steps),
+            *logged,
+            config.source.replace("|", "/"),
+        )
+
+    head = ("preset", "machine", "batch", "optimizer", "rate", "steps of warmup", "steps")
+    head = (*head, "precision", "ruleset", "division", "target", "source")
+    tables_of = [
+        (f"## {name}", (head, [row(config) for config in module.PRESETS.values()]))
+        for name in benchmarks.NAMES
+        for module in [importlib.import_module(f"{name}.presets")]
+    ]
+    text = "`timetotrain run BENCHMARK --system=PRESET --describe` prints all that a preset's log says."
+    return page("Presets", text, *tables_of)
+
+
 PAGES: dict[str, Callable[[], str]] = {
-    "built/mutations.md": mutations,
+    "built/performance.md": performance,
+    "built/presets.md": all_presets,
+    "built/gpu.md": cards,
     "built/scaling.md": scaling,
+    "built/optimizers.md": contest,
+    "built/studies.md": other_studies,
+    "built/mutations.md": mutations,
 }
 
 

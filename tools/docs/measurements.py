@@ -160,6 +160,15 @@ def inputs() -> Iterator[Comparison]:
                 yield Comparison(title, speed, peer, ratio, case["bar"] if held else None, file)
 
 
+def comparisons() -> Iterator[Comparison]:
+    """Yields the rows of every comparison with a peer."""
+    yield from training()
+    for table in ("small", "inference"):
+        yield from steps(table)
+    yield from parts()
+    yield from inputs()
+
+
 def limits() -> Iterator[Limit]:
     """Yields the measurements that have a bound."""
     loop = load("steps.json")["fused_loop"]

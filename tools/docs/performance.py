@@ -11,22 +11,17 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tools.docs import accept, compliance, gpu, measurements, studies, tables
+from tools.docs import accept, compliance, gpu, measurements, tables
 from tools.docs.measurements import ROOT, Comparison, markdown_table
 
 PAGES = (
     "README.md",
     "docs/performance.md",
-    "docs/gpu.md",
-    "docs/optimizers.md",
     "docs/reliability.md",
     "docs/accept.md",
     "docs/compliance-differences.md",
     "docs/compliance-trees.md",
     "docs/review.md",
-    "docs/your-own-data.md",
-    "docs/export-and-predict.md",
-    "ptb/README.md",
 )
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
 # README.md's rows: {case: its name in README.md}.
@@ -40,15 +35,6 @@ SHORT = {
     "MNIST perceptron, 4 layers, batch 100, fp32": "MNIST perceptron, an epoch",
 }
 OTHERS = ("PyTorch", "JAX")  # Peers without TensorFlow.
-
-
-def comparison_table(rows: Iterable[Comparison]) -> str:
-    """Makes the table with one row for each peer of each case."""
-    cells = [
-        (row.case, row.ours, row.peer, f"{row.ratio:.2f}", row.goal_text, row.verdict, _link(row.file))
-        for row in rows
-    ]
-    return markdown_table(("what", "ours", "peer", "ratio", "goal", "verdict", "file"), cells)
 
 
 def short() -> str:
@@ -71,63 +57,41 @@ def _fastest(rows: Sequence[Comparison]) -> str:
     return f"{row.ratio:.2f}x {row.peer.split(',')[0]}"
 
 
-def limits() -> str:
-    """Makes the table of measurements with a bound instead of a peer."""
-    rows = [
-        (row.what, row.measured, row.goal, "met" if row.met else "missed", _link(row.file))
-        for row in measurements.limits()
+def by_case(rows: Iterable[Comparison]) -> str:
+    """Makes the table with one row for each case: ours, and every peer's ratio."""
+    cases: dict[tuple[str, str], list[Comparison]] = {}
+    for row in rows:
+        cases.setdefault((row.case, row.ours), []).append(row)
+    cells = [
+        (case, ours, "; ".join(f"{row.ratio:.2f} {row.peer}" for row in peers))
+        for (case, ours), peers in cases.items()
     ]
-    return markdown_table(("what", "measured", "goal", "verdict", "file"), rows)
+    return markdown_table(("what", "ours", "peer's time over ours"), cells)
 
 
-def machines() -> str:
-    rows = [
-        (_link(path.name), *row)
-        for path in sorted(measurements.RESULTS.glob("*.json"))
-        for row in measurements.machines(path)
+def missed() -> str:
+    """Makes the table of every goal that this project misses."""
+    peers = [
+        (f"{row.case}, {row.peer}", f"{row.ratio:.2f}", f"at least {row.goal_text}")
+        for row in measurements.comparisons()
+        if row.verdict == "missed"
     ]
-    return markdown_table(("file", "date", "processor", "instructions", "cores"), rows)
-
-
-def _link(name: str) -> str:
-    return f"[{name.removesuffix('.json')}](../lab/bench/results/{name})"
+    bounds = [(row.what, row.measured, row.goal) for row in measurements.limits() if not row.met]
+    return markdown_table(("what", "measured", "goal"), peers + bounds)
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "short": short,
-    "training": lambda: comparison_table(measurements.training()),
-    "small": lambda: comparison_table(measurements.steps("small")),
-    "inference": lambda: comparison_table(measurements.steps("inference")),
-    "parts": lambda: comparison_table(measurements.parts()),
-    "input": lambda: comparison_table(measurements.inputs()),
-    "limits": limits,
-    "machines": machines,
-    "gpu-cards": lambda: markdown_table(*gpu.machines()),
+    "training": lambda: by_case(measurements.training()),
+    "small": lambda: by_case(measurements.steps("small")),
+    "missed": missed,
     "gpu-steps": lambda: markdown_table(*gpu.steps()),
-    "gpu-checks": lambda: markdown_table(*gpu.checks()),
-    "gpu-runs": lambda: markdown_table(*gpu.runs()),
-    "gpu-flags": lambda: markdown_table(*gpu.searched()),
-    "optimizers": lambda: markdown_table(*tables.optimizers()),
-    "optimizers-compiled": lambda: markdown_table(*tables.optimizers_compiled()),
-    "compiled-steps": lambda: markdown_table(*tables.compiled_steps()),
-    "gpu-programs": lambda: markdown_table(*tables.gpu_programs()),
-    "tpu-programs": lambda: markdown_table(*tables.tpu_programs()),
     "faults": lambda: markdown_table(*tables.faults()),
     "long-runs": lambda: markdown_table(*tables.long_runs()),
     "tree-rounds": lambda: markdown_table(*compliance.rounds()),
     "trees": lambda: markdown_table(*compliance.trees()),
     "published-logs": lambda: markdown_table(*compliance.log_rounds()),
     "published-classes": lambda: markdown_table(*compliance.log_classes()),
-    "here": lambda: markdown_table(*studies.here()),
-    "own-data": lambda: markdown_table(*studies.four_commands()),
-    "fine-tuning": lambda: markdown_table(*studies.fine_tuning()),
-    "ptb-base-rates": lambda: markdown_table(*studies.base_rates()),
-    "contest": lambda: markdown_table(*studies.contest("mnist")),
-    "contest-trials": lambda: markdown_table(*studies.contest_trials("mnist")),
-    "contest-ptb": lambda: markdown_table(*studies.contest("ptb")),
-    "contest-ptb-trials": lambda: markdown_table(*studies.contest_trials("ptb")),
-    "contest-missing": lambda: markdown_table(*studies.contest_missing()),
-    "ptb-changes": lambda: markdown_table(*studies.changes()),
     "tree-classes": lambda: markdown_table(*compliance.classes()),
     "accept-passes": lambda: markdown_table(*accept.calibration("passes")),
     "accept-scaled": lambda: markdown_table(*accept.calibration("scaled")),

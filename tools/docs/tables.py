@@ -2,198 +2,201 @@
 
 from __future__ import annotations
 
+import string
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tools.docs.measurements import Table, load
 
 
+class _Formatter(string.Formatter):
+    """Formats `{seconds:1e3|.1f}` as 1000 times the value, with one decimal."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        factor, _, form = format_spec.rpartition("|")
+        return super().format_field(float(factor) * value if factor else value, form)
+
+
+def table_of(rows: Iterable[Mapping[str, Any]], **columns: str) -> Table:
+    """Returns a table with a row for each mapping.
+
+    Args:
+      rows: mappings with the values that the columns name.
+      **columns: {name, with "_" for spaces: the format string of its cells}.
+    """
+    head = tuple(name.replace("_", " ") for name in columns)
+    return head, [tuple(_Formatter().vformat(form, (), row) for form in columns.values()) for row in rows]
+
+
+def _nested(cases: Mapping[str, Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Yields the rows of {outer: {inner: row}}, each with its two keys as `outer` and `inner`."""
+    for outer, rows in cases.items():
+        for inner, row in rows.items():
+            yield {"outer": outer, "inner": inner, **row}
+
+
 def optimizers() -> Table:
-    """Table of a step's processor time by optimizer, relative to momentum's (Adam's on the Transformer)."""
-    found = load("optimizers.json")
-    networks, busy = found["networks"], f"{found['machine']['load_before'][0]:.0f}"
-    names = list(dict.fromkeys(name for rows in networks.values() for name in rows))
-    cells = []
-    for name in names:
-        rows = [rows.get(name) for rows in networks.values()]
-        times = [f"{1e3 * row['cpu_seconds']:.1f} ms, {row['ratio']:.2f}" if row else "" for row in rows]
-        slots = max(row["slots"] for row in rows if row)
-        cells.append((f"`{name}`", *times, f"{slots:.1f}", busy))
-    head = (f"{network}: processor time of a step, ratio to the first row" for network in networks)
-    return ("optimizer", *head, "numbers kept per weight, at most", "load"), cells
+    """Table of a step's processor time by optimizer, relative to momentum's."""
+    return table_of(
+        _nested(load("optimizers.json")["networks"]),
+        network="{outer}",
+        optimizer="`{inner}`",
+        processor_ms="{cpu_seconds:1e3|.1f}",
+        over_momentum="{ratio:.2f}",
+        numbers_kept_per_weight="{slots:.1f}",
+    )
 
 
 def optimizers_compiled() -> Table:
     """Table of the sharded steps that compilers of absent devices made: seconds of each, or why it failed."""
-    found = load("optimizers_compiled.json")["networks"]
-    targets = list(dict.fromkeys(kind for rows in found.values() for row in rows.values() for kind in row))
-    names = list(dict.fromkeys(name for rows in found.values() for name in rows))
-    rows = []
-    for name in names:
-        cells = []
-        for network in found:
-            for kind in targets:
-                report = found[network].get(name, {}).get(kind)
-                cells.append("" if not report else report["error"] or f"{report['seconds']:.0f} s")
-        rows.append((f"`{name}`", *cells))
-    return ("optimizer", *(f"{network}, {kind}" for network in found for kind in targets)), rows
+    networks = load("optimizers_compiled.json")["networks"]
+    rows = [
+        {"network": network, "optimizer": row["inner"], "device": kind, "outcome": outcome}
+        for network, optimizers_of in networks.items()
+        for row in _nested({network: optimizers_of})
+        for kind, report in optimizers_of[row["inner"]].items()
+        for outcome in [report["error"] or f"{report['seconds']:.0f} s"]
+    ]
+    return table_of(
+        rows, network="{network}", optimizer="`{optimizer}`", device="{device}", outcome="{outcome}"
+    )
 
 
 def update() -> Table:
     """Table of the weight update, whole and sharded; the pods paper's share of a step is for 2,048 TPU cores."""
     paper = {"resnet": "6%", "transformer": "45%"}  # The pods paper, section 2.
-    head = (
-        "network",
-        "N",
-        "CPU s of the update: whole",
-        "sharded",
-        "ratio",
-        "goal",
-        "share of the step: whole",
+    rows = list(_nested(load("scaling.json")["update"]))
+    for row in rows:
+        for kind in ("whole", "sharded"):
+            row[kind]["share"] = row[kind]["update_cpu_seconds"] / row[kind]["step_cpu_seconds"]
+        row |= {
+            "paper": paper[row["outer"]],
+            "slots": row["sharded"]["slot_bytes"] / row["whole"]["slot_bytes"],
+        }
+    return table_of(
+        rows,
+        network="{outer}",
+        N="{inner}",
+        CPU_s_of_the_update="{whole[update_cpu_seconds]:.3f}",
+        sharded="{sharded[update_cpu_seconds]:.3f}",
+        ratio="{ratio:.3f}",
+        goal="{bar:.3f}",
+        share_of_the_step="{whole[share]:.1%}",
+        share_when_sharded="{sharded[share]:.1%}",
+        share_in_the_paper="{paper}",
+        slots_sharded_over_whole="{slots:.4f}",
     )
-    rows = []
-    for network, counts in load("scaling.json")["update"].items():
-        for count, row in counts.items():
-            whole, sharded = row["whole"], row["sharded"]
-            shares = (part["update_cpu_seconds"] / part["step_cpu_seconds"] for part in (whole, sharded))
-            rows.append(
-                (
-                    network,
-                    count,
-                    f"{whole['update_cpu_seconds']:.3f}",
-                    f"{sharded['update_cpu_seconds']:.3f}",
-                    f"{row['ratio']:.3f}",
-                    f"{row['bar']:.3f}",
-                    *(f"{share:.1%}" for share in shares),
-                    paper[network],
-                    f"{sharded['slot_bytes'] / whole['slot_bytes']:.4f}",
-                )
-            )
-    return (*head, "sharded", "paper, whole", "slots, sharded over whole"), rows
 
 
 def exchange() -> Table:
     """Table of ResNet-50's gradient sums between local processes."""
-    head = ("backend, processes", "variant", "MB sent per replica", "s per step", "CPU s", "MB of slots")
     rows = [
-        (
-            world,
-            variant,
-            f"{(row['bytes_inside'] + row['bytes_across']) / 1e6:.1f}",
-            f"{row['seconds']:.3f}",
-            f"{row['cpu_seconds']:.3f}",
-            f"{row['slot_bytes'] / 1e6:.1f}",
-        )
-        for world, variants in load("scaling.json")["exchange"].items()
-        for variant, row in variants.items()
+        row | {"sent": row["bytes_inside"] + row["bytes_across"]}
+        for row in _nested(load("scaling.json")["exchange"])
     ]
-    return head, rows
+    return table_of(
+        rows,
+        backend="{outer}",
+        variant="{inner}",
+        MB_sent_per_replica="{sent:1e-6|.1f}",
+        s_per_step="{seconds:.3f}",
+        CPU_s="{cpu_seconds:.3f}",
+        MB_of_slots="{slot_bytes:1e-6|.1f}",
+    )
 
 
 def compiled_steps() -> Table:
-    """Table of compiled training steps on one core, ours and the JAX peers'."""
-    head = (
-        "step",
-        "of",
-        "estimate, ms",
-        "by flops and bytes, ms",
-        "GB read and written",
-        "memory, MiB",
-        "copies",
-        "generator calls without a cost",
-        "estimate over ours",
-    )
+    """Table of training steps compiled for one TPU v3 core, ours and the JAX peers'."""
     rows = []
     for case in load("compiled_step.json")["cases"].values():
-        sides = [(name if name == "ours" else f"ours, {name}", row, "") for name, row in case["ours"].items()]
-        sides += [(name, row, f"{row['over_ours']:.2f}") for name, row in case["peers"].items()]
-        rows += [
-            (
-                case["title"],
-                name,
-                f"{row['estimated_ms']:.1f}",
-                f"{row['optimal_ms']:.1f}",
-                f"{row['bytes_accessed'] / 1e9:.1f}",
-                f"{row['needed_bytes'] / 2**20:.0f}",
-                f"{row['copies']['cycles'] / row['cycles']:.0%}",
-                str(row["generator_calls"] or ""),
-                ratio,
-            )
-            for name, row, ratio in sides
-        ]
-    return head, rows
+        named = {name if name == "ours" else f"ours, {name}": row for name, row in case["ours"].items()}
+        for name, row in (named | case["peers"]).items():
+            copied = row["copies"]["cycles"] / row["cycles"]
+            rows.append({"over_ours": 1.0, **row, "title": case["title"], "of": name, "copied": copied})
+    return table_of(
+        rows,
+        step="{title}",
+        of="{of}",
+        estimate_ms="{estimated_ms:.1f}",
+        by_flops_and_bytes_ms="{optimal_ms:.1f}",
+        GB_read_and_written="{bytes_accessed:1e-9|.1f}",
+        memory_MB="{needed_bytes:1e-6|.0f}",
+        copies="{copied:.0%}",
+        generator_calls_without_a_cost="{generator_calls}",
+        estimate_over_ours="{over_ours:.2f}",
+    )
 
 
 def gpu_programs() -> Table:
     """Table of what compiled steps launch and move on a GPU: an earlier commit's, ours now, and the JAX peers'."""
-    head = (
-        "step",
-        "of",
-        "kernels",
-        "in loops",
-        "loops: turns x kernels",
-        "GB read",
-        "GB written",
-        "copies",
-        "MB of copies",
-        "memory, MiB",
-    )
     rows = []
     for case in load("gpu_programs.json")["cases"].values():
-        sides = [(label, case[label]) for label in ("before", "now") if label in case]
-        for name, row in [*sides, *case.get("peers", {}).items()]:
-            loops = Counter(f"{loop['turns'] or '?'} x {loop['kernels']}" for loop in row["loops"])
-            rows.append(
-                (
-                    case["title"],
-                    {"before": "ours before", "now": "ours"}.get(name, name),
-                    str(row["kernels"]),
-                    str(row["loop_kernels"]),
-                    ", ".join(f"{n} of {loop}" for loop, n in loops.items()) or "none",
-                    f"{row['bytes_read'] / 1e9:.1f}",
-                    f"{row['bytes_written'] / 1e9:.1f}",
-                    str(row["copies"]["count"]),
-                    f"{row['copies']['bytes'] / 1e6:.0f}",
-                    f"{row['needed_bytes'] / 2**20:.0f}",
-                )
-            )
-    return head, rows
+        ours = {name: case[key] for key, name in (("before", "ours before"), ("now", "ours")) if key in case}
+        for name, row in (ours | case.get("peers", {})).items():
+            turns = Counter(f"{loop['turns'] or '?'} x {loop['kernels']}" for loop in row["loops"])
+            loops = ", ".join(f"{count} of {loop}" for loop, count in turns.items()) or "none"
+            rows.append({**row, "title": case["title"], "of": name, "loops": loops})
+    return table_of(
+        rows,
+        step="{title}",
+        of="{of}",
+        kernels="{kernels}",
+        kernels_in_loops="{loop_kernels}",
+        loops_turns_x_kernels="{loops}",
+        GB_read="{bytes_read:1e-9|.1f}",
+        GB_written="{bytes_written:1e-9|.1f}",
+        copies="{copies[count]}",
+        MB_of_copies="{copies[bytes]:1e-6|.0f}",
+        memory_MB="{needed_bytes:1e-6|.0f}",
+    )
 
 
 def tpu_programs() -> Table:
     """Table of the scheduled cycles and the memory of steps for one TPU v3 core: the stored ones, and now."""
-    rows = []
-    for name, case in load("tpu_programs.json")["cases"].items():
-        before, now = case["stored"], case["now"]
-        cycles = [f"{side['cycles'] / 1e6:.1f}" for side in (before, now)]
-        memory = [f"{side['needed_bytes'] / 2**20:.0f}" for side in (before, now)]
-        rows.append((name, case["step"], *cycles, f"{now['cycles'] / before['cycles']:.3f}", *memory))
-    sides = [f"{what}, {side}" for what in ("million cycles", "memory, MiB") for side in ("stored", "now")]
-    return ("preset `tpu-v3-32` of", "step", *sides[:2], "ratio", *sides[2:]), rows
+    rows = [
+        {**case, "name": name, "ratio": case["now"]["cycles"] / case["stored"]["cycles"]}
+        for name, case in load("tpu_programs.json")["cases"].items()
+    ]
+    return table_of(
+        rows,
+        tpu_v3_32_of="{name}",
+        step="{step}",
+        million_cycles_stored="{stored[cycles]:1e-6|.1f}",
+        million_cycles_now="{now[cycles]:1e-6|.1f}",
+        ratio="{ratio:.3f}",
+        MB_stored="{stored[needed_bytes]:1e-6|.0f}",
+        MB_now="{now[needed_bytes]:1e-6|.0f}",
+    )
 
 
 def faults() -> Table:
     """Table of injected faults: seconds to the last exit, the launcher's message, and the end of the log."""
-    found = load("faults.json")["runs"]
     rows = []
-    for fault in next(iter(found.values())):
-        for backend, kinds in found.items():
-            runs = kinds[fault]
-            seconds = ", ".join("hung" if r["seconds"] is None else f"{r['seconds']:.1f}" for r in runs)
-            rows.append(
-                (fault, backend, seconds, runs[0]["message"], ", ".join(sorted({r["log"] for r in runs})))
-            )
-    return ("fault", "backend", "seconds", "message", "log"), rows
+    for backend, kinds in load("faults.json")["runs"].items():
+        for fault, runs in kinds.items():
+            seconds = ", ".join("hung" if run["seconds"] is None else f"{run['seconds']:.1f}" for run in runs)
+            ends = ", ".join(sorted({run["log"] for run in runs}))
+            row = {"fault": fault, "backend": backend, "seconds": seconds, "log": ends}
+            rows.append(row | {"message": runs[0]["message"]})
+    return table_of(
+        rows, fault="{fault}", backend="{backend}", seconds="{seconds}", message="{message}", log="{log}"
+    )
 
 
 def long_runs() -> Table:
     """Table of long runs: the process's memory early and at the end, and each block's increase in between."""
     rows = []
-    for benchmark, found in load("long_run.json")["benchmarks"].items():
-        early, late = found[0], found[-1]
-        grown = (late["kilobytes"] - early["kilobytes"]) / (late["blocks"] - early["blocks"])
-        kept = (f"{early[name]}, {late[name]}" for name in ("handles", "threads"))
-        megabytes = ", ".join(f"{row['kilobytes'] / 1024:.0f}" for row in (early, late))
-        rows.append(
-            (benchmark, f"{early['blocks']}, {late['blocks']:,}", megabytes, f"{grown:.1f} kB", *kept)
-        )
-    return ("benchmark", "blocks", "MB held", "a block adds", "handles", "threads"), rows
+    for name, checks in load("long_run.json")["benchmarks"].items():
+        early, late = checks[0], checks[-1]
+        added = (late["kilobytes"] - early["kilobytes"]) / (late["blocks"] - early["blocks"])
+        rows.append({"name": name, "early": early, "late": late, "added": added})
+    return table_of(
+        rows,
+        benchmark="{name}",
+        blocks="{early[blocks]}, {late[blocks]:,}",
+        MB_held="{early[kilobytes]:1e-3|.0f}, {late[kilobytes]:1e-3|.0f}",
+        a_block_adds="{added:.1f} kB",
+        handles="{early[handles]}, {late[handles]}",
+        threads="{early[threads]}, {late[threads]}",
+    )

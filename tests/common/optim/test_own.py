@@ -1,4 +1,4 @@
-"""Tests an optimizer and a schedule of one's own: the example of docs/add-an-optimizer.md, and what goes wrong."""
+"""Tests an optimizer and a schedule of one's own: the example of docs/extend.md, and what goes wrong."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ from timetotrain.search import __main__ as search
 from timetotrain.search import space
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs/add-an-optimizer.md").read_text()
+PAGE = (ROOT / "docs/extend.md").read_text()
 
 EXAMPLES = {"num_train_examples": 10, "num_eval_examples": 1}
 

@@ -49,7 +49,7 @@ def test_a_folder_is_taken_as_it_is_and_nothing_is_written_beside_it(places) -> 
 
 
 def test_a_data_set_that_is_not_there_is_one_line(places) -> None:
-    with pytest.raises(UserError, match=r"set TTT_SHARED to the folder .* or data/mnist \(docs/data.md"):
+    with pytest.raises(UserError, match=r"set TTT_SHARED to the folder .* or data/mnist \(docs/studies.md"):
         data.unpack("mnist")
 
 
