@@ -1,9 +1,9 @@
 """Makes the preset `here`: this machine's devices, a batch that fits, a schedule for the size of the data.
 
 `--system=here` starts from one of the benchmark's small presets: one for the user's own data or one for the generated
-data. It replaces the fields that depend on the machine and on the data; docs/here.md states the rules. Fields given on
-the command line stay, and the others follow them. Such a run has no target unless the user gives one. It is logged as
-a smoke run: it is not an MLPerf result. TensorFlow-free.
+data. It replaces the fields that depend on the machine and on the data; docs/your-own-data.md states the rules. Fields
+given on the command line stay, and the others follow them. Such a run has no target unless the user gives one. It is
+logged as a smoke run: it is not an MLPerf result. TensorFlow-free.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m lab.bench.files_to_prediction [--kinds photographs clips] [--whole] [--keep=DIR]
 
-docs/studies.md names the data. Runs use `--system=here`, which chooses settings from the data. Without --whole they have
-fewer epochs, so that each takes minutes. Measuring a kind again replaces its row in the result file. Exits with 1 if a
-quality is lower than such a run reaches.
+docs/studies.md names the data. Runs use `--system=here`, which chooses settings from the data. Without --whole they
+have fewer epochs, so that each takes minutes. Measuring a kind again replaces its row in the result file. Exits
+with 1 if a quality is lower than such a run reaches.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from compliance.submission import runs
-from tests.docs.test_shell_blocks import plain
+from tests.docs.shown import missing
 from tools.docs import markdown
 
 PAGE = (markdown.ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
@@ -65,9 +65,8 @@ def test_the_page_names_every_file_once() -> None:
 
 
 def test_the_run_prints_what_the_page_shows(followed) -> None:
-    printed = plain(followed[1])
-    missing = [line for text in OUTPUT for line in text.splitlines() if plain(line) not in printed]
-    assert OUTPUT and not missing, f"{missing} are not in\n{followed[1]}"
+    lines = [line for text in OUTPUT for line in missing(text, followed[1])]
+    assert OUTPUT and not lines, f"{lines} are not in\n{followed[1]}"
 
 
 def test_the_runs_reach_their_target_and_two_replicas_equal_one(followed) -> None:

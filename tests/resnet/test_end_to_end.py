@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
-from tests.benchmarks import assert_reaches_its_target, log_name, missed, runner, untimed_misses
+from tests.benchmarks import ROOT, assert_reaches_its_target, log_name, missed, runner, untimed_misses
+from tests.docs.shown import missing
+from tests.docs.test_shell_blocks import blocks
 
 LOG, run = log_name("resnet"), runner("resnet")
 
@@ -27,6 +31,24 @@ def test_reaches_its_target_with_a_log_that_passes(data_dir: pathlib.Path, tmp_p
     )
     assert printed["result"] == str(log) and printed["verdict"].startswith("passes")
     assert float(printed["score"].split()[0]) == pytest.approx(minutes, abs=1e-3)
+    assert_the_pages_show_it(told.replace(f"{tmp_path}/", "results/"), tmp_path)
+
+
+def assert_the_pages_show_it(told: str, results: pathlib.Path) -> None:
+    """Asserts that a run prints what the pages show, and so do the commands that read its log."""
+    for block in [*blocks("README.md"), *blocks("docs/getting-started.md")]:
+        if block.words != "tests/resnet/test_end_to_end.py":
+            continue
+        if block.kind == "checked by":
+            _, *words = block.text.replace("results/", f"{results}/").split()
+            words = [str(results / word) if word == "report.html" else word for word in words]
+            command = [sys.executable, *words]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+            lines = missing(block.shown, done.stdout.replace(f"{results}/report", "report"))
+        else:
+            shown = [line for line in block.shown.splitlines() if not re.match(r"epoch|resnet on", line)]
+            lines = missing("\n".join(shown), told)  # Progress goes to standard error.
+        assert not lines, f"{block}: {lines}"
 
 
 def test_equal_seeds_give_equal_logs(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
