@@ -24,6 +24,7 @@ from statistics import median
 
 from common.errors import UserError
 from common.files import write_csv
+from tools.published import command
 
 FIELDS = ("round", "system", "benchmark", "period", "start", "evaluation")
 TARGET = Path(__file__).resolve().parents[1] / "systems" / "predict" / "data" / "blocks.csv"
@@ -111,15 +112,11 @@ def _events(path: Path) -> Events:
 
 def main(arguments: list[str]) -> int:
     """Writes the table."""
-    if len(arguments) != len(ROUNDS):
-        print(__doc__, file=sys.stderr)
-        return 2
-    try:
-        write_csv(TARGET, FIELDS, rows(dict(zip(ROUNDS, map(Path, arguments)))), line_end="\n")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    def write(*places: str) -> None:
+        write_csv(TARGET, FIELDS, rows(dict(zip(ROUNDS, map(Path, places)))), line_end="\n")
+
+    return command(__doc__, arguments, len(ROUNDS), write)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.files import whole
+from tools.published import command
 
 OUTPUT = Path(__file__).resolve().parents[1] / "tests" / "pinned" / "published_headers.json"
 # Preset -> (round, path of the log in that round's repository).
@@ -180,17 +181,13 @@ def headers(repositories: dict[str, str]) -> dict[str, dict]:
 
 def main(arguments: list[str]) -> int:
     """Reads each log from its repository, and writes OUTPUT."""
-    if len(arguments) != 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    try:
-        found = headers(dict(zip(("0.6", "0.7"), arguments, strict=True)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return command(__doc__, arguments, 2, _write)
+
+
+def _write(*repositories: str) -> None:
+    found = headers(dict(zip(("0.6", "0.7"), repositories, strict=True)))
     with whole(OUTPUT) as path:
         path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-    return 0
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, median
 
-from common.errors import UserError
 from common.files import write_csv
+from tools.published import command, folders
 
 ROUNDS = ("v4.0", "v4.1", "v5.0")
 FIELDS = ("round", "org", "system", "benchmark", "nodes", "node_watts", "switch_watts")
@@ -27,11 +27,9 @@ TARGET = Path(__file__).resolve().parents[1] / "systems" / "predict" / "data" / 
 
 def rows(root: Path) -> Iterator[tuple[str, ...]]:
     """The rows of all rounds below `root`, in order."""
-    for name in ROUNDS:
-        if not (root / name).is_dir():
-            raise UserError(f"{root / name}: no such folder; it has the results of training_results_{name}")
-        for folder in sorted((root / name).glob("*/results/*/*/power")):
-            org, _, system, benchmark = folder.relative_to(root / name).parts[:4]
+    for name, place in folders(root, ROUNDS):
+        for folder in sorted(place.glob("*/results/*/*/power")):
+            org, _, system, benchmark = folder.relative_to(place).parts[:4]
             runs = [found for run in sorted(folder.iterdir()) if (found := _run(run))]
             if runs:
                 most = max(nodes for nodes, _, _ in runs)
@@ -62,15 +60,9 @@ def _watts(path: Path) -> float:
 
 def main(arguments: list[str]) -> int:
     """Writes the table."""
-    if len(arguments) != 1:
-        print(__doc__, file=sys.stderr)
-        return 2
-    try:
-        write_csv(TARGET, FIELDS, rows(Path(arguments[0])), line_end="\n")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return command(
+        __doc__, arguments, 1, lambda root: write_csv(TARGET, FIELDS, rows(Path(root)), line_end="\n")
+    )
 
 
 if __name__ == "__main__":

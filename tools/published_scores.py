@@ -21,6 +21,7 @@ from common.files import write_csv
 from compliance.submission import rounds
 from compliance.submission.runs import number
 from compliance.submission.scores import ScoreCard, result_folders, score_directory
+from tools.published import command, folders
 
 ROUNDS = ("v1.0", "v1.1", "v2.0", "v2.1", "v3.0", "v3.1", "v4.0", "v4.1", "v5.0", "v5.1")
 FIELDS = (
@@ -38,11 +39,9 @@ TARGET = Path(__file__).resolve().parents[1] / "compliance" / "data" / "publishe
 
 def rows(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
     """The rows of all rounds below `root`, in order; `left_out` counts, by reason, the folders that give no row."""
-    for name in ROUNDS:
-        if not (root / name).is_dir():
-            raise UserError(f"{root / name}: no such folder; it has the results of training_results_{name}")
+    for name, place in folders(root, ROUNDS):
         ruleset = f"{name[1:]}.0"
-        for folder in result_folders(root / name):
+        for folder in result_folders(place):
             try:
                 card = score_directory(folder, ruleset, results=[])
             except UserError:
@@ -51,7 +50,7 @@ def rows(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
             if reason := _unfit(card, ruleset):
                 left_out[reason] += 1
                 continue
-            org = folder.relative_to(root / name).parts[0]
+            org = folder.relative_to(place).parts[0]
             batch = number(card.runs[0].header.get("global_batch_size"))
             yield (
                 name, org, card.system, card.benchmark, str(card.accelerators), f"{card.score:.4f}",
@@ -71,19 +70,15 @@ def _unfit(card: ScoreCard, ruleset: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Writes the table and reports what was left out."""
-    if len(arguments) != 1:
-        print(__doc__, file=sys.stderr)
-        return 2
+    return command(__doc__, arguments, 1, _write)
+
+
+def _write(root: str) -> str:
     left_out: Counter = Counter()
-    try:
-        found = list(rows(Path(arguments[0]), left_out))
-        write_csv(TARGET, FIELDS, found, line_end="\n")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    found = list(rows(Path(root), left_out))
+    write_csv(TARGET, FIELDS, found, line_end="\n")
     reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
-    print(f"Wrote {TARGET.name}: {len(found)} scores; left out: {reasons or 'none'}.")
-    return 0
+    return f"Wrote {TARGET.name}: {len(found)} scores; left out: {reasons or 'none'}."
 
 
 if __name__ == "__main__":

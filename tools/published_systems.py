@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from common.errors import UserError
 from common.files import write_csv
+from tools.published import command, folders
 from tools.published_scores import ROUNDS as LATER
 
 ROUNDS = ("v0.6", "v0.7", *LATER)
@@ -29,10 +29,8 @@ TARGET = Path(__file__).resolve().parents[1] / "compliance" / "data" / "publishe
 
 def rows(root: Path, left_out: list[str]) -> Iterator[tuple[str, ...]]:
     """The rows of all rounds below `root`; files that are no JSON objects are added to `left_out`."""
-    for name in ROUNDS:
-        if not (root / name).is_dir():
-            raise UserError(f"{root / name}: no such folder; it has the files of training_results_{name}")
-        for path in sorted((root / name).glob("*/systems/*.json")):
+    for name, place in folders(root, ROUNDS):
+        for path in sorted(place.glob("*/systems/*.json")):
             try:
                 found = json.loads(path.read_text(encoding="utf-8-sig", errors="replace"))
             except ValueError:
@@ -46,18 +44,14 @@ def rows(root: Path, left_out: list[str]) -> Iterator[tuple[str, ...]]:
 
 def main(arguments: list[str]) -> int:
     """Writes the table and reports what was left out."""
-    if len(arguments) != 1:
-        print(__doc__, file=sys.stderr)
-        return 2
+    return command(__doc__, arguments, 1, _write)
+
+
+def _write(root: str) -> str:
     left_out: list[str] = []
-    try:
-        found = list(rows(Path(arguments[0]), left_out))
-        write_csv(TARGET, FIELDS, found, line_end="\n")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"Wrote {TARGET.name}: {len(found)} descriptions; no JSON objects: {len(left_out)}.")
-    return 0
+    found = list(rows(Path(root), left_out))
+    write_csv(TARGET, FIELDS, found, line_end="\n")
+    return f"Wrote {TARGET.name}: {len(found)} descriptions; no JSON objects: {len(left_out)}."
 
 
 if __name__ == "__main__":
