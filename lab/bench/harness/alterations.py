@@ -16,7 +16,6 @@ from compliance.submission.runs import read_run
 
 LORA = "AMD/results/MI350X_EPYC_9575F_primus/llama2_70b_lora"
 SMALL = "MiTAC/results/MI325X_1node/llama31_8b"
-FLUX = "AMD/results/8xMI325X_EPYC_9575F_pytorch/flux1"
 _ALL = slice(None)
 CODE = "AMD/benchmarks/llama2_70b_lora/implementations/MI350X_EPYC_9575F_primus"
 CONFIG = f"{CODE}/config_MI355X_1x8x1.sh"

@@ -38,8 +38,3 @@ def add_torch_python(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--torch-python", help=f"an interpreter that has {TORCH}; without it PyTorch is left out"
     )
-
-
-def add_precisions(made: argparse.ArgumentParser, *default: str) -> None:
-    """Adds `--precisions`; `default` applies if none is given."""
-    made.add_argument("--precisions", nargs="+", default=list(default), choices=["fp32", "bf16"])
