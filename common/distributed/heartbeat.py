@@ -7,6 +7,7 @@ launcher, every function does nothing. TensorFlow-free.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import signal
@@ -17,9 +18,13 @@ from collections.abc import Mapping
 from typing import Any
 
 VARIABLE = "LAUNCH_PIPE"
+# The launcher's --grace_seconds: how long a process has to save and end after it was told to.
+GRACE_VARIABLE = "LAUNCH_GRACE_SECONDS"
 BEAT_SECONDS = 0.5
-# A process without its launcher stops itself: at the next step, or after this long at once.
+# A process without its launcher stops itself: at the next step, or after the grace, by default this long, at once.
 ORPHAN_SECONDS = 15.0
+# Makes a process with a launcher print the stacks of its Python threads.
+STACKS = signal.SIGQUIT
 # The longest text in a message: writes shorter than PIPE_BUF (4096 bytes on Linux) are whole or fail.
 LONGEST = 2000
 
@@ -31,6 +36,7 @@ class Link:
         self._pipe: int | None = None
         self.step = -1
         self.own_seconds: Mapping[str, float] | None = None
+        self.phase = self.part = ""
 
     def open(self) -> None:
         """Removes the pipe from the environment, so that no child process uses it, and starts the heartbeat."""
@@ -40,6 +46,8 @@ class Link:
         self._pipe = int(number)
         os.set_inheritable(self._pipe, False)
         os.set_blocking(self._pipe, False)
+        self._grace = float(os.environ.pop(GRACE_VARIABLE, ORPHAN_SECONDS))
+        faulthandler.register(STACKS, all_threads=True)
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def tell(self, **facts: Any) -> bool:
@@ -57,11 +65,14 @@ class Link:
         return True
 
     def _beat(self) -> None:
-        while self.tell(step=self.step, own_seconds=self.own_seconds) or self._pipe is not None:
+        while self._beat_once() or self._pipe is not None:
             time.sleep(BEAT_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(ORPHAN_SECONDS)
+        time.sleep(self._grace)
         os._exit(128 + signal.SIGTERM)
+
+    def _beat_once(self) -> bool:
+        return self.tell(step=self.step, own_seconds=self.own_seconds, phase=self.phase, part=self.part)
 
 
 def _is_pipe(number: int) -> bool:
@@ -83,6 +94,19 @@ def tell(**facts: Any) -> bool:
     return _LINK.tell(**facts)
 
 
-def at_step(step: int, own_seconds: Mapping[str, float] | None = None) -> None:
-    """Sets the step that the next beat sends and, if known, the seconds spent alone (common/train/step_timing.py)."""
+def at_step(step: int, own_seconds: Mapping[str, float] | None = None, part: str = "") -> None:
+    """Sets what the next beat sends: the last finished step and, if known, where the process is in the next one.
+
+    Args:
+      step: the step.
+      own_seconds: the seconds spent alone (common/train/step_timing.py).
+      part: "input", "step" or "sum".
+    """
     _LINK.step, _LINK.own_seconds = step, own_seconds or _LINK.own_seconds
+    _LINK.part = part or _LINK.part
+
+
+def phase(name: str) -> str:
+    """Says what the process does from now on, as a verb: "trains", "saves a checkpoint"; returns what it did before."""
+    before, _LINK.phase = _LINK.phase, name
+    return before

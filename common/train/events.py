@@ -98,23 +98,4 @@ class RunStopped:
     reason: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class ReplicasChanged:
-    """A process was lost: from `step` (the last checkpoint's step) on, the run has `count` replicas."""
-
-    time: float
-    count: int
-    step: int
-
-
-Event = (
-    RunStarted
-    | BlockStarted
-    | Progress
-    | Trained
-    | EvalRan
-    | Evaluated
-    | BlockStopped
-    | RunStopped
-    | ReplicasChanged
-)
+Event = RunStarted | BlockStarted | Progress | Trained | EvalRan | Evaluated | BlockStopped | RunStopped

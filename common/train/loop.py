@@ -220,9 +220,9 @@ class Loop:
                     self._block.stop()
                 concurrent.futures.wait([future], timeout=POLL_SECONDS)
                 step, loss = self._block.progress()
+                self._timing.tell(step)
                 if step != seen:
                     seen = step
-                    self._timing.tell(step)
                     ended = step >= block.end_step
                     yield events.Progress(time.time(), step, block, evaluating=ended, loss=loss)
                 if not success:

@@ -11,6 +11,9 @@ import tensorflow as tf
 from common.distributed import heartbeat
 from common.train.gradients import Gradients
 
+# Where a process is in its step: it waits for its batch, it computes gradients, it waits for the sums over all.
+PARTS = ("input", "step", "sum")
+
 
 class StepTiming:
     """Adds up, over this process's steps, the seconds until its batch and until its gradients are ready.
@@ -28,12 +31,13 @@ class StepTiming:
                 self._began = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="step_timing/began")
                 self._input = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="step_timing/input")
                 self._step = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="step_timing/step")
+                self._part = tf.Variable(0, trainable=False, name="step_timing/part")
 
     def of_batch(self, fetch: Callable[[], Any]) -> Any:
         """Returns `fetch()`, this step's batch, and adds the time until then; called in the running block."""
         batch = fetch()
         if self._enabled:
-            self._add(self._input, tf.nest.flatten(batch, expand_composites=True))
+            self._add(self._input, tf.nest.flatten(batch, expand_composites=True), 1)
         return batch
 
     def of_gradients(self, gradients: Gradients) -> Gradients:
@@ -43,7 +47,7 @@ class StepTiming:
 
         def timed(batch: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
             loss, found = gradients(batch)
-            self._add(self._step, found)
+            self._add(self._step, found, 2)
             return loss, found
 
         return timed
@@ -52,22 +56,31 @@ class StepTiming:
         """Marks the end of a step, common to all processes; called in the running block."""
         if self._enabled:
             self._began.assign(now)
+            self._part.assign(0)
 
-    def _add(self, total: tf.Variable, tensors: Sequence[Any]) -> None:
+    def _add(self, total: tf.Variable, tensors: Sequence[Any], part: int) -> None:
         tensors = [x for x in tensors if isinstance(x, tf.Tensor)]
         with tf.control_dependencies(tensors), tf.device("CPU:0"):
             now, began = tf.timestamp(), self._began.read_value()
             # A block's first step has no previous step.
             total.assign_add(tf.where(began > 0, now - began, 0.0))
+            self._part.assign(part)
 
     def begin(self) -> None:
         """Starts a block: the time since the last block belongs to no step."""
         if self._enabled:
             self._began.assign(0.0)
+            self._part.assign(0)
 
     def tell(self, step: int) -> None:
-        """Sends the last finished step and the sums to the launcher."""
-        heartbeat.at_step(step, self._sums() if self._enabled else None)
+        """Sends the last finished step, the sums and the part of the current step to the launcher."""
+        if self._enabled:
+            heartbeat.at_step(step, self._sums(), self._where())
+        else:
+            heartbeat.at_step(step)
+
+    def _where(self) -> str:
+        return PARTS[int(self._part)]
 
     def _sums(self) -> dict[str, float]:
         return {"input": float(self._input), "step": float(self._step)}
@@ -79,9 +92,12 @@ class HostTiming(StepTiming):
     def __init__(self, enabled: bool):
         super().__init__(False)
         self._enabled, self._started, self._waited = enabled, 0.0, 0.0
+        self._fetches = False
 
     def of_batch(self, fetch: Callable[[], Any]) -> Any:
+        self._fetches = True
         batch = fetch()
+        self._fetches = False
         if self._started:
             self._waited += time.time() - self._started
         return batch
@@ -94,3 +110,6 @@ class HostTiming(StepTiming):
 
     def _sums(self) -> dict[str, float]:
         return {"input": self._waited, "step": 0.0}
+
+    def _where(self) -> str:
+        return PARTS[0 if self._fetches else 1]

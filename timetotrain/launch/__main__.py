@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 
 from common.config import fields
+from common.distributed.listening import ALLOWED
 from common.errors import Parser, UserError, answering
 from timetotrain.launch import plan, settings
 from timetotrain.launch.local import Job, launch
@@ -36,15 +38,24 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--port", type=int, default=plan.PORT, help="where several hosts meet (%(default)s)")
     made.add_argument(
-        "--elastic",
-        action="store_true",
-        help="horovod on one machine: when a process is lost, the others go on from the last checkpoint",
+        "--max_restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="after a failure, start all processes again from the newest checkpoint, at most N times (%(default)s)",
     )
     made.add_argument(
         "--min_processes",
         type=int,
-        default=1,
-        help="with --elastic: least number that must be left (%(default)s)",
+        default=0,
+        metavar="N",
+        help="with --max_restarts on one machine: go on without a rank that fails twice in a row, down to N processes "
+        "(0: never)",
+    )
+    made.add_argument(
+        "--allow_public",
+        action="store_true",
+        help="let the processes listen on a public address: whoever reaches a port there can run code",
     )
     made.add_argument(
         "--settings", default="", metavar="NAME", help="set the variables of systems/launch/NAME.json"
@@ -100,10 +111,12 @@ def job(arguments: argparse.Namespace) -> Job:
         raise UserError("--processes: missing; how many processes shall train?")
     if not 0 <= launcher < len(hosts):
         raise UserError(f"--launcher={launcher}: there are {len(hosts)} hosts, numbered from 0")
-    if arguments.elastic and (arguments.replicas != "horovod" or len(hosts) > 1):
-        raise UserError(
-            "--elastic: only with --replicas=horovod on one machine; on several use horovodrun --min-np 1"
-        )
+    if arguments.max_restarts and not any(word.startswith("--checkpoint_dir") for word in command):
+        raise UserError("--max_restarts: the command has no --checkpoint_dir=DIR to go on from; give one")
+    environment = settings.environment(arguments.settings)
+    if arguments.allow_public:
+        environment = {**environment, ALLOWED: "1"}
+        os.environ[ALLOWED] = "1"  # For what the launcher itself listens on.
     limits = Limits(**{f.name: getattr(arguments, f"{f.name}_seconds") for f in dataclasses.fields(Limits)})
     return Job(
         arguments.replicas,
@@ -112,9 +125,10 @@ def job(arguments: argparse.Namespace) -> Job:
         launcher,
         arguments.port,
         limits,
-        arguments.elastic,
+        arguments.max_restarts,
         arguments.min_processes,
-        settings.environment(arguments.settings),
+        (arguments.hosts or "") if (arguments.hosts or "").startswith("@") else "",
+        environment,
         arguments.bind == "auto",
     )
 

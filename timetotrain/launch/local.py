@@ -7,23 +7,37 @@ import dataclasses
 import importlib.util
 import os
 import pathlib
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from common.distributed.heartbeat import GRACE_VARIABLE
+from common.distributed.listening import own_address
 from common.errors import UserError
-from timetotrain.launch import binding, plan
+from timetotrain.launch import binding, plan, temporary
 from timetotrain.launch.children import adopt_orphans
-from timetotrain.launch.elastic import Membership
 from timetotrain.launch.watch import unfinished_log
+from timetotrain.launch.watch.failure_cause import Cause
 from timetotrain.launch.watch.loop import Limits, Watch
 from timetotrain.launch.watch.worker import Worker
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The run to launch: `hosts` lists the hosts of all launchers; this is launcher number `launcher`.
+    """The run to launch.
 
-    `elastic`: if processes are lost, the others continue while at least `min_processes` remain. `environment` is added
-    to each process's environment. `bind` binds each process to the cores and memory nearest its GPU.
+    Attributes:
+      replicas: the backend.
+      command: what each process runs.
+      hosts: of all launchers.
+      launcher: this launcher's place among them.
+      port: where several hosts meet.
+      limits: of the watch.
+      max_restarts: how often the run starts again after a failure.
+      min_processes: least number of processes of a restarted run on one machine; 0 keeps their number.
+      hosts_file: file of `hosts`, read again at a restart; "" if there is none.
+      environment: added to each process's.
+      bind: bind each process to the cores and memory nearest its GPU.
     """
 
     replicas: str
@@ -32,41 +46,83 @@ class Job:
     launcher: int = 0
     port: int = plan.PORT
     limits: Limits = Limits()
-    elastic: bool = False
-    min_processes: int = 1
+    max_restarts: int = 0
+    min_processes: int = 0
+    hosts_file: str = ""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     bind: bool = False
 
 
 def launch(job: Job) -> int:
-    """Runs this machine's processes of a job until they end; returns the exit status."""
+    """Runs this machine's processes of a job until they end, again after failures; returns the exit status."""
     adopt_orphans()
+    began, failures = time.monotonic(), list[int]()
+    while True:
+        status, cause = _attempt(job)
+        if cause is None or len(failures) >= job.max_restarts or not _helps(cause, failures):
+            break
+        again = _again(job, cause, failures)
+        failures.append(cause.rank)
+        fewer = "" if again.hosts == job.hosts else f", with {sum(h.slots for h in again.hosts)} processes"
+        _say(f"restart {len(failures)} of {job.max_restarts}: from the newest checkpoint{fewer}")
+        job = again
+    if failures:
+        _say(
+            f"restarted {len(failures)} times; {time.monotonic() - began:.1f} s from the first start to the end, with "
+            "what failures lost; a restarted run has no score"
+        )
+    return status
+
+
+def _helps(cause: Cause, failures: Sequence[int]) -> bool:
+    """Whether a restart may help: nobody stopped the run, and its input is not bad from the start."""
+    return not cause.stopped and (cause.code != UserError("").exit_code or bool(failures))
+
+
+def _again(job: Job, cause: Cause, failures: Sequence[int]) -> Job:
+    """Returns the job of the next attempt: hosts that the file lists now; without a rank that fails twice in a row."""
+    hosts = plan.parse_hosts(job.hosts_file) if job.hosts_file else list(job.hosts)
+    size = sum(host.slots for host in hosts)
+    if 0 < job.min_processes < size and len(hosts) == 1 and failures[-1:] == [cause.rank]:
+        hosts = [plan.Host(hosts[0].name, size - 1)]
+    if not 0 <= job.launcher < len(hosts):
+        raise UserError(f"{job.hosts_file}: lists {len(hosts)} hosts, and this is number {job.launcher}")
+    before = sum(host.slots for host in job.hosts)
+    command = plan.rescaled(job.command, before, sum(host.slots for host in hosts))
+    return dataclasses.replace(job, hosts=hosts, command=command)
+
+
+def _attempt(job: Job) -> tuple[int, Cause | None]:
+    """Runs this machine's processes once; returns the exit status, and why the run failed."""
     ranks = plan.ranks(job.hosts)
     own_ranks = [rank for rank in ranks if rank.launcher == job.launcher]
     # Several launchers may share a host: a process uses the GPU of its rank on the host.
     bound = binding.prefixes(max(rank.local_rank for rank in own_ranks) + 1) if job.bind else []
-    with _environments(job, ranks) as (environments, membership):
+    with _environments(job, ranks) as environments, temporary.folder() as scratch:
+        common = {"PYTHONUNBUFFERED": "1", "TMPDIR": scratch, GRACE_VARIABLE: str(job.limits.grace)}
         workers: list[Worker] = []
         try:
             for rank in own_ranks:
-                environment = {
-                    **os.environ, **job.environment, **environments[rank.rank], "PYTHONUNBUFFERED": "1"
-                }  # fmt: skip
+                environment = {**os.environ, **job.environment, **environments[rank.rank], **common}
                 words = [*(bound[rank.local_rank] if bound else []), *job.command]
                 workers.append(Worker(rank.rank, words, environment))
         except OSError as error:
             for worker in workers:
                 worker.kill()
             raise UserError(f"{job.command[0]}: {error.strerror}; is the command right?") from error
-        watch = Watch(workers, job.limits, membership.lose if membership else lambda rank: False)
+        watch = Watch(workers, job.limits)
         cause = watch.run()
     closed_logs = [close_log(worker, str(cause or "the run ended")) for worker in workers]
     if cause is None:
         # Rank 0 determines the run's result; launchers on other hosts report success.
-        return 0 if job.launcher else int(workers[0].told.get("result", workers[0].code or 0))
+        return 0 if job.launcher else int(workers[0].told.get("result", workers[0].code or 0)), None
     ended = "" if len(workers) == 1 else f"; all {len(workers)} processes have ended"
     watch.say(f"error: {cause}{ended}" + "".join(f"; {closed}" for closed in closed_logs if closed))
-    return cause.code
+    return cause.code, cause
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def close_log(worker: Worker, reason: str) -> str:
@@ -82,10 +138,8 @@ def close_log(worker: Worker, reason: str) -> str:
 
 
 @contextlib.contextmanager
-def _environments(
-    job: Job, ranks: Sequence[plan.Rank]
-) -> Iterator[tuple[list[dict[str, str]], Membership | None]]:
-    """Yields each rank's environment and an elastic run's membership; runs the rendezvous server meanwhile."""
+def _environments(job: Job, ranks: Sequence[plan.Rank]) -> Iterator[list[dict[str, str]]]:
+    """Yields each rank's environment; runs Horovod's rendezvous server meanwhile."""
     alone = len(job.hosts) == 1
     first = "127.0.0.1" if alone else job.hosts[0].name
     if job.replicas in ("multiworker", "pjrt"):
@@ -93,22 +147,27 @@ def _environments(
             addresses = [f"{first}:{port}" for port in plan.free_ports(len(ranks))]
         else:
             addresses = [f"{rank.host}:{job.port + 1 + rank.local_rank}" for rank in ranks]
-        yield [plan.multiworker_environment(rank, addresses) for rank in ranks], None
+        own = [rank.local_rank for rank in ranks if rank.launcher == job.launcher]
+        shown = {**os.environ, **job.environment}.get("CUDA_VISIBLE_DEVICES")
+        yield [
+            plan.multiworker_environment(rank, addresses, shown, own[0], len(own))
+            if rank.launcher == job.launcher
+            else {}
+            for rank in ranks
+        ]
         return
     if importlib.util.find_spec("horovod") is None:
         raise UserError("--replicas=horovod: Horovod is not installed; run `make horovod`")
     interface = "lo" if alone else plan.interface_to(first)
-    server, port, membership = None, job.port, None
+    server, port = None, job.port
     if job.launcher == 0:
         from timetotrain.launch.rendezvous import Rendezvous
 
-        server = Rendezvous(ranks, first if alone else "", 0 if alone else port)
+        address = first if alone else own_address([host.name for host in job.hosts], job.launcher)
+        server = Rendezvous(ranks, address, 0 if alone else port)
         port = server.port
-        if job.elastic:
-            membership = server.elastic(ranks, job.min_processes)
-    extra = {"HOROVOD_ELASTIC": "1"} if job.elastic else {}
     try:
-        yield [plan.horovod_environment(rank, first, port, interface) | extra for rank in ranks], membership
+        yield [plan.horovod_environment(rank, first, port, interface) for rank in ranks]
     finally:
         if server:
             server.close()

@@ -208,13 +208,50 @@ def horovod_environment(rank: Rank, address: str, port: int, interface: str = ""
     return environment
 
 
-def multiworker_environment(rank: Rank, addresses: Sequence[str]) -> dict[str, str]:
-    """Returns TF_CONFIG; if a host has several processes, each sees only the GPU of its local rank."""
+def multiworker_environment(
+    rank: Rank, addresses: Sequence[str], shown: str | None = None, first: int = 0, own: int = 1
+) -> dict[str, str]:
+    """Returns TF_CONFIG; if a host has several processes, each sees only the GPU of its local rank.
+
+    A scheduler may have set CUDA_VISIBLE_DEVICES, to all GPUs of the job on this host or to those of this launcher's
+    processes; then the process takes its own of them.
+
+    Args:
+      rank: the process's.
+      addresses: of all processes.
+      shown: CUDA_VISIBLE_DEVICES of the launcher; None if it is not set.
+      first: the least local rank of this launcher's processes.
+      own: their number.
+
+    Raises:
+      UserError: the scheduler shows fewer GPUs than there are processes.
+    """
     task = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank.rank}}
     environment = {"TF_CONFIG": json.dumps(task)}
-    if rank.local_size > 1 and "CUDA_VISIBLE_DEVICES" not in os.environ:
-        environment["CUDA_VISIBLE_DEVICES"] = str(rank.local_rank)
+    if shown is None:
+        if rank.local_size > 1:
+            environment["CUDA_VISIBLE_DEVICES"] = str(rank.local_rank)
+    elif own > 1 and (gpus := [gpu.strip() for gpu in shown.split(",") if gpu.strip() not in ("", "-1")]):
+        place = rank.local_rank if len(gpus) >= rank.local_size else rank.local_rank - first
+        if place >= len(gpus):
+            raise UserError(
+                f"CUDA_VISIBLE_DEVICES={shown}: {len(gpus)} GPUs for {own} processes; start as many processes as GPUs"
+            )
+        environment["CUDA_VISIBLE_DEVICES"] = gpus[place]
     return environment
+
+
+def rescaled(command: Sequence[str], before: int, after: int) -> list[str]:
+    """Returns the command of a restart: it takes the next free log, and has replicas in proportion to its processes."""
+    words = []
+    for word in command:
+        name, _, value = word.partition("=")
+        if name == "--run":
+            continue
+        if name == "--config.num_replicas" and value.isdecimal():
+            word = f"{name}={int(value) * after // before}"
+        words.append(word)
+    return words
 
 
 def free_ports(count: int) -> list[int]:

@@ -81,9 +81,6 @@ class History:
             block = event.block
             details = {"epoch": block.last_epoch, "value": event.value, "details": dict(event.details)}
             self._add("evaluation", block.end_step, event.time, **details)
-        elif isinstance(event, events.ReplicasChanged):  # The run continues from an earlier step.
-            self.records = until(self.records, event.step)
-            self.save(self.path.parent, self.path.name)
         elif isinstance(event, events.RunStopped):
             self._add("end", event.step, event.time, status=event.status, reason=event.reason)
 

@@ -171,7 +171,6 @@ class RunLog:
             events.Evaluated: self._evaluated,
             events.BlockStopped: self._block_stopped,
             events.RunStopped: self._run_stopped,
-            events.ReplicasChanged: self._replicas_changed,
         }.get(type(event))
         if writer:
             writer(event)
@@ -236,9 +235,6 @@ class RunLog:
 
     def _block_stopped(self, event: events.BlockStopped) -> None:
         self.event("block_stop", None, self._block(event.block), "INTERVAL_END", event.time)
-
-    def _replicas_changed(self, event: events.ReplicasChanged) -> None:
-        self.event("num_replicas", event.count, {"step": event.step}, at=event.time)
 
     def _run_stopped(self, event: events.RunStopped) -> None:
         self.stopped = True

@@ -52,8 +52,6 @@ class Reporter:
                 self._losses[event.block.last_epoch] = sum(last) / len(last)
         elif isinstance(event, events.Evaluated):
             self._evaluated(event)
-        elif isinstance(event, events.ReplicasChanged):
-            self.say(f"a process was lost: from step {event.step} on with {event.count} replicas")
         elif isinstance(event, events.RunStopped):
             self.close()
             if event.reason:

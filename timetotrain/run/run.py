@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from common.config import benchmarks
@@ -20,6 +18,14 @@ from timetotrain.run import ending
 from timetotrain.run.options import RunOptions
 from timetotrain.run.progress import Reporter
 from timetotrain.run.recorder import Recorder
+
+# What a process does after an event, in the words of its launcher (timetotrain/launch/watch/progress.py).
+_PHASES = {
+    events.RunStarted: "reads the data",
+    events.BlockStarted: "trains",
+    events.Trained: "ends a block",
+    events.RunStopped: "ends the run",
+}
 
 
 class Run:
@@ -146,6 +152,12 @@ class Run:
             self.reporter.say(f"resumed from step {start}: this run gives no time to train")
         return start
 
+    def _saved(self, step: int) -> None:
+        """As `_save`, and tells the launcher."""
+        before = heartbeat.phase("saves a checkpoint")
+        self._save(step)
+        heartbeat.phase(before)
+
     def _save(self, step: int) -> None:
         """Saves a checkpoint and examples after an evaluation, as the options ask; only the first process drops any."""
         recorder, folder = self.recorder, self.options.checkpoint_dir
@@ -163,9 +175,13 @@ class Run:
         """Trains to the end; returns the last event."""
         event, self._training = None, True
         saves = self.options.checkpoint_dir or (self.recorder is not None and self.options.examples)
-        for event in self._events(self._save if saves else None):
+        for event in self.loop.run(self._saved if saves else None):
+            if type(event) in _PHASES:
+                heartbeat.phase(_PHASES[type(event)])
             if isinstance(event, events.Progress):
                 heartbeat.at_step(event.step)
+                if event.evaluating:
+                    heartbeat.phase("evaluates")
             if self.recorder is not None:
                 self.recorder.record(event)
                 self.reporter.record(event)
@@ -177,20 +193,6 @@ class Run:
             # The result is already recorded: a peer that fails during shutdown changes nothing.
             self.reporter.say(f"leaving the other processes: {error}")
         return event
-
-    def _events(self, save: Any) -> Iterator[events.Event]:
-        """Returns the loop's events; in an elastic run, the events of all successive loops."""
-        from timetotrain.run import elastic
-
-        return elastic.Elastic(self, save).events() if elastic.enabled() else self.loop.run(save)
-
-    def rebuild(self, count: int) -> int:
-        """Replaces the loop with one of `count` replicas, restored from the last checkpoint; returns its step."""
-        config = dataclasses.replace(self.config, num_replicas=count)
-        config.validate()
-        from common.train import checkpoint
-
-        return checkpoint.restore_latest(self._build(config), self.options.checkpoint_dir)
 
     def _explain(self, error: BaseException) -> UserError | None:
         if isinstance(error, UserError):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from common.distributed.replicas import listening
+from common.distributed import listening
 from common.errors import UserError
 
 # How long the processes wait for each other at the start; a scheduler may start them minutes apart.
@@ -128,7 +128,8 @@ def _reach_all(cluster: Cluster, seconds: float, backend: str) -> None:
             names = ", ".join(f"{i} ({cluster.workers[i]})" for i in missing)
             raise UserError(
                 f"{backend}: process {cluster.index} got no answer from process {names} of TF_CONFIG within "
-                f"{seconds:g} s; start every process, and check its address and the firewall"
+                f"{seconds:g} s; start every process, and check its address and the firewall",
+                75,  # EX_TEMPFAIL: the launcher may try again.
             )
         time.sleep(_POLL_SECONDS)
 

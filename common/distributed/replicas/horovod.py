@@ -63,7 +63,7 @@ class Horovod(Replicas):
                 f"set --config.num_replicas={self.num_replicas}, or start {num_replicas}"
             )
         gpus = tf.config.list_physical_devices("GPU")
-        # Set only once: an elastic run that restarts in this process keeps its GPU.
+        # Set only once per process.
         if len(gpus) > 1 and len(tf.config.get_visible_devices("GPU")) > 1:
             tf.config.set_visible_devices(gpus[self._hvd.local_rank() % len(gpus)], "GPU")
         self._rank = tf.Variable(self.process_index, trainable=False, name="rank")
@@ -255,11 +255,6 @@ def _linear(forward: Callable, backward: Callable) -> Callable[[tf.Tensor], tf.T
         return collective(tf.convert_to_tensor(x))
 
     return apply
-
-
-def world_size() -> int:
-    """Returns Horovod's current number of processes; starts Horovod if needed, even after `Horovod.close`."""
-    return _start().size()
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.eager import context
 
-from common.distributed.replicas import listening
+from common.distributed import listening
 from common.distributed.replicas.base import Groups, Shard, placement
 from common.distributed.replicas.cluster import LAUNCH, START_SECONDS, Cluster, from_environment, rendezvous
 from common.distributed.replicas.collective_kernels import KeyedCollectives, linear

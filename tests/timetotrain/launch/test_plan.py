@@ -95,3 +95,31 @@ def test_pjrt_is_one_process_or_those_of_its_launcher(monkeypatch: pytest.Monkey
     for name, value in plan.multiworker_environment(ranks[1], ["a:1", "a:2"]).items():
         monkeypatch.setenv(name, value)
     assert process.of(config) == process.Process(1, 2)
+
+
+@pytest.mark.parametrize(
+    "shown, first, own, gpus",
+    [
+        (None, 0, 2, ["0", "1", "2", "3"]),
+        ("4,5,6,7", 0, 4, ["4", "5", "6", "7"]),
+        ("GPU-a,GPU-b", 2, 2, [None, None, "GPU-a", "GPU-b"]),  # A task of srun sees its own GPUs alone.
+        ("0", 3, 1, [None, None, None, "unset"]),
+        ("", 0, 4, ["unset"] * 4),
+    ],
+)
+def test_each_process_of_a_host_gets_its_own_gpu_of_those_that_a_scheduler_shows(shown, first, own, gpus):
+    ranks = plan.ranks([plan.Host("a", 4)])
+    for rank, gpu in zip(ranks, gpus):
+        if gpu is not None:
+            made = plan.multiworker_environment(rank, ["a:1"], shown, first, own)
+            assert made.get("CUDA_VISIBLE_DEVICES", "unset") == gpu
+
+
+def test_fewer_gpus_than_processes_are_an_error():
+    with pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES=0: 1 GPUs for 2 processes"):
+        plan.multiworker_environment(plan.ranks([plan.Host("a", 2)])[1], ["a:1"], "0", 0, 2)
+
+
+def test_a_restart_s_command_has_replicas_in_proportion_and_no_number_of_a_log():
+    before = ["python", "--config.num_replicas=16", "--run=0"]
+    assert plan.rescaled(before, 4, 3) == ["python", "--config.num_replicas=12"]

@@ -1,4 +1,4 @@
-"""Tests whole runs under the launcher: killed runs resume, and elastic runs continue, to the right weights."""
+"""Tests whole runs under the launcher: killed runs resume or start again, to the right weights."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def wait_for_checkpoints(folder, launcher):
         time.sleep(0.05)
 
 
-def process_of(launcher, rank, mark=""):
-    """The process of a rank: the launcher's child, or the process with the mark in its environment."""
+def process_of(launcher, rank):
+    """The process of a rank, a child of the launcher."""
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = path.joinpath("stat").read_text().rpartition(")")[2].split()[1]
             variables = path.joinpath("environ").read_bytes().split(b"\0")
-            theirs = mark.encode() in variables if mark else int(parent) == launcher
+            theirs = int(parent) == launcher
             mine = b"HOROVOD_RANK=%d" % rank in variables or any(
                 v.startswith(b"TF_CONFIG=") and json.loads(v[10:])["task"]["index"] == rank for v in variables
             )
@@ -141,52 +141,31 @@ def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(data, tmp_p
         np.testing.assert_allclose(value, alone[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-def test_an_elastic_run_loses_one_of_three_and_ends_with_the_right_weights(data, tmp_path, alone):
-    need("horovod")
-    code, text = run_and_kill(data, tmp_path, "horovod", 3, 1, "--elastic", "--min_processes=1")
+@pytest.mark.parametrize("backend, rank", [("horovod", 1), ("multiworker", 0), ("pjrt", 0)])
+def test_a_failed_run_starts_again_by_itself_and_ends_with_the_same_weights(data, tmp_path, backend, rank):
+    need(backend)
+    assert run(data, tmp_path / "whole", backend, 2).returncode == 1
+    code, text = run_and_kill(data, tmp_path / "broken", backend, 2, rank, "--max_restarts=1")
     assert code == 1, text  # The target is out of reach: a result, not a failure.
-    assert "warning: rank 1 was killed by SIGKILL; the others go on without it" in text
-    records = log_records(tmp_path)
-    changed = [r for r in records if r["key"] == "num_replicas"]
-    assert [r["value"] for r in changed] == [2] and changed[0]["metadata"]["step"] % EPOCH == 0
-    # The log has every block once, with its evaluation, even where a block began twice.
-    for key in ("run_start", "block_start", "block_stop", "eval_accuracy"):
-        assert len([r for r in records if r["key"] == key]) == (1 if key == "run_start" else STEPS // EPOCH)
-    for name, value in weights(tmp_path).items():
-        np.testing.assert_allclose(value, alone[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    assert "restart 1 of 1: from the newest checkpoint" in text and "resumed from step" in text
+    assert log_records(tmp_path / "broken")[-1]["metadata"]["status"] == "aborted"
+    assert log_records(tmp_path / "broken", 1)[-1]["metadata"]["reason"].startswith("the target was not")
+    for name, value in weights(tmp_path / "whole").items():
+        np.testing.assert_array_equal(value, weights(tmp_path / "broken")[name], err_msg=name)
 
 
-def test_an_elastic_run_without_rank_0_ends(data, tmp_path):
-    need("horovod")
-    code, text = run_and_kill(data, tmp_path, "horovod", 3, 0, "--elastic")
-    assert code == 137 and "error: rank 0 was killed by SIGKILL; all 3 processes have ended" in text
-    assert log_records(tmp_path)[-1]["metadata"]["status"] == "aborted"
-
-
-def test_horovodrun_with_a_discovery_script_loses_one_of_three(data, tmp_path, alone):
-    need("horovod")
-    script = tmp_path / "discover.sh"
-    script.write_text(f"#!/bin/sh\nprintf 'localhost:1\\n127.0.0.1:1\\n{socket.gethostname()}:1\\n'\n")
-    script.chmod(0o755)
-    line = command(data, tmp_path, "horovod", 3)
-    horovodrun = str(pathlib.Path(sys.executable).with_name("horovodrun"))
-    start = [horovodrun, "--gloo", "-np", "3", "--min-np", "1", "--host-discovery-script", str(script)]
-    with open(tmp_path / "output", "wb") as output:
-        launcher = subprocess.Popen(
-            [*start, *line[line.index("--") + 1 :]],
-            cwd=ROOT,
-            env={**environment(), "FAULT_MARK": str(tmp_path)},
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        wait_for_checkpoints(tmp_path, launcher)
-        os.kill(process_of(None, 1, f"FAULT_MARK={tmp_path}"), signal.SIGKILL)
-        launcher.wait(timeout=200)
-    finally:
-        launcher.kill()
-    assert "from step" in (tmp_path / "output").read_text()
-    assert log_records(tmp_path)[-1]["metadata"]["reason"].startswith("the target was not reached")
+def test_a_run_restarts_with_the_hosts_that_are_left(data, tmp_path, alone):
+    """The file of hosts is read again: here it loses one of two processes."""
+    hosts = tmp_path / "hosts.txt"
+    hosts.write_text("localhost slots=2\n")
+    line = command(data, tmp_path, "multiworker", 2, f"--hosts=@{hosts}", "--max_restarts=1")
+    launcher = subprocess.Popen(line, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
+    wait_for_checkpoints(tmp_path, launcher)
+    hosts.write_text("localhost slots=1\n")
+    os.kill(process_of(launcher.pid, 1), signal.SIGKILL)
+    text = launcher.communicate(timeout=200)[1]
+    assert launcher.returncode == 1, text
+    assert "restart 1 of 1: from the newest checkpoint, with 1 processes" in text
     for name, value in weights(tmp_path).items():
         np.testing.assert_allclose(value, alone[name], rtol=1e-3, atol=1e-5, err_msg=name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
 from collections.abc import Callable, Sequence
 
@@ -11,15 +12,33 @@ from timetotrain.launch.watch.worker import Worker
 
 # Exit status of a run with a frozen process; benchmarks never exit with it.
 FROZEN = 3
+# An error that refers to another process's (common/train/checkpoint.py).
+_SECOND_HAND = re.compile(r"process \d+ says why")
+# Last words of a process that aborts for want of memory or threads.
+_NO_MEMORY = re.compile(
+    rb"bad_alloc|[Cc]annot allocate memory|RESOURCE_EXHAUSTED|[Oo]ut of memory|length_error"
+)
+_NO_THREADS = re.compile(rb"Resource temporarily unavailable|pthread_create")
+# Last words of a process that jax aborts because another one is lost; jax names it as a task.
+_PEER = re.compile(rb"distributed service|coordination service|heartbeat|unhealthy")
+_TASK = re.compile(rb"task[:=_ ](\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """`text` says what happened to rank `rank` (-1: the launcher itself); `code` is the exit status."""
+    """Why a run failed.
+
+    Attributes:
+      rank: whose failure it is; -1: the launcher itself.
+      text: what happened to it.
+      code: the exit status.
+      stopped: somebody stopped the run by a signal.
+    """
 
     rank: int
     text: str
     code: int
+    stopped: bool = False
 
     def __str__(self) -> str:
         return f"rank {self.rank} {self.text}" if self.rank >= 0 else self.text
@@ -29,37 +48,63 @@ def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
     """Returns why a run failed, once every process has ended; None if all ended as announced.
 
     A process's own failure outranks errors that other processes report, since those follow from it. The order: frozen,
-    killed, signalled, an error, an abort, an exit status without a message, a lost connection. Among equals the
-    earliest counts. A library such as jax may abort a process because another one has failed.
+    killed, signalled, an error, an abort, an error or abort that another process caused, an exit status without a
+    message, a lost connection. Among equals the earliest counts.
     """
     if all(w.told.get("result") == 0 for w in workers):
         return None  # The signal may have arrived after the run had ended well.
     if launcher_signal:
         name = signal.Signals(launcher_signal).name
-        return Cause(-1, f"{name} to the launcher: the run stopped", 128 + launcher_signal)
+        return Cause(-1, f"{name} to the launcher: the run stopped", 128 + launcher_signal, True)
     suspects: Sequence[tuple[Callable[[Worker], str], str]] = (
         (lambda w: w.frozen, "ended_at"),
         (_killed, "ended_at"),
         (_signalled, "signal"),
-        (lambda w: w.told.get("error", "") and f"failed: {w.told['error']}", "error"),
-        (_aborted, "ended_at"),
+        (lambda w: _failed(w, False), "error"),
+        (lambda w: _aborted(w, False), "ended_at"),
+        (lambda w: _failed(w, True), "error"),
+        (lambda w: _aborted(w, True), "ended_at"),
         (_exited, "ended_at"),
         (lambda w: "lost the connection to the others" if "lost" in w.told else "", "lost"),
     )
     for sentence, when in suspects:
-        guilty = [w for w in workers if sentence(w) and not w.lost]
+        guilty = [w for w in workers if sentence(w)]
         if guilty:
             first = min(guilty, key=lambda w: w.ended_at if when == "ended_at" else w.told_at[when])
-            return Cause(first.rank, sentence(first), _code(first))
+            return Cause(first.rank, sentence(first), _code(first), sentence is _signalled)
     return None
 
 
 def _killed(worker: Worker) -> str:
-    return "" if worker.code == -signal.SIGABRT else _ended_by_signal(worker)
+    if worker.code == -signal.SIGABRT:
+        return ""
+    text = _ended_by_signal(worker)
+    # The kernel writes nothing to the process that it kills.
+    hint = ", by the kernel for want of memory; use a smaller batch, or more memory"
+    return text + hint if text and worker.code == -signal.SIGKILL and worker.out_of_memory() else text
 
 
-def _aborted(worker: Worker) -> str:
-    return _ended_by_signal(worker) if worker.code == -signal.SIGABRT else ""
+def _failed(worker: Worker, second_hand: bool) -> str:
+    error = worker.told.get("error", "")
+    return f"failed: {error}" if error and bool(_SECOND_HAND.search(error)) == second_hand else ""
+
+
+def _aborted(worker: Worker, second_hand: bool) -> str:
+    """Describes an abort with its reason; `second_hand`: a library aborted because another process was lost."""
+    text = _ended_by_signal(worker) if worker.code == -signal.SIGABRT else ""
+    words = b"\n".join(worker.last_words)
+    lost = _PEER.search(words) is not None
+    if not text or lost != second_hand:
+        return ""
+    if lost:
+        tasks = {int(number) for number in _TASK.findall(words)} - {worker.rank}
+        peers = ", ".join(f"rank {number}" for number in sorted(tasks)) or "another process"
+        return f"lost {peers}, which no longer answers"
+    if _NO_MEMORY.search(words):
+        return f"{text}: out of memory; use a smaller --config.global_batch_size, or more memory"
+    if _NO_THREADS.search(words):
+        return f"{text}: no more threads; raise `ulimit -u` or the container's limit of processes"
+    return text
 
 
 def _ended_by_signal(worker: Worker) -> str:

@@ -13,13 +13,16 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from timetotrain.launch.children import kill_children
-from timetotrain.launch.watch import slow_worker
+from timetotrain.launch.watch import progress, slow_worker
 from timetotrain.launch.watch.failure_cause import Cause, find
 from timetotrain.launch.watch.worker import Worker
+
+# Time for the processes of a stuck run to print their stacks.
+STACK_SECONDS = 2.0
 
 POLL_SECONDS = 0.5
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -36,34 +39,36 @@ class Limits:
       stopped: a process that a signal has stopped (SIGSTOP) for this long is frozen.
       silent: a process without a heartbeat for this long after its first step is frozen.
       starting: a process without a heartbeat for this long before its first step is frozen.
+      progress: no rank finishes a step for this long, and for 20 times the longest step: the run is stuck.
+      phase: as progress, for the first step and for what has no steps: starting, evaluating, saving.
       slow: a process that is slower than the others for this long is named.
     """
 
     settle: float = 1.5
     failure: float = 6.0
-    grace: float = 15.0
+    grace: float = 60.0
     stopped: float = 8.0
     silent: float = 20.0
     starting: float = 120.0
+    progress: float = 300.0
+    phase: float = 3600.0
     slow: float = 10.0
 
 
 class Watch:
     """Forwards the processes' output, detects failures and ends the run.
 
-    `spare(rank)` says whether the run can continue without a failed rank; by default it cannot. `output` and `errors`
-    receive rank 0's streams; the other ranks' lines go to `errors`, prefixed with the rank.
+    `output` and `errors` receive rank 0's streams; the other ranks' lines go to `errors`, prefixed with the rank.
     """
 
     def __init__(
         self,
         workers: Sequence[Worker],
         limits: Limits,
-        spare: Callable[[int], bool] = lambda rank: False,
         output: BinaryIO | None = None,
         errors: BinaryIO | None = None,
     ):
-        self.workers, self.limits, self._spare = workers, limits, spare
+        self.workers, self.limits = workers, limits
         self.signal = 0
         self.orphans = 0
         self._output = output or sys.stdout.buffer
@@ -72,6 +77,8 @@ class Watch:
         self._signal_at: float | None = None
         self._withheld: list[tuple[Worker, bytes]] = []
         self._slow = slow_worker.Detector(limits.slow)
+        self._progress = progress.Detector(limits.progress, limits.phase)
+        self._stuck: tuple[float, Worker, str] | None = None  # When the run got stuck, by whom and how.
 
     def run(self) -> Cause | None:
         """Watches until all processes of the run have ended; returns why the run failed, or None."""
@@ -135,6 +142,8 @@ class Watch:
     def _forward(self, worker: Worker) -> None:
         for stream, lines in enumerate(worker.output):
             for line in lines.read():
+                if stream:
+                    worker.last_words.append(line)
                 # After a failure, the others' errors follow from it; show them only if one of them is the cause.
                 if self._failed_at is not None and stream:
                     self._withheld = [*self._withheld[-500:], (worker, line)]
@@ -172,9 +181,18 @@ class Watch:
             elif self.signal or now >= self._signal_at + self.limits.settle:
                 # The ranks agree on a last step; forward the signal to those that have not received it.
                 self._ask(running, self.signal or signal.SIGTERM)
+        elif self._stuck:
+            since, worker, text = self._stuck
+            if now >= since + STACK_SECONDS:
+                worker.frozen = worker.frozen or f"makes no progress: it {text}"
         else:
             for text in self._slow.look(running, now):
                 self.say(text)
+            if len(running) == len(self.workers) and (stuck := self._progress.stuck(running, now)):
+                self._stuck = (now, *stuck[0])
+                for worker, text in stuck:
+                    self.say(f"warning: stuck: rank {worker.rank} {text}; its stacks follow")
+                    worker.show_stacks()
 
     def _stopping(self, now: float) -> bool:
         if self._signal_at is None and (self.signal or any("signal" in w.told for w in self.workers)):
@@ -190,16 +208,9 @@ class Watch:
         failed = worker.frozen or "error" in worker.told
         if not worker.running:
             failed = failed or (worker.code != 0 and "result" not in worker.told)
-        if not failed or worker.lost or self._failed_at is not None:
+        if not failed or self._failed_at is not None:
             return
-        # A failure before the first step ends all processes.
-        trained = worker.told.get("step", -1) >= 0
-        if not trained or self._stopping(now) or not self._spare(worker.rank):
-            self._failed_at = now
-            return
-        self.say(f"warning: {find([worker])}; the others go on without it")
-        worker.lost = True
-        worker.kill()
+        self._failed_at = now
 
     def _frozen(self, worker: Worker, now: float) -> str:
         state, since = worker.state(), worker.stopped_since

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from common.distributed.heartbeat import VARIABLE
+from common.distributed.heartbeat import STACKS, VARIABLE
 from timetotrain.launch import procfs
 from timetotrain.launch.children import kill_session
 
@@ -53,7 +55,6 @@ class Worker:
       told: facts that the process has sent, by name ("step", "log", "error", "lost", "signal", "result").
       heard: when it last sent anything, in monotonic seconds; None if it never has.
       asked_at: when the launcher first asked it to end.
-      lost: it failed, and the run continues without it.
       code: the exit status, or minus the number of the signal that killed it; None while it runs.
     """
 
@@ -77,12 +78,13 @@ class Worker:
         for stream in self._streams():
             stream.close()
         self.exited = os.pidfd_open(self.process.pid)
+        self._kills = _memory_kills()
+        self.last_words: collections.deque[bytes] = collections.deque(maxlen=50)  # Of standard error.
         self.told: dict[str, Any] = {}
         self.told_at: dict[str, float] = {}
         self.heard: float | None = None
         self.stopped_since: float | None = None
         self.frozen = ""
-        self.lost = False
         self.code: int | None = None
         self.ended_at = 0.0
         self.asked_at: float | None = None
@@ -128,16 +130,35 @@ class Worker:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(self.told.get("pid", self.process.pid), number)
 
+    def show_stacks(self) -> None:
+        """Makes the process print the stacks of its Python threads; only processes with a heartbeat can."""
+        if "pid" in self.told:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.told["pid"], STACKS)
+
     def kill(self) -> int:
         """Kills the process and everything it started; returns how many there were."""
         if self.running:
             self.asked_at = self.asked_at or time.monotonic()
         return kill_session(self.process.pid)
 
+    def out_of_memory(self) -> bool:
+        """Whether the kernel has killed a process of this control group for want of memory since this one started."""
+        return _memory_kills() > self._kills
+
     def close(self) -> None:
         for pipe in (self.beats, *self.output):
             pipe.close()
         os.close(self.exited)
+
+
+def _memory_kills() -> int:
+    """Returns how many processes of the launcher's control group the kernel has killed for want of memory."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        group = pathlib.Path("/proc/self/cgroup").read_text().split("::")[1].strip().lstrip("/")
+        text = (pathlib.Path("/sys/fs/cgroup") / group / "memory.events").read_text()
+        return int(dict(line.split() for line in text.splitlines())["oom_kill"])
+    return 0
 
 
 def _is_signal(number: int) -> bool:

@@ -8,9 +8,9 @@ import struct
 import pytest
 
 from common.config.schema import RunConfig
+from common.distributed import listening
 from common.distributed import replicas as backends
 from common.distributed.replicas import cluster as clusters
-from common.distributed.replicas import listening
 from common.errors import UserError
 from tests.common.distributed.replicas import processes
 

@@ -11,6 +11,7 @@ import os
 import pathlib
 import signal
 import sys
+import tempfile
 import time
 
 from common.distributed import heartbeat
@@ -36,8 +37,20 @@ def fail(how: str) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif how == "deaf":  # Freezes without a signal, and its heartbeat stops too.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        heartbeat._LINK._pipe = -1
+        heartbeat._LINK._pipe, heartbeat._LINK._grace = -1, 1000.0
         time.sleep(1000)
+    elif how.startswith("hang in "):  # Alive, with a heartbeat.
+        heartbeat.at_step(6, part=how.removeprefix("hang in "))
+        time.sleep(1000)
+    elif how.startswith("abort: "):
+        print(how, file=sys.stderr, flush=True)
+        fail("abort")
+    elif how.startswith("error: "):
+        heartbeat.tell(error=how.removeprefix("error: "))
+        sys.exit(2)
+    elif how == "leave a file, and be killed":
+        pathlib.Path(tempfile.gettempdir(), "left").touch()
+        fail("kill")
     elif how == "raise":
         raise ArithmeticError("a fault")
     elif how == "error":
@@ -83,6 +96,14 @@ def main() -> int:
         signal.signal(number, stop)
     if "log" in orders and rank() == 0:
         log(pathlib.Path(orders["log"]))
+    # Its faults happen in the first attempts only, if the order says in how many.
+    attempt = pathlib.Path(orders.get("attempts", os.devnull))
+    if "attempts" in orders:
+        with open(f"{attempt}{rank()}", "a", encoding="utf-8") as file:
+            file.write(".")
+            if file.tell() > orders.get("faulty", 1):
+                orders = {k: v for k, v in orders.items() if not k.isdecimal()}
+    heartbeat.phase("trains")
     own = {"input": 0.0, "step": 0.0}
     for step in range(int(orders.get("steps", 40))):
         time.sleep(STEP_SECONDS)

@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
 from compliance.api import check_paths
+from timetotrain.launch.watch import progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 # Shorter than the defaults for quick tests, but long enough for a busy machine.
@@ -115,6 +117,85 @@ def test_a_process_without_heartbeats_counts_as_frozen():
     result, left = launch({"1": "deaf", "steps": 10000})
     assert (result.returncode, left) == (3, [])
     assert errors(result)[0].startswith("error: rank 1 is frozen: no sign of life for 5 s")
+
+
+@pytest.mark.parametrize(
+    "parts, named, does",
+    [(("sum", "input"), 1, "waits for its input"), (("step", "sum"), 0, "computes")],
+)
+def test_a_run_that_stands_still_names_the_rank_that_the_others_wait_for(parts, named, does):
+    orders = {str(rank): f"hang in {part}" for rank, part in enumerate(parts)}
+    result, left = launch({**orders, "steps": 10000}, progress=1, phase=20)
+    assert (result.returncode, left) == (3, [])
+    assert re.search(
+        rf"error: rank {named} makes no progress: it {does} for \d+ s, after step 6;", result.stderr
+    )
+    for rank in range(2):
+        assert f"warning: stuck: rank {rank} " in result.stderr
+        assert re.search(
+            rf"^{'rank 1: ' if rank else ''}  File .*fake_worker.py.* in fail$", result.stderr, re.M
+        )
+
+
+def test_one_process_that_works_holds_up_the_others_without_an_alarm():
+    """The others wait for a rank that saves: a phase without steps has its own bound."""
+    workers = [types.SimpleNamespace(rank=rank, told={"phase": "trains", "step": 5}) for rank in range(2)]
+    detector = progress.Detector(least=60, phase=1000)
+    for now in range(3):
+        workers[0].told["step"] = workers[1].told["step"] = now
+        assert not detector.stuck(workers, now)
+    workers[0].told["phase"] = "saves a checkpoint"
+    detector.stuck(workers, 3)
+    assert not detector.stuck(workers, 900)
+    assert [worker.rank for worker, _ in detector.stuck(workers, 1004)] == [0, 1]
+    # A bound is 20 times the longest step.
+    workers[0].told.update(phase="trains", step=3)
+    workers[1].told["step"] = 3
+    assert not detector.stuck(workers, 1005)
+    assert not detector.stuck(workers, 1005 + 900)
+
+
+@pytest.mark.parametrize(
+    "orders, text",
+    [
+        (
+            {
+                "1": "error: cannot write a checkpoint: process 0 says why",
+                "0": "error: no space left on device",
+            },
+            "rank 0 failed: no space left on device",
+        ),
+        ({"1": "abort: std::bad_alloc"}, "rank 1 was killed by SIGABRT: out of memory; use a smaller"),
+        (
+            {"0": "abort: JAX distributed service: unhealthy tasks: /job:jax_worker/replica:0/task:1"},
+            "rank 0 lost rank 1, which no longer answers",
+        ),
+    ],
+)
+def test_the_message_says_the_reason_of_the_rank_that_has_it(orders, text):
+    result, _ = launch({**orders, "steps": 10000})
+    assert errors(result)[0].startswith(f"error: {text}")
+
+
+def test_killed_processes_leave_no_temporary_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / "timetotrain-launch-4194305-1-x").mkdir()  # Of a launcher that was killed.
+    launch({"1": "leave a file, and be killed", "steps": 10000})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("faulty, code, restarts", [(1, 0, 1), (2, 0, 2), (3, 137, 2)])
+def test_a_failed_run_starts_again(faulty, code, restarts, tmp_path):
+    orders = {"0": "kill", "attempts": str(tmp_path / "attempt"), "faulty": faulty}
+    line = arguments(orders, limits=[("settle", 0.1)])
+    line[line.index("--") : line.index("--")] = ["--max_restarts=2"]
+    line += ["--checkpoint_dir=unused"]
+    result = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == code, result.stderr
+    assert [f"restart {i + 1} of 2: from the newest checkpoint" for i in range(restarts)] == [
+        line for line in result.stderr.splitlines() if line.startswith("restart ")
+    ]
+    assert f"restarted {restarts} times; " in result.stderr
 
 
 def test_the_first_of_several_faults_is_named():
