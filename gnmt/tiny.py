@@ -8,13 +8,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
-from common.data import record_counts, tiny_data
-from common.text import pair
-from common.text.conversion import Text
+from common.data import tiny_data
+from common.text import pair, pair_data
 from gnmt import convert
 from gnmt.config import Data
 
@@ -40,31 +37,15 @@ TINY = Tiny()
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
-    """Writes the pair into `data_dir` through the converter; does nothing if the same data is already there.
-
-    Raises:
-      UserError: the folder holds other data, or cannot be written.
-    """
-    settings = dataclasses.asdict(tiny) | {"version": pair.VERSION}
+    """Writes the pair into `data_dir` through the converter; see common/text/pair_data.py."""
     names = [_FILES.train_pattern, _FILES.codes, _FILES.vocabulary, _FILES.eval_source, _FILES.eval_reference]
-    return tiny_data.make(
-        "gnmt",
-        data_dir,
-        settings,
-        [*names, "convert.json", record_counts.NAME],
-        lambda folder: _convert(folder, tiny),
+    # English rules fit both invented languages, because their only punctuation is comma and full stop.
+    settings = convert.Settings(
+        merges=tiny.merges, max_length=tiny.max_length, shards=tiny.shards, languages=("en", "en")
     )
-
-
-def _convert(folder: Path, tiny: Tiny) -> dict[str, int]:
-    with tempfile.TemporaryDirectory() as scratch:
-        paths = pair.write(tiny, Path(scratch))
-        texts = [Text(paths[split][:1], paths[split][1:]) for split in ("train", "eval")]
-        # English rules fit both invented languages, because their only punctuation is comma and full stop.
-        settings = convert.Settings(
-            merges=tiny.merges, max_length=tiny.max_length, shards=tiny.shards, languages=("en", "en")
-        )
-        return convert.convert(folder, *texts, settings)
+    return pair_data.generate(
+        "gnmt", data_dir, tiny, names, lambda folder, *texts: convert.convert(folder, *texts, settings)
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,18 +8,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
-from common.data import record_counts, tiny_data
-from common.text import pair
-from common.text.conversion import Text
-from common.text.pair import Grammar
+from common.data import tiny_data
+from common.text import pair, pair_data
 from transformer import convert
 from transformer.config import Data
 
-__all__ = ["TINY", "Grammar", "Tiny", "generate"]
 _FILES = Data()
 
 
@@ -43,28 +38,16 @@ TINY = Tiny()
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
-    """Writes the pair into `data_dir` through the converter; does nothing if the same data is already there.
-
-    Raises:
-      UserError: the folder holds other data, or cannot be written.
-    """
-    settings = dataclasses.asdict(tiny) | {"version": pair.VERSION}
+    """Writes the pair into `data_dir` through the converter; see common/text/pair_data.py."""
     names = [_FILES.train_pattern, _FILES.vocabulary, _FILES.eval_source, _FILES.eval_reference]
-    return tiny_data.make(
+    settings = convert.Settings(tiny.max_length, tiny.packed_length, tiny.shards)
+    return pair_data.generate(
         "transformer",
         data_dir,
-        settings,
-        [*names, "convert.json", record_counts.NAME],
-        lambda folder: _convert(folder, tiny),
+        tiny,
+        names,
+        lambda folder, *texts: convert.convert(folder, *texts, tiny.vocabulary_size, settings),
     )
-
-
-def _convert(folder: Path, tiny: Tiny) -> dict[str, int]:
-    with tempfile.TemporaryDirectory() as scratch:
-        paths = pair.write(tiny, Path(scratch))
-        texts = [Text(paths[split][:1], paths[split][1:]) for split in ("train", "eval")]
-        settings = convert.Settings(tiny.max_length, tiny.packed_length, tiny.shards)
-        return convert.convert(folder, *texts, tiny.vocabulary_size, settings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from common.data import tfrecords
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.text import bleu, conversion, subwords
+from common.text import bleu, conversion, pair, subwords
 from tests.benchmarks import check_all
 from tests.translation import (
     assert_a_lost_sentence_is_refused,
@@ -96,7 +96,7 @@ def test_batches_hold_every_sentence_of_an_epoch_once(data):
     folder, config = data
     config = dataclasses.replace(config, global_batch_size=2)
     words = pipeline.Subwords(folder / config.data.vocabulary)
-    expected = sorted((s, t) for s, t, _ in tiny.Grammar(TINY).pairs("train"))
+    expected = sorted((s, t) for s, t, _ in pair.Grammar(TINY).pairs("train"))
     seen = []
     batches = itertools.islice(
         pipeline.train_input(config, folder, Shard(), 1).as_numpy_iterator(), config.num_train_examples
@@ -186,7 +186,7 @@ def test_padding_has_no_part_in_the_loss(data):
 
 
 def test_a_word_for_word_translation_stays_below_the_target():
-    grammar = tiny.Grammar(tiny.TINY)
+    grammar = pair.Grammar(tiny.TINY)
     sentences = grammar.pairs("eval")
     targets = [target for _, target, _ in sentences]
     assert bleu.t2t(targets, [gloss for _, _, gloss in sentences]) < 10
@@ -204,7 +204,7 @@ def test_a_word_for_word_translation_stays_below_the_target():
 
 
 def test_some_names_of_the_evaluation_are_unknown():
-    grammar = tiny.Grammar(tiny.TINY)
+    grammar = pair.Grammar(tiny.TINY)
     names = [
         {w.strip(".,") for s, _, _ in grammar.pairs(split) for w in s.split() if w[0].isupper()}
         for split in ("train", "eval")

@@ -18,11 +18,11 @@ from typing import Any
 from common import files
 from common.config.clock import Clock
 from common.config.digest import digest
-from common.config.log_format import Format
 from common.config.schema import RunConfig
 from common.distributed import heartbeat
 from common.errors import UserError
 from common.train import events
+from timetotrain.log_writer import Format
 
 Hyperparameters = Sequence[tuple[str, Any, Mapping[str, Any]]]
 # Reserved disk space, so that a run that fills the disk can still write its last line.

@@ -9,8 +9,8 @@ import pathlib
 import re
 import time
 
-from common.config.log_format import Format
 from common.errors import UserError
+from timetotrain.log_writer import Format
 
 
 def close_log(path: str | os.PathLike, reason: str) -> pathlib.Path | None:
