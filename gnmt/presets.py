@@ -1,6 +1,6 @@
 """Defines the presets of the GNMT benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
-docs/presets/gnmt.md lists each preset's sources and any closed-division rules it breaks.
+docs/presets.md says where a preset differs from its source.
 Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, NV6 and
 NV7 = their NVIDIA/ folders; other paths start in Google/; `mlperf_facts N` = docs/sources.md, mlperf N.
 """

@@ -35,7 +35,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 
 
 # LEGW, section 5.1.1: momentum 0.9, constant rate, 25 epochs, base batch 128. The paper gives neither the base rate nor
-# the base warmup; docs/presets/mnist.md explains our choice. Momentum is TensorFlow's, v = m v + g.
+# the base warmup; docs/presets.md explains our choice. Momentum is TensorFlow's, v = m v + g.
 _LEGW = Config(
     global_batch_size=128,
     train_epochs=25.0,

@@ -36,7 +36,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 
 
 # As in ptb_word_lm.py, the loss is summed over a sequence's steps and averaged over streams. The rate and the clipping
-# norm of 5 assume this scale. LEGW gives neither the base rate nor the base warmup; docs/presets/ptb.md explains our
+# norm of 5 assume this scale. LEGW gives neither the base rate nor the base warmup; docs/presets.md explains our
 # choice.
 _LEGW = Config(
     global_batch_size=20,

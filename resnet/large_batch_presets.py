@@ -1,7 +1,7 @@
 """Defines presets of large batches: LEGW's ResNet-50 at 1K to 32K, LAMB, Nesterov, AlexNet-BN, ImageNet in Minutes.
 
 LEGW = "Large-Batch Training for LSTM and Beyond". All presets are in the open division: targets and end learning rates
-are not MLPerf's. docs/presets/resnet.md lists what the papers leave open. TensorFlow-free.
+are not MLPerf's. docs/presets.md lists what the papers leave open. TensorFlow-free.
 
 Presets with accumulation_steps = batch / 128 are for one accelerator, which splits each step into micro-batches of 128
 images. `--replicas`, `--config.num_replicas` and `--config.accumulation_steps` spread them over more accelerators.

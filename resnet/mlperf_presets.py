@@ -1,6 +1,6 @@
 """Defines presets of ResNet-50 as Google and NVIDIA submitted it to MLPerf Training v0.6 and v0.7. TensorFlow-free.
 
-docs/presets/resnet.md lists the sources of each preset. Abbreviations in `source`: G6 =
+docs/presets.md lists the sources of each preset. Abbreviations in `source`: G6 =
 mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7; paths start in their Google/ folders; NV7 is the
 NVIDIA/ folder of G7. Where a script and its log disagree, the preset follows the log, because MLPerf scored the log.
 """
@@ -103,7 +103,7 @@ _V06_PRESETS = {
         num_replicas=2048,
         communication=_SHARDED,
     ),
-    # Rows of Table 1 that nobody submitted: open division, see docs/presets/resnet.md.
+    # Rows of Table 1 that nobody submitted: open division, see docs/presets.md.
     "tpu-v3-2048-unscaled": replace(
         _V06_32K,
         hardware="tpu-v3-2048",

@@ -1,6 +1,6 @@
 """Defines the presets of the Transformer benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
-docs/presets/transformer.md lists each preset's sources and any closed-division rules it breaks.
+docs/presets.md says where a preset differs from its source.
 Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, NV7 = the NVIDIA/
 folder of G7; other paths start in Google/; `mlperf_facts N` = docs/sources.md, mlperf N.
 """

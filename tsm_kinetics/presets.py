@@ -1,7 +1,7 @@
 """Defines the presets of the video benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
 Paper = "Training Kinetics in 15 Minutes: Large-scale Distributed Training on Videos", section 4 and Table 3.
-docs/presets/tsm_kinetics.md lists the values that the paper leaves open and our choices for them.
+docs/presets.md lists the values that the paper leaves open and our choices for them.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def full(name: str) -> tf_keras.Model:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_full_size_is_the_paper_s(name: str) -> None:
-    """Within 1 % of Table 1, except the parameters of I3D 3x1x1 (docs/presets/tsm_kinetics.md has the reason)."""
+    """Within 1 % of Table 1, except the parameters of I3D 3x1x1 (docs/presets.md has the reason)."""
     network = full(name)
     millions, giga = PAPER[name]
     assert parameters(network) == PARAMETERS[name]
