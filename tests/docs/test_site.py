@@ -38,6 +38,8 @@ def test_the_site_builds_and_has_every_page(tmp_path: pathlib.Path) -> None:
     for name in built.render():
         assert (tmp_path / name).with_suffix(".html").is_file(), f"{name} has no page"
     # The site includes linked pictures, results and code.
-    assert (tmp_path / "docs/report.png").is_file() and (tmp_path / "lab/studies/ucf101/results.csv").is_file()
+    assert (tmp_path / "docs/report.png").is_file() and (
+        tmp_path / "lab/studies/ucf101/results.csv"
+    ).is_file()
     front = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert 'href="docs/getting-started.html"' in front and "https://fonts" not in front
