@@ -9,7 +9,7 @@ from tools.docs import markdown
 
 # Matches "mlperf_facts 1.4 and 1.5", "tf_distribution_facts 1, traps a to d", "docs/sources.md, mlperf 1.4".
 _CITED = re.compile(
-    r"(?:\b(mlperf|tf_distribution|horovod)_facts|docs/sources\.md,\s+(mlperf|tf|horovod))"
+    r"(?:\b(mlperf|tf_distribution)_facts|docs/sources\.md,\s+(mlperf|tf))"
     r"(?:\s|#)+(?:section\s+)?(\d+(?:\.\d+)?(?:(?:,| and)\s+\d+(?:\.\d+)?(?!\w))*)"
 )
 
@@ -17,7 +17,7 @@ _CITED = re.compile(
 def headings() -> set[tuple[str, str]]:
     """(notes, number) of every numbered entry."""
     text = (markdown.ROOT / "docs/sources.md").read_text(encoding="utf-8")
-    return set(re.findall(r"^###? (mlperf|tf|horovod) (\d+(?:\.\d+)?) \S", text, re.M))
+    return set(re.findall(r"^###? (mlperf|tf) (\d+(?:\.\d+)?) \S", text, re.M))
 
 
 def citations() -> set[tuple[str, str]]:
@@ -33,7 +33,7 @@ def citations() -> set[tuple[str, str]]:
 
 def test_every_cited_entry_is_there() -> None:
     known, cited = headings(), citations()
-    assert {("mlperf", "1.4"), ("mlperf", "2"), ("tf", "1"), ("horovod", "2")} <= cited & known
+    assert {("mlperf", "1.4"), ("mlperf", "2"), ("tf", "1")} <= cited & known
     assert cited <= known, f"docs/sources.md lacks {sorted(cited - known)}"
 
 
