@@ -16,7 +16,7 @@ __all__ = ["Outcome", "Verdict", "check", "check_paths"]
 
 
 def __getattr__(name: str) -> object:
-    # Imported on first use: `python -m compliance rules` needs no checker.
+    # Imported on first use: `timetotrain rules` needs no checker.
     if name in __all__:
         from compliance import api
 

@@ -1,4 +1,4 @@
-"""Checks logs, results folders and whole submission trees: the library behind `python -m compliance check`.
+"""Checks logs, results folders and whole submission trees: the library behind `timetotrain check`.
 
 `check` returns an `Outcome`: the verdict, the files, the findings, and the result of each log. `check_paths` returns
 only the findings.

@@ -1,4 +1,6 @@
-"""Runs `python -m compliance COMMAND`: check, explain, rules, scores, accept, report, compare and package.
+"""Runs `timetotrain check`, `explain`, `rules`, `scores`, `accept`, `report`, `compare` and `package`.
+
+`python -m compliance COMMAND` is the same.
 
 Exit status of `check`: 0 for go and not checked, 1 for no-go (`--strict`: also with advice), 2 for wrong usage.
 docs/check-in-ci.md has more.
@@ -14,7 +16,7 @@ from importlib.util import find_spec
 
 from common.errors import Parser, UserError, answering
 
-_PROGRAM = "python -m compliance"
+_PROGRAM = "timetotrain"
 # Subcommand -> (its module in this package, help text). The module is imported only when the subcommand runs.
 _COMMANDS = {
     "check": ("cli_check", "check logs, results folders and submission trees"),
@@ -40,7 +42,7 @@ def parser(*words: str) -> argparse.ArgumentParser:
 
 def _parsers(command: str | None) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Returns the main parser and the subparsers. Only the subparser of `command` gets its arguments."""
-    whole = Parser(prog=_PROGRAM, description=__doc__.split("\n")[2])
+    whole = Parser(prog=_PROGRAM, description=__doc__.split("\n\n")[1])
     subparsers = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module_name, purpose) in _COMMANDS.items():
         made = subparsers.add_parser(name, help=purpose, description=purpose)

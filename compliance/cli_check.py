@@ -1,4 +1,4 @@
-"""Implements `python -m compliance check`: options, output forms and exit status."""
+"""Implements `timetotrain check`: options, output forms and exit status."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _rule(name: str, outcome: Outcome) -> dict:
     return {
         "id": clean(name),
         "shortDescription": {"text": clean(text)},
-        "help": {"text": f"python -m compliance explain {clean(name)}"},
+        "help": {"text": f"timetotrain explain {clean(name)}"},
         "defaultConfiguration": {"level": _LEVELS.get(first.severity, "note")},
     }
 

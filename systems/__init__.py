@@ -33,7 +33,7 @@ def load(name: str) -> dict[str, str]:
         return detect()[0]
     if name not in names():
         near = get_close_matches(name, names(), n=3, cutoff=0.4)
-        hint = f"did you mean {', '.join(near)}?" if near else "`python -m systems list` shows all names."
+        hint = f"did you mean {', '.join(near)}?" if near else "`timetotrain systems list` shows all names."
         raise UserError(f"No system is named {name!r}; {hint}")
     return json.loads((_HERE / f"{name}.json").read_text(encoding="utf-8"))
 
@@ -51,7 +51,7 @@ def read(path: Path) -> object:
         raise UserError(f"{path}: cannot read ({error.strerror}); name a system description file") from None
     except (ValueError, RecursionError) as error:  # bad JSON or UTF-8, or too deeply nested
         raise UserError(
-            f"{path}: not JSON ({error}); `python -m systems detect` writes a valid file"
+            f"{path}: not JSON ({error}); `timetotrain systems detect` writes a valid file"
         ) from None
 
 

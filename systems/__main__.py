@@ -1,4 +1,4 @@
-"""Command line for machines: `python -m systems list`; timetotrain/forecast adds `predict` and `compile`."""
+"""Command line for machines: `timetotrain systems list`; timetotrain/forecast adds `predict` and `compile`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Implements `timetotrain accept TREE` and `python -m compliance accept TREE`."""
+"""Implements `timetotrain accept TREE`."""
 
 from __future__ import annotations
 

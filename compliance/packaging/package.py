@@ -1,4 +1,4 @@
-"""Implements `python -m compliance package`: builds the submission tree that the rules require.
+"""Implements `timetotrain package`: builds the submission tree that the rules require.
 
 <org>/systems/<system>.json
 <org>/results/<system>/<benchmark>/result_<i>.txt

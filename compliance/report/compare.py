@@ -1,4 +1,4 @@
-"""Implements `python -m compliance compare A B`: compares two runs, two folders of runs or two systems."""
+"""Implements `timetotrain compare A B`: compares two runs, two folders of runs or two systems."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _read(side: str) -> ScoreCard | dict:
         return score_directory(path)
     if side in systems.names():
         return systems.load(side)
-    raise UserError(f"{side}: no such log, folder or system; `python -m systems list` shows the systems")
+    raise UserError(f"{side}: no such log, folder or system; `timetotrain systems list` shows the systems")
 
 
 # ------------------------------------------------------------------------------------------------ runs

@@ -1,4 +1,4 @@
-"""Implements `python -m compliance report PATH -o report.html`: writes results as one self-contained page."""
+"""Implements `timetotrain report PATH -o report.html`: writes results as one self-contained page."""
 
 from __future__ import annotations
 

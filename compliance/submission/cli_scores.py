@@ -1,4 +1,4 @@
-"""Implements `python -m compliance scores`: the results table of a tree, as text, CSV or XLSX."""
+"""Implements `timetotrain scores`: the results table of a tree, as text, CSV or XLSX."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def load(name: str) -> dict[str, Any]:
         return systems.load(name)
     description = systems.read(path)
     if not isinstance(description, dict):
-        raise UserError(f"{path}: not a JSON object; `python -m systems detect` writes a valid file")
+        raise UserError(f"{path}: not a JSON object; `timetotrain systems detect` writes a valid file")
     return description
 
 

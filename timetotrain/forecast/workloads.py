@@ -118,7 +118,7 @@ def _start(benchmark: str, system: str, notes: list[str]) -> tuple[RunConfig, di
     if not system.endswith(".json") and system not in systems.names():
         both = [*known, *systems.names()]
         raise UserError(
-            f"--system={system}: neither a preset nor a system{near(system, both)}; `python -m systems list`"
+            f"--system={system}: neither a preset nor a system{near(system, both)}; `timetotrain systems list`"
         )
     description = hardware.load(system)
     usable = {

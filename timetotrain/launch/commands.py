@@ -97,7 +97,7 @@ def describe(hardware: str) -> dict[str, str]:
     path = ROOT / "systems" / f"{hardware}.json"
     if not os.path.exists(path):
         raise UserError(
-            f"config.hardware={hardware}: no systems/{hardware}.json; see `python -m systems list`"
+            f"config.hardware={hardware}: no systems/{hardware}.json; see `timetotrain systems list`"
         )
     return json.loads(path.read_text())
 

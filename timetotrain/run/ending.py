@@ -44,7 +44,7 @@ def verdict(config: RunConfig, log: pathlib.Path) -> str:
 
     findings = check_paths([log])
     errors = [f for f in findings if f.severity == "error"]
-    command = f"(python -m compliance check {log})"
+    command = f"(timetotrain check {log})"
     if not errors:
         return f"passes, {len(findings)} pieces of advice {command}"
     return f"{counted(len(errors), 'error')}: {errors[0].message} {command}"
