@@ -12,9 +12,8 @@ from typing import Any
 
 from common.config.automatic import Rule
 from common.config.clock import Clock
-from common.config.presets import named, rule_keys, without_metadata
+from common.config.presets import later_machines, named, rule_keys, without_metadata
 from common.config.schema import Communication, Optimizer, Schedule
-from gnmt import pjrt_presets
 from gnmt.config import Config, Data, Decode
 
 
@@ -141,7 +140,12 @@ _V100_8 = Config(
     train_epochs=8.0,
     optimizer=Optimizer(name="adam", base_learning_rate=0.002, epsilon=1e-8, clip_norm=5.0),
     schedule=replace(
-        _HALVINGS, warmup_steps=200.0, decay_start_step=6453, decay_interval=809, decay_at_start=True
+        _HALVINGS,
+        warmup_steps=200.0,
+        decay_start_step=6453,
+        decay_interval=809,
+        decay_at_start=True,
+        first_step=1,
     ),
 )
 
@@ -191,7 +195,12 @@ _V07_PRESETS = {
         global_batch_size=3072,
         optimizer=Optimizer(name="adam", base_learning_rate=0.002875, epsilon=1e-8, clip_norm=5.0),
         schedule=replace(
-            _HALVINGS, warmup_steps=200.0, decay_start_step=4054, decay_interval=506, decay_at_start=True
+            _HALVINGS,
+            warmup_steps=200.0,
+            decay_start_step=4054,
+            decay_interval=506,
+            decay_at_start=True,
+            first_step=1,
         ),
     ),
     "dgx-2h-16": replace(
@@ -205,7 +214,12 @@ _V07_PRESETS = {
         train_epochs=12.0,
         optimizer=Optimizer(name="adam", base_learning_rate=0.004, epsilon=1e-8, clip_norm=5.0),
         schedule=replace(
-            _HALVINGS, warmup_steps=200.0, decay_start_step=2259, decay_interval=283, decay_at_start=True
+            _HALVINGS,
+            warmup_steps=200.0,
+            decay_start_step=2259,
+            decay_interval=283,
+            decay_at_start=True,
+            first_step=1,
         ),
     ),
     "dgx-2h-64": replace(
@@ -219,7 +233,12 @@ _V07_PRESETS = {
         train_epochs=14.0,
         optimizer=Optimizer(name="adam", base_learning_rate=0.005, epsilon=1e-8, clip_norm=5.0),
         schedule=replace(
-            _HALVINGS, warmup_steps=200.0, decay_start_step=1605, decay_interval=201, decay_at_start=True
+            _HALVINGS,
+            warmup_steps=200.0,
+            decay_start_step=1605,
+            decay_interval=201,
+            decay_at_start=True,
+            first_step=1,
         ),
     ),
 }
@@ -276,7 +295,10 @@ _CPU_PRESETS = {
     ),
 }
 
-PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS, **pjrt_presets.PRESETS})
+_PUBLISHED = {**_V06_PRESETS, **_V07_PRESETS}
+PRESETS: dict[str, Config] = named(
+    {**_CPU_PRESETS, **_PUBLISHED, **later_machines(_PUBLISHED, ("4096 pairs", "8192 pairs", "2048 pairs"))}
+)
 
 
 def _example_bytes(config: Config) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.distributed.replicas.base import Replicas
-from common.layers.cross_entropy import sparse_cross_entropy
+from common.layers.cross_entropy import sparse_cross_entropy, spread_over_all
 from common.layers.precision import Precision
 from common.text import bleu
 from common.text.bleu import in_order
@@ -100,16 +100,13 @@ def smoothed_cross_entropy(
       logits: [..., V].
       labels: int [...].
       smoothing: fraction of the target probability that is spread over the classes.
-      over: "all": every class gets smoothing / V, and the label 1 - smoothing more, as in tf.losses, G6 and the
-        reference; "others": every other class gets smoothing / (V - 1), and the label 1 - smoothing, as in the
-        Transformer and G7.
+      over: "all" or "others"; see `spread_over_all`.
 
     Returns:
       [...].
     """
     classes = logits.shape[-1]
-    # Spreading s over the other classes equals spreading s V / (V - 1) over all classes; the label keeps 1 - s.
-    part = smoothing if over == "all" else smoothing * classes / (classes - 1)
+    part = spread_over_all(smoothing, over, classes)
     losses = sparse_cross_entropy(tf.reshape(logits, [-1, classes]), tf.reshape(labels, [-1]), part)
     return tf.reshape(losses, tf.shape(labels))
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from common.config.automatic import Rule
 from common.config.clock import Clock
-from common.config.presets import named, without_metadata
+from common.config.presets import later_machines, named, without_metadata
 from common.config.schema import Optimizer, Schedule
-from maskrcnn import pjrt_presets
 from maskrcnn.config import Config, Data
 
 
@@ -133,6 +132,17 @@ _V07_256 = Config(
     ),
 )
 
+# The warmup takes one amount off the rates of kernels and biases.
+_NVIDIA_SGD = Optimizer(
+    name="sgd",
+    momentum=0.9,
+    weight_decay=1e-4,
+    skip_kinds=("norm", "bias"),
+    scaled_momentum=True,
+    bias_gradient_factor=2.0,
+    one_warmup_delta=True,
+)
+
 _V100_8 = Config(
     hardware="v100-8",
     source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX1.sh; mlperf_facts 4",
@@ -148,7 +158,7 @@ _V100_8 = Config(
     global_batch_size=48,
     eval_batch_size=8,
     train_epochs=20.0,
-    optimizer=replace(_SGD, base_learning_rate=0.06),
+    optimizer=replace(_NVIDIA_SGD, base_learning_rate=0.06),
     schedule=Schedule(
         kind="step",
         warmup_epochs=0.0,
@@ -209,7 +219,7 @@ _V07_PRESETS = {
         num_replicas=16,
         global_batch_size=96,
         eval_batch_size=16,
-        optimizer=replace(_SGD, base_learning_rate=0.12),
+        optimizer=replace(_NVIDIA_SGD, base_learning_rate=0.12),
         schedule=Schedule(
             kind="step",
             warmup_epochs=0.0,
@@ -225,7 +235,7 @@ _V07_PRESETS = {
         num_replicas=64,
         global_batch_size=128,
         eval_batch_size=64,
-        optimizer=replace(_SGD, base_learning_rate=0.16),
+        optimizer=replace(_NVIDIA_SGD, base_learning_rate=0.16),
         schedule=Schedule(
             kind="step",
             warmup_epochs=0.0,
@@ -241,11 +251,12 @@ _V07_PRESETS = {
         num_replicas=256,
         global_batch_size=256,
         eval_batch_size=256,
-        optimizer=replace(_SGD, base_learning_rate=0.24),
+        optimizer=replace(_NVIDIA_SGD, base_learning_rate=0.24),
         schedule=Schedule(
             kind="step",
             warmup_epochs=0.0,
             warmup_steps=1800.0,
+            initial_learning_rate=0.24 - 1800 * 0.000133,  # Their delta per step has six decimals.
             boundaries=(5625 * 256 / 117266, 7500 * 256 / 117266),
         ),
     ),
@@ -331,7 +342,10 @@ _CPU_PRESETS = {
     ),
 }
 
-PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS, **pjrt_presets.PRESETS})
+_PUBLISHED = {**_V06_PRESETS, **_V07_PRESETS}
+PRESETS: dict[str, Config] = named(
+    {**_CPU_PRESETS, **_PUBLISHED, **later_machines(_PUBLISHED, ("batch 128", "batch 128", "batch 48"))}
+)
 
 
 def _example_bytes(config: Config) -> float:

@@ -74,7 +74,8 @@ class Config(BatchNormSpan, RunConfig):
       space_to_depth: compute the stem on 2x2 blocks; the result is the same.
       residual: False removes the shortcuts, a deliberate fault for tests.
       freeze_batch_norm: batch norm keeps its initial values, a deliberate fault for tests.
-      label_smoothing: fraction of the target probability that is spread evenly over all classes.
+      label_smoothing: fraction of the target probability that is spread over classes.
+      smoothing_over: classes that share it: "all", or the "others", as in MXNet's SoftmaxOutput.
     """
 
     benchmark: str = "resnet"
@@ -97,6 +98,7 @@ class Config(BatchNormSpan, RunConfig):
     residual: bool = True
     freeze_batch_norm: bool = False
     label_smoothing: float = 0.1
+    smoothing_over: str = later_field("all")
     data: Data = Data()
 
     # The stem and the four stages of the residual network.
@@ -123,6 +125,7 @@ class Config(BatchNormSpan, RunConfig):
         one_of(self, "model", MODELS)
         one_of(self, "kernel_initializer", INITIALIZERS)
         one_of(self, "data.cache", CACHES)
+        one_of(self, "smoothing_over", ("all", "others"))
         one_of(self, "data.resize", ("bicubic", "bilinear"))
         own = self.own_functions().values()
         one_of(self, "optimizer.name", ("sgd", "lars", *LATER_OPTIMIZERS, *own))

@@ -182,9 +182,15 @@ _NVIDIA = Config(
     zero_init_last_gamma=False,
     kernel_initializer="he_normal",
     batch_norm_span=208,
+    smoothing_over="others",
     # A crop keeps at least 5 % of the area; interpolation is linear (NV7 resnet/implementations/mxnet/common/dali.py).
     data=Data(area_range=(0.05, 1.0), min_object_covered=0.0, resize="bilinear"),
 )
+
+# Its LARS corrects momentum by the ratio of the rates. The schedule's first step is 2, because an update without
+# gradients comes before the clock and MXNet counts before it updates; the decay ends at the last step of the epochs
+# (NV7 resnet/implementations/mxnet/common/fit.py: SGDwFASTLARS, PolySchedule).
+_NVIDIA_LARS = Optimizer(name="lars", scaled_momentum=True, trust_in_velocity=True)
 
 _V07_PRESETS = {
     "v100-8": replace(
@@ -208,8 +214,6 @@ _V07_PRESETS = {
             warmup_epochs=5.0,
             warmup_steps=5.0 * 513,
             train_epochs=40 * 513 * 2496 / 1281167,
-            power=2.0,
-            end_learning_rate=1e-4,
         ),
         data=Data(
             shuffle_buffer=10000,
@@ -232,9 +236,13 @@ _V07_PRESETS = {
         train_steps=37 * 770,
         first_block_steps=770,
         steps_per_block=4 * 770,
-        optimizer=Optimizer(name="lars", base_learning_rate=7.4, weight_decay=1e-4),
+        optimizer=replace(_NVIDIA_LARS, base_learning_rate=7.4, weight_decay=1e-4),
         schedule=Schedule(
-            kind="poly", warmup_epochs=2.0, warmup_steps=2.0 * 770, power=2.0, end_learning_rate=1e-4
+            kind="poly",
+            warmup_epochs=2.0,
+            warmup_steps=2.0 * 770,
+            train_epochs=(37 * 770 - 1) * 1664 / 1281167,
+            first_step=2,
         ),
     ),
     "dgx-2h": replace(
@@ -255,9 +263,8 @@ _V07_PRESETS = {
             kind="poly",
             warmup_epochs=5.0,
             warmup_steps=5.0 * 385,
-            train_epochs=42 * 385 * 3328 / 1281167,
-            power=2.0,
-            end_learning_rate=1e-4,
+            train_epochs=(42 * 385 - 1) * 3328 / 1281167,
+            first_step=2,
         ),
     ),
     "dgx-2h-32": replace(
@@ -274,14 +281,13 @@ _V07_PRESETS = {
         first_block_epochs=4.0,
         first_block_steps=4 * 39,
         steps_per_block=4 * 39,
-        optimizer=Optimizer(name="lars", base_learning_rate=21.2, momentum=0.94, weight_decay=2.5e-5),
+        optimizer=replace(_NVIDIA_LARS, base_learning_rate=21.2, momentum=0.94, weight_decay=2.5e-5),
         schedule=Schedule(
             kind="poly",
             warmup_epochs=16.0,
             warmup_steps=16.0 * 39,
-            train_epochs=58 * 39 * 33280 / 1281167,
-            power=2.0,
-            end_learning_rate=1e-4,
+            train_epochs=(58 * 39 - 1) * 33280 / 1281167,
+            first_step=2,
         ),
     ),
     "tpu-v3-32-v0.7": replace(
@@ -303,8 +309,6 @@ _V07_PRESETS = {
             warmup_epochs=2.0,
             warmup_steps=2.0 * 312,
             train_epochs=41 * 312 * 4096 / 1281167,
-            power=2.0,
-            end_learning_rate=1e-4,
         ),
         data=Data(
             cache="decoded",
@@ -331,8 +335,6 @@ _V07_PRESETS = {
             kind="poly",
             warmup_epochs=5.0,
             train_epochs=25656 * 2048 / 1281167,
-            power=2.0,
-            end_learning_rate=1e-4,
         ),
         data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), private_threads=100),
     ),
@@ -365,8 +367,6 @@ _V07_PRESETS = {
             kind="poly",
             warmup_epochs=5.0,
             train_epochs=6875 * 8192 / 1281167,
-            power=2.0,
-            end_learning_rate=1e-4,
         ),
         data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), private_threads=48),
     ),

@@ -1,7 +1,7 @@
 """Defines the presets of the ResNet-50 benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
 This file has the laptop presets, mlperf_presets.py Google's and NVIDIA's submissions, large_batch_presets.py the
-papers' presets, and pjrt_presets.py those of later TPUs and GPUs. docs/presets.md lists each preset's sources
+papers' presets; those of later TPUs and GPUs follow from the submissions. docs/presets.md lists each preset's sources
 and any closed-division rules it breaks.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 from common.config.automatic import Rule
 from common.config.clock import Clock
 from common.config.hardware import Machine
-from common.config.presets import named, rule_keys, without_metadata
+from common.config.presets import later_machines, named, rule_keys, without_metadata
 from common.config.schema import Optimizer, Schedule
-from resnet import large_batch_presets, mlperf_presets, pjrt_presets
+from resnet import large_batch_presets, mlperf_presets
 from resnet.config import Config, Data
 
 
@@ -117,7 +117,7 @@ PRESETS: dict[str, Config] = named(
             data=Data(cache="decoded", shuffle_buffer=10000, area_range=(0.25, 1.0)),
         ),
         **mlperf_presets.PRESETS,
-        **pjrt_presets.PRESETS,
+        **later_machines(mlperf_presets.PRESETS, ("batch 2048", "batch 32768", "batch 1664")),
         **large_batch_presets.PRESETS,
     }
 )

@@ -10,6 +10,7 @@ import tf_keras
 
 from common.distributed.replicas.base import Replicas
 from common.errors import UserError
+from common.layers.cross_entropy import spread_over_all
 from common.layers.precision import Precision
 from common.train import task
 from common.train.classification import seen_once, top_k_sums
@@ -36,9 +37,9 @@ class Task(task.Task):
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         logits = self.logits(model, batch, training=True)
         labels = tf.one_hot(batch["label"], self.config.num_classes, dtype=logits.dtype)
-        # Each of V classes gets smoothing / V, as in tf.losses, G6 and the reference (docs/sources.md, mlperf 0.7).
-        smoothing = self.config.label_smoothing
-        targets = labels * (1 - smoothing) + smoothing / self.config.num_classes
+        classes = self.config.num_classes
+        smoothing = spread_over_all(self.config.label_smoothing, self.config.smoothing_over, classes)
+        targets = labels * (1 - smoothing) + smoothing / classes
         losses = tf.nn.softmax_cross_entropy_with_logits(targets, logits)
         weight = tf.cast(batch["weight"], logits.dtype)
         return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}

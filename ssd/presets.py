@@ -14,9 +14,8 @@ from typing import Any
 from common.config.automatic import Rule
 from common.config.clock import Clock
 from common.config.hardware import Machine
-from common.config.presets import named, without_metadata
+from common.config.presets import later_machines, named, without_metadata
 from common.config.schema import Optimizer, Schedule
-from ssd import pjrt_presets
 from ssd.config import Config, Data
 
 
@@ -49,6 +48,9 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 # Momentum as in TensorFlow 1: the velocity does not contain the rate. The loss decays every variable.
 _SGD = Optimizer(name="sgd", momentum=0.9, weight_decay=5e-4, skip_kinds=(), scaled_momentum=True)
 
+# Google's code rounds the steps of the drops down.
+_STEPS = Schedule(kind="step", drops_round_down=True)
+
 # --- Round v0.6. The schedules count 120,000 images per epoch. Evaluations come after 120,000 and 160,000 steps of 32
 # images, then every 20,000 steps (G6 tpu-v3-2048-ssd/ssd/ssd_constants.py: EVAL_STEPS); a block is a loop of 20,000.
 _V06 = Config(
@@ -68,7 +70,7 @@ _V06_1024 = replace(
     train_epochs=64.0,
     steps_per_block=625,
     optimizer=replace(_SGD, base_learning_rate=3e-3 * 1024 / 32),
-    schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=585.0, boundaries=(42.6, 53.3)),
+    schedule=replace(_STEPS, warmup_epochs=5.0, warmup_steps=585.0, boundaries=(42.6, 53.3)),
 )
 _V06_2048 = replace(
     _V06,
@@ -78,7 +80,7 @@ _V06_2048 = replace(
     train_steps=15 * 313,
     steps_per_block=313,
     optimizer=replace(_SGD, base_learning_rate=2.5e-3 * 2048 / 32),
-    schedule=Schedule(kind="step", warmup_epochs=20.0, warmup_steps=1171.0, boundaries=(56.0, 70.0)),
+    schedule=replace(_STEPS, warmup_epochs=20.0, warmup_steps=1171.0, boundaries=(56.0, 70.0)),
 )
 
 _V06_PRESETS = {
@@ -143,7 +145,7 @@ _V07_1024 = replace(
     train_steps=13 * 578,
     steps_per_block=578,
     optimizer=replace(_SGD, base_learning_rate=3.1e-3 * 1024 / 32),
-    schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=577.0, boundaries=(40.0, 50.0)),
+    schedule=replace(_STEPS, warmup_epochs=5.0, warmup_steps=577.0, boundaries=(40.0, 50.0)),
 )
 
 _V100_8 = Config(
@@ -191,7 +193,7 @@ _V07_PRESETS = {
         train_steps=16 * 289,
         steps_per_block=289,
         optimizer=replace(_SGD, base_learning_rate=2.5e-3 * 2048 / 32),
-        schedule=Schedule(kind="step", warmup_epochs=20.0, warmup_steps=1155.0, boundaries=(56.0, 70.0)),
+        schedule=replace(_STEPS, warmup_epochs=20.0, warmup_steps=1155.0, boundaries=(56.0, 70.0)),
     ),
     "tpu-v3-8192": replace(
         _V07,
@@ -205,7 +207,7 @@ _V07_PRESETS = {
         train_steps=21 * 145,
         steps_per_block=145,
         optimizer=replace(_SGD, base_learning_rate=1.25e-3 * 4096 / 32),
-        schedule=Schedule(kind="step", warmup_epochs=25.0, warmup_steps=721.0, boundaries=(72.0, 90.0)),
+        schedule=replace(_STEPS, warmup_epochs=25.0, warmup_steps=721.0, boundaries=(72.0, 90.0)),
     ),
     "v100-8": _V100_8,
     "dgx-1": replace(
@@ -244,8 +246,11 @@ _V07_PRESETS = {
         global_batch_size=2048,
         eval_batch_size=5120,
         batch_norm_span=16,
-        optimizer=replace(_SGD, base_learning_rate=0.2925, weight_decay=4e-5),
-        schedule=Schedule(kind="step", warmup_epochs=26.0, warmup_steps=1488.0, boundaries=(60.0, 75.0)),
+        # MXNet's velocity contains the rate, and its code counts a step before it updates.
+        optimizer=replace(_SGD, base_learning_rate=0.2925, weight_decay=4e-5, scaled_momentum=False),
+        schedule=Schedule(
+            kind="step", warmup_epochs=26.0, warmup_steps=1488.0, boundaries=(60.0, 75.0), first_step=1
+        ),
     ),
 }
 
@@ -311,7 +316,10 @@ _CPU_PRESETS = {
     ),
 }
 
-PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS, **pjrt_presets.PRESETS})
+_PUBLISHED = {**_V06_PRESETS, **_V07_PRESETS}
+PRESETS: dict[str, Config] = named(
+    {**_CPU_PRESETS, **_PUBLISHED, **later_machines(_PUBLISHED, ("batch 1024", "batch 1024", "batch 960"))}
+)
 
 
 def _example_bytes(config: Config) -> float:

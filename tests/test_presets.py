@@ -116,6 +116,8 @@ def expressions(node: ast.AST, path: pathlib.Path) -> Iterator[tuple[str | None,
                     yield from expressions(value, path)
                 else:
                     yield ast.literal_eval(key), value, path
+        case ast.Call(func=ast.Name(id="later_machines"), args=[_, batches]):
+            yield None, batches, path  # Its presets name the published rows, which are read as any other.
         case _:
             yield None, node, path
 

@@ -7,14 +7,14 @@ folder of G7; other paths start in Google/; `mlperf_facts N` = docs/sources.md, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 from common.config.automatic import Rule
 from common.config.clock import Clock
-from common.config.presets import named, rule_keys, without_metadata
+from common.config.presets import later_machines, named, rule_keys, without_metadata
 from common.config.schema import Communication, Optimizer, Schedule
-from transformer import pjrt_presets
 from transformer.config import Config, Data, Decode
 
 
@@ -127,9 +127,9 @@ _V07_2048 = Config(
     schedule=Schedule(kind="noam", warmup_steps=831.0, width=1024),
 )
 
-# 81,920 tokens are 320 sequences of 256. A peak of 1.9e-3 after 750 steps needs a base_learning_rate of 1.9e-3 *
-# sqrt(750 * 1024). Each row's script limits pairs with --max-source-positions. A step has four micro-batches of 10
-# sequences, whose logits take 1.4 GB, because a V100 has 16 or 32 GB.
+# 81,920 tokens are 320 sequences of 256. The schedule's constant is peak * sqrt(warmup * 1024). Each script limits
+# pairs with --max-source-positions. A step has four micro-batches of 10 sequences, whose logits take 1.4 GB, because a
+# V100 has 16 or 32 GB.
 _V100_8 = Config(
     hardware="v100-8",
     source="NV7 DGX-1 transformer: 81,920 tokens, peak 1.9e-3, warmup 750 (mlperf_facts 4); betas and "
@@ -144,7 +144,9 @@ _V100_8 = Config(
     accumulation_steps=4,
     eval_batch_size=512,
     train_epochs=6.0,
-    optimizer=Optimizer(name="lazy_adam", base_learning_rate=1.665, beta_2=0.98, epsilon=1e-9),
+    optimizer=Optimizer(
+        name="adam", base_learning_rate=1.9e-3 * math.sqrt(750 * 1024), beta_2=0.98, epsilon=1e-9
+    ),
     schedule=Schedule(kind="noam", warmup_steps=750.0, width=1024),
 )
 
@@ -187,11 +189,12 @@ _V07_PRESETS = {
         # The log says 256, so only the packed length limited the pairs.
         max_sequence_length=256,
         optimizer=Optimizer(
-            name="lazy_adam",
+            name="adam",
             base_learning_rate=3.3092157691415953,
             beta_1=0.9086575725261137,
             beta_2=0.9198719118104947,
             epsilon=1e-9,
+            corrected_epsilon=True,
         ),
         schedule=Schedule(kind="noam", warmup_steps=664.0, width=1024),
     ),
@@ -202,7 +205,7 @@ _V07_PRESETS = {
         source="NV7 benchmarks/transformer/implementations/pytorch/config_DGX1.sh and "
         "results/dgx1_ngc20.06_pytorch/transformer: 81,920 tokens, peak 1.9e-3, warmup 750",
     ),
-    # 131,072 tokens are 512 sequences. The peak of 1.976e-3 after 1000 steps is Google's factor of 2, rounded. 32 GB
+    # 131,072 tokens are 512 sequences. 32 GB
     # are enough for micro-batches of 16 sequences.
     "dgx-2h": replace(
         _V100_8,
@@ -213,10 +216,12 @@ _V07_PRESETS = {
         global_batch_size=512,
         max_sequence_length=80,
         accumulation_steps=2,
-        optimizer=Optimizer(name="lazy_adam", base_learning_rate=2.0, beta_2=0.98, epsilon=1e-9),
+        optimizer=Optimizer(
+            name="adam", base_learning_rate=1.976e-3 * math.sqrt(1000 * 1024), beta_2=0.98, epsilon=1e-9
+        ),
         schedule=Schedule(kind="noam", warmup_steps=1000.0, width=1024),
     ),
-    # 737,280 tokens are 2880 sequences; the peak needs a base_learning_rate of 1.732e-3 * sqrt(400 * 1024).
+    # 737,280 tokens are 2880 sequences.
     "dgx-2h-10": replace(
         _V100_8,
         hardware="dgx-2h-10",
@@ -229,7 +234,11 @@ _V07_PRESETS = {
         eval_batch_size=3040,
         train_epochs=8.0,
         optimizer=Optimizer(
-            name="lazy_adam", base_learning_rate=1.1085, beta_1=0.86, beta_2=0.92, epsilon=1e-9
+            name="adam",
+            base_learning_rate=1.732e-3 * math.sqrt(400 * 1024),
+            beta_1=0.86,
+            beta_2=0.92,
+            epsilon=1e-9,
         ),
         schedule=Schedule(kind="noam", warmup_steps=400.0, width=1024),
     ),
@@ -245,7 +254,11 @@ _V07_PRESETS = {
         eval_batch_size=3840,
         train_epochs=8.0,
         optimizer=Optimizer(
-            name="lazy_adam", base_learning_rate=1.1085, beta_1=0.86, beta_2=0.92, epsilon=1e-9
+            name="adam",
+            base_learning_rate=1.732e-3 * math.sqrt(400 * 1024),
+            beta_1=0.86,
+            beta_2=0.92,
+            epsilon=1e-9,
         ),
         schedule=Schedule(kind="noam", warmup_steps=400.0, width=1024),
     ),
@@ -304,7 +317,14 @@ _CPU_PRESETS = {
     ),
 }
 
-PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS, **pjrt_presets.PRESETS})
+_PUBLISHED = {**_V06_PRESETS, **_V07_PRESETS}
+PRESETS: dict[str, Config] = named(
+    {
+        **_CPU_PRESETS,
+        **_PUBLISHED,
+        **later_machines(_PUBLISHED, ("512 packed sequences", "512 packed sequences", "81,920 tokens")),
+    }
+)
 
 
 def _example_bytes(config: Config) -> float:

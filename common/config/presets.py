@@ -11,6 +11,7 @@ from common.config.legw import legw
 from common.config.schema import RunConfig
 
 C = TypeVar("C", bound=RunConfig)
+_NEAREST = ("tpu-v4-16", "tpu-v3-256", "dgx-1")  # Published rows that presets of later machines follow.
 
 
 def named(presets: Mapping[str, C]) -> dict[str, C]:
@@ -34,6 +35,48 @@ def legw_family(base: C, name: str, source: str, doublings: int) -> dict[str, C]
             config, source=source.format(factor=factor)
         )
     return family
+
+
+def later_machines(published: Mapping[str, C], batches: tuple[str, str, str]) -> dict[str, C]:
+    """Returns presets for TPU v5e and v6e, H100, H200 and B200, which run through jax.
+
+    Each takes its batch and schedule from the nearest published row: `tpu-v4-16`, `tpu-v3-256` or `dgx-1`. The division
+    is open because nobody has submitted these values on these machines. Precision (bf16 needs no loss scale),
+    micro-batches and reading threads are the defaults.
+
+    Args:
+      published: the benchmark's published presets.
+      batches: the batch of each of the three rows in words, for the presets' sources.
+    """
+    rows: list[C] = []
+    for name, batch, devices in zip(_NEAREST, batches, ("16 cores", "256 cores", "8 GPUs"), strict=True):
+        row = published[name]
+        threads = {"private_threads"} & {field.name for field in dataclasses.fields(row.data)}
+        rows.append(
+            dataclasses.replace(
+                row,
+                source=f"as {name}, round v{row.ruleset[:3]}: {batch} on {devices}",
+                division="open",
+                replicas="pjrt",
+                precision=type(row).precision,
+                loss_scale=1.0,
+                accumulation_steps=1,
+                data=dataclasses.replace(
+                    row.data, **{field: getattr(type(row.data), field) for field in threads}
+                ),
+            )
+        )
+    of_16, of_256, of_8 = rows
+    # One GPU runs the eight GPUs' micro-batches one after another.
+    alone = dataclasses.replace(
+        of_8, num_replicas=1, accumulation_steps=8, eval_batch_size=of_8.eval_batch_size // 8
+    )
+    machines = {
+        **{f"tpu-v{kind}e-{cores}": row for kind in (5, 6) for cores, row in ((16, of_16), (256, of_256))},
+        **{f"h{kind}-{gpus}": row for kind in (100, 200) for gpus, row in ((1, alone), (8, of_8))},
+        "b200-8": of_8,
+    }
+    return {name: dataclasses.replace(config, hardware=name) for name, config in machines.items()}
 
 
 def solver_keys(config: RunConfig) -> dict[str, Any]:

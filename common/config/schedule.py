@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from common.config.closed_fields import later_field
+
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
@@ -21,6 +23,8 @@ class Schedule:
       power: exponent of "poly".
       end_learning_rate: final learning rate of "poly" and "cosine".
       boundaries: epochs at which "step" multiplies by `factor`.
+      drops_round_down: whether the step of a drop is rounded down, as int() does in Google's SSD; otherwise the first
+        step at or after it has the lower rate.
       factor: decay factor of "step" and "gnmt".
       decay_over_whole_run: whether "poly" decays as (1 - i/I)^p over the whole run, as in LEGW, not over the steps
         after the warmup.
@@ -29,6 +33,7 @@ class Schedule:
       warmup_curve: "linear", or "exponential" from a hundredth of the peak (GNMT; docs/sources.md, mlperf 1.5).
       decay_start_step, decay_interval, max_decays: "gnmt" multiplies by `factor` every `decay_interval` steps, starting
         at step `decay_start_step`, at most `max_decays` times.
+      first_step: the schedule's step at the first update; published code that counts before it updates has 1 or 2.
       decay_at_start: whether the first decay of "gnmt" is at `decay_start_step`, as in the reference, or one interval
         later, as in Google's code (docs/sources.md, mlperf 0.6).
     """
@@ -49,6 +54,8 @@ class Schedule:
     decay_interval: int = 0
     max_decays: int = 4
     decay_at_start: bool = False
+    first_step: int = later_field(0)
+    drops_round_down: bool = later_field(False)
 
     def warmup_length(self, steps_per_epoch: float) -> float:
         """Length of the warmup in steps, not rounded."""

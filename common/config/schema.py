@@ -30,10 +30,16 @@ class Optimizer:
         epsilon may be 0. Adam adds epsilon to the root (1e-8 in GNMT, 1e-9 in the Transformer; docs/sources.md, mlperf
         1.5 and 1.4). The other adaptive rules add it under the root (tf_keras's default is 1e-7). All of these need it
         above 0, Adagrad only if `initial_accumulator` is 0.
+      corrected_epsilon: "adam": whether epsilon is added to the root of the corrected average, as in PyTorch and Flax,
+        or to the plain average's, as in TensorFlow and NVIDIA's FusedAdam (apex/contrib/optimizers).
       scaled_momentum: v = m v + (g + wd w), w -= lr trust v (figure 5 of the pods paper) instead of
         v = m v + lr trust (g + wd w), w -= v (figure 6); also for "sgd", whose trust is 1.
+      trust_in_velocity: "lars": v = m v + trust (g + wd w), w -= lr v, which is momentum corrected by the ratio of the
+        rates (NVIDIA's MXNet code, fit.py `SGDwFASTLARS`); with `scaled_momentum`.
       skip_kinds: kinds of variables without weight decay and without LARS's trust ratio.
       bias_gradient_factor: factor for bias gradients; 2 is Detectron's rule (docs/sources.md, mlperf 1.3).
+      one_warmup_delta: whether the warmup takes one amount off all rates, so that the biases' rate starts at
+        (bias_gradient_factor - 1) x the peak (NVIDIA's Mask R-CNN, solver/lr_scheduler.py `mlperf_linear`).
       beta_1, beta_2: decay of Adam's moments. The defaults are TensorFlow's, which GNMT uses (docs/sources.md, mlperf
         1.5). The Transformer uses 0.9 / 0.98 up to 512 sequences and 0.86 / 0.92 at 2048 (docs/sources.md, mlperf 1.4).
         "schedule_free_adamw" uses beta_1 as "schedule_free_sgd" uses momentum.
@@ -71,6 +77,9 @@ class Optimizer:
     initial_accumulator: float = 0.1
     clip_norm: float = 0.0
     clip_replica_norm: float = 0.0
+    trust_in_velocity: bool = later_field(False)
+    one_warmup_delta: bool = later_field(False)
+    corrected_epsilon: bool = later_field(False)
     averaging_power: float = later_field(2.0)
     adamw_rate_factor: float = later_field(1.0)
     orthogonal_steps: int = later_field(5)

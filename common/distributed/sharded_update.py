@@ -25,6 +25,7 @@ from common.distributed.weight_update import (
     SlotValues,
     Tell,
     all_finite,
+    rate_of,
     report,
     unless_skipped,
     wholes,
@@ -51,6 +52,7 @@ class ShardedUpdate:
         """Creates the slots; called in the replicas' scope. Arguments as in `WholeUpdate`."""
         self._weights, self._replicas, self._config = list(weights), replicas, config
         self.rule = optimizers.rule(config.optimizer)
+        self._biases = [kinds[w.ref()] == "bias" for w in weights]
         self._route = gradient_sum.route_of(replicas, config.communication)
         self._by_rows = [
             config.optimizer.name == "lazy_adam" and kinds[w.ref()] == "embedding" for w in weights
@@ -97,7 +99,9 @@ class ShardedUpdate:
         for i in bucket:
             alone = self._by_rows[i] or (self.rule.adapts_by_norms and whole[i].adapts)
             decays = bool(optimizer.weight_decay) and whole[i].adapts
-            key = i if alone else (decays, bool(optimizer.l2_in_loss) and whole[i].regularised)
+            own_rate = optimizer.one_warmup_delta and whole[i].kind == "bias"
+            regularised = bool(optimizer.l2_in_loss) and whole[i].regularised
+            key = i if alone else (decays, regularised, own_rate)
             groups.setdefault(key, []).append(i)
         pieces = []
         for members in groups.values():
@@ -162,7 +166,9 @@ class ShardedUpdate:
         new, slots = [], []
         for i, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
             before, piece = self._slots_before(i), self._all_pieces()[i]
-            segments, rate_here = piece.segments(norms.get(str(i))), tf.cast(rate, weight.dtype)
+            segments = piece.segments(norms.get(str(i)))
+            own_rate = rate_of(self._config, self._biases[piece.members[0]], rate, step)
+            rate_here = tf.cast(own_rate, weight.dtype)
             update = piece.rule(self.rule).update
             updated, after = update(weight, gradient, before, rate_here, step, segments)
             new.append(unless_skipped(finite, updated, weight))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from common.config.clock import Clock
 from common.config.schema import Optimizer, RunConfig
 from common.distributed import gradient_sum
 from common.distributed.replicas.base import Replicas
@@ -48,6 +49,17 @@ def report(
     """Returns {"kept_roots": number of roots that did not converge so far}, or {} for a rule without roots."""
     counts = [read(of_one[shampoo.KEPT_ROOTS]) for of_one in slots if shampoo.KEPT_ROOTS in of_one]
     return {shampoo.KEPT_ROOTS: int(sum(np.sum(count) for count in counts))} if counts else {}
+
+
+def rate_of(config: RunConfig, is_bias: bool, rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+    """Returns the rate of biases or of other weights; they differ with `one_warmup_delta` only."""
+    optimizer = config.optimizer
+    if not (is_bias and optimizer.one_warmup_delta):
+        return rate
+    factor = optimizer.bias_gradient_factor
+    length = config.schedule.warmup_length(Clock.of(config).steps_per_epoch) - config.schedule.first_step
+    warming = tf.cast(step, tf.float32) < length
+    return tf.where(warming, rate + (factor - 1) * optimizer.base_learning_rate, factor * rate)
 
 
 class Averages:
@@ -105,7 +117,7 @@ class WholeUpdate:
           weights: the trainable variables.
           kinds: "kernel", "bias", "norm" or "embedding", by a weight's `ref()`.
           replicas: the backend.
-          config: only `optimizer` and `communication` are read.
+          config: of the run; `optimizer`, `communication` and, for the biases' rate, `schedule` are read.
           outputs: `ref()` of the kernels of output layers.
         """
         self._weights, self._replicas, self._config = list(weights), replicas, config
@@ -148,10 +160,10 @@ class WholeUpdate:
         gradients = optimizers.clipped(gradients, self._config.optimizer.clip_norm)
         written = [
             fused_kernels.apply(
-                self._config.optimizer, segments, weight, gradient, slots, tf.cast(rate, weight.dtype), step
+                self._config.optimizer, segments, weight, gradient, slots, self._rate(i, rate, step), step
             )
-            for weight, slots, segments, in_place, gradient in zip(
-                self._weights, self.slots, self._segments, self._in_place, gradients, strict=True
+            for i, (weight, slots, segments, in_place, gradient) in enumerate(
+                zip(self._weights, self.slots, self._segments, self._in_place, gradients, strict=True)
             )
             if in_place
         ]
@@ -173,10 +185,14 @@ class WholeUpdate:
         for i, gradient in zip(rest, gradients, strict=True):
             old = self._weights[i].read_value()
             before = {name: slot.read_value() for name, slot in self.slots[i].items()}
-            new, after = self._new(i, old, gradient, before, tf.cast(rate, old.dtype), step)
+            new, after = self._new(i, old, gradient, before, self._rate(i, rate, step), step)
             values.append(unless_skipped(finite, new, old))
             values += [unless_skipped(finite, after[name], before[name]) for name in before]
         return values
+
+    def _rate(self, i: int, rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+        own = rate_of(self._config, self._segments[i].kind == "bias", rate, step)
+        return tf.cast(own, self._weights[i].dtype)
 
     def _new(
         self,

@@ -33,6 +33,19 @@ def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float
     return _sparse_cross_entropy(smoothing)(logits, targets)
 
 
+def spread_over_all(smoothing: float, over: str, classes: int) -> float:
+    """Returns the probability to spread over all classes, the target's included.
+
+    Args:
+      smoothing: fraction of the target probability that is spread.
+      over: "all": every class gets smoothing / V, and the label 1 - smoothing more, as in tf.losses, G6 and the
+        references; "others": every other class gets smoothing / (V - 1), and the label 1 - smoothing, as in the
+        Transformer, G7's GNMT and MXNet's SoftmaxOutput (docs/sources.md, mlperf 0.7).
+      classes: V.
+    """
+    return smoothing if over == "all" else smoothing * classes / (classes - 1)
+
+
 def _plain(logits: tf.Tensor, targets: tf.Tensor, smoothing: float) -> tf.Tensor:
     classes = logits.shape[-1]
     hit = tf.range(classes, dtype=targets.dtype) == targets[:, None]

@@ -45,6 +45,9 @@ def apply(
     if config.name != "sgd":
         # The kernel rounds 1 - beta alike in the averages and in their corrections, so the first steps are exact.
         count = tf.cast(step, tf.float64) + 1
+        epsilon = (
+            config.epsilon * tf.sqrt(1 - config.beta_2**count) if config.corrected_epsilon else config.epsilon
+        )
         return tf.raw_ops.ResourceApplyAdam(
             var=weight.handle,
             m=slots["m"].handle,
@@ -54,7 +57,7 @@ def apply(
             lr=rate,
             beta1=tf.constant(config.beta_1, dtype),
             beta2=tf.constant(config.beta_2, dtype),
-            epsilon=tf.constant(config.epsilon, dtype),
+            epsilon=tf.cast(epsilon, dtype),
             grad=gradient,
         )
     if not config.scaled_momentum:

@@ -2,8 +2,8 @@
 
 The later ones have modules of their own: `decoupled.py`, `schedule_free.py`, `muon.py`, `shampoo.py` and `soap.py`.
 `rule.py` defines the interface. LARS's formulas are figures 5 (scaled momentum) and 6 (unscaled) of "Scale MLPerf-0.6
-Models on Google TPU-v3 Pods". Adam's are TensorFlow's (its epsilon is the paper's "epsilon hat"). Adagrad, RMSprop and
-Adadelta follow tf_keras, with epsilon under the root.
+Models on Google TPU-v3 Pods", and NVIDIA's (`trust_in_velocity`). Adam's are TensorFlow's (its epsilon is the paper's
+"epsilon hat"). Adagrad, RMSprop and Adadelta follow tf_keras, with epsilon under the root.
 """
 
 from __future__ import annotations
@@ -86,9 +86,12 @@ def rule(config: Optimizer) -> Rule:
         touched = segments.touched(gradient) if config.name == "lazy_adam" else True
         gradient = raw_gradient(config, weight, gradient, segments)
         rate = learning_rate
-        if config.name == "lars":
-            rate = rate * _lars_trust(config, weight, gradient, segments)
+        trust = _lars_trust(config, weight, gradient, segments) if config.name == "lars" else None
         gradient = with_decay(config, weight, gradient, segments)
+        if trust is not None and config.trust_in_velocity:
+            gradient = trust * gradient
+        elif trust is not None:
+            rate = rate * trust
         distance, after = move(config, gradient, slots, rate, step)
         if touched is True:
             return weight - distance, after
@@ -172,11 +175,13 @@ def _momentum(
 def _adam(
     config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
 ) -> tuple[tf.Tensor, Slots]:
-    correction = tf.sqrt(bias(config.beta_2, step, rate.dtype)) / bias(config.beta_1, step, rate.dtype)
+    root = tf.sqrt(bias(config.beta_2, step, rate.dtype))
+    correction = root / bias(config.beta_1, step, rate.dtype)
+    epsilon = config.epsilon * root if config.corrected_epsilon else config.epsilon
     m = average(config.beta_1, slots["m"], gradient)
     v = average(config.beta_2, slots["v"], gradient * gradient)
     rate = rate * correction
-    return rate * m / (tf.sqrt(v) + config.epsilon), {"m": m, "v": v}
+    return rate * m / (tf.sqrt(v) + epsilon), {"m": m, "v": v}
 
 
 def _adagrad(

@@ -1,6 +1,6 @@
 """Learning rates as functions of the step: curves and their combination with a warmup.
 
-A curve maps a float64 step to a float64 rate. Steps count from 0: a run's first update uses the rate at step 0.
+A curve maps a float64 step to a float64 rate. A run's first update uses the rate at step `first_step`, 0 by default.
 Sources: mlcommons/training_results_v0.7 resnet-research-TF-tpu-v3-8192/lars_util.py for the warmup and the
 polynomial decay; "Large-Batch Training for LSTM and Beyond", section 3.2, for its decay over the whole run.
 """
@@ -60,7 +60,8 @@ def halvings(peak: float, factor: float, start: int, interval: int, most: int, a
     """
 
     def curve(step: tf.Tensor) -> tf.Tensor:
-        done = tf.floor((step - start) / interval) + (1 if at_start else 0)
+        # Half a step more, because a compiler divides by a constant as it multiplies by the rounded reciprocal.
+        done = tf.floor((step - start + 0.5) / interval) + (1 if at_start else 0)
         return peak * tf.pow(tf.constant(factor, step.dtype), tf.clip_by_value(done, 0, most))
 
     return curve
@@ -115,7 +116,11 @@ def learning_rate(
     elif schedule.kind == "step":
         # Rounded to six decimals, so that 28.999999999999996 counts as 29 steps.
         boundaries = [round(epoch * steps_per_epoch, 6) for epoch in schedule.boundaries]
-        curve = piecewise(base_learning_rate, boundaries, schedule.factor)
+        if schedule.drops_round_down:
+            boundaries = [math.floor(boundary) for boundary in boundaries]
+        # Drops are at epochs, which do not depend on how code counts its steps.
+        shifted = [boundary + schedule.first_step for boundary in boundaries]
+        curve = piecewise(base_learning_rate, shifted, schedule.factor)
     elif schedule.kind == "noam":
         curve = inverse_root(base_learning_rate, schedule.width)
     elif schedule.kind == "gnmt":
@@ -139,7 +144,7 @@ def learning_rate(
 
     def rate(step: tf.Tensor) -> tf.Tensor:
         # float64, because float32 would lose the small differences 1 - t at the end of a long run.
-        return tf.cast(curve(tf.cast(step, tf.float64)), tf.float32)
+        return tf.cast(curve(tf.cast(step, tf.float64) + schedule.first_step), tf.float32)
 
     return rate
 

@@ -123,7 +123,8 @@ def make_train_step(
         loss, found = gradients_of(batch)
         # Each replica holds its part of a mean over all replicas, so its own gradient is num_replicas times that.
         found = optimizers.clipped(found, config.optimizer.clip_replica_norm / replicas.num_replicas)
-        found = optimizers.with_bias_factor(found, state.kinds, config.optimizer.bias_gradient_factor)
+        if not config.optimizer.one_warmup_delta:
+            found = optimizers.with_bias_factor(found, state.kinds, config.optimizer.bias_gradient_factor)
         scale = state.loss_scale
         updates = state.update.apply(found, rate(step), scale.updates(step), scale.tell)
         with tf.control_dependencies(updates):
