@@ -1,21 +1,26 @@
-"""Watches a process over many blocks: its memory, handles and threads, read at regular intervals.
+"""Watches processes over many steps: their memory, handles and threads, read at regular intervals.
 
 A block is one training step and an evaluation of a tiny preset, so that anything a block leaks stands out.
 
     python -m lab.bench.long_run [--benchmarks mnist resnet] [--blocks N] [--quick]
+    python -m lab.bench.long_run --backends multiworker pjrt horovod [--processes 2 4] [--steps N]
+
+The second form watches every process of a run under the launcher; results that the file has are kept.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
+import json
 import os
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab.bench.harness import arguments
+from lab.bench.harness import arguments, launched
 from lab.bench.harness.results import head, write
 
 BLOCKS = 1000
@@ -30,13 +35,13 @@ class Held(NamedTuple):
     python_threads: int
 
 
-def held() -> Held:
-    """Reads /proc/self after a garbage collection."""
+def held(pid: int | str = "self") -> Held:
+    """Reads /proc of a process; of this one after a garbage collection."""
     gc.collect()
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return Held(
         int(lines["VmRSS"].split()[0]),
-        len(os.listdir("/proc/self/fd")),
+        len(os.listdir(f"/proc/{pid}/fd")),
         int(lines["Threads"]),
         threading.active_count(),
     )
@@ -64,12 +69,52 @@ def measure(benchmark: str, blocks: int, every: int) -> list[dict[str, Any]]:
     return rows
 
 
+def soak(backend: str, processes: int, steps: int, data: Path) -> list[dict[str, Any]]:
+    """Runs `steps` steps of mnist in several processes; returns what the worst of them holds at each mark.
+
+    Raises:
+      RuntimeError: the run ended before its last step.
+    """
+    rows: list[dict[str, Any]] = []
+    marks = [84, steps // 4, steps - 840]  # After the first epoch, and before the processes end.
+    with tempfile.TemporaryDirectory() as folder:
+        run = launched.Launched(
+            Path(folder), data, backend, processes, [], f"--config.train_steps={steps}", "--config.seed=1"
+        )
+        try:
+            while run.launcher.poll() is None:
+                time.sleep(0.5)
+                if marks and (done := run.steps()) >= marks[0]:
+                    worst = [max(values) for values in zip(*map(held, run.pids().values()))]
+                    rows.append({"steps": done, **dict(zip(Held._fields[:3], worst))})
+                    print(backend, processes, rows[-1], flush=True)
+                    marks.pop(0)
+            if marks:
+                raise RuntimeError(f"{backend}, {processes} processes: {run.text[-2000:]}")
+        finally:
+            run.close()
+    return rows
+
+
 def main() -> None:
     parser = arguments.parser(__doc__, "long_run.json")
     parser.add_argument("--benchmarks", nargs="+", default=["mnist"], help="default: mnist")
     parser.add_argument("--blocks", type=int, default=BLOCKS)
+    parser.add_argument("--backends", nargs="+", default=[], choices=launched.BACKENDS)
+    parser.add_argument("--processes", nargs="+", type=int, default=[2])
+    parser.add_argument("--steps", type=int, default=20_000)
     arguments.add_quick(parser)
     options = parser.parse_args()
+    if options.backends:
+        result = json.loads(options.output.read_text()) if options.output.exists() else head()
+        with launched.digits() as data:
+            for backend in options.backends:
+                for count in options.processes:
+                    rows = soak(backend, count, options.steps, data)
+                    result.setdefault("processes", {}).setdefault(backend, {})[str(count)] = rows
+                    if not options.quick:
+                        write(result, options.output)
+        return
     blocks = 20 if options.quick else options.blocks
     result: dict[str, Any] = {**head(), "settings": {"blocks": blocks}, "benchmarks": {}}
     for benchmark in options.benchmarks:

@@ -17,6 +17,8 @@ _PATHS = (
     *("data_dir", "result_dir", "checkpoint_dir", "init", "evaluate", "export"),
     *(f"config.{name}" for name in PATH_FIELDS),
 )
+# What `docker stop` waits from SIGTERM to SIGKILL: the launcher's --grace_seconds, and time to end.
+STOP_SECONDS = 90
 PYTHON = "python"  # In the images of tools/containers/, whose environment is on the PATH.
 
 
@@ -87,7 +89,8 @@ def words(
         seen = [f"--bind={one}" for one in folders]
         return ["apptainer", "exec", *(["--nv"] if nvidia else []), *seen, f"--pwd={folders[0]}", image]
     # Share the host's network (for the rendezvous) and shared memory (for NCCL). The user owns the files.
-    line = ["docker", "run", "--rm", "--init", "--network=host", "--ipc=host", "--ulimit=memlock=-1"]
+    line = ["docker", "run", "--rm", "--init", f"--stop-timeout={STOP_SECONDS}", "--network=host"]
+    line += ["--ipc=host", "--ulimit=memlock=-1"]
     line += ["--gpus=all"] if nvidia else []
     line += [f"--user={os.getuid()}:{os.getgid()}"]
     line += [f"--volume={one}:{one}" for one in folders]

@@ -144,7 +144,7 @@ def test_every_launcher_starts_containers(monkeypatch, tmp_path):
     run, here = "python -m x --data_dir=/data --result_dir=results", tmp_path
     ours = f"--replicas=horovod --processes=8 --settings=v100-8 -- {run}"
     docker = (
-        "docker run --rm --init --network=host --ipc=host --ulimit=memlock=-1 --gpus=all --user=7:8 "
+        "docker run --rm --init --stop-timeout=90 --network=host --ipc=host --ulimit=memlock=-1 --gpus=all --user=7:8 "
         f"--volume={here}:{here} --volume=/data:/data --workdir={here} --env=NCCL_DEBUG image:1"
     )
     apptainer = f"apptainer exec --nv --bind={here} --bind=/data --pwd={here} image.sif"
@@ -188,7 +188,7 @@ def test_a_container_sees_the_folder_of_every_file_that_a_flag_names():
 
 def test_a_cpu_s_container_asks_for_no_gpus():
     line = line_of(PRESETS["cpu-tiny"], "none", container="image:1")
-    assert line.startswith("docker run --rm --init --network=host") and "--gpus" not in line
+    assert line.startswith("docker run --rm --init --stop-timeout=90 --network=host") and "--gpus" not in line
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from tests.benchmarks import ROOT
+from timetotrain.launch import __main__ as launch
 from tools.packages import packages
 
 FOLDER = ROOT / "tools/containers"
@@ -105,3 +107,17 @@ def test_wrong_arguments_are_one_line(arguments: list[str], message: str, tmp_pa
     done = subprocess.run([FOLDER / name, *rest], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {message}\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kubernetes_job_starts_one_launcher_per_host_with_time_to_save():
+    objects = {each["kind"]: each for each in yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text())}
+    job, pod = objects["Job"]["spec"], objects["Job"]["spec"]["template"]
+    assert objects["Service"]["spec"]["selector"] == pod["metadata"]["labels"]
+    # Only the run's own pods reach its ports.
+    assert objects["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == pod["metadata"]["labels"]
+    (container,) = pod["spec"]["containers"]
+    words = container["command"][container["command"].index("launch") + 1 :]
+    words = [word.replace("$(JOB_COMPLETION_INDEX)", "1") for word in words]
+    requested = launch.job(launch.parser().parse_args(words))
+    assert len(requested.hosts) == job["completions"] == job["parallelism"] and requested.launcher == 1
+    assert pod["spec"]["terminationGracePeriodSeconds"] > requested.limits.grace

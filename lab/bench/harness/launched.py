@@ -1,0 +1,91 @@
+"""Starts mnist under the launcher for the scripts that watch its processes, and finds those."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lab.bench.harness import ROOT
+
+# A small network and a target out of reach: only its steps, or a fault, end the run.
+NETWORK = ("--config.model=mlp", "--config.hidden_layers=1", "--config.quality_target=2")
+BATCH = ("--config.global_batch_size=48", "--config.eval_batch_size=96")
+BACKENDS = ("multiworker", "pjrt", "horovod")
+
+
+class Launched:
+    """A run under the launcher, in `folder`, whose processes carry a mark in their environment."""
+
+    def __init__(
+        self, folder: Path, data: Path, backend: str, processes: int, flags: Sequence[str], *run: str
+    ):
+        """`flags` are the launcher's, `run` are the run's own."""
+        self.folder, self.mark = folder, f"{os.getpid()}-{time.time_ns()}"
+        line = [sys.executable, "-m", "timetotrain", "launch", f"--replicas={backend}", *flags]
+        line += [f"--processes={processes}", "--", sys.executable, "-m", "lab.bench.processes.faulty"]
+        line += ["--system=cpu-tiny", f"--data_dir={data}", f"--result_dir={folder}", f"--replicas={backend}"]
+        line += [f"--config.num_replicas={processes}", *NETWORK, *BATCH, *run]
+        environment = {**os.environ, "FAULT_MARK": self.mark, "TF_NUM_INTRAOP_THREADS": "1"}
+        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        self._errors = open(folder / "errors", "w+b")  # noqa: SIM115
+        self.launcher = subprocess.Popen(
+            line, cwd=ROOT, env=environment, stderr=self._errors, stdout=subprocess.DEVNULL
+        )
+
+    @property
+    def text(self) -> str:
+        """What the launcher has written to standard error."""
+        return (self.folder / "errors").read_text(errors="replace")
+
+    def pids(self) -> dict[int, int]:
+        """Returns the living process of each rank."""
+        by_rank = {}
+        for pid, environment in marked(self.mark).items():
+            if "HOROVOD_RANK" in environment:
+                by_rank[int(environment["HOROVOD_RANK"])] = pid
+            elif "TF_CONFIG" in environment:
+                by_rank[json.loads(environment["TF_CONFIG"])["task"]["index"]] = pid
+        return by_rank
+
+    def steps(self) -> int:
+        """Returns the steps of the blocks that the newest log has."""
+        logs = sorted(self.folder.rglob("result_*.txt*"), key=lambda path: path.stat().st_mtime)
+        blocks = logs[-1].read_text().count('"block_stop"') if logs else 0
+        return blocks * self.steps_per_block
+
+    steps_per_block = 84  # The digits' epoch at this batch.
+
+    def close(self) -> None:
+        """Kills what is left."""
+        for pid in marked(self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.launcher.wait()
+        self._errors.close()
+
+
+@contextlib.contextmanager
+def digits() -> Iterator[Path]:
+    """Yields a folder with mnist's practice data."""
+    with tempfile.TemporaryDirectory() as data:
+        subprocess.run([sys.executable, "-m", "mnist.tiny", data], cwd=ROOT, check=True, capture_output=True)
+        yield Path(data)
+
+
+def marked(mark: str) -> dict[int, dict[str, str]]:
+    """Returns the environments of living processes that carry the mark."""
+    environments = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            data = (path / "environ").read_bytes().decode(errors="replace")
+            if f"FAULT_MARK={mark}" in data:
+                environments[int(path.name)] = dict(x.partition("=")[::2] for x in data.split("\0"))
+    return environments
