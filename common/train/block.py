@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -24,6 +24,7 @@ from common.train.compilation import Compiled, Plan
 from common.train.step import State, make_eval_step, make_finish_eval, make_prepare_eval, make_train_step
 from common.train.step_timing import StepTiming
 from common.train.task import Task
+from common.train.timing import mapped, now
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +46,33 @@ def batch_size(config: RunConfig, training: bool) -> int:
     return whole // config.num_groups
 
 
+class TrainingBlock(Protocol):
+    """Blocks of a task's training steps, each followed by an evaluation; `Loop` calls nothing else.
+
+    tests/common/train/test_block_contract.py holds every implementation to it.
+    """
+
+    def __call__(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
+        """Trains `num_steps` from a `batches` iterator; evaluates `eval_steps` from a `Replicas.dataset` iterator."""
+
+    def batches(self, dataset: Any) -> Any:
+        """Returns an iterator over a `Replicas.dataset`, to train from."""
+
+    def stop(self, wanted: bool = True) -> None:
+        """Ends the running block and all later ones at the next step, or after the running calls; from any thread.
+
+        An evaluation ends at its next batch, and does not count. `stop(False)` lets blocks run again.
+        """
+
+    def progress(self) -> tuple[int, float]:
+        """Returns the number and the loss of the last finished step; another thread calls it."""
+
+    def forget(self) -> None:
+        """Drops the last loss, as if no step had run."""
+
+
 class FusedBlock:
-    """Blocks of a task's steps, with the loop around them in TensorFlow."""
+    """A `TrainingBlock` with the loop around the steps in TensorFlow: it ends at the next step."""
 
     def __init__(
         self,
@@ -86,33 +112,37 @@ class FusedBlock:
         self._block = tf.function(self._fused_block, autograph=False)
 
     def __call__(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
-        """Trains `num_steps` from a `batches` iterator; evaluates `eval_steps` from a `Replicas.dataset` iterator."""
+        """As `TrainingBlock.__call__`."""
+        began = now()
         raw = self._block(train, evaluation, tf.constant(num_steps), tf.constant(eval_steps))
-        done = int(raw["done"])
+        done, ended = int(raw["done"]), now()
+        # Inside, only the wall clock can be read.
+        readings = np.concatenate([raw["times"].numpy()[:done], [raw["eval_start"], raw["eval_stop"]]])
+        *times, eval_start, eval_stop = mapped(readings, ended - float(tf.timestamp()), began, ended)
         return Result(
             complete=bool(raw["complete"]),
             losses=raw["losses"].numpy()[:done],
-            times=raw["times"].numpy()[:done],
-            eval_start=float(raw["eval_start"]),
-            eval_stop=float(raw["eval_stop"]),
+            times=np.array(times, np.float64),
+            eval_start=eval_start,
+            eval_stop=eval_stop,
             sums={name: value.numpy() for name, value in raw["sums"].items()},
             arrays={name: value.numpy() for name, value in raw["arrays"].items()},
         )
 
     def batches(self, dataset: Any) -> Any:
-        """Returns an iterator over a `Replicas.dataset`, to train from."""
+        """As `TrainingBlock.batches`."""
         return iter(dataset)
 
     def stop(self, wanted: bool = True) -> None:
-        """Ends the running block after its current step; another thread calls it."""
+        """As `TrainingBlock.stop`."""
         self._stop.assign(wanted)
 
     def progress(self) -> tuple[int, float]:
-        """Returns the number and the loss of the last finished step; another thread calls it."""
+        """As `TrainingBlock.progress`."""
         return int(self.state.step), float(self._last_loss)
 
     def forget(self) -> None:
-        """Drops the last loss, as if no step had run."""
+        """As `TrainingBlock.forget`."""
         self._last_loss.assign(math.nan)
 
     def _fused_block(self, train: Any, evaluation: Any, num_steps: tf.Tensor, eval_steps: tf.Tensor) -> dict:

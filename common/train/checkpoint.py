@@ -4,27 +4,35 @@ A resumed run is bitwise the same. The step also gives the input position, becau
 checkpoint_file.py defines the file's contents; checkpoint_variables.py maps variables to arrays. Variables have their
 layers' names (names.py).
 
-Every process calls `save` and `restore_latest`, which exchange data between processes. Process 0 writes and all
+Every process calls `Saver.save` and `restore_latest`, which exchange data between processes. Process 0 writes and all
 processes read, so all hosts must share the folder.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Collection
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from common.config.clock import Block
 from common.config.digest import digest, to_dict
 from common.config.schema import Communication
+from common.distributed.replicas.base import Replicas
 from common.distributed.weight_update import SlotValues
-from common.errors import UserError
+from common.errors import PeerLostError, UserError
 from common.files import write_fix
 from common.train import checkpoint_file, checkpoint_variables
+from common.train.checkpoint_file import PENDING
+from common.train.evaluation_pool import Evaluation
 from common.train.loop import Loop
 from common.train.step import Network, State
 
@@ -46,6 +54,75 @@ FREE_FIELDS = (
 )
 
 
+class Saver:
+    """Saves a run's checkpoints in a folder. Training waits for a copy of the state; a thread writes it."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        keep: int = KEEP,
+        protect: Callable[[int], Collection[int]] = lambda step: (),
+    ):
+        """`keep`: how many of the newest checkpoints stay; `protect(step)`: steps that stay when `step` is saved."""
+        self._folder, self._keep, self._protect = pathlib.Path(folder), keep, protect
+        self._writing: concurrent.futures.Future | None = None
+
+    def save(self, loop: Loop, pending: Sequence[Evaluation] = ()) -> pathlib.Path:
+        """Begins to write `folder`/checkpoint_<step>.npz, after the checkpoint before is written.
+
+        Args:
+          loop: the run's; every process calls this.
+          pending: evaluations whose results are not known yet, for process 0.
+
+        Raises:
+          UserError: the checkpoint before could not be written.
+        """
+        state, replicas = loop.state, loop.state.replicas
+        self.finish(replicas)
+        step = int(state.step)
+        path = self._folder / f"checkpoint_{step:08d}.npz"
+        arrays = checkpoint_variables.values(state) | {
+            name: replicas.all_values(v) for name, v in checkpoint_variables.moving(state).items()
+        }
+        if not replicas.main:
+            return path
+        # A resumed run repeats the evaluation of the checkpoint's own block, but of no earlier block.
+        earlier = [e for e in pending if e.block.end_step < step]
+        meta = {"step": step, "digest": _digest(loop), "config": to_dict(loop.config)}
+        meta |= {"benchmark": loop.config.benchmark, "labels": list(loop.task.labels())}
+        meta |= {"data": loop.task.data_files(), "pending": [dataclasses.asdict(e.block) for e in earlier]}
+        # Training goes on while the thread writes, and `numpy()` can share memory with a variable.
+        copies = {name: np.array(value) for name, value in arrays.items()}
+        copies |= {f"{PENDING}{i}/{n}": np.array(x) for i, e in enumerate(earlier) for n, x in _outputs(e)}
+        arguments = path, copies, meta, loop.task.assets(), self._keep, self._protect(step)
+        self._writing = _in_thread(checkpoint_file.write, *arguments)
+        return path
+
+    def wait(self) -> OSError | None:
+        """Waits until this process has written its checkpoint; returns why it could not."""
+        writing, self._writing = self._writing, None
+        error = writing.exception() if writing else None
+        if error and not isinstance(error, OSError):
+            raise error
+        return error
+
+    def finish(self, replicas: Replicas) -> None:
+        """Waits until the last checkpoint is written; every process calls it.
+
+        Raises:
+          UserError: the folder cannot be written, or the disk is full.
+          PeerLostError: process 0 could not write, and says why.
+        """
+        error = self.wait()
+        if replicas.agree(int(error is not None)):
+            if error is None:
+                raise PeerLostError()
+            reason = f"{error.strerror}; {write_fix(error)}"
+            raise UserError(
+                f"--checkpoint_dir={self._folder}: cannot write a checkpoint: {reason}"
+            ) from error
+
+
 def save(
     loop: Loop, folder: str | os.PathLike, keep: int = KEEP, protect: Collection[int] = ()
 ) -> pathlib.Path:
@@ -54,60 +131,100 @@ def save(
     Raises:
       UserError: the folder cannot be written, or the disk is full.
     """
-    folder, replicas = pathlib.Path(folder), loop.state.replicas
-    state, task = loop.state, loop.task
-    step = int(state.step)
-    path = folder / f"checkpoint_{step:08d}.npz"
-    arrays = checkpoint_variables.values(state) | {
-        name: replicas.all_values(v) for name, v in checkpoint_variables.moving(state).items()
-    }
-    error = None
-    if replicas.main:
-        meta = {"step": step, "digest": _digest(loop), "config": to_dict(loop.config)}
-        meta |= {"benchmark": loop.config.benchmark, "labels": list(task.labels())}
-        try:
-            checkpoint_file.write(path, arrays, meta, task.assets(), keep, protect)
-        except OSError as caught:
-            error = caught
-    # Every process waits here until the file is written.
-    if replicas.agree(int(error is not None)):
-        reason = f"{error.strerror}; {write_fix(error)}" if error else "process 0 says why"
-        raise UserError(f"--checkpoint_dir={folder}: cannot write a checkpoint: {reason}") from error
+    saver = Saver(folder, keep, lambda step: protect)
+    path = saver.save(loop, getattr(loop, "pending", ()))
+    saver.finish(loop.state.replicas)
     return path
 
 
-def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
-    """Restores the newest checkpoint of `folder` into the loop's state.
+def _in_thread(function: Callable, *arguments: Any) -> concurrent.futures.Future:
+    """Calls a function in a thread that does not hold up the end of the process."""
+    future: concurrent.futures.Future = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="checkpoint", daemon=True).start()
+    return future
+
+
+def _outputs(evaluation: Evaluation) -> Iterator[tuple[str, Any]]:
+    """Yields the outputs of an evaluation by their names in a checkpoint."""
+    for kind in ("sums", "arrays"):
+        for name, value in getattr(evaluation, kind).items():
+            yield f"{kind}/{name}", value
+
+
+def _pending(file: checkpoint_file.File) -> list[Evaluation]:
+    """Removes the pending evaluations from a file's arrays, and returns them."""
+    evaluations = []
+    for i, values in enumerate(file.meta.get("pending", [])):
+        block, outputs = Block(**values), {"sums": {}, "arrays": {}}
+        # Its steps are done: a run that logs the block again logs its evaluation alone.
+        block = dataclasses.replace(block, first_step=block.end_step, num_steps=0)
+        for kind, named in outputs.items():
+            prefix = f"{PENDING}{i}/{kind}/"
+            for name in [name for name in file.arrays if name.startswith(prefix)]:
+                named[name.removeprefix(prefix)] = file.arrays.pop(name)
+        evaluations.append(Evaluation(block, **outputs))
+    return evaluations
+
+
+def restore_latest(
+    loop: Loop, folder: str | os.PathLike, say: Callable[[str], None] = lambda line: None
+) -> int | None:
+    """Restores the newest checkpoint of `folder` that is whole into the loop's state.
+
+    A damaged one is set aside under another name, and `say` gets a line about it.
 
     Returns:
       Its step, or None if there is no checkpoint.
 
     Raises:
-      UserError: the file is damaged, belongs to another configuration, or differs from what the other processes found.
+      UserError: every file is damaged, or one belongs to another configuration, to other data, or differs from what
+        the other processes read.
     """
-    replicas, error, arrays, step = loop.state.replicas, None, {}, -1
-    try:
-        found = checkpoint_file.checkpoints(pathlib.Path(folder))
-        if found:
-            arrays, step = _load(loop, found[-1])
-    except UserError as caught:
-        error = caught
-    # Exchange before any process raises, so that no process waits for one that has raised.
-    failed, newest, oldest = (
-        replicas.agree(int(error is not None)),
-        replicas.agree(step),
-        -replicas.agree(-step),
-    )
-    if error:
-        raise error
-    if failed or newest != oldest:
-        raise UserError(
-            f"--checkpoint_dir={folder}: process {replicas.process_index} found step {step}, another one did not; "
-            "use a folder that all hosts share"
-        )
-    if step < 0:
+    replicas, folder = loop.state.replicas, pathlib.Path(folder)
+    paths = checkpoint_file.checkpoints(folder)
+    while True:
+        error, loaded, step = None, None, -1
+        try:
+            if paths:
+                loaded = _load(loop, paths[-1])
+                step = int(loaded.meta["step"])
+        except UserError as caught:
+            error = caught
+        # Exchange before any process raises, so that no process waits for one that has raised.
+        damaged = isinstance(error, checkpoint_file.DamagedError)
+        failed, any_damaged = replicas.agree(int(error is not None)), replicas.agree(int(damaged))
+        refused = replicas.agree(int(error is not None and not damaged))
+        newest, oldest = replicas.agree(step), -replicas.agree(-step)
+        if any_damaged and not refused and replicas.agree(len(paths)) > 1:
+            if paths:
+                path = paths.pop()
+                if replicas.main:
+                    say(
+                        f"{path} is damaged: it is now {path.name}.damaged, and the run goes on from the one before"
+                    )
+                    with contextlib.suppress(OSError):
+                        path.replace(path.with_name(f"{path.name}.damaged"))
+            continue
+        if error:
+            raise error
+        if failed or newest != oldest:
+            raise UserError(
+                f"--checkpoint_dir={folder}: process {replicas.process_index} found step {step}, another one did not; "
+                "use a folder that all hosts share"
+            )
+        break
+    if loaded is None:
         return None
-    _assign(loop.state, arrays)
+    if pending := _pending(loaded):
+        loop.begin_with(pending)
+    _assign(loop.state, loaded.arrays)
     return step
 
 
@@ -147,23 +264,36 @@ def restore_weights_of(network: Network, file: checkpoint_file.File) -> None:
     _assign_per_replica(network, moments, fitted)
 
 
-def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
-    """Returns (arrays, step) of a file that fits the loop; fits per-replica arrays to the loop's replicas."""
+def _load(loop: Loop, path: pathlib.Path) -> checkpoint_file.File:
+    """Returns a file that fits the loop; fits per-replica arrays to the loop's replicas."""
     file = checkpoint_file.read(path)
     if file.meta["digest"] != _digest(loop):
         raise UserError(
             f"{path}: written by a run with other settings ({_difference(file.meta['config'], loop)}); give the same "
             "settings to go on, or a new --checkpoint_dir to begin (--init=CHECKPOINT takes its weights)"
         )
-    arrays, shapes, moving = (
-        file.arrays,
-        checkpoint_variables.shapes(loop.state),
-        checkpoint_variables.moving(loop.state),
-    )
+    _check_data(loop, file)
+    arrays = {name: x for name, x in file.arrays.items() if not name.startswith(PENDING)}
+    shapes, moving = checkpoint_variables.shapes(loop.state), checkpoint_variables.moving(loop.state)
     same = sorted(arrays) == sorted([*shapes, *moving])
     if not same or any(arrays[name].shape != shape for name, shape in shapes.items()):
         raise UserError(f"{path}: its variables are not those of this model; written by another version?")
-    return arrays | checkpoint_variables.fitted(loop.state, arrays, moving, path), int(file.meta["step"])
+    fitted = checkpoint_variables.fitted(loop.state, arrays, moving, path)
+    return dataclasses.replace(file, arrays=file.arrays | fitted)
+
+
+def _check_data(loop: Loop, file: checkpoint_file.File) -> None:
+    """Raises a UserError if the files of the data are not those of the run that saved."""
+    there, here = file.meta.get("data") or {}, loop.task.data_files()
+    if not there or not here or there == here:
+        return
+    names = sorted(n for n in {*there, *here} if there.get(n) != here.get(n))
+    sizes = (f"{x[names[0]]:,} bytes" if names[0] in x else "absent" for x in (there, here))
+    raise UserError(
+        f"{file.path}: its run trained on other data than --data_dir={loop.task.data_dir}: {names[0]} was "
+        f"{next(sizes)}, is {next(sizes)} ({len(names)} of {len({*there, *here})} files differ); give the data of "
+        "that run, or a new --checkpoint_dir to begin (--init=CHECKPOINT takes its weights)"
+    )
 
 
 def _assign(state: State, arrays: dict[str, np.ndarray]) -> None:
@@ -217,7 +347,7 @@ def _difference(saved: dict, loop: Loop) -> str:
 
 def _flat(values: dict, prefix: str = "") -> dict:
     """Returns {"schedule.warmup_epochs": value} for {"schedule": {"warmup_epochs": value}}."""
-    found = {}
+    flat = {}
     for name, value in values.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return found
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat

@@ -30,9 +30,14 @@ FORMAT = 2  # Format 1 numbered the variables; its files do not state their form
 # ASSETS, WEIGHTS and SLOTS are prefixes of names in the file; moments and carried state have other prefixes.
 ABOUT = "timetotrain.json"  # An export's description of itself, stored beside its assets.
 ASSETS, WEIGHTS, SLOTS = "assets/", "weights/", "slots/"
+PENDING = "pending/"  # Outputs of evaluations whose results were not known yet.
 # The field with the share of the average in the weights (Optimizer.averaging_beta), by the optimizer's name.
 _AVERAGED_BY = {"schedule_free_sgd": "momentum", "schedule_free_adamw": "beta_1"}
 _META = {"step": int, "digest": str, "config": dict, "format": int, "benchmark": str, "labels": list}
+
+
+class DamagedError(UserError):
+    """A file is no whole checkpoint: cut short, or its bytes do not have their digest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +47,8 @@ class File:
     Attributes:
       path: path of the file.
       arrays: arrays by their names in the file.
-      meta: "step", "digest", "config" (plain values), "format", "benchmark" and "labels".
+      meta: "step", "digest", "config" (plain values), "format", "benchmark" and "labels"; since
+        November 2026 also "data", the sizes of the data's files, and "pending", blocks.
       assets: {file name: content}: what the trained network needs besides its weights.
     """
 
@@ -70,9 +76,8 @@ def read(path: pathlib.Path, training: bool = True) -> File:
             assets = [name for name in names if name.startswith(ASSETS)]
             for name in [] if training else assets:
                 check_asset(path, name.removeprefix(ASSETS))
-            left_out = (ASSETS,) if training else (ASSETS, SLOTS)
-            kept = [name for name in names if not name.startswith(left_out)]
-            arrays = {name: archive[name] for name in kept}
+            left_out = (ASSETS,) if training else (ASSETS, SLOTS, PENDING)
+            arrays = {name: archive[name] for name in names if not name.startswith(left_out)}
             return File(
                 path,
                 arrays if training else arrays | _averages(archive, arrays, meta["config"]),
@@ -80,7 +85,7 @@ def read(path: pathlib.Path, training: bool = True) -> File:
                 {name.removeprefix(ASSETS): archive[name].tobytes() for name in assets},
             )
     except NPZ_DAMAGE as error:
-        raise UserError(
+        raise DamagedError(
             f"{path}: not a whole checkpoint ({error}); delete it to resume from the one before"
         ) from error
 

@@ -11,15 +11,24 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.config.clock import Block
 from common.errors import UserError
 from common.train import events
 from common.train.task import Quality, Task
+from common.train.timing import now
 
 POLL_SECONDS = 0.05
 END_SECONDS = 5.0  # Time for idle workers to end by themselves, and for killed ones to be reaped.
+
+
+class Evaluation(NamedTuple):
+    """An evaluation whose network has run: the block before it, and its outputs over all batches."""
+
+    block: Block
+    sums: Mapping[str, Any]
+    arrays: Mapping[str, Any]
 
 
 class Evaluator:
@@ -30,7 +39,7 @@ class Evaluator:
 
     def __init__(self, task: Task, enabled: bool = True):
         self._quality, self._enabled = task.quality, enabled
-        self._pending: list[tuple[Block, concurrent.futures.Future]] = []
+        self._pending: list[tuple[Evaluation, concurrent.futures.Future]] = []
         self._workers = _Workers()
         self._pool: concurrent.futures.Executor | None = None
         self._thread: concurrent.futures.Executor | None = None
@@ -73,10 +82,16 @@ class Evaluator:
             if time.monotonic() > began + patience:
                 self._workers.kill()
 
-    def submit(self, block: Block, sums: Mapping, arrays: Mapping) -> None:
-        """Starts the evaluation after `block`; raises UserError if the worker process has died."""
+    @property
+    def pending(self) -> list[Evaluation]:
+        """The evaluations whose results `finished` has not given yet, in the order of their blocks."""
+        return [evaluation for evaluation, _ in self._pending]
+
+    def submit(self, evaluation: Evaluation) -> None:
+        """Starts an evaluation; raises UserError if the worker process has died."""
         if not self._enabled:
             return
+        _, sums, arrays = evaluation
         executor = self._thread or self._pool
         if executor:
             with quality_explained():  # An idle worker may have died.
@@ -87,17 +102,11 @@ class Evaluator:
                 future.set_result(self._quality(sums, arrays))
             except (ValueError, LookupError) as error:
                 future.set_exception(error)
-        self._pending.append((block, future))
+        self._pending.append((evaluation, future))
 
-    def wait(self, given_up: Callable[[], bool], but: int = 0) -> bool:
-        """Waits until every evaluation has finished, or `given_up()`; returns whether they have finished.
-
-        Args:
-          given_up: asked while an evaluation runs.
-          but: number of latest evaluations that need not finish.
-        """
-        pending = self._pending[: len(self._pending) - but]
-        left = [future for _, future in pending if not future.done()]
+    def wait(self, given_up: Callable[[], bool]) -> bool:
+        """Waits until every evaluation has finished, or `given_up()`; returns whether they have finished."""
+        left = [future for _, future in self._pending if not future.done()]
         while left and not given_up():
             left = list(concurrent.futures.wait(left, timeout=POLL_SECONDS).not_done)
         return not left
@@ -109,10 +118,10 @@ class Evaluator:
           UserError: the outputs do not add up, or the worker process died.
         """
         while self._pending and self._pending[0][1].done():
-            block, future = self._pending.pop(0)
+            (block, *_), future = self._pending.pop(0)
             with quality_explained():
                 quality: Quality = future.result()
-            yield events.Evaluated(block, time.time(), quality.value, quality.reached, quality.details)
+            yield events.Evaluated(block, now(), quality.value, quality.reached, quality.details)
 
 
 @contextlib.contextmanager

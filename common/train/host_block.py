@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import math
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from common.train.compilation import Compiled, Plan
 from common.train.step import State, make_eval_step, make_finish_eval, make_prepare_eval, make_train_step
 from common.train.step_timing import HostTiming
 from common.train.task import Shape, Task
+from common.train.timing import now
 
 # Number of calls started but not yet read, so that the devices never wait for Python.
 _UNDER_WAY = 2
@@ -56,7 +56,7 @@ class Stacks:
 
 
 class HostBlock:
-    """Blocks of a task's steps; the interface is `block.FusedBlock`'s."""
+    """A `block.TrainingBlock` whose loop is Python's: it ends when the calls that run have ended, one late."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class HostBlock:
             self._count = tf.Variable(0, dtype=state.step.dtype, trainable=False, name="devices_step")
 
     def __call__(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
-        """Trains `num_steps` from a `batches` iterator; evaluates `eval_steps` from a `Replicas.dataset` iterator."""
+        """As `TrainingBlock.__call__`."""
         first = self.state.step.numpy()
         for copy in self.replicas.local_results(self._count):
             copy.assign(first)
@@ -98,7 +98,7 @@ class HostBlock:
             self.state.step.assign(self._done)
             self._done = None
         complete = len(losses) == num_steps and not stopped and all(map(math.isfinite, losses[-1:]))
-        eval_start = time.time()
+        eval_start = now()
         self.replicas.run(self._prepare_eval)
         done, sums, arrays = self._evaluate(evaluation, eval_steps if complete else 0)
         if self._finish_eval:
@@ -108,26 +108,26 @@ class HostBlock:
             losses=np.array(losses, np.float64),
             times=np.array(times, np.float64),
             eval_start=eval_start,
-            eval_stop=time.time(),
+            eval_stop=now(),
             sums=sums,
             arrays=arrays,
         )
 
     def batches(self, dataset: Any) -> Any:
-        """As `block.FusedBlock.batches`."""
+        """As `TrainingBlock.batches`."""
         return iter(dataset) if self._in_call == 1 else Stacks(dataset.stacks(self._in_call), self._shapes)
 
     def stop(self, wanted: bool = True) -> None:
-        """As `block.FusedBlock.stop`."""
+        """As `TrainingBlock.stop`."""
         self._stopping = wanted
 
     def progress(self) -> tuple[int, float]:
-        """As `block.FusedBlock.progress`."""
+        """As `TrainingBlock.progress`."""
         done = self._done
         return int(self.state.step) if done is None else done, self._last_loss
 
     def forget(self) -> None:
-        """As `block.FusedBlock.forget`."""
+        """As `TrainingBlock.forget`."""
         self._last_loss = math.nan
 
     # -- training ----------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class HostBlock:
         """
         losses: list[float] = []
         times: list[float] = []
-        started, under_way, before = 0, collections.deque(), time.time()
+        started, under_way, before = 0, collections.deque(), now()
         stopped = self._stop_of_all()
         going = not stopped
         while going or under_way:
@@ -150,16 +150,16 @@ class HostBlock:
                     continue
             if not under_way:
                 break
-            found, stops = self._read(*under_way.popleft())
-            losses += found
-            now = time.time()
-            times += np.linspace(before, now, len(found) + 1)[1:].tolist()
-            before = now
+            call_losses, stops = self._read(*under_way.popleft())
+            losses += call_losses
+            ended = now()
+            times += np.linspace(before, ended, len(call_losses) + 1)[1:].tolist()
+            before = ended
             stopped = stopped or stops
             # In this order, so that a thread that sees the step also sees its loss.
-            self._last_loss, self._done = found[-1], self._done + len(found)
+            self._last_loss, self._done = call_losses[-1], self._done + len(call_losses)
             self._timing.step_ended(times[-1])
-            if not math.isfinite(found[-1]):
+            if not math.isfinite(call_losses[-1]):
                 break
             going = not stopped
         return losses, times, stopped
@@ -204,13 +204,12 @@ class HostBlock:
         loss = self._step(batch, self._count.read_value())
         with tf.control_dependencies([loss]):
             self._count.assign_add(1)
-        parts = tf.stack([loss, *(tf.cast(s, loss.dtype) for s in stop)])
-        return self.replicas.all_reduce(parts)
+        return self.replicas.all_reduce(tf.stack([loss, *(tf.cast(s, loss.dtype) for s in stop)]))
 
     def _read(self, value: Any, steps: int) -> tuple[list[float], bool]:
         """Waits for a call of `steps` steps; returns its losses, up to a non-finite one, and whether to stop."""
-        found = value.first().tolist()
-        losses, stops = found[:steps], found[self._in_call :]
+        results = value.first().tolist()
+        losses, stops = results[:steps], results[self._in_call :]
         bad = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), steps)
         return losses[: bad + 1], bool(stops[0]) if stops else self._stopping
 
@@ -280,8 +279,10 @@ def _next(batches: Iterator[Any], shapes: Sequence[Shape] = ()) -> Any:
 
 def _check(batch: Any, shapes: Sequence[Shape], leading: int) -> None:
     """Raises InvalidArgumentError unless a replica's batch, after `leading` axes (steps, examples), is of `shapes`."""
-    found = [{name: batch[name].kind[0][leading:] for name in shape} for shape in shapes[:1]]
-    if found and not any(found[0] == {n: tuple(size) for n, size in shape.items()} for shape in shapes):
+    if not shapes:
+        return
+    actual = {name: batch[name].kind[0][leading:] for name in shapes[0]}
+    if not any(actual == {n: tuple(size) for n, size in shape.items()} for shape in shapes):
         raise tf.errors.InvalidArgumentError(
-            None, None, f"A batch of shape {found[0]} is not compatible with expected shapes {list(shapes)}"
+            None, None, f"A batch of shape {actual} is not compatible with expected shapes {list(shapes)}"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from common.distributed import heartbeat
 from common.train.gradients import Gradients
+from common.train.timing import now
 
 # Where a process is in its step: it waits for its batch, it computes gradients, it waits for the sums over all.
 PARTS = ("input", "step", "sum")
@@ -99,7 +99,7 @@ class HostTiming(StepTiming):
         batch = fetch()
         self._fetches = False
         if self._started:
-            self._waited += time.time() - self._started
+            self._waited += now() - self._started
         return batch
 
     def step_ended(self, now: float) -> None:

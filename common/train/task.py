@@ -28,8 +28,14 @@ from common.layers.precision import Precision
 Batch = Mapping[str, tf.Tensor]
 # {component: shape without the batch axis}, for the components whose shape varies between batches.
 Shape = Mapping[str, Sequence[int]]
+_NOTES = ("records.json", "convert.json", "description.json", "tiny.json")
 # A function like `map`; it may spread the calls over processes.
 Spread = Callable[[Callable, Iterable], Iterable]
+
+
+def _is_note(name: str) -> bool:
+    """Whether a file in a data folder is our note of the data, which a run may add."""
+    return name in _NOTES or name.endswith(".index.npz")
 
 
 class Over(enum.Enum):
@@ -158,6 +164,19 @@ class Task(abc.ABC):
           UserError: the data is damaged or does not fit.
         """
         self.input.check(self.config, self.data_dir)
+
+    def data_files(self) -> Mapping[str, int]:
+        """Returns the size of each file in the data folder, without our notes; it opens none.
+
+        A checkpoint holds them, so that a run does not go on with other data. They are {} for an object store.
+        """
+        if not self.data_dir or not self.data_dir.is_dir():
+            return {}
+        with os.scandir(self.data_dir) as entries:
+            files = [e for e in entries if e.is_file() and not e.name.startswith(".")]
+            return {
+                e.name: e.stat().st_size for e in sorted(files, key=lambda e: e.name) if not _is_note(e.name)
+            }
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
         """Returns one process's endless, seeded batches, as an uninterrupted run has them from `start_step` on."""

@@ -68,13 +68,14 @@ def measure(network: str, rounds: int, steps: int) -> dict[str, dict[str, float]
     """
     from common.distributed import replicas
     from common.train.loop import Loop
+    from common.train.probe import Probe
 
     loops, found = {}, {}
     for name in names(network):
         config = config_of(network, name)
         task = benchmarks.module(network, "task").Task(config, None)
         loop = loops[name] = Loop(task, replicas.make(config))
-        loop.one_step()
+        Probe(loop).one_step()
         update, weights = loop.state.update, loop.state.model.trainable_variables
         slots = sum(v.shape.num_elements() for one in update.slots for v in one.values())
         elements = sum(w.shape.num_elements() for w in weights)
@@ -82,7 +83,7 @@ def measure(network: str, rounds: int, steps: int) -> dict[str, dict[str, float]
     for _ in range(rounds):
         for name, loop in loops.items():
             began = time.process_time()
-            times = loop.times_of(steps)
+            times = Probe(loop).times_of(steps)
             found[name]["cpu_seconds"].append((time.process_time() - began) / (steps + 1))
             found[name]["seconds"].append(statistics.mean(times))
     for row in found.values():

@@ -44,7 +44,7 @@ class Alone:
 
     def __init__(self, loop: Any):
         self._block, self._run = loop._block, loop.replicas.run
-        self._batch = next(iter(loop._synthetic(True)))
+        self._batch = next(iter(loop.synthetic(True)))
 
     def seconds(self, steps: int) -> tuple[float, float]:
         """Returns the seconds per step: wall time and processor time."""
@@ -57,12 +57,12 @@ class Alone:
 
 def of_loop(loop: Any, steps: int, slow: float = 0.0) -> tuple[float, float]:
     """Like `Alone.seconds`, for the loop; `slow`: seconds to make a batch, if a call is one step."""
-    train, evaluation = loop._synthetic(True), loop._synthetic(False)
+    train, evaluation = loop.synthetic(True), loop.synthetic(False)
     if slow:
         train = type(train)(_slowed(train, slow), depth=2)
-    loop._call(train, evaluation, 1, 0)  # Makes the iterator, as only the first block of a run does.
+    loop.call(train, evaluation, 1, 0)  # Makes the iterator, as only the first block of a run does.
     began, busy = time.perf_counter(), time.process_time()
-    loop._call(train, evaluation, steps, 0)
+    loop.call(train, evaluation, steps, 0)
     return (time.perf_counter() - began) / steps, (time.process_time() - busy) / steps
 
 

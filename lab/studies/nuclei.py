@@ -199,6 +199,7 @@ def _detections(
     from common.distributed import replicas
     from common.train import checkpoint, checkpoint_file
     from common.train.loop import Loop
+    from common.train.probe import Probe
 
     module = importlib.import_module("maskrcnn.presets")
     config = configs.override_all(module.PRESETS[SYSTEM], overrides)
@@ -206,7 +207,7 @@ def _detections(
     task = importlib.import_module("maskrcnn.task").Task(config, str(data_dir))
     loop = Loop(task, replicas.make(config))
     checkpoint.restore_weights(loop.state, checkpoint_file.checkpoints(checkpoints)[-1])
-    return dict(loop.evaluate()[1])
+    return dict(Probe(loop).evaluate()[1])
 
 
 def _annotated(content: dict, image: dict) -> np.ndarray:

@@ -260,6 +260,7 @@ def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[repo
     from common.distributed import replicas
     from common.train import checkpoint, checkpoint_file
     from common.train.loop import Loop
+    from common.train.probe import Probe
     from common.train.task import Outputs
     from tsm_kinetics import shards
     from tsm_kinetics.task import Task
@@ -277,7 +278,7 @@ def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[repo
     if not saved:
         raise UserError(f"{row.checkpoints}: the run's weights are gone; remove its record to train it again")
     checkpoint.restore_weights(loop.state, saved[-1])
-    arrays = loop.evaluate()[1]
+    arrays = Probe(loop).evaluate()[1]
     loop.replicas.close()
     best = arrays["scores"][arrays["weight"] > 0].argmax(-1)
 

@@ -32,7 +32,7 @@ config = dataclasses.replace(config, **changes, decode=dataclasses.replace(confi
 config.validate()
 task = Task(config, None)
 loop = Loop(task, replicas.make(config))
-result = loop._call(loop._synthetic(True), loop._synthetic(False), len(config.bucket_limits), 1)
+result = loop.call(loop.synthetic(True), loop.synthetic(False), len(config.bucket_limits), 1)
 shapes = [b["source"].shape[1] for b in task.synthetic_input(1).take(len(config.bucket_limits))]
 print(json.dumps({"losses": result.losses.tolist(), "lengths": shapes, "complete": result.complete}))
 """

@@ -65,7 +65,7 @@ class Kept:
     def close(self) -> None:
         """Writes what is still pending."""
         if self.history is not None and self._checkpoints and self._steps():
-            self.history.save(self._checkpoints)
+            self.saved()
 
     def discard(self) -> None:
         """Removes the history of a run that has not started."""

@@ -138,6 +138,7 @@ def _export(task_of: Any, config: RunConfig, options: BenchmarkFlags) -> int:
 def _dry_run(task: Any, said: dict[str, Any]) -> int:
     from common.distributed import replicas
     from common.train.loop import Loop
+    from common.train.probe import Probe
     from timetotrain.run import allocator, step_errors
 
     allocator.keep_freed_by_steps(task.config)
@@ -146,7 +147,7 @@ def _dry_run(task: Any, said: dict[str, Any]) -> int:
     with step_errors.steps_explained(backend, "global_batch_size"):
         loop = Loop(task, backend)
         built = time.time()
-        loss, seconds, used = loop.one_step()
+        loss, seconds, used = Probe(loop).one_step()
         backend.close()
     if process.main:
         times = {

@@ -56,9 +56,12 @@ def continued(stopped: events.RunStopped, checkpoints: str | None) -> list[str]:
         return []
     if not checkpoints:
         return ["go on    not possible: no checkpoint was saved; --checkpoint_dir=DIR saves them"]
-    if not checkpoint_file.checkpoints(pathlib.Path(checkpoints)):
+    saved = checkpoint_file.checkpoints(pathlib.Path(checkpoints))
+    if not saved:
         return ["go on    not possible: it stopped before the first checkpoint"]
-    return [f"go on    with the same command and --checkpoint_dir={checkpoints}"]
+    step = checkpoint_file.step_of(saved[-1])
+    lost = f", {stopped.step - step} steps before it stopped" if step < stopped.step else ""
+    return [f"go on    with the same command and --checkpoint_dir={checkpoints}: from step {step}{lost}"]
 
 
 def baseline(config: RunConfig, data_dir: str | None) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from common.errors import UserError
 from common.train import checkpoint, checkpoint_file
 from common.train.evaluation_pool import quality_explained
 from common.train.loop import Loop
+from common.train.probe import Probe
 from common.train.task import Quality, Task
 from timetotrain.run import allocator
 from timetotrain.run.step_errors import steps_explained
@@ -40,7 +41,7 @@ def evaluate(task: Task, path: str | os.PathLike) -> Quality:
     with steps_explained(replicas, "eval_batch_size", task.diagnose):
         loop = Loop(task, replicas)
         checkpoint.restore_weights(loop.state, _file(pathlib.Path(path)))
-        sums, arrays = loop.evaluate()
+        sums, arrays = Probe(loop).evaluate()
         replicas.close()
     with quality_explained():
         return task.quality(sums, arrays)

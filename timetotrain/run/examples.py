@@ -56,7 +56,10 @@ class Looker:
             )
         if loop.config.replicas != "single":
             raise UserError(f"--examples={count}: needs --replicas=single, not {loop.config.replicas}")
+        from common.train.probe import Probe
+
         self._loop, self._folder, self._count = loop, folder, count
+        self._probe = Probe(loop)
         # Read on first use: some names are in the data, which a run may not touch before the clock starts.
         self._names: Sequence[str] | None = None
         self._truth: Any = None
@@ -65,8 +68,8 @@ class Looker:
     def look(self, step: int) -> None:
         """Writes the examples with the current weights."""
         if self._batches is None:
-            self._batches = list(self._loop.first_eval_batches(LOOKED_AT * self._count))
-        found = [e for batch in self._batches for e in self._of(self._loop.look(batch))]
+            self._batches = list(self._probe.first_eval_batches(LOOKED_AT * self._count))
+        found = [e for batch in self._batches for e in self._of(self._probe.look(batch))]
         wrong = [e for e in found if not e.right][: (self._count + 1) // 2]
         right = [e for e in found if e.right][: self._count - len(wrong)]
         chosen = [*wrong, *right]

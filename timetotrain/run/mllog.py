@@ -11,7 +11,6 @@ import errno
 import fcntl
 import os
 import pathlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,9 @@ from common.config.schema import RunConfig
 from common.distributed import heartbeat
 from common.errors import UserError
 from common.train import events
+from common.train.timing import jump, now
 from timetotrain.log_writer import Format
+from timetotrain.run.locks import lock
 
 Hyperparameters = Sequence[tuple[str, Any, Mapping[str, Any]]]
 # Reserved disk space, so that a run that fills the disk can still write its last line.
@@ -38,8 +39,8 @@ class _File:
         own = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
-            self._lock()
+            self._file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
+            lock(self._file, path, "give another --run")
             own = True
             self._file.truncate(0)
             self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
@@ -51,25 +52,25 @@ class _File:
             files.remove_empty(self._made)
             raise self._error(error) from error
 
-    def _lock(self) -> None:
-        """Locks the file: a killed run's log may be overwritten, a log that another run is writing may not.
-
-        Raises:
-          UserError: another run is writing it, or has given it its final name since this process opened it.
-        """
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{self.path}: another run is writing it; give another --run") from None
-        if not self.path.exists() or not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
-            raise UserError(f"{self.path}: another run has just ended it; give another --run")
-
     def write(self, line: str) -> None:
         try:
+            self._restore()
             self._file.write(line + "\n")
             self._file.flush()
         except OSError as error:
             raise self._error(error) from error
+
+    def _restore(self) -> None:
+        """Writes the file again if it was removed; its content is there while the file is open."""
+        if os.fstat(self._file.fileno()).st_nlink:
+            return
+        self._file.seek(0)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        removed, self._file = self._file, open(self.path, "x+", encoding="utf-8")  # noqa: SIM115
+        with removed:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file.write(removed.read())
+            self._file.flush()
 
     def release_reserve(self) -> None:
         """Releases the reserved space for the last line of a failed run."""
@@ -83,8 +84,12 @@ class _File:
 
     def publish(self, path: pathlib.Path) -> None:
         """Gives the file its final name while still locked, then closes it."""
-        if not self._file.closed:
-            self.path.replace(path)
+        try:
+            if not self._file.closed:
+                self._restore()
+                self.path.replace(path)
+        except OSError as error:
+            raise self._error(error) from error
         self.close()
 
     def close(self) -> None:
@@ -182,7 +187,7 @@ class RunLog:
         """
         self._file.release_reserve()
         if not self.stopped:
-            self._run_stopped(events.RunStopped(at or time.time(), "aborted", -1, reason))
+            self._run_stopped(events.RunStopped(at or now(), "aborted", -1, reason))
         self.publish()
 
     def publish(self) -> None:
@@ -214,7 +219,7 @@ class RunLog:
             for epoch in range(block.first_epoch, block.last_epoch + 1):
                 done = (epoch - block.first_epoch + 1) * block.num_steps // block.epoch_count
                 # A run stopped during an evaluation resumes in that block with no step left.
-                at = times[max(done, 1) - 1] if times else time.time()
+                at = times[max(done, 1) - 1] if times else now()
                 self.event("epoch_stop", None, {"epoch_num": epoch}, "INTERVAL_END", at)
                 if epoch < block.last_epoch:
                     self.event("epoch_start", None, {"epoch_num": epoch + 1}, "INTERVAL_START", at)
@@ -238,6 +243,8 @@ class RunLog:
 
     def _run_stopped(self, event: events.RunStopped) -> None:
         self.stopped = True
+        if seconds := jump():
+            self.event("wall_clock_set_seconds", round(seconds, 3), at=event.time)
         if event.status != "success":
             self._checker = None  # Ruleset 0.6.0 has no aborted run; write the line anyway.
         reason = {"reason": event.reason} if event.reason else {}
@@ -260,7 +267,7 @@ class RunLog:
         Raises:
           UserError: the disk is full, or the rules forbid the line.
         """
-        line = self._format.line(key, value, dict(metadata or {}), kind, time.time() if at is None else at)
+        line = self._format.line(key, value, dict(metadata or {}), kind, now() if at is None else at)
         self._file.write(line)
         self._line += 1
         if self._checker is not None:

@@ -39,6 +39,8 @@ class RunOptions:
       result_dir: results go to RESULT_DIR/<system>/<benchmark>/.
       run: number of the result file; default: the first free one.
       checkpoint_dir: save checkpoints here, and resume from the newest one in it.
+      checkpoint_minutes: save a checkpoint every so many minutes within a block too; 0: only between blocks.
+      guard_steps: compare the replicas' weights after every so many steps; 0: never.
       keep_checkpoints: how many of the newest checkpoints to keep.
       profile_steps: record a trace of the steps A:B for TensorBoard's profiler beside the log.
       examples: number of evaluated examples, right and wrong, to keep as pictures beside the log.
@@ -50,6 +52,8 @@ class RunOptions:
     result_dir: str = flag("results", path=FOLDER)
     run: int | None = flag(None, bounds=(0,))
     checkpoint_dir: str | None = flag(None, path=FOLDER)
+    checkpoint_minutes: float = 10.0
+    guard_steps: int = flag(1000, bounds=(0,))
     keep_checkpoints: int = flag(2, bounds=(1,))
     profile_steps: str | None = None
     examples: int = flag(0, bounds=(0,))

@@ -16,9 +16,11 @@ from common.config import automatic
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.train import events
+from common.train.timing import jump
 from timetotrain.run import closed_division, ending, results
 from timetotrain.run import mllog as logs
 from timetotrain.run.artifacts import Kept
+from timetotrain.run.locks import FolderLock
 from timetotrain.run.options import RunOptions
 
 
@@ -63,7 +65,8 @@ class Recorder:
         self._resumed = 0  # The step at which the run resumed.
         self._started = 0.0
         self._stopped: Any = None  # The run's last event, once the log contains it.
-        self._made: list[pathlib.Path] = []  # Folders for checkpoints that did not exist.
+        self._new_folders: list[pathlib.Path] = []  # Folders for checkpoints that did not exist.
+        self._lock: FolderLock | None = None  # On the folder for checkpoints.
         self.baseline = ending.baseline(config, options.data_dir)
 
     def _free_index(self) -> int:
@@ -92,14 +95,16 @@ class Recorder:
             raise UserError(f"{self.path}: another run has just ended there; give another --run")
 
     def header(self) -> None:
-        """Writes the log's header, and tries to write into the folder for checkpoints.
+        """Writes the log's header, and locks the folder for checkpoints.
 
         Raises:
-          UserError: the folder cannot be written.
+          UserError: the folder cannot be written, or another run writes there.
         """
         self._log.header(self.hyperparameters, self.options.cache_cleared, self.facts)
         if self.options.checkpoint_dir:
-            self._made = files.try_to_write(pathlib.Path(self.options.checkpoint_dir), "--checkpoint_dir")
+            folder = pathlib.Path(self.options.checkpoint_dir)
+            self._new_folders = files.try_to_write(folder, "--checkpoint_dir")
+            self._lock = FolderLock(folder, "--checkpoint_dir")
 
     def built(self, loop: Any, say: Callable[[str], None]) -> None:
         """Notes what the compiled `loop` runs on, and says what `--system=here` chose."""
@@ -140,17 +145,24 @@ class Recorder:
     def failed(self, reason: str, failed: float, say: Callable[[str], None]) -> None:
         """Ends the log of a run that failed at `failed`, in seconds since 1970, for `reason`."""
         if self._log.started:
-            self._log.abort(reason, failed)
-            with contextlib.suppress(UserError):  # The disk may be full; the log matters more.
+            with contextlib.suppress(UserError):  # The error that ends the run matters more.
+                self._log.abort(reason, failed)
+            with contextlib.suppress(UserError, OSError):  # The disk may be full, or the log gone.
                 self._write_record(*(self._result() if self._stopped else ("aborted", None)))
             if self._stopped:
                 say(f"the run had ended, {self._stopped.status}, before the error: {self.path}")
         with contextlib.suppress(UserError):
             self.kept.close()
+        self.release()
         if not self._log.started:
             self.kept.discard()
-            files.remove_empty(self._made)
+            files.remove_empty(self._new_folders)
             self._log.discard()
+
+    def release(self) -> None:
+        """Lets other runs write into the folder for checkpoints."""
+        if self._lock is not None:
+            self._lock.release()
 
     def _result(self) -> tuple[str, float | None]:
         """Returns status and score in minutes; a resumed run has no score."""
@@ -166,6 +178,7 @@ class Recorder:
             self.kept.close()
         except UserError as error:
             say(f"error: {error}")
+        self.release()
         # The log and the record are written; the picture can be drawn later.
         try:
             picture = self.folder / f"curve_{self.index}.png"
@@ -176,6 +189,10 @@ class Recorder:
         print(f"score    none: {status}" if minutes is None else f"score    {minutes:.3f} minutes")
         print(f"verdict  {ending.verdict(self.config, self.path)}")
         print(f"curve    {curve}")
+        if seconds := jump():
+            print(
+                f"clock    the wall clock was set by {seconds:+.0f} s; the times are of a clock that nobody sets"
+            )
         for line in [*profiled, *self.kept.summary(), *self._advice()]:
             print(line)
 
@@ -211,6 +228,7 @@ class Recorder:
             "quality": next((r["value"] for r in self._evaluations()), None),
             "started": started.isoformat(timespec="seconds"),
             "resumed_from_step": self._resumed,
+            "wall_clock_set_seconds": jump(),
         }
         results.update_run_json(self.folder, self.path, record)
 

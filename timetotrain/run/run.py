@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from typing import Any
 
 from common.config import benchmarks
@@ -14,6 +13,7 @@ from common.distributed import heartbeat
 from common.distributed.process import Process
 from common.errors import UserError
 from common.train import events
+from common.train.timing import now
 from timetotrain.run import ending
 from timetotrain.run.options import RunOptions
 from timetotrain.run.progress import Reporter
@@ -51,6 +51,7 @@ class Run:
         self._replicas: Any = None
         self._span: Any = None
         self._profile: Any = None
+        self._saver: Any = None
         if options.profile_steps is not None:
             from common.train.profile import Span
 
@@ -74,7 +75,9 @@ class Run:
                 recorder.publish()
         except BaseException as error:
             self.reporter.close()
-            failed = time.time()
+            failed = now()
+            if self._saver is not None:
+                self._saver.wait()  # The checkpoint before the error is worth the time.
             explained = self._explain(error)
             if recorder is not None:
                 recorder.failed(str(explained or error) or type(error).__name__, failed, self.reporter.say)
@@ -122,6 +125,7 @@ class Run:
         self._listen()  # TensorFlow's multi-process server has replaced the signal handlers.
         loop = Loop(task, self._replicas)
         loop.compile()
+        loop.save_seconds, loop.guard.steps = 60 * self.options.checkpoint_minutes, self.options.guard_steps
         self.loop = loop
         if self._span is not None:
             from common.train.profile import Profile
@@ -147,7 +151,10 @@ class Run:
             return 0
         from common.train import checkpoint
 
-        start = checkpoint.restore_latest(self.loop, self.options.checkpoint_dir) or 0
+        folder, recorder = self.options.checkpoint_dir, self.recorder
+        protected = (lambda step: ()) if recorder is None else recorder.kept.protected
+        self._saver = checkpoint.Saver(folder, self.options.keep_checkpoints, protected)
+        start = checkpoint.restore_latest(self.loop, folder, self.reporter.say) or 0
         if start:
             self.reporter.say(f"resumed from step {start}: this run gives no time to train")
         return start
@@ -159,16 +166,13 @@ class Run:
         heartbeat.phase(before)
 
     def _save(self, step: int) -> None:
-        """Saves a checkpoint and examples after an evaluation, as the options ask; only the first process drops any."""
-        recorder, folder = self.recorder, self.options.checkpoint_dir
-        if folder:
-            from common.train import checkpoint
-
-            protected = () if recorder is None else recorder.kept.protected(step)
-            checkpoint.save(self.loop, folder, self.options.keep_checkpoints, protected)
+        """Saves a checkpoint, and examples after an evaluation, as the options ask."""
+        recorder = self.recorder
+        if self._saver is not None:
+            self._saver.save(self.loop, self.loop.pending)
             if recorder is not None:
                 recorder.kept.saved()
-        if recorder is not None:
+        if recorder is not None and any(step == block.end_step for block in self.loop.clock.blocks()):
             recorder.look(step)
 
     def _train(self) -> Any:
@@ -187,6 +191,8 @@ class Run:
                 self.reporter.record(event)
         if self._profile is not None:
             self._profile.close()
+        if self._saver is not None:
+            self._saver.finish(self._replicas)
         try:
             self._replicas.close()
         except Exception as error:

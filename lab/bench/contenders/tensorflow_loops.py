@@ -32,8 +32,8 @@ def fused_loop(
     loop = Loop(make(config, None), replicas.make(config))
     if precompiled:
         loop.compile()
-    train, evaluation = loop._synthetic(True), loop._synthetic(False)
-    return lambda steps: float(loop._call(train, evaluation, steps, 0).losses[-1]), loop.state.model
+    train, evaluation = loop.synthetic(True), loop.synthetic(False)
+    return lambda steps: float(loop.call(train, evaluation, steps, 0).losses[-1]), loop.state.model
 
 
 def set_policy(precision: str) -> None:

@@ -58,11 +58,9 @@ def ours(network: str, layers: int, **changes: object) -> Run:
     module, data = (ptb, words()) if network == "ptb" else (mnist, digits())
     loop = Loop(module.task.Task(config, None), replicas.make(config))
     loop.compile()
-    train = iter(
-        loop._dataset(lambda s: module.input.train_input(config, data, s, loop._batch_size(True), 0))
-    )
-    evaluation = loop._synthetic(False)
-    return lambda steps: loop._call(train, evaluation, steps, 0).losses[-1]
+    train = iter(loop.dataset(lambda s: module.input.train_input(config, data, s, loop.batch_size(True), 0)))
+    evaluation = loop.synthetic(False)
+    return lambda steps: loop.call(train, evaluation, steps, 0).losses[-1]
 
 
 def ours_unfolded(network: str, layers: int) -> Run:

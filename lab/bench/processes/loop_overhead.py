@@ -26,7 +26,7 @@ def overhead(batch: int, pixels: int, rounds: int) -> dict[str, float]:
     config = resnet_config("fp32", batch, pixels)
     loop = Loop(Task(config, None), replicas.make(config))
     loop.compile()
-    train, evaluation = loop._synthetic(True), loop._synthetic(False)
+    train, evaluation = loop.synthetic(True), loop.synthetic(False)
     resident = next(train)
     step = tf.function(
         lambda: loop.replicas.run(loop._block._train_step, (resident, loop.state.step.read_value())),
@@ -38,7 +38,7 @@ def overhead(batch: int, pixels: int, rounds: int) -> dict[str, float]:
         for _ in range(STEPS):
             step().numpy()
         middle = time.perf_counter()
-        loop._call(train, evaluation, STEPS, 0)
+        loop.call(train, evaluation, STEPS, 0)
         ended = time.perf_counter()
         if i:  # The first round traces.
             times["step"].append((middle - began) / STEPS)

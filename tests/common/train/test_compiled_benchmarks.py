@@ -43,7 +43,7 @@ def stepped(benchmark, how):
     )
     config.validate()
     loop = Loop(importlib.import_module(f"{benchmark}.task").Task(config, None), backends.make(config))
-    losses = loop._call(loop._synthetic(True), loop._synthetic(False), STEPS, 0).losses
+    losses = loop.call(loop.synthetic(True), loop.synthetic(False), STEPS, 0).losses
     local = loop.replicas.local_results
     weights = [local(v)[0].numpy() for v in loop.state.model.variables]
     return losses, weights, str(loop.compiled)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import functools
 import multiprocessing
@@ -22,7 +21,7 @@ import tensorflow as tf
 from common.distributed import replicas as backends
 from common.errors import UserError
 from common.train import events
-from common.train.evaluation_pool import END_SECONDS, Evaluator
+from common.train.evaluation_pool import END_SECONDS, Evaluation, Evaluator
 from common.train.loop import Loop
 from tests.common.train import toy
 
@@ -105,7 +104,7 @@ def test_a_lookup_that_fails_is_one_line(wrong):
         raise wrong
 
     evaluator = Evaluator(types.SimpleNamespace(quality=quality, evaluate_in_worker=False))
-    evaluator.submit(None, {}, {})
+    evaluator.submit(Evaluation(None, {}, {}))
     with pytest.raises(UserError, match=f"evaluation: .* lack something .{type(wrong).__name__}: "):
         list(evaluator.finished())
 
@@ -117,17 +116,7 @@ def test_a_worker_that_died_while_it_had_nothing_to_do_is_one_line(tmp_path):
         with pytest.raises(UserError, match="its worker process died"):
             for _ in range(1000):  # The pool notices it soon.
                 time.sleep(0.02)
-                evaluator.submit(None, {"until": "never"}, {})
-
-
-def test_the_latest_evaluations_need_not_have_finished():
-    evaluator = Evaluator(types.SimpleNamespace(quality=None, evaluate_in_worker=False))
-    running, done = concurrent.futures.Future(), concurrent.futures.Future()
-    done.set_result(toy.Quality(1.0, False))
-    evaluator._pending = [(None, done), (None, running)]
-    assert evaluator.wait(lambda: True, but=1) and not evaluator.wait(lambda: True)
-    evaluator._pending = [(None, running), (None, done)]
-    assert not evaluator.wait(lambda: True, but=1)
+                evaluator.submit(Evaluation(None, {"until": "never"}, {}))
 
 
 # -- Signals and ends ----------------------------------------------------------------------------------------
@@ -185,7 +174,7 @@ def test_signals_to_all_of_a_group_leave_the_worker_alone_and_no_busy_one_stays(
     with evaluator_of(tell_and_wait, tmp_path) as evaluator:
         (worker,) = multiprocessing.active_children()
         os.kill(worker.pid, signal.SIGTERM)  # The worker has not begun to import.
-        evaluator.submit(None, {"until": "go"}, {})
+        evaluator.submit(Evaluation(None, {"until": "go"}, {}))
         assert busy(tmp_path) == worker.pid
         os.kill(worker.pid, signal.SIGTERM)
         os.kill(worker.pid, signal.SIGINT)
@@ -193,7 +182,7 @@ def test_signals_to_all_of_a_group_leave_the_worker_alone_and_no_busy_one_stays(
         assert evaluator.wait(lambda: False)
         assert [event.value for event in evaluator.finished()] == [1.0]
         (tmp_path / "pid").unlink()
-        evaluator.submit(None, {"until": "never"}, {})
+        evaluator.submit(Evaluation(None, {"until": "never"}, {}))
         assert busy(tmp_path) == worker.pid
         began = time.monotonic()
     assert not worker.is_alive() and time.monotonic() - began < PATIENCE / 4
@@ -201,7 +190,7 @@ def test_signals_to_all_of_a_group_leave_the_worker_alone_and_no_busy_one_stays(
 
 def test_a_pool_that_lost_a_worker_ends_the_others(tmp_path):
     with evaluator_of(die_or_wait, tmp_path, workers=2) as evaluator:
-        evaluator.submit(None, {}, {})
+        evaluator.submit(Evaluation(None, {}, {}))
         assert evaluator.wait(lambda: False)
         with pytest.raises(UserError, match="its worker process died"):
             list(evaluator.finished())
@@ -216,7 +205,7 @@ from tests.common.train import test_evaluation_pool as tests
 
 if __name__ == "__main__":
     evaluator = tests.evaluator_of(tests.tell_and_wait, pathlib.Path(sys.argv[1]))
-    evaluator.submit(None, {"until": "never"}, {})
+    evaluator.submit(tests.Evaluation(None, {"until": "never"}, {}))
     time.sleep(tests.PATIENCE)
 """
 

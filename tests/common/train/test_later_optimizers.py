@@ -11,6 +11,7 @@ from common.errors import UserError
 from common.optim import schedule_free
 from common.train import checkpoint, checkpoint_file, events, warm_start
 from common.train.loop import Loop
+from common.train.probe import Probe
 from common.train.profile import Profile, Span
 from lab.bench import optimizers_compiled
 from systems.compile import run, targets
@@ -132,7 +133,7 @@ def test_kept_examples_show_the_averages_and_leave_the_weights(optimizer, backen
     list(loop.run())
     before = weights(loop)
     z = [slots["z"] for slots in loop.state.update.read_slots()]
-    seen = loop.look({})
+    seen = Probe(loop).look({})
     for i, (y, one) in enumerate(zip(before, z, strict=True)):
         expected = schedule_free.averaged(loop.config.optimizer, y, one)
         np.testing.assert_allclose(seen[str(i)], expected, rtol=1e-5, atol=1e-6)
@@ -172,7 +173,7 @@ def _of(model):
 def test_an_evaluation_uses_the_averages_and_leaves_the_weights(optimizer, backend):
     processes.require(backend.get("replicas", "single"))
     loop = make(optimizer, Watched, precision="fp64", **backend)
-    sums, _ = loop.evaluate()
+    sums, _ = Probe(loop).evaluate()
     expected = sum((w**2).sum() for w in weights(loop))
     batches = loop.clock.eval_steps
     np.testing.assert_allclose(sums["squares"], batches * expected, rtol=1e-9)
@@ -180,7 +181,7 @@ def test_an_evaluation_uses_the_averages_and_leaves_the_weights(optimizer, backe
     before = weights(loop)
     z = [slots["z"] for slots in loop.state.update.read_slots()]
     averages = [schedule_free.averaged(loop.config.optimizer, y, one) for y, one in zip(before, z)]
-    sums, _ = loop.evaluate()
+    sums, _ = Probe(loop).evaluate()
     np.testing.assert_allclose(sums["squares"], batches * sum((x**2).sum() for x in averages), rtol=1e-9)
     assert max(np.abs(x - y).max() for x, y in zip(averages, before)) > 1e-3
     for after, y in zip(weights(loop), before, strict=True):
@@ -203,7 +204,7 @@ def test_exports_and_new_runs_take_the_averages_from_a_checkpoint(tmp_path, opti
         np.testing.assert_allclose(weight, expected, rtol=1e-12)
         changed += 1
     assert changed == len(weights(loop))
-    evaluated, _ = loop.evaluate()
+    evaluated, _ = Probe(loop).evaluate()
     other = make(optimizer, precision="fp64")
     checkpoint.restore_weights(other.state, path)
     np.testing.assert_allclose(other.evaluate()[0]["correct"], evaluated["correct"])

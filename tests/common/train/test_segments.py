@@ -149,7 +149,7 @@ def recorded(folder, segments):
     main = loop.replicas.main
     if main:
         tf.profiler.experimental.start(str(folder))
-    loop._call(loop._synthetic(True), loop._synthetic(False), RECORDED, 0)
+    loop.call(loop.synthetic(True), loop.synthetic(False), RECORDED, 0)
     if not main:
         return None
     tf.profiler.experimental.stop()

@@ -234,6 +234,7 @@ def test_predictions_are_those_of_the_evaluation_clip_by_clip(tmp_path, monkeypa
     from common.distributed import replicas
     from common.train import checkpoint
     from common.train.loop import Loop
+    from common.train.probe import Probe
     from tests.tsm_kinetics.test_video import ramp
     from tsm_kinetics import convert
     from tsm_kinetics.task import Task
@@ -254,7 +255,7 @@ def test_predictions_are_those_of_the_evaluation_clip_by_clip(tmp_path, monkeypa
     task = Task(config, str(tmp_path / "data"))
     loop = Loop(task, replicas.make(config))
     checkpoint.save(loop, tmp_path / "saved")
-    want = task.quality(*loop.evaluate()).value
+    want = task.quality(*Probe(loop).evaluate()).value
 
     monkeypatch.setattr(ucf101, "ROOT", tmp_path)
     found = ucf101.predict(row, [*row.flags, *flags], tmp_path / "data")

@@ -14,6 +14,7 @@ from common.errors import UserError
 from common.train.compilation import Compiled, plan
 from common.train.describe import describe
 from common.train.loop import Loop
+from common.train.probe import Probe
 from tests.common.distributed.replicas.test_replicas import (
     CALLS,
     GROUPS,
@@ -233,10 +234,11 @@ def test_what_looks_at_the_network_outside_of_a_step_sees_the_present_weights():
 
     config = toy.config(replicas="pjrt", train_epochs=1, quality_target=2.0)
     loop = Loop(Looking(config), backends.make(config))
-    before = loop.look({})["weight"]
+    probe = Probe(loop)
+    before = probe.look({})["weight"]
     list(loop.run())
     weight = loop.state.model.trainable_variables[0]
-    seen = loop.look({})["weight"]
+    seen = probe.look({})["weight"]
     np.testing.assert_array_equal(seen, loop.replicas.local_results(weight)[0].numpy())
     assert not np.array_equal(seen, before)
 
@@ -253,5 +255,5 @@ def test_the_next_batch_is_placed_while_the_step_runs(pjrt):
     read = block._read
     block._read = lambda *call: order.append("read") or read(*call)
     loop.replicas.run = lambda *args: order.append("start") or run(*args)
-    loop._call(loop._synthetic(True), loop._synthetic(False), 4, 0)
+    loop.call(loop.synthetic(True), loop.synthetic(False), 4, 0)
     assert order == ["start", "start", "read", "start", "read", "start", "read", "read", "start"]

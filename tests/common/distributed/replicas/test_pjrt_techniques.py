@@ -46,9 +46,9 @@ def trained(backend, name, in_call=1):
     )
     task = Task(config)
     loop = Loop(task, backends.make(config))
-    train = loop._dataset(lambda shard: task.train_input(shard, loop._batch_size(True), 0))
-    held_out = loop._dataset(lambda shard: task.eval_input(shard, loop._batch_size(False)))
-    result = loop._call(loop._block.batches(train), iter(held_out), STEPS, EVALUATIONS)
+    train = loop.dataset(lambda shard: task.train_input(shard, loop.batch_size(True), 0))
+    held_out = loop.dataset(lambda shard: task.eval_input(shard, loop.batch_size(False)))
+    result = loop.call(loop._block.batches(train), iter(held_out), STEPS, EVALUATIONS)
     assert result.complete
     state = checkpoint_variables.values(loop.state) | {
         n: loop.replicas.all_values(v) for n, v in checkpoint_variables.moving(loop.state).items()
@@ -102,7 +102,7 @@ def test_sixteen_bits_train_as_on_one_replica(precision, changes):
             **changes,
         )
         loop = Loop(toy.Task(config), backends.make(config))
-        result = loop._call(*(iter(loop._dataset(make)) for make in inputs(loop)), 20, 0)
+        result = loop.call(*(iter(loop.dataset(make)) for make in inputs(loop)), 20, 0)
         found.append((result.losses, loop.state.loss_scale.report()))
     (mine, scale), (theirs, expected) = found
     assert scale == expected and (not changes or scale["skipped_updates"] > 5)
@@ -110,5 +110,5 @@ def test_sixteen_bits_train_as_on_one_replica(precision, changes):
 
 
 def inputs(loop):
-    yield lambda shard: loop.task.train_input(shard, loop._batch_size(True), 0)
-    yield lambda shard: loop.task.eval_input(shard, loop._batch_size(False))
+    yield lambda shard: loop.task.train_input(shard, loop.batch_size(True), 0)
+    yield lambda shard: loop.task.eval_input(shard, loop.batch_size(False))

@@ -1,0 +1,158 @@
+"""Compares weights and slots that must be equal on every replica, and finds the replica whose bits changed.
+
+Every replica adds the same summed gradients to the same weights, so one digest holds for all of them. If a digest
+differs, the steps since the last comparison run again from its state and from their inputs. The replica that then gets
+other bits than before is the one that erred.
+
+What all replicas receive alike is not seen: an error in a gradient before the sum, in a batch, or in a slot that only
+one replica holds (`shard_weight_update`). lab/bench/guard.py measures what is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from common.distributed.weight_update import WholeUpdate
+from common.errors import UserError
+from common.train import checkpoint_variables
+
+if TYPE_CHECKING:
+    from common.train.loop import Loop
+
+# Steps between two comparisons. A comparison copies the weights and slots to the host, about as long as a few steps
+# take: lab/bench/guard.py measures it.
+STEPS = 1000
+FAULTY = 70  # EX_SOFTWARE in sysexits.h: an internal error was detected.
+_MODULUS = (1 << 61) - 1  # Sums stay below the largest value that `Replicas.agree` compares.
+_Digests = list[dict[str, int]]  # Of each local replica, by the variables' names.
+
+
+def digest(array: np.ndarray) -> int:
+    """Returns the sum of an array's 64-bit words; any single changed bit changes it."""
+    data = np.ascontiguousarray(array).tobytes()
+    words = np.frombuffer(data + bytes(-len(data) % 8), np.uint64)
+    # Halves, so that no carry is lost.
+    low, high = (int(np.sum(half, dtype=np.uint64)) for half in (words & 0xFFFFFFFF, words >> np.uint64(32)))
+    return (low + (high << 32)) % _MODULUS
+
+
+class Guard:
+    """Call `begin` before the first step, `until_check` to plan the steps, and `check` between steps.
+
+    Attributes:
+      steps: steps between comparisons; 0, or a single replica: none.
+    """
+
+    def __init__(self, loop: Loop, steps: int = 0):
+        self._loop, self.steps = loop, steps
+        self._equal: tuple[int, list[list[np.ndarray]]] | None = (
+            None  # The last step of equal replicas, and its state.
+        )
+
+    @property
+    def enabled(self) -> bool:
+        return self.steps > 0 and self._loop.replicas.num_replicas > 1
+
+    def begin(self) -> None:
+        """Notes the state before the first step, which `Agreement.check_start` has compared."""
+        if self.enabled:
+            self._equal = int(self._loop.state.step), self._state()
+
+    def until_check(self, done: int, steps: int) -> int:
+        """Returns how many of the next `steps` steps, after `done`, may run before the next comparison."""
+        return min(steps, self.steps - done % self.steps) if self.enabled else steps
+
+    def check(self, step: int) -> None:
+        """Compares the replicas after `step` steps; every process calls it, between two steps.
+
+        Raises:
+          UserError: they differ; the message names the replica, its process and the first variable.
+        """
+        if not self.enabled or self._equal is None or step == self._equal[0]:
+            return
+        digests = self._digests()
+        name = self._different(digests)
+        if not name:
+            self._equal = step, self._state()
+            return
+        since = self._replay(step)
+        again = self._digests()
+        erred = self._erred(digests, again)
+        where = f"at step {step}, {name} differs between the replicas"
+        if self._different(again) or len(erred) != 1:
+            raise UserError(
+                f"{where}; a replay of the steps since {since} does not say which is wrong: the steps do not repeat, "
+                "or a machine fails all the time; start again with the same --checkpoint_dir on other machines",
+                FAULTY,
+            )
+        process = erred[0] // self._local
+        raise UserError(
+            f"rank {process} computed wrong: {where}, and a replay of the steps since {since} gives other bits on "
+            f"replica {erred[0]} alone; its memory or processor fails: leave that machine out, and start again with "
+            "the same --checkpoint_dir",
+            FAULTY,
+        )
+
+    @property
+    def _local(self) -> int:
+        """The number of this process's replicas."""
+        return self._loop.replicas.num_replicas // self._loop.replicas.num_processes
+
+    def _variables(self) -> Mapping[str, tf.Variable]:
+        """Returns the variables that are equal on every replica, by their names in a checkpoint."""
+        state = self._loop.state
+        equal = dict(checkpoint_variables.weights(state))
+        if isinstance(state.update, WholeUpdate):
+            for weight, slots in zip(state.model.trainable_variables, state.update.slots, strict=True):
+                equal |= {f"slots/{weight.name}/{name}": slot for name, slot in slots.items()}
+        return equal
+
+    def _digests(self) -> _Digests:
+        local = self._loop.replicas.local_results
+        digests: _Digests = [{} for _ in range(self._local)]
+        for name, variable in self._variables().items():
+            for copies, copy in zip(digests, local(variable), strict=True):
+                copies[name] = digest(copy.numpy())
+        return digests
+
+    def _different(self, digests: _Digests) -> str:
+        """Returns the first variable whose digests differ, the same in all processes; "" if none does."""
+        names = list(digests[0])
+        if self._spread([sum((i + 1) * d[n] for i, n in enumerate(names)) % _MODULUS for d in digests]) == 0:
+            return ""
+        return next((n for n in names if self._spread([d[n] for d in digests])), "")
+
+    def _spread(self, values: list[int]) -> int:
+        """Returns the largest of all processes' values less the smallest."""
+        agree = self._loop.replicas.agree
+        return agree(max(values)) + agree(-min(values))
+
+    def _erred(self, before: _Digests, again: _Digests) -> list[int]:
+        """Returns the numbers of the replicas whose digests changed, of all processes."""
+        replicas, first = self._loop.replicas, self._loop.replicas.process_index * self._local
+        changed = {first + i for i, pair in enumerate(zip(before, again)) if pair[0] != pair[1]}
+        return [r for r in range(replicas.num_replicas) if replicas.agree(int(r in changed))]
+
+    def _state(self) -> list[list[np.ndarray]]:
+        """Returns a copy of all variables on the host; one copy where the replicas are equal."""
+        equal, local = {id(v) for v in self._variables().values()}, self._loop.replicas.local_results
+        return [
+            [np.array(copy.numpy()) for copy in (local(v)[:1] if id(v) in equal else local(v))]
+            for v in self._loop.state.variables()
+        ]
+
+    def _replay(self, step: int) -> int:
+        """Repeats the steps since the last comparison, up to `step`; returns the step where they begin."""
+        since, copies = self._equal
+        local = self._loop.replicas.local_results
+        variables = self._loop.state.variables()
+        for variable, values in zip(variables, copies, strict=True):
+            for i, component in enumerate(local(variable)):
+                component.assign(values[i % len(values)])
+        nothing: Any = self._loop.synthetic(False)
+        self._loop.call(self._loop.train_input(since), nothing, step - since, 0)
+        return since

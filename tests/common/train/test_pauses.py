@@ -1,0 +1,213 @@
+"""Tests what happens between two steps of a block: checkpoints by time, evaluations that a checkpoint carries over."""
+
+from __future__ import annotations
+
+import errno
+import pathlib
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.config.schema import Optimizer
+from common.distributed import replicas as backends
+from common.errors import PeerLostError, UserError
+from common.train import checkpoint, checkpoint_file, events, timing
+from common.train.loop import Loop
+from tests.common.distributed.replicas import processes
+from tests.common.train import toy
+from tests.common.train.test_evaluation_pool import soon
+
+NEVER = 2.0
+
+
+def make(replicas: str = "single", task: type = toy.Task, number: int = 1, **changes) -> Loop:
+    processes.require(replicas)
+    config = toy.config(replicas=replicas, num_replicas=number, quality_target=NEVER, **changes)
+    return Loop(task(config), backends.make(config))
+
+
+class Slow(toy.Task):
+    """Its batches take a while."""
+
+    def train_input(self, shard, batch_size, start_step):
+        def wait(x: np.ndarray) -> np.ndarray:
+            time.sleep(0.02)
+            return x
+
+        def slow(batch: dict) -> dict:
+            x = tf.numpy_function(wait, [batch["x"]], batch["x"].dtype)
+            return {**batch, "x": tf.ensure_shape(x, batch["x"].shape)}
+
+        return super().train_input(shard, batch_size, start_step).map(slow)
+
+
+@pytest.mark.parametrize(
+    "replicas, fields",
+    [("single", {}), ("pjrt", {}), ("pjrt", {"steps_per_execution": 3}), ("mirrored", {"number": 2})],
+)
+def test_checkpoints_within_a_block_change_nothing(tmp_path, replicas, fields):
+    """Losses, evaluations and variables equal those of a run without them, and so does a run from one of them."""
+    changes = {"steps_per_block": 20, "train_steps": 40, "batch_norm_span": 8, **fields}
+    changes |= {"optimizer": Optimizer(name="lars", base_learning_rate=1.0, weight_decay=1e-3)}
+    whole, cut = (make(replicas, Slow, **changes) for _ in range(2))
+    expected = list(whole.run())
+    cut.save_seconds = 0.15
+    seen = list(cut.run(lambda _: checkpoint.save(cut, tmp_path, 100)))
+    assert losses(seen) == losses(expected) and values(seen) == values(expected)
+    assert bits(cut) == bits(whole)
+    steps = [checkpoint_file.step_of(path) for path in checkpoint_file.checkpoints(tmp_path)]
+    within = [step for step in steps if step % 20]
+    assert len(within) >= 2 and {20, 40} <= set(steps)
+
+    resumed = make(replicas, Slow, **changes)
+    for path in checkpoint_file.checkpoints(tmp_path):
+        if checkpoint_file.step_of(path) > within[0]:
+            path.unlink()
+    assert checkpoint.restore_latest(resumed, tmp_path) == within[0]
+    again = list(resumed.run())
+    assert losses(again) == losses(expected)[within[0] :]
+    if fields.get("number", 1) == 1:
+        assert bits(resumed) == bits(whole)
+
+
+def losses(seen: list) -> list[float]:
+    return [loss for e in seen if isinstance(e, events.Trained) for loss in e.losses]
+
+
+def values(seen: list) -> list:
+    return [(e.block.end_step, e.value) for e in seen if isinstance(e, events.Evaluated)]
+
+
+def bits(loop: Loop) -> list:
+    local = loop.replicas.local_results
+    return [[np.array(x.numpy()).tobytes() for x in local(v)] for v in loop.state.variables()]
+
+
+class InWorker(toy.Task):
+    """Its evaluations wait in a worker for the file `go` of a folder."""
+
+    folder: pathlib.Path
+
+    def __init__(self, config):
+        super().__init__(config, True)
+        self.folder = InWorker.folder
+
+    def quality(self, sums, arrays):
+        soon((self.folder / "go").exists)
+        return super().quality(sums, arrays)
+
+
+def test_a_stop_saves_while_earlier_evaluations_run_and_the_resumed_run_has_their_results(tmp_path):
+    InWorker.folder = tmp_path
+    changes = {"steps_per_block": 4, "train_steps": 16}
+    first, saved = make(task=InWorker, **changes), tmp_path / "saved"
+    seen = []
+    for event in first.run(lambda _: checkpoint.save(first, saved)):
+        seen.append(event)
+        if isinstance(event, events.BlockStarted) and event.block.index == 3:
+            first.stop("SIGTERM")
+    assert seen[-1].reason == "SIGTERM" and values(seen) == []
+    step = checkpoint_file.step_of(checkpoint_file.checkpoints(saved)[-1])
+    assert step == seen[-1].step == 12
+
+    (tmp_path / "go").touch()
+    resumed, whole = (make(task=InWorker, **changes) for _ in range(2))
+    assert checkpoint.restore_latest(resumed, saved) == step
+    seen = list(resumed.run())
+    assert sorted(values(seen)) == sorted(values(list(whole.run())))
+    assert [end for end, _ in values(seen)] == [4, 8, 12, 16]
+    assert bits(resumed) == bits(whole)
+
+
+@pytest.fixture
+def slow_disk(monkeypatch) -> threading.Event:
+    """Writing a checkpoint waits for this event."""
+    ready, write = threading.Event(), checkpoint_file.write
+
+    def wait(*arguments) -> None:
+        assert ready.wait(60)
+        write(*arguments)
+
+    monkeypatch.setattr(checkpoint_file, "write", wait)
+    return ready
+
+
+def test_a_checkpoint_is_written_from_a_copy_while_training_goes_on(tmp_path, slow_disk):
+    loop, other = make(train_epochs=1), make(train_epochs=1)
+    saver, before = checkpoint.Saver(tmp_path), bits(loop)
+    saver.save(loop)
+    list(loop.run())  # Does not wait for the disk.
+    assert bits(loop) != before and not checkpoint_file.checkpoints(tmp_path)
+    slow_disk.set()
+    saver.finish(loop.replicas)
+    assert checkpoint.restore_latest(other, tmp_path) == 0 and bits(other) == before
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_a_checkpoint_that_cannot_be_written_is_told_by_process_0_alone(tmp_path, monkeypatch, main):
+    def full(*_) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint_file, "write", full)
+    loop = make(train_epochs=1)
+    monkeypatch.setattr(loop.replicas, "process_index", 1 - int(main))
+    monkeypatch.setattr(loop.replicas, "agree", lambda value: max(value, 1 - int(main)))
+    saver = checkpoint.Saver(tmp_path)
+    saver.save(loop) if main else None
+    match = "cannot write a checkpoint: No space left on device; free" if main else "its own message says why"
+    with pytest.raises(UserError if main else PeerLostError, match=match):
+        saver.finish(loop.replicas)
+
+
+def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(tmp_path):
+    loop, told = make(train_epochs=1), []
+    for step in (3, 7):
+        loop.state.step.assign(step)
+        path = checkpoint.save(loop, tmp_path)
+    data = bytearray(path.read_bytes())
+    place = data.index(b"weights/") + 200  # A bit of the first weight.
+    data[place] ^= 1
+    path.write_bytes(data)
+    assert checkpoint.restore_latest(loop, tmp_path, told.append) == 3
+    assert len(told) == 1 and f"{path} is damaged" in told[0]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint_00000003.npz", f"{path.name}.damaged"]
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path):
+    folder, loop = tmp_path / "data", make(train_epochs=1)
+    folder.mkdir()
+    for name in ("train-0", "train-1"):
+        (folder / name).write_bytes(b"1" * 10)
+    loop.task.data_dir = folder
+    checkpoint.save(loop, tmp_path / "saved")
+    (folder / "records.json").write_text("a note that a run adds")
+    assert checkpoint.restore_latest(loop, tmp_path / "saved") == 0
+    (folder / "train-1").write_bytes(b"1" * 11)
+    message = (
+        r"trained on other data than --data_dir=.*: train-1 was 10 bytes, is 11 bytes \(1 of 2 files differ\)"
+    )
+    with pytest.raises(UserError, match=message):
+        checkpoint.restore_latest(loop, tmp_path / "saved")
+
+
+def test_a_step_of_the_wall_clock_moves_no_time(monkeypatch):
+    clock, shift = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: clock() + shift[0])
+    times = []
+    for event in make(train_epochs=3).run():
+        if isinstance(event, events.BlockStopped):
+            shift[0] -= 60.0
+        if not isinstance(event, events.Progress | events.EvalRan):  # Progress is told after the step.
+            times += event.times if isinstance(event, events.Trained) else [event.time]
+    assert times == sorted(times) and times[-1] - times[0] < 60
+    assert -181 < timing.jump() < -179
+
+
+def test_readings_of_a_wall_clock_that_was_set_stay_within_their_bounds():
+    readings = np.array([100.0, 101.0, 42.0, 43.0])  # Set back by 60 after the second.
+    assert timing.mapped(readings, 1060.0, 1100.0, 1103.5).tolist() == [1103.5] * 4
+    assert timing.mapped(readings[:2], 1000.0, 1099.0, 1102.0).tolist() == [1100.0, 1101.0]
+    assert timing.mapped(readings[:0], 0.0, 1.0, 2.0).tolist() == []
