@@ -25,6 +25,7 @@ from tests import browser
 from tests.compliance import llama_logs, result_logs
 from tests.timetotrain.run.test_follow import records, written
 from timetotrain.follow import command, page
+from timetotrain.follow.server import Page, Server
 
 pytestmark = pytest.mark.skipif(
     browser.program() is None, reason="no Chromium on this machine: apt-get install chromium"
@@ -307,7 +308,7 @@ def _append(path, *more):
 def test_a_served_run_is_followed_while_its_log_grows(fast, tmp_path):
     """What the reader chose, the focus and the place on the page stay; the end and a server's end are said."""
     history = written(tmp_path / "history_0.jsonl", records(10))
-    server = command.server(history, 0)
+    server = Server(Page(history, command.drawn), 0)
     with server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}/"
@@ -328,7 +329,7 @@ def test_a_served_run_is_followed_while_its_log_grows(fast, tmp_path):
 
 def test_a_served_run_that_ends_is_asked_for_no_more(fast, tmp_path):
     history = written(tmp_path / "history_0.jsonl", [])
-    with command.server(history, 0) as server:
+    with Server(Page(history, command.drawn), 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         fast.open(f"http://127.0.0.1:{server.server_address[1]}/")
         assert "not started" in fast.run("document.body.textContent")

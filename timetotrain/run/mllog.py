@@ -163,6 +163,7 @@ class RunLog:
     def init_stop(self, resumed_from_step: int = 0) -> None:
         """Ends the initialisation; marks a resumed run, since it has no time to train."""
         if resumed_from_step:
+            self._checker = None  # The rules know no log that begins in the middle.
             self.event("resumed_from_step", resumed_from_step)
         self.event("init_stop", kind="INTERVAL_END")
 

@@ -365,14 +365,6 @@ def test_full_disk_leaves_the_older_checkpoints(tmp_path, loop, monkeypatch):
     assert list(tmp_path.iterdir()) == [good]
 
 
-def test_a_failure_of_process_0_reaches_the_others(tmp_path, loop, monkeypatch):
-    monkeypatch.setattr(loop.state.replicas, "process_index", 1)
-    monkeypatch.setattr(loop.state.replicas, "agree", lambda value: 1)
-    with pytest.raises(UserError, match="cannot write a checkpoint: process 0 says why"):
-        checkpoint.save(loop, tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_folder_that_is_not_shared_is_named(tmp_path, loop, monkeypatch):
     monkeypatch.setattr(loop.state.replicas, "agree", lambda value: max(value, 4))
     with pytest.raises(

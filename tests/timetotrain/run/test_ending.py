@@ -97,8 +97,10 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path):
     ]
     (tmp_path / "checkpoint_00000005.npz").touch()
     assert ending.continued(stopped, str(tmp_path)) == [
-        f"go on    with the same command and --checkpoint_dir={tmp_path}"
+        f"go on    with the same command and --checkpoint_dir={tmp_path}: from step 5, 2 steps before it stopped"
     ]
+    (tmp_path / "checkpoint_00000007.npz").touch()
+    assert ending.continued(stopped, str(tmp_path))[0].endswith("from step 7")
 
 
 def test_a_run_without_a_target_has_no_verdict_of_the_checker(tmp_path):

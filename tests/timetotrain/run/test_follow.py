@@ -1,11 +1,13 @@
 """Tests the page that follows a run, and the examples beside it."""
 
 import argparse
+import contextlib
 import dataclasses
 import html.parser
 import importlib
 import json
 import re
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -15,7 +17,7 @@ import pytest
 
 from common.errors import UserError
 from timetotrain import report
-from timetotrain.follow import command, page, tensorboard
+from timetotrain.follow import command, page, server, tensorboard
 from timetotrain.run import examples
 
 HEAD = {
@@ -178,18 +180,85 @@ def test_the_server_shows_the_page_and_its_pictures_and_nothing_else(tmp_path):
     image = np.full([8, 8, 3], 200, np.uint8)
     seen = [examples.classified({"image": image, "label": 1, "scores": np.array([0.9, 0.1])}, ("cat", "dog"))]
     examples.write(tmp_path / "examples_0", seen, 20)
-    with command.server(history, 0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        base = f"http://127.0.0.1:{server.server_address[1]}"
+    (tmp_path / "examples_0/link.jpg").symlink_to(tmp_path / "secret.txt")
+    with serving(history) as base:
         text = urllib.request.urlopen(base + "/").read().decode()
         assert "cat (90 %), is dog" in text and 'src="examples_0/000.jpg?20"' in text
         assert urllib.request.urlopen(base + "/examples_0/000.jpg?20").read()[:2] == b"\xff\xd8"
-        for path in ("/secret.txt", "/examples_0/../secret.txt", "/examples_0/001.jpg", "/history_0.jsonl"):
+        for path in ("/secret.txt", "/examples_0/../secret.txt", "/examples_0/link.jpg", "/history_0.jsonl"):
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(base + path)
-        with pytest.raises(UserError, match=rf"--port={server.server_address[1]}: .*give another --port"):
-            command.server(history, server.server_address[1])
-        server.shutdown()
+        port = int(base.rpartition(":")[2])
+        with pytest.raises(UserError, match=rf"--port={port}: .*give another --port"):
+            server.Server(server.Page(history, command.drawn), port)
+
+
+@contextlib.contextmanager
+def serving(history, draw=command.drawn):
+    """Serves a page; yields its address."""
+    with server.Server(server.Page(history, draw), 0) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_address[1]}"
+        running.shutdown()
+
+
+def status(base, host):
+    request = urllib.request.Request(base, headers={"Host": host})
+    try:
+        return urllib.request.urlopen(request).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_the_server_answers_to_this_machines_names_alone(tmp_path):
+    """A page of another host, whose name an attacker lets point here, reads nothing."""
+    with serving(written(tmp_path / "history_0.jsonl", records())) as base:
+        port = base.rpartition(":")[2]
+        hosts = {
+            "127.0.0.1": 200,
+            f"localhost:{port}": 200,
+            "evil.example": 403,
+            f"127.0.0.1.evil.example:{port}": 403,
+        }
+        assert {host: status(base, host) for host in hosts} == hosts
+
+
+def test_many_requests_share_one_drawing_until_the_history_grows(tmp_path, monkeypatch):
+    history, drawings = written(tmp_path / "history_0.jsonl", records(10)), []
+
+    def draw(path, seen):
+        drawings.append(len(seen))
+        return command.drawn(path, seen)
+
+    monkeypatch.setattr(server, "DRAW_SECONDS", 0.0)
+    page_of = server.Page(history, draw)
+    threads = [threading.Thread(target=page_of) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(drawings) == 1
+    written(history, records(20))
+    page_of._drawn_at = 0.0
+    page_of()
+    assert len(drawings) == 2
+
+
+def test_half_sent_requests_hold_no_more_than_some_threads_and_not_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "CONNECTION_SECONDS", 1.0)
+    monkeypatch.setattr(server, "CONNECTIONS", 4)
+    before = threading.active_count()
+    with serving(written(tmp_path / "history_0.jsonl", records())) as base:
+        address = ("127.0.0.1", int(base.rpartition(":")[2]))
+        opened = [socket.create_connection(address) for _ in range(12)]
+        for one in opened:
+            one.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+        for one in opened:  # Either refused at once, or ended after a second.
+            one.settimeout(60)
+            assert one.recv(1) == b""
+        # A request's thread and its timer.
+        assert threading.active_count() <= before + 1 + 2 * 4
+        assert status(base, "localhost") == 200
 
 
 def shown_by_tensorboard(folder, tag):

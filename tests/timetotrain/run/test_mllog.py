@@ -4,6 +4,8 @@ import dataclasses
 import errno
 import fcntl
 import json
+import pathlib
+import shutil
 import time
 
 import pytest
@@ -16,6 +18,7 @@ from compliance.log.engine import StreamChecker
 from resnet.presets import PRESETS, hyperparameters
 from tests.benchmarks import small_disk
 from tests.compliance.stock import verdict
+from timetotrain.run import locks, mllog
 from timetotrain.run.mllog import RunLog
 
 TINY = PRESETS["cpu-tiny"]
@@ -222,6 +225,61 @@ def test_full_disk_while_a_run_is_on(tmp_path):
             "status": "aborted",
             "reason": "the disk is full",
         }
+
+
+@pytest.mark.parametrize("folder_too", [False, True])
+def test_a_log_that_is_removed_during_the_run_is_written_again(tmp_path, folder_too):
+    log = RunLog(tmp_path / "out/result_0.txt", TINY)
+    log.event("seed", 1)
+    shutil.rmtree(tmp_path / "out") if folder_too else log._file.path.unlink()
+    log.event("train_samples", 2)
+    with pytest.raises(UserError, match="another run is writing it"):
+        RunLog(tmp_path / "out/result_0.txt", TINY)
+    log._file.path.unlink()
+    log.abort("stopped")
+    assert keys(tmp_path / "out/result_0.txt") == ["seed", "train_samples", "run_stop"]
+
+
+def test_a_folder_that_became_immutable_is_one_line(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    log = RunLog(tmp_path / "result_0.txt", TINY)
+    monkeypatch.setattr(pathlib.Path, "replace", refuse)
+    with pytest.raises(UserError, match="cannot write the log: Operation not permitted; choose a folder"):
+        log.publish()
+
+
+def test_a_wall_clock_that_was_set_during_the_run_is_said_in_the_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(mllog, "jump", lambda: -60.0)
+    path = scripted(TINY, tmp_path / "result_0.txt", blocks=1)
+    assert keys(path)[-2:] == ["wall_clock_set_seconds", "run_stop"]
+    assert verdict(str(path), TINY.ruleset).result == "pass"
+
+
+@pytest.mark.parametrize("name", ["cpu-tiny", "tpu-v3-2048"])
+def test_a_resumed_log_may_begin_with_the_result_of_an_earlier_evaluation(tmp_path, name):
+    config = PRESETS[name]
+    log = RunLog(tmp_path / "result_0.txt", config, checker(config))
+    log.header(hyperparameters(config), True)
+    first, second = list(Clock.of(config).blocks())[:2]
+    log.init_stop(second.first_step)
+    log.record(events.RunStarted(time.time(), second.first_step))
+    log.record(events.BlockStarted(time.time(), second))
+    log.record(events.Evaluated(first, time.time(), 0.1, False, {}))
+    log.abort("stopped")
+    assert "eval_accuracy" in (tmp_path / "result_0.txt").read_text()
+
+
+def test_a_folder_that_another_run_writes_is_refused_and_free_after_it(tmp_path):
+    held = locks.FolderLock(tmp_path, "--checkpoint_dir")
+    with pytest.raises(UserError, match="another run is writing it; give another --checkpoint_dir"):
+        locks.FolderLock(tmp_path, "--checkpoint_dir")
+    held.release()
+    assert list(tmp_path.iterdir()) == []
+    locks.FolderLock(tmp_path, "--checkpoint_dir").release()
+    with pytest.raises(UserError, match="--checkpoint_dir=.*: cannot lock: No such file"):
+        locks.FolderLock(tmp_path / "none", "--checkpoint_dir")
 
 
 def test_a_name_that_no_file_can_have_is_one_line(tmp_path):

@@ -1,0 +1,132 @@
+"""Tests that the guard sees a changed bit, names the replica, and that a run with it equals one without."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.config.schema import Communication
+from common.distributed import replicas as backends
+from common.errors import UserError
+from common.train import events, guard
+from common.train.loop import Loop
+from tests.common.distributed.replicas import processes
+from tests.common.train import toy
+
+
+def make(replicas: str, number: int = 2, steps: int = 8, **changes) -> Loop:
+    processes.require(replicas)
+    changes = {"steps_per_block": 20, "train_steps": 40, "quality_target": 2.0, **changes}
+    config = toy.config(replicas=replicas, num_replicas=number, **changes)
+    loop = Loop(toy.Task(config), backends.make(config))
+    loop.guard.steps = steps
+    return loop
+
+
+def flip(loop: Loop, variable: tf.Variable, replica: int, bit: int = 20) -> None:
+    """Flips a bit of a variable's last element on one replica."""
+    copy = loop.replicas.local_results(variable)[replica]
+    value = np.array(copy.numpy())
+    value.reshape(-1).view(np.uint32)[-1] ^= np.uint32(1 << bit)
+    copy.assign(value)
+
+
+def run_with(loop: Loop, at: int, fault) -> list:
+    """Runs a loop; `fault()` happens once, after step `at`, where the guard cuts the block."""
+    call, done = loop.call, []
+
+    def faulty(train, evaluation, steps, eval_steps):
+        result = call(train, evaluation, steps, eval_steps)
+        if int(loop.state.step) == at and not done:
+            done.append(fault())
+        return result
+
+    loop.call = faulty
+    return list(loop.run())
+
+
+def test_any_single_bit_changes_a_digest():
+    array = np.random.default_rng(0).normal(size=21).astype(np.float32)
+    sound = guard.digest(array)
+    for i in range(array.size):
+        for bit in range(32):
+            changed = array.copy()
+            changed.view(np.uint32)[i] ^= np.uint32(1 << bit)
+            assert sound != guard.digest(changed) < 1 << 61
+
+
+@pytest.mark.parametrize("replicas", ["mirrored", "pjrt"])
+def test_a_run_with_the_guard_equals_one_without(replicas):
+    runs = []
+    for steps in (8, 0):
+        loop = make(replicas, steps=steps, batch_norm_span=8)
+        seen = [e for e in loop.run() if isinstance(e, events.Trained | events.Evaluated)]
+        losses = [x for e in seen if isinstance(e, events.Trained) for x in e.losses]
+        runs.append((losses, [e.value for e in seen if isinstance(e, events.Evaluated)]))
+    assert len(runs[0][0]) == 40
+    np.testing.assert_allclose(runs[0][0], runs[1][0], rtol=1e-6)
+    assert runs[0][1] == runs[1][1]
+
+
+@pytest.mark.parametrize("replicas", ["mirrored", "pjrt"])
+@pytest.mark.parametrize("where", ["weight", "slot"])
+def test_the_replica_and_the_variable_of_a_flipped_bit_are_named(replicas, where):
+    optimizer = toy.Optimizer(name="lars", base_learning_rate=0.5)
+    loop = make(replicas, optimizer=optimizer)
+    weight = loop.state.model.trainable_variables[-2]  # dense_1's kernel
+    variable = weight if where == "weight" else loop.state.update.slots[-2]["momentum"]
+    with pytest.raises(UserError) as caught:
+        run_with(loop, 16, lambda: flip(loop, variable, 1))
+    message = str(caught.value)
+    assert message.startswith("rank 0 computed wrong: at step 16, ") and "on replica 1 alone" in message
+    # A slot's error is in its weight at the next step; both belong to the same weight.
+    assert "kernel" in message and "since 8" in message
+    assert caught.value.exit_code == guard.FAULTY
+
+
+def test_a_replay_that_does_not_repeat_names_no_one(monkeypatch):
+    loop = make("mirrored")
+    variable = loop.state.model.trainable_variables[0]
+    replay = loop.guard._replay
+
+    def worse(step):
+        since = replay(step)
+        flip(loop, variable, 0)
+        return since
+
+    monkeypatch.setattr(loop.guard, "_replay", worse)
+    with pytest.raises(UserError, match="a replay of the steps since 8 does not say which is wrong"):
+        run_with(loop, 16, lambda: flip(loop, variable, 1))
+
+
+def test_a_sharded_run_compares_its_weights():
+    loop = make("mirrored", communication=Communication(shard_weight_update=True))
+    with pytest.raises(UserError, match="on replica 1 alone"):
+        run_with(loop, 16, lambda: flip(loop, loop.state.model.trainable_variables[0], 1))
+
+
+def test_no_checkpoint_of_replicas_that_differ_is_saved():
+    loop, saved = make("mirrored", steps=1000), []
+    call = loop.call
+
+    def faulty(*arguments):
+        result = call(*arguments)
+        flip(loop, loop.state.model.trainable_variables[0], 1)
+        return result
+
+    loop.call = faulty
+    with pytest.raises(UserError, match="at step 20"):
+        list(loop.run(saved.append))
+    assert saved == []
+
+
+def test_one_replica_and_zero_steps_compare_nothing():
+    for number, steps in ((1, 8), (2, 0)):
+        replicas = types.SimpleNamespace(num_replicas=number)
+        one = guard.Guard(types.SimpleNamespace(replicas=replicas), steps)
+        one.begin()
+        one.check(5)
+        assert one.until_check(3, 100) == 100
