@@ -11,17 +11,16 @@ one replica holds (`shard_weight_update`). lab/bench/guard.py measures what is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from common.distributed.replicas.base import Replicas
 from common.distributed.weight_update import WholeUpdate
 from common.errors import UserError
 from common.train import checkpoint_variables
-
-if TYPE_CHECKING:
-    from common.train.loop import Loop
+from common.train.step import State
 
 # Steps between two comparisons. A comparison copies the weights and slots to the host, about as long as a few steps
 # take: lab/bench/guard.py measures it.
@@ -40,6 +39,19 @@ def digest(array: np.ndarray) -> int:
     return (low + (high << 32)) % _MODULUS
 
 
+class Replayed(Protocol):
+    """What the guard needs of `Loop`."""
+
+    replicas: Replicas
+    state: State
+
+    def train_input(self, start: int) -> Any: ...
+
+    def synthetic(self, training: bool) -> Any: ...
+
+    def call(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Any: ...
+
+
 class Guard:
     """Call `begin` before the first step, `until_check` to plan the steps, and `check` between steps.
 
@@ -47,7 +59,7 @@ class Guard:
       steps: steps between comparisons; 0, or a single replica: none.
     """
 
-    def __init__(self, loop: Loop, steps: int = 0):
+    def __init__(self, loop: Replayed, steps: int = 0):
         self._loop, self.steps = loop, steps
         self._equal: tuple[int, list[list[np.ndarray]]] | None = (
             None  # The last step of equal replicas, and its state.
