@@ -163,8 +163,6 @@ def _pending(file: checkpoint_file.File) -> list[Evaluation]:
     evaluations = []
     for i, values in enumerate(file.meta.get("pending", [])):
         block, outputs = Block(**values), {"sums": {}, "arrays": {}}
-        # Its steps are done: a run that logs the block again logs its evaluation alone.
-        block = dataclasses.replace(block, first_step=block.end_step, num_steps=0)
         for kind, named in outputs.items():
             prefix = f"{PENDING}{i}/{kind}/"
             for name in [name for name in file.arrays if name.startswith(prefix)]:

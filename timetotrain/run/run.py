@@ -125,7 +125,9 @@ class Run:
         self._listen()  # TensorFlow's multi-process server has replaced the signal handlers.
         loop = Loop(task, self._replicas)
         loop.compile()
-        loop.save_seconds, loop.guard.steps = 60 * self.options.checkpoint_minutes, self.options.guard_steps
+        loop.guard.steps = self.options.guard_steps
+        if self.options.checkpoint_dir:
+            loop.save_seconds = 60 * self.options.checkpoint_minutes
         self.loop = loop
         if self._span is not None:
             from common.train.profile import Profile
@@ -192,6 +194,7 @@ class Run:
         if self._profile is not None:
             self._profile.close()
         if self._saver is not None:
+            heartbeat.phase("saves a checkpoint")
             self._saver.finish(self._replicas)
         try:
             self._replicas.close()
