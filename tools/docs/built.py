@@ -82,7 +82,6 @@ def performance() -> str:
         ("## Peers", (("what", "ours", "peer", "ratio", *last), comparisons)),
         ("## Bounds", (("what", "measured", *last), bounds)),
         ("## Steps compiled for one TPU v3 core, none of which ran", tables.compiled_steps()),
-        ("## The stored programs of the forecast, and those of today's code", tables.tpu_programs()),
         ("## Steps compiled for one H100, none of which ran", tables.gpu_programs()),
         ("## Machines", (("file", "date", "processor", "instructions", "cores"), machines)),
     )
@@ -111,15 +110,9 @@ def contest() -> str:
         "Optimizers: cost and contest",
         "[Optimizers](../docs/optimizers.md) explains the rules of the contest.",
         ("## MNIST", studies.contest("mnist")),
-        (
-            "Accuracy of the short trials: rate over the usual one, momentum or beta 1, warmup.",
-            studies.contest_trials("mnist"),
-        ),
         ("## PTB", studies.contest("ptb")),
-        ("Perplexity of the short trials.", studies.contest_trials("ptb")),
         ("## Runs of the planned grid, with core-hours", studies.contest_missing()),
         ("## Cost of a step", tables.optimizers()),
-        ("## Sharded steps compiled for absent devices", tables.optimizers_compiled()),
     )
 
 
@@ -131,8 +124,6 @@ def other_studies() -> str:
         ("## LEGW on PTB, by base rate and batch", studies.base_rates()),
         ("## LEGW on PTB, one setting changed", studies.changes()),
         ("## Four commands, from files to predictions", studies.four_commands()),
-        ("## `--system=here`, at parts of the chosen rate", studies.here()),
-        ("## Fine-tuning", studies.fine_tuning()),
     )
 
 

@@ -1,6 +1,7 @@
 """Turns results of studies and of training on your own data into table rows.
 
-LEGW at other base rates, PTB's settings tried on the validation text, four commands on your own data, and fine-tuning.
+LEGW at other base rates, PTB's settings tried on the validation text, the contest of optimizers, and four commands on
+your own data.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from tools.docs.measurements import ROOT, Table, load
 
 STUDY = ROOT / "lab/studies" / "legw-ptb"
 TUNE = STUDY / "tune.json"
-FINE_TUNING = ROOT / "lab/studies" / "fine-tuning" / "results.csv"
 CONTEST = ROOT / "lab/studies" / "optimizers"
 _VERBS = ("data", "run", "export", "predict")
 # (base rate, base warmup in epochs) -> LEGW's results with them, on the test text. The second pair is the presets'.
@@ -82,21 +82,6 @@ def contest(arena: str) -> Table:
     return tuple(shown), [tuple(row[column] for column in shown) for row in rows]
 
 
-def contest_trials(arena: str) -> Table:
-    """Table of the contest's short trials: a column for each point, with what every optimizer reached there."""
-    with (CONTEST / arena / "trials.csv").open(encoding="utf-8", newline="") as file:
-        trials = list(csv.DictReader(file))
-    points = {
-        t["trial"]: f"{t['of the usual rate']} x, {t['momentum or beta']}, {t['warmup']}" for t in trials
-    }
-    found = {(t["optimizer"], t["batch"], t["trial"]): t["quality"] for t in trials}
-    rows = [
-        (name, batch, *(found.get((name, batch, trial), "") for trial in points))
-        for name, batch in dict.fromkeys((t["optimizer"], t["batch"]) for t in trials)
-    ]
-    return ("optimizer", "batch", *points.values()), rows
-
-
 def contest_missing() -> Table:
     """Table of the contest's runs that are not done, from `python -m lab.studies optimizers --plan`."""
     rows = []
@@ -126,43 +111,3 @@ def four_commands() -> Table:
             )
         )
     return ("set", "benchmark", "examples", "epochs", *_VERBS, "best", "load"), rows
-
-
-def here() -> Table:
-    """Table of lab/bench/here.py: the best quality beside the trivial answer's, at parts of the chosen rate."""
-    rows = load("here.json")["rows"]
-    by_set: dict[str, dict[float, dict]] = {key: {} for key in sorted({row["set"] for row in rows})}
-    for row in rows:
-        by_set[row["set"]][row["part"]] = row
-    cells = []
-    for key, parts in by_set.items():
-        done = next((row for row in parts.values() if row["run"]), None)
-        least = f"{_one(done['baseline']['value']):.3f} ({done['baseline']['what']})" if done else ""
-        about = (str(done["classes"] or ""), f"{done['train']:,}", least) if done else ("", "", "")
-        epochs = f"{done['epochs']:g} of {done['of_epochs']:g}" if done else ""
-        cells.append((key, *about, epochs, *(_tried(parts[part]) for part in sorted(parts))))
-    head = ("set", "classes", "examples", "trivial answer", "epochs")
-    return (*head, *(f"{part:.2g} of the rate" for part in sorted({row["part"] for row in rows}))), cells
-
-
-def _one(value: float | dict[str, float]) -> float:
-    return statistics.mean(value.values()) if isinstance(value, dict) else value
-
-
-def _tried(row: dict) -> str:
-    if not row["run"]:
-        return f"not run ({row['minutes']:.0f} min)"
-    best, last = max(map(_one, row["evaluations"])), _one(row["evaluations"][-1])
-    return f"{best:.3f}, at the end {last:.3f}: {row['verdict']}"
-
-
-def fine_tuning() -> Table:
-    """Table of `python -m lab.studies fine-tuning`: top-1 accuracies, and the margin over training from scratch."""
-    with open(FINE_TUNING, newline="", encoding="utf-8") as file:
-        found = list(csv.DictReader(file))
-    rows = []
-    for row in found:
-        margin = f"{100 * float(row['over_scratch']):+.1f} points" if row["over_scratch"] else ""
-        top1 = f"{100 * float(row['top1']):.1f} %"
-        rows.append((row["run"], row["classes"], row["photographs"], row["epochs"], top1, margin))
-    return ("run", "classes", "photographs", "epochs", "top-1", "over from scratch"), rows

@@ -48,21 +48,6 @@ def optimizers() -> Table:
     )
 
 
-def optimizers_compiled() -> Table:
-    """Table of the sharded steps that compilers of absent devices made: seconds of each, or why it failed."""
-    networks = load("optimizers_compiled.json")["networks"]
-    rows = [
-        {"network": network, "optimizer": row["inner"], "device": kind, "outcome": outcome}
-        for network, optimizers_of in networks.items()
-        for row in _nested({network: optimizers_of})
-        for kind, report in optimizers_of[row["inner"]].items()
-        for outcome in [report["error"] or f"{report['seconds']:.0f} s"]
-    ]
-    return table_of(
-        rows, network="{network}", optimizer="`{optimizer}`", device="{device}", outcome="{outcome}"
-    )
-
-
 def update() -> Table:
     """Table of the weight update, whole and sharded; the pods paper's share of a step is for 2,048 TPU cores."""
     paper = {"resnet": "6%", "transformer": "45%"}  # The pods paper, section 2.
@@ -149,24 +134,6 @@ def gpu_programs() -> Table:
         copies="{copies[count]}",
         MB_of_copies="{copies[bytes]:1e-6|.0f}",
         memory_MB="{needed_bytes:1e-6|.0f}",
-    )
-
-
-def tpu_programs() -> Table:
-    """Table of the scheduled cycles and the memory of steps for one TPU v3 core: the stored ones, and now."""
-    rows = [
-        {**case, "name": name, "ratio": case["now"]["cycles"] / case["stored"]["cycles"]}
-        for name, case in load("tpu_programs.json")["cases"].items()
-    ]
-    return table_of(
-        rows,
-        tpu_v3_32_of="{name}",
-        step="{step}",
-        million_cycles_stored="{stored[cycles]:1e-6|.1f}",
-        million_cycles_now="{now[cycles]:1e-6|.1f}",
-        ratio="{ratio:.3f}",
-        MB_stored="{stored[needed_bytes]:1e-6|.0f}",
-        MB_now="{now[needed_bytes]:1e-6|.0f}",
     )
 
 
