@@ -131,7 +131,7 @@ def _one_path(
         tree = judge_tree(path, ruleset, division)
         files, logs, about_tree = tree.files, tree.logs, tree.findings
         submissions, dropped = tree.submissions, tree.dropped
-        verdict = tree.verdict if submissions else None
+        verdict = tree.verdict
     else:
         files, logs, about_tree = [str(path)], [log], []
     findings = []
@@ -142,7 +142,7 @@ def _one_path(
     if packaging:
         findings = [_as_packager(finding) for finding in findings]
     by_findings = of_findings(findings, any(log.smoke for log in logs))
-    if verdict is None or by_findings.answer == NO_GO != verdict.answer:
+    if verdict is None or GO != by_findings.answer != verdict.answer != NO_GO:
         verdict = by_findings
     return Outcome(files, findings, logs, submissions, verdict)
 

@@ -2,7 +2,7 @@
 
 `python -m compliance COMMAND` is the same.
 
-Exit status of `check`: 0 for go and not checked, 1 for no-go (`--strict`: also with advice), 2 for wrong usage.
+Exit status of `check`: 0 for go, 1 for no-go (`--strict`: also with advice), 2 for not checked and for wrong usage.
 docs/check-in-ci.md has more.
 """
 

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Checks the paths and prints or writes the outcome. Returns 1 for a no-go, else 0."""
+    """Checks the paths and prints or writes the outcome. Returns 0 for go, 1 for no-go, 2 for not checked."""
     outcome = check(options.paths, options.ruleset, options.division)
     text = FORMATS[options.format](outcome)
     if options.output:

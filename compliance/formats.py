@@ -10,7 +10,6 @@ from compliance.api import Outcome
 from compliance.findings import ADVICE, ERROR, Finding
 from compliance.log.check_log import ASKED_FOR, LogResult
 from compliance.sarif import as_sarif, clean
-from compliance.verdict import NO_GO
 
 _SHOWN_RULESETS = 8  # how many lines the text output spends on rulesets
 _SHOWN_LINES = 12
@@ -94,16 +93,14 @@ def as_text(outcome: Outcome) -> str:
 
 
 def _acceptance(outcome: Outcome) -> list[str]:
-    """Returns the answer of `accept` in a line; none if there is no submission."""
+    """Returns the answer of `accept` in a line, if runs are missing or the committee decides."""
     if not outcome.submissions:
         return []
-    from compliance.acceptance.answer import REFUSED  # not needed for a log
+    from compliance.acceptance.answer import OPEN  # not needed for a log
     from compliance.acceptance.whole import whole
 
-    found = whole(outcome)
-    # The verdict below has the reasons.
-    refused = found.answer == REFUSED and outcome.verdict.answer == NO_GO
-    return [clean(f"accept: {found.answer if refused else found.line}")]
+    found = whole(outcome)  # where it is no more than the verdict, the last line has it
+    return [clean(f"accept: {found.line}")] if found.answer == OPEN else []
 
 
 def _rulesets(outcome: Outcome) -> list[str]:

@@ -30,8 +30,8 @@ class Verdict(NamedTuple):
 
     @property
     def exit_status(self) -> int:
-        """Returns 1 for a NO_GO, else 0."""
-        return int(self.answer == NO_GO)
+        """Returns 0 for GO, 1 for NO_GO, 2 for NOT_CHECKED."""
+        return (GO, NO_GO, NOT_CHECKED).index(self.answer)
 
 
 def of_findings(findings: Sequence[Finding], practice: bool) -> Verdict:

@@ -1,4 +1,4 @@
-"""Answers for one folder of runs: accepted, refused or open, with probability, factor, reasons and advice."""
+"""Answers for one folder of runs: go, no-go or open, with probability, factor, reasons and advice."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from compliance.acceptance.probability import Estimate, Question, estimate, step
 from compliance.submission import rcp
 from compliance.submission.facts import Facts
 from compliance.submission.rcp import Convergence, Point
+from compliance.submission.scaling import NAME
+from compliance.verdict import GO, NO_GO
 
-ACCEPTED, REFUSED, OPEN = "accepted", "refused", "open"
+OPEN = "open"  # beside the verdicts of `check`: runs are missing, or the committee decides
 _LONGEST_DAYS = 14  # the longest published run since 1.0 took 50 hours (v1.1, Google, bert)
 GO_ON, STOP = 0.95, 0.05  # above: nothing to do but to go on; below: the runs cannot be expected to pass
 
@@ -32,7 +34,7 @@ class Log(NamedTuple):
         return Path(self.facts.path).name
 
 
-def ended(facts: Facts, modified: float, now: float, stale_minutes: float) -> bool:
+def ended(facts: Facts, modified: float, now: float, stale_minutes: float, by_clock: bool = True) -> bool:
     """Whether a run has ended: it has run_stop, or nobody goes on writing its log.
 
     Args:
@@ -40,18 +42,20 @@ def ended(facts: Facts, modified: float, now: float, stale_minutes: float) -> bo
       modified: when the file was last written, in seconds since 1970.
       now: the time, likewise.
       stale_minutes: a log without run_stop that is older than this has ended.
+      by_clock: whether the log's own times count; a log that was seen to grow may have a wrong clock.
     """
     if facts.stopped is not None or modified < now - 60 * stale_minutes:
         return True
     # A copy of an old log is a new file.
-    return facts.started is not None and facts.started / 1000 < now - 86_400 * _LONGEST_DAYS
+    return by_clock and facts.started is not None and facts.started / 1000 < now - 86_400 * _LONGEST_DAYS
 
 
 class Folder(NamedTuple):
     """One folder of runs.
 
     `needed` runs make a score, of which `may_fail` may fail. `tested`: the rules have a convergence test for it.
-    `bypass`: the submitter set rcp-bypass, so that a failed test does not stop the upload.
+    `bypass`: the submitter set rcp-bypass, so that a failed test does not stop the upload. `scaling` is the score's
+    factor so far: the convergence test's, or that of scaling.json.
     """
 
     name: str
@@ -62,6 +66,7 @@ class Folder(NamedTuple):
     tested: bool
     logs: tuple[Log, ...]
     bypass: bool = False
+    scaling: float = 1.0
 
     @property
     def ended(self) -> list[Log]:
@@ -94,7 +99,7 @@ def answer(folder: Folder) -> Answer:
     made = _Made(folder, facts, point, kind)
     if refused := _refused_anyway(folder):
         reasons, advice = zip(*refused)
-        return made.answer(REFUSED, 0.0, None, reasons, "; ".join(advice))
+        return made.answer(NO_GO, 0.0, None, reasons, "; ".join(advice))
     if len(facts) >= folder.needed:
         return _complete(made)
     return _under_way(made)
@@ -166,17 +171,23 @@ def _complete(made: _Made) -> Answer:
     folder, facts = made.folder, made.facts
     if not folder.tested:
         return made.answer(
-            ACCEPTED, 1.0, 1.0, ["all runs are in, and the rules have no convergence test here"], "submit it"
+            GO,
+            1.0,
+            folder.scaling,
+            ["all runs are in, and the rules have no convergence test here"],
+            "submit it",
         )
-    judged = rcp.judge(folder.benchmark, folder.ruleset, facts[0].batch, [one.to_converge for one in facts])
+    judged = rcp.of_facts(folder.benchmark, folder.ruleset, facts)
     both = hull.both(folder.benchmark, folder.ruleset, judged, [one.to_converge for one in facts])
     if judged.verdict == rcp.PASS:
         reasons = [_passes(judged)]
         advice = "submit it"
-        if judged.scaling > 1:
-            why = "because the runs converge faster than the reference"
-            advice += f"; the score is multiplied by {judged.scaling:.4f}, {why}"
-        return made.answer(ACCEPTED, 1.0, judged.scaling, reasons, advice, both)
+        scaling = max(judged.scaling, folder.scaling)
+        if scaling > 1:
+            own = "because the runs converge faster than the reference"
+            why = own if scaling == judged.scaling else f"as {NAME} says"
+            advice += f"; the score is multiplied by {scaling:.4f}, {why}"
+        return made.answer(GO, 1.0, scaling, reasons, advice, both)
     if judged.verdict == rcp.NO_REFERENCE:
         advice = (
             "send the working group reference runs at this batch size, or use a batch size that has a point"
@@ -185,11 +196,11 @@ def _complete(made: _Made) -> Answer:
     advice = (
         "the reference's hyperparameters make the runs slower; or justify the result to the review committee"
     )
-    if folder.bypass:
+    if folder.bypass and judged.mean is not None:
         return made.answer(
             OPEN, None, None, [_fails(judged), "rcp-bypass is set: the committee decides"], advice, both
         )
-    return made.answer(REFUSED, 0.0, None, [_fails(judged)], f"{advice}, with rcp-bypass", both)
+    return made.answer(NO_GO, 0.0, None, [_fails(judged)], f"{advice}, with rcp-bypass", both)
 
 
 def _passes(judged: Convergence) -> str:

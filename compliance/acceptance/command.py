@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 from common.errors import UserError
-from compliance.acceptance.answer import ACCEPTED, OPEN, REFUSED
+from compliance.acceptance.answer import OPEN
 from compliance.acceptance.text import as_json, as_text
 from compliance.acceptance.whole import STALE_MINUTES, whole
 from compliance.api import check
 from compliance.log import rules
+from compliance.verdict import GO, NO_GO, NOT_CHECKED
 
-_EXIT = {ACCEPTED: 0, OPEN: 0, REFUSED: 1}
+_EXIT = {GO: 0, OPEN: 0, NO_GO: 1, NOT_CHECKED: 2}
 _LONGEST = 86_400.0  # seconds between two looks at the logs
 
 
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the answer. Returns 1 if the tree is refused, else 0.
+    """Prints the answer. Returns 1 for no-go, 2 for not checked, else 0.
 
     Raises:
       UserError: the tree does not exist, or has no results/<system>/<benchmark>/, or --every is no time.

@@ -103,7 +103,7 @@ def step_of(facts: Sequence[Facts]) -> float:
     """
     distances, everywhere = [], []
     for one in facts:
-        places = sorted({at for at, _ in one.evaluations})
+        places = sorted({found.at for found in one.evaluations if found.at is not None})
         distances += [after - before for before, after in pairwise(places)]
         everywhere += places
     step = median(distances) if distances else 0.0

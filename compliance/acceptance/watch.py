@@ -21,7 +21,7 @@ from compliance.log.check_log import check_log
 from compliance.log.engine import MAX_HELD, StreamChecker
 from compliance.log.find_round import find, of_folder
 from compliance.log.lines import MAX_LINE_BYTES, scan, split
-from compliance.log.logs import Record, parse_line
+from compliance.log.logs import parse_all
 from compliance.sarif import clean
 from compliance.submission import rcp, rounds, tree_params
 from compliance.submission.facts import Facts, FactsReader
@@ -40,6 +40,8 @@ class Tail:
 
     def __init__(self, path: Path, ruleset: str | None) -> None:
         self.path, self._asked = path, ruleset
+        self._size: int | None = None  # at the last look
+        self._grew = False  # since the first look
         self._reset()
 
     def _reset(self) -> None:
@@ -69,7 +71,12 @@ class Tail:
         except UserError:  # it cannot be read for its round: later from its start
             self._reset()
             return False
-        if not self.ended and ended(self.facts, stat.st_mtime, now, stale_minutes):
+        first, self._grew = self._size is None, self._grew or self._size not in (None, stat.st_size)
+        self._size = stat.st_size
+        # A log that grows is under way, whatever its clock says; the first look cannot tell.
+        if not self.ended and ended(
+            self.facts, stat.st_mtime, now, stale_minutes, not first and not self._grew
+        ):
             self._end()
             self._judged = stat.st_size
         return (self.ended, len(self.errors), self.facts.started) != before
@@ -116,10 +123,10 @@ class Tail:
             self._reader = FactsReader(self.facts, self.ruleset, False)
 
     def _take(self, number: int, line: bytes) -> None:
-        record = parse_line(line.decode("utf-8", "replace"), number)
-        self._add(self._checker.feed(record))
-        if isinstance(record, Record):
-            self._reader.take(record, self.facts.started is not None)
+        parsed = parse_all(line.decode("utf-8", "replace"), number)
+        for one in parsed:
+            self._add(self._checker.feed(one))
+        self._reader.take_line(parsed, self.facts.started is not None)
 
     def _add(self, findings: list[Finding]) -> None:
         for found in findings:
@@ -129,6 +136,8 @@ class Tail:
     def _end(self) -> None:
         """Checks the log of a run that has ended as a whole."""
         self.ended = True
+        if self._reader is not None:
+            self._reader.finish()
         try:
             self._add(check_log(str(self.path), self.ruleset).findings)
         except UserError:  # it has gone meanwhile

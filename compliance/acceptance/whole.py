@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from compliance.acceptance.answer import ACCEPTED, OPEN, REFUSED, Answer, Folder, Log, answer, ended
+from compliance.acceptance.answer import OPEN, Answer, Folder, Log, answer, ended
 from compliance.api import Outcome
 from compliance.findings import ERROR, Finding
 from compliance.log.check_log import LogResult
 from compliance.submission import tree_params
 from compliance.submission.facts import Facts
+from compliance.submission.scaling import factor
 from compliance.submission.verdict import ResultFolder, Submission
 from compliance.verdict import GO, NO_GO
 
@@ -84,6 +86,7 @@ def _folder(
         found.convergence is not None,
         tuple(_log(one, logs[one.path], clock) for one in found.facts),
         tree_params.RCP_BYPASS in flags,
+        factor(found.path, found.convergence).value,
     )  # fmt: skip
 
 
@@ -102,13 +105,13 @@ def _modified(path: str) -> float:
 
 
 def _together(outcome: Outcome, answers: list[Answer], errors: dict[str, list[Finding]]) -> Whole:
-    reasons = [f"{one.name}: {reason}" for one in answers if one.answer == REFUSED for reason in one.reasons]
+    reasons = [f"{one.name}: {reason}" for one in answers if one.answer == NO_GO for reason in one.reasons]
     of_logs = {result.path for result in outcome.logs}
     for path, found in errors.items():
         if path not in of_logs:
             reasons += [f"{Path(path).name}: {one.message}" for one in found if one.rule not in _AGAIN]
     if reasons:
-        return Whole(REFUSED, 0.0, tuple(dict.fromkeys(reasons)), tuple(answers))
+        return Whole(NO_GO, 0.0, tuple(dict.fromkeys(reasons)), _held(answers))
     chances = [one.probability for one in answers]
     probability = None if None in chances or not chances else math.prod(chances)
     waiting = [f"{one.name}: {reason}" for one in answers if one.answer == OPEN for reason in one.reasons]
@@ -116,6 +119,14 @@ def _together(outcome: Outcome, answers: list[Answer], errors: dict[str, list[Fi
         return Whole(OPEN, probability, tuple(waiting), tuple(answers))
     if not outcome.submissions or outcome.verdict.answer != GO:
         reasons = list(outcome.verdict.reasons) or ["the folder holds no submission"]
-        word = REFUSED if outcome.verdict.answer == NO_GO else OPEN
-        return Whole(word, probability, tuple(reasons), tuple(answers))
-    return Whole(ACCEPTED, 1.0, (), tuple(answers))
+        return Whole(outcome.verdict.answer, probability, tuple(reasons), _held(answers))
+    return Whole(GO, 1.0, (), tuple(answers))
+
+
+def _held(answers: Sequence[Answer]) -> tuple[Answer, ...]:
+    """Returns the answers with none that says to submit a folder of a tree that is not a go."""
+    wait = "these runs are fine; the tree is not, see the last line"
+    return tuple(
+        one._replace(answer=OPEN, advice=one.advice.replace("submit it", wait)) if one.answer == GO else one
+        for one in answers
+    )

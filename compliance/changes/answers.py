@@ -82,7 +82,7 @@ def _of_setting(kind: str, name: str, a: Side, b: Side) -> tuple[str, str]:
     if name == "config_filename":
         return ASK, "a file of another name: the code must be in the tree"
     if kind == FIXED:
-        if hyperparameters.obeys(name, b.settings, b.benchmark, b.ruleset):
+        if hyperparameters.side_obeys(name, b):
             return MAY, "the value that the rules fix"
         return MAY_NOT, f"the rules fix {hyperparameters.rule(name, b.benchmark, b.ruleset)}"
     if kind in (GROUP, BATCH):

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 from compliance.changes import hyperparameters
+from compliance.changes.difference import rounds_of
 from compliance.changes.hyperparameters import BATCH, FIXED, GROUP, SYSTEM, Side
 from compliance.log import rules
 from compliance.report.output import value
@@ -88,8 +89,12 @@ def run(options: argparse.Namespace) -> int:
     Raises:
       UserError: a folder has no logs, or logs of several benchmarks.
     """
-    sides = [hyperparameters.read(path, options.ruleset) for path in (options.own, options.other)]
-    again = hyperparameters.read(options.again, options.ruleset) if options.again else None
+    rounds, guessed = rounds_of(options.own, options.other, options.ruleset)
+    places = zip((options.own, options.other), rounds)
+    sides = [hyperparameters.read(path, ruleset or None) for path, ruleset in places]
+    again = hyperparameters.read(options.again, rounds[0] or None) if options.again else None
+    if guessed and options.format == "text":
+        print(guessed)
     found = compare(*sides, again)
     print(_json(found) if options.format == "json" else _text(found, again is not None))
     return int(bool(found.refused))
@@ -122,7 +127,7 @@ def _row(name: str, own: Side, other: Side, again: Side | None) -> Setting:
     texts = [_shown(side, name) for side in (own, other)]
     if again is None:
         wrong = ""
-        if kind == FIXED and not hyperparameters.obeys(name, other.settings, own.benchmark, own.ruleset):
+        if kind == FIXED and not hyperparameters.side_obeys(name, other):
             wrong = f"OTHER has {texts[1]}, the rules fix {rule}: not to be borrowed"
         return Setting(name, *texts, kind, rule, None, wrong)
     new = _shown(again, name)
@@ -132,7 +137,7 @@ def _row(name: str, own: Side, other: Side, again: Side | None) -> Setting:
 def _wrong(name: str, kind: str, rule: str, texts: Sequence[str], new: str, again: Side) -> str:
     """Says what is wrong with a value that was sent again; "" if nothing is."""
     own, other = (text or "nothing" for text in texts)
-    if kind == FIXED and not hyperparameters.obeys(name, again.settings, again.benchmark, again.ruleset):
+    if kind == FIXED and not hyperparameters.side_obeys(name, again):
         return f"sent again as {new}, the rules fix {rule}"
     if kind == GROUP and texts[1] and new != texts[1]:
         return f"sent again as {new or 'nothing'}, OTHER has {other}: the group is taken over whole"

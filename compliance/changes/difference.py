@@ -11,7 +11,9 @@ from pathlib import Path
 from common.errors import UserError
 from compliance.changes import answers
 from compliance.changes.answers import ASK, MAY, MAY_NOT, SAME, Change
-from compliance.log.find_round import of_folder
+from compliance.log import rules
+from compliance.log.find_round import find, of_folder, of_submission
+from compliance.submission import scores
 from compliance.submission.scores import result_folders
 from compliance.submission.tree_files import place_of
 
@@ -24,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("a", metavar="TREE_A", type=Path, help="a submitter's folder, or a folder of several: as submitted")
     add("b", metavar="TREE_B", type=Path, help="the same, as it would be sent again")
+    add("--ruleset", choices=rules.RULESETS, help="of both trees; default: what folders and logs say")
     add("--all", action="store_true", help="every changed file of code, not the first ones alone")
     add("--format", choices=("text", "json"), default="text", help="default: %(default)s")
 
@@ -34,13 +37,44 @@ def run(options: argparse.Namespace) -> int:
     Raises:
       UserError: a tree has no results, or a folder's logs are of several benchmarks.
     """
-    found, one_submitter = compare(options.a, options.b)
+    rounds, guessed = rounds_of(options.a, options.b, options.ruleset)
+    found, one_submitter = compare(options.a, options.b, rounds)
+    if guessed and options.format == "text":
+        print(guessed)
     print(_json(found) if options.format == "json" else _text(found, one_submitter, options.all))
     return int(any(change.answer == MAY_NOT for group in found.values() for change in group))
 
 
-def compare(a: Path, b: Path) -> tuple[dict[str, list[Change]], bool]:
+def rounds_of(a: Path, b: Path, ruleset: str | None = None) -> tuple[tuple[str, str], str]:
+    """Returns the rounds of two trees or folders of runs, and a line that says how one was guessed; "" if none was.
+
+    A folder named after its round decides for itself. A side without such a name is of the round of the other, or of
+    the newest round that fits the logs of both.
+    """
+    if ruleset:
+        return (ruleset, ruleset), ""
+    named = [_round(path) for path in (a, b)]
+    if all(named):
+        return tuple(named), ""
+    if any(named):
+        taken, why = named[0] or named[1], "as the other side's folder says"
+    else:
+        firsts = {
+            folder: scores.result_files(folder)[0]
+            for path in (a, b)
+            for folder in scores.result_folders(path)
+        }
+        choice = of_submission(find(log) for log in firsts.values())
+        if choice is None:
+            return ("", ""), ""
+        taken, why = choice.ruleset, choice.reason.replace("; --ruleset takes another", "")
+    return tuple(name or taken for name in named), f"round {taken}: {why}; --ruleset names another"
+
+
+def compare(a: Path, b: Path, rounds: tuple[str, str] | None = None) -> tuple[dict[str, list[Change]], bool]:
     """Returns ({place: differences}, whether both trees are of the same submitters).
+
+    `rounds`: those of both trees; None: as `rounds_of` finds them.
 
     Places are folders of runs ("system/benchmark"), descriptions and codes. The differences of two submitters have no
     answer, since none of them is sent again.
@@ -60,7 +94,7 @@ def compare(a: Path, b: Path) -> tuple[dict[str, list[Change]], bool]:
     )
     if alone:
         names = [{("", *key[1:]): path for key, path in tree.items()} for tree in names]
-    rounds = tuple(_round(path) for path in (a, b))
+    rounds = rounds or rounds_of(a, b)[0]
     later = bool(rounds[0] and rounds[1] and rounds[0] != rounds[1])
     found: dict[str, list[Change]] = {}
     for key in sorted({*names[0], *names[1]}):

@@ -96,6 +96,13 @@ def rule(name: str, benchmark: str, ruleset: str) -> str:
     return written.fixed(ruleset, benchmark, name)
 
 
+def side_obeys(name: str, side: Side) -> bool:
+    """Whether every run of a side has the value that the rules fix."""
+    return all(
+        obeys(name, {**_of_header(run), **run.settings}, side.benchmark, side.ruleset) for run in side.runs
+    )
+
+
 def obeys(name: str, settings: Mapping[str, object], benchmark: str, ruleset: str) -> bool:
     """Whether a hyperparameter has the value that the rules fix; True if they leave it open or it is not logged."""
     if name not in settings or not _GROUP.fullmatch(name):

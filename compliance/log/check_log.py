@@ -18,6 +18,7 @@ _POOL_BYTES = 8 << 20
 
 
 _HEAD_BYTES = 1 << 20
+_V05 = b":::MLPv0.5"
 
 ASKED_FOR = "asked for"
 
@@ -37,6 +38,7 @@ class LogResult(NamedTuple):
     met: bool = False
     ruleset_reason: str = ""
     org: object = None
+    status: object = None
 
     @property
     def passes(self) -> bool:
@@ -65,23 +67,37 @@ def check_log(path: str, ruleset: str | None = None, division: str | None = None
         add([_unknown_round(path, taken)])
     story = checker.story
     findings = story.runs.one_finding(path, groups.findings())
-    if not checker.records and (wide := _in_utf16(path)):
-        findings = [wide]
+    if not checker.records and (other := _other_form(path)):
+        findings = [other]
+    if checker.declared.get("submission_benchmark") in rules.HPC_BENCHMARKS:
+        findings = [_of_hpc(path, str(checker.declared["submission_benchmark"]))]
     named = checker.declared
     return LogResult(
         path, ruleset, findings, named.get("submission_benchmark"), named.get("submission_division"),
         checker.platform, story.seed, story.smoke, story.minutes(), story.best is not None, taken.reason,
-        named.get("submission_org"),
+        named.get("submission_org"), story.availability,
     )  # fmt: skip
 
 
-def _in_utf16(path: str) -> Finding | None:
-    """Returns the finding about a log in UTF-16, whose token has zero bytes between its letters; None if it is none."""
+def _of_hpc(path: str, benchmark: str) -> Finding:
+    names = {"wording": "not-checked.hpc"}
+    return finding(
+        "not-checked", ERROR, path, "a log of MLPerf Training", f"{benchmark}, of MLPerf HPC", **names
+    )
+
+
+def _other_form(path: str) -> Finding | None:
+    """Returns the finding about a log of v0.5, or one in UTF-16, whose token has zero bytes between its letters."""
     try:
         with open(path, "rb") as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
         return None
+    if _V05 in head:
+        wording = {"wording": "no-records.older"}
+        return finding(
+            "no-records", ERROR, path, "lines with :::MLL or :::MLLOG", "lines with :::MLPv0.5", **wording
+        )
     marks = (":::MLL".encode(coding) for coding in ("utf-16-le", "utf-16-be"))
     if not head.startswith((b"\xff\xfe", b"\xfe\xff")) and not any(mark in head for mark in marks):
         return None

@@ -200,7 +200,7 @@ class StreamChecker:
             for aspect, test, expected, say in rule.checks:
                 if not test(record, self._seen, state, times):
                     expected = expected if isinstance(expected, str) else expected(record, state)
-                    found.append(self._reports.broken(rule, aspect, record, expected, say))
+                    found.append(self._reports.broken(rule, aspect, record, expected, say, times))
             if key in self._asked and not found:
                 found.extend(self._contradicts(record))
             elif key == "submission_platform":

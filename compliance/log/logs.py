@@ -8,6 +8,7 @@ are not UTF-8, deep JSON, huge numbers, megabyte lines and missing fields become
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from json import JSONDecodeError, JSONDecoder
@@ -122,13 +123,18 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
 
 def parse_line(text: str, number: int) -> Record | BadLine:
     """Parses one line of a log that is being written, in the format that its token names."""
+    return parse_all(text, number)[0]
+
+
+def parse_all(text: str, number: int) -> tuple[Record | BadLine, ...]:
+    """Like `parse_line`; behind the record stands what is wrong with a part of its line."""
     line = text.encode("utf-8", "surrogatepass").strip()
     place = line.find(TOKEN)
     if line.startswith(MLLOG_FORM, place):
-        return _parse_mllog(line[place:], number)[0]
+        return _parse_mllog(line[place:], number)
     if line.startswith(SECONDS_FORM, place):
-        return _parse_seconds(line[place:], number)[0]
-    return BadLine(number, _text(line), "line-token", ":::MLLOG or :::MLL", _text(line)[:20])
+        return _parse_seconds(line[place:], number)
+    return (BadLine(number, _text(line), "line-token", ":::MLLOG or :::MLL", _text(line)[:20]),)
 
 
 def _several(number: int, line: bytes, token: bytes) -> BadLine:
@@ -208,9 +214,11 @@ def _odd_fields(fields: dict, text: str, number: int) -> tuple[Record | BadLine,
     try:
         # float() accepts numeric strings, as the stock parser does.
         time = float(time_ms)
+        if isinstance(time_ms, bool) or not math.isfinite(time):
+            raise ValueError
     except (TypeError, ValueError, OverflowError):
         return (_field(text, number, "time_ms", "a number of milliseconds", time_ms),)
-    if isinstance(time_ms, (str, bool)):
+    if isinstance(time_ms, str):
         notes.append(_field(text, number, "time_ms", "a number of milliseconds", time_ms, "advice"))
     if not isinstance(metadata, dict):
         notes.append(_field(text, number, "metadata", "an object", metadata, "advice"))

@@ -57,14 +57,29 @@ class Reports:
         names = {"wording": wording, "key": record.key}
         return self.make(f"{record.key}.occurs", severity, record, "exactly one", found, **names)
 
-    def broken(self, rule: rules.KeyRule, aspect: str, record: Record, expected: str, say: str) -> Finding:
-        """A record that fails one check of its key's rule."""
+    def broken(
+        self,
+        rule: rules.KeyRule,
+        aspect: str,
+        record: Record,
+        expected: str,
+        say: str,
+        times: dict[str, float] | None = None,
+    ) -> Finding:
+        """A record that fails one check of its key's rule; `times`: the first times of init_start and run_start."""
         names: dict[str, object] = {"wording": aspect}
         found = shown(record.value)
         if aspect == "value":
             names = _meant(rule, record.value)
         elif aspect == "metadata":
             found = shown(record.metadata) if record.metadata else "no metadata"
+        elif (
+            aspect == "order"
+            and times is not None
+            and (began := times.get(rule.spec.get("within", {}).get("key")))
+        ):
+            found = f"{(record.time_ms - began) / 60_000:.1f} minutes"
+            names = {"wording": "order.init", "say": say}
         elif aspect == "order":
             found = f"line {record.line}, {shown(record.metadata)}"
             names = {"wording": "order.state" if say else "order", "say": say}

@@ -225,9 +225,10 @@ def _within_minutes(key: str, minutes: float | dict) -> tuple[str, Callable[...,
         limit = minutes if name is None else state.get(name, 0)
         return key not in times or record.time_ms - times[key] < limit * 60_000
 
-    words = "the minutes that the division allows" if name else f"{minutes} minutes"
-    say = "initialisation takes too long" if name else f"initialisation takes {minutes} minutes or more"
-    return "order", holds, f"less than {words} after the first {key}", say
+    def expected(record, state) -> str:
+        return f"less than {minutes if name is None else state.get(name, 0)} minutes after the first {key}"
+
+    return "order", holds, expected, "initialisation takes too long"
 
 
 def compile_condition(condition: dict) -> Callable[..., bool]:

@@ -19,6 +19,7 @@ from compliance.log.relaunch import Runs
 _INFINITY = float("inf")
 # A time_ms in this range is 1970 as milliseconds, and 2001 to 2096 as seconds.
 _SECONDS = (1e9, 4e9)
+_YEAR_2100 = 4.1e12  # in ms
 _MAX_EPOCHS = 10_000  # evaluated epochs kept for the schedule; no published run has a tenth as many
 
 
@@ -39,6 +40,7 @@ class Story:
         self._no_goal = self._own = False  # The log has no_mlperf_result; this project wrote it.
         self.samples: dict[str, Record] = {}
         self.seed: object = None
+        self.availability: object = None  # submission_status, which not every round has rules for
         self.best: Record | None = None  # the record that met the target with the least work
         self.judged = True  # False if an accuracy had a form that cannot be compared
         self.epochs: list[float] = []
@@ -59,6 +61,7 @@ class Story:
             "submission_division": self._header,
             "submission_org": self._name,
             "submission_platform": self._name,
+            "submission_status": self._availability,
             "init_start": self._earliest,
             "init_stop": self._first,
             "run_start": self._first,
@@ -109,9 +112,15 @@ class Story:
     def _name(self, record: Record) -> Finding | None:
         if record.key == "submission_org":
             self.runs.tell(record)
-        if not isinstance(record.value, str) or not (found := hidden(record.value)):
+        if not isinstance(record.value, str) or not record.value.strip():
+            names = {"key": record.key, "wording": "submission_name.value"}
+            return self._make(f"{record.key}.value", ERROR, record, "text", shown(record.value), **names)
+        if not (found := hidden(record.value)):
             return None
         return self._make("name.hidden", ADVICE, record, "characters that a reader can see", found)
+
+    def _availability(self, record: Record) -> None:
+        self.availability = record.value
 
     def _samples(self, record: Record) -> None:
         self.samples[record.key] = record
@@ -221,6 +230,10 @@ class Story:
         if start is not None and _SECONDS[0] <= start < _SECONDS[1]:
             found = f"run_start at time_ms {start:.0f}"
             yield self._make("time.seconds", ADVICE, None, "milliseconds since 1970", found)
+        elif start is not None and start > _YEAR_2100:
+            yield self._make(
+                "time.micro", ADVICE, None, "milliseconds since 1970", f"run_start at time_ms {start:.0f}"
+            )
 
     def _status(self, info: dict) -> Iterator[Finding]:
         if self.stop is None or not self.judged:
@@ -330,7 +343,9 @@ class Target:
             if not isinstance(value, dict) or any(name not in value for name in self._fields):
                 return None
             parts = [value[name] for name in self._fields]
-        return holds(value) if all(isinstance(part, (int, float)) for part in parts) else None
+        if any(isinstance(part, bool) or not isinstance(part, (int, float)) for part in parts):
+            return None
+        return holds(value) and self._possible(value)
 
     def nearer(self, value: object, other: object) -> bool:
         """Whether `value` is nearer the target than `other`: for a loss (1e-9 meets the target), the lower value is."""
@@ -338,6 +353,16 @@ class Target:
             return value < other if self.holds(1e-9) else value > other
         except TypeError:
             return False
+
+    def _possible(self, value: object) -> bool:
+        """Whether a value that meets the target can be one: a loss is 0 or more, a share at most 1, a BLEU 100."""
+        specs = self.spec.get("fields", {"": self.spec})
+        for name, spec in specs.items():
+            number, spec = value[name] if name else value, spec.get("then", spec)
+            least = spec.get("at_least", spec.get("greater"))
+            if not (number >= 0 and (least is None or number <= (1 if least <= 1 else 100))):
+                return False
+        return True
 
     def _read(self, value: object) -> object:
         if isinstance(value, str):

@@ -11,7 +11,8 @@ from compliance.findings import ERROR, Finding
 
 # Advice that refuses a package even for other submitters' logs: such runs are not results, or not what they seem.
 _NEVER = frozenset(
-    {"smoke_run", "no_mlperf_result", "resumed_from_step", "tree.duplicate", "tree.seed", "tree.run-count"}
+    ("smoke_run", "no_mlperf_result", "resumed_from_step")
+    + ("tree.duplicate", "tree.alike", "tree.seed", "tree.run-count")
 )
 
 

@@ -17,6 +17,7 @@ from compliance.submission.rounds import may_fail
 from compliance.submission.runs import Run
 from compliance.submission.scaling import factor
 from compliance.submission.scores import ScoreCard, result_folders, score_directory
+from compliance.submission.summary import differs_from_published
 from compliance.submission.verdict import ResultFolder
 
 
@@ -103,8 +104,14 @@ def _folder(
         "published_rounds": _rounds(rows),
         "place": _place(card, rows),
         "unit": card.runs[0].unit,
+        "differs": _differs(card),
         "scaled_by": factor(_folder_of(card.path), judged.convergence if judged else None).source,
     }
+
+
+def _differs(card: ScoreCard) -> list[str]:
+    folder = _folder_of(card.path).resolve()
+    return differs_from_published(folder.parents[2].name, card) if len(folder.parents) > 2 else []
 
 
 def _findings(findings: Sequence[Finding]) -> list[dict]:

@@ -59,3 +59,31 @@ def beside(card: ScoreCard) -> tuple[int | None, list[Published]]:
     near = min({row.accelerators for row in rows}, key=lambda n: (abs(n - count), n))
     others = [row for row in rows if row.accelerators == near and row not in own]
     return count, sorted(others, key=lambda row: row.minutes)
+
+
+def published_score(ruleset: str, org: str, system: str, benchmark: str) -> float | None:
+    """Returns the minutes that a round's table has for a system, by the names of its folders; None if it has none."""
+    key = f"v{ruleset[:3]}", org.casefold(), system.casefold(), benchmark
+    for row in published():
+        if (row.round, row.org.casefold(), row.system.casefold(), row.benchmark) == key:
+            return row.minutes
+    return None
+
+
+@cache
+def _best() -> dict[tuple[str, str], float]:
+    with (_DATA / "published_systems.csv").open(encoding="utf-8", newline="") as file:
+        named = {
+            (row["round"], row["org"], row["system"]): row["accelerator_model_name"].casefold()
+            for row in csv.DictReader(file)
+        }
+    best: dict[tuple[str, str], float] = {}
+    for row in published():
+        key = row.benchmark, named.get((row.round, row.org, row.system), "")
+        best[key] = min(row.accelerators * row.minutes, best.get(key, float("inf")))
+    return best
+
+
+def best_of_accelerator(benchmark: str, model: str) -> float | None:
+    """Returns the least accelerator-minutes of a published score on such accelerators; None if unknown."""
+    return _best().get((benchmark, model.casefold())) if model else None

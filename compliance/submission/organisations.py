@@ -8,11 +8,6 @@ fields asks for `submitter`. Logs say submission_org. No rule says that the thre
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-
-from compliance.findings import ADVICE, Finding, finding
-from compliance.hints import hidden
 
 # Words for the legal form of a company.
 _FORMS = frozenset(
@@ -58,34 +53,3 @@ def same(name: str, other: str) -> bool:
 def _words(name: str) -> list[str]:
     words = re.findall(r"[^\W_]+", name[:200].casefold())
     return [word for word in words if word not in _FORMS] or words
-
-
-def disagreements(org: Path, logged: Iterable[object], submitters: Iterable[object]) -> Iterator[Finding]:
-    """Yields advice where logs or descriptions name another organisation than their folder, once for each source.
-
-    Args:
-      org: the submitter's folder.
-      logged: submission_org of each log.
-      submitters: `submitter` of each description.
-    """
-    for what, values in (
-        ("submission_org of the logs", logged),
-        ("submitter of the descriptions", submitters),
-    ):
-        names = sorted({value for value in values if isinstance(value, str) and value})
-        others = [value for value in names if not same(value, org.name)]
-        if others:
-            found = f"{', '.join(value[:60] for value in others[:5])} ({what})"
-            yield finding("tree.organisation", ADVICE, org, org.name, found)
-
-
-def hidden_names(org: Path, systems: Iterable[str], described: Iterable[dict]) -> Iterator[Finding]:
-    """Yields advice about folders and descriptions whose names have characters that no reader sees."""
-    places = [(org, org.name), *((org / "results" / name, name) for name in systems)]
-    for content in described:
-        for field in ("submitter", "system_name"):
-            if isinstance(content.get(field), str):
-                places.append((org / "systems", content[field]))
-    for path, name in places:
-        if found := hidden(name):
-            yield finding("name.hidden", ADVICE, path, "characters that a reader can see", found)

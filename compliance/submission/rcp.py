@@ -13,12 +13,14 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, median, pstdev
 from typing import NamedTuple
 
 from compliance.submission import rounds
+from compliance.submission.facts import Facts
 from compliance.submission.students_t import quantile
 
+UNREAD = "unread"
 PASS, FAIL, NO_REFERENCE, UNDECIDED = "pass", "fail", "no reference", "not checked"
 
 _DATA = Path(__file__).parents[1] / "data" / "rcp.json"
@@ -28,6 +30,10 @@ _TOLERANCE = 0.0001  # rcp_checker.py, RCP_Checker.tolerance: stops its bisectio
 _EARLIER = {"llama31_405b": 46_080}
 _EARLIER_FROM = (5, 0)
 _FIRST_ROUND = (1, 0)
+# Above the largest published ratio of a run's samples (or epochs) to converge to those of its folder's middle run.
+_MOST_OF_MEDIAN = 10.0
+# mean / reference below this: the logs count epochs where the reference counts samples (bert of 1.0 and 1.1).
+_OTHER_UNIT = 0.01
 _WITHOUT = frozenset({"minigo"})  # package_checker.py: minigo has no convergence points
 
 
@@ -46,7 +52,8 @@ class Convergence(NamedTuple):
     `verdict` is PASS, FAIL, NO_REFERENCE or UNDECIDED; `reason` is a sentence. `mean` is the runs' olympic mean to
     converge; `reference` and `least` are the reference's mean and the least accepted mean at `batch`; each may be None.
     `scaling` is the factor of the score: the reference's mean over the runs' mean, at least 1. `kind` says what the
-    runs were compared with: "point", "between" (two points), "smallest" (the point of the smallest batch), or "".
+    runs were compared with: "point", "between" (two points), "smallest" (the point of the smallest batch), or "";
+    UNREAD: a log hides when its run converged.
     """
 
     verdict: str
@@ -155,7 +162,29 @@ def judge(
     if kind == "smallest":
         reason = "faster than the reference at its smallest batch size, and there is none for this batch size"
         return Convergence(NO_REFERENCE, reason, *facts)
+    if mean < _OTHER_UNIT * point.mean:
+        return Convergence(FAIL, "the logs count epochs, the reference counts samples", *facts)
     return Convergence(FAIL, "converges faster than the reference may", *facts)
+
+
+def of_facts(benchmark: str, ruleset: str, facts: Sequence[Facts]) -> Convergence:
+    """Judges the runs of one folder from the facts of their logs.
+
+    A run whose log hides when it converged fails the test: a run that is left out would lower the factor.
+    """
+    batches = {one.batch for one in facts}
+    if len(batches) > 1:
+        sizes = ", ".join(sorted(str(batch) for batch in batches)[:5])
+        return Convergence(FAIL, f"the runs have different values of global_batch_size: {sizes}")
+    for one in facts:
+        if one.unread:
+            return Convergence(FAIL, f"{Path(one.path).name}: {one.unread}", kind=UNREAD)
+    known = {one.path: one.to_converge for one in facts if one.to_converge is not None}
+    for path, value in known.items():
+        if value > _MOST_OF_MEDIAN * (usual := median(known.values())):
+            said = f"{Path(path).name} converges after {value:,.6g}, the middle run after {usual:,.6g}"
+            return Convergence(FAIL, said, kind=UNREAD)
+    return judge(benchmark, ruleset, facts[0].batch, [one.to_converge for one in facts])
 
 
 def olympic_mean(values: Sequence[float], drop: int) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compliance.log.check_log import LogResult
 from compliance.submission import rcp, rounds
@@ -35,6 +35,7 @@ _AVAILABILITY = {
     **dict.fromkeys(("rdi", "research", "development", "internal", _RDI.lower()), _RDI),
     "preview": _PREVIEW,
 }
+_SAME_SCORE = 1e-4  # tables have four decimals
 _URL = "https://github.com/mlcommons/training_results_v{round}/blob/{branch}/{submitter}/{rest}"
 
 
@@ -102,6 +103,7 @@ def _of(submission: Submission, logs: dict[str, LogResult]) -> Iterator[System]:
             results[folder.benchmark] = result = _result(folder, logs)
             if result.card.score is None:
                 remarks.append(f"{name}/{folder.benchmark}: no score: {result.card.why}")
+            remarks += differs_from_published(submission.path.name, result.card)
             if (folder.path / "power").is_dir():
                 remarks.append(
                     f"{name}/{folder.benchmark}: power is not in this table; timetotrain power has it"
@@ -109,10 +111,25 @@ def _of(submission: Submission, logs: dict[str, LogResult]) -> Iterator[System]:
         yield System(submission, name, description, results, tuple(remarks))
 
 
+def differs_from_published(org: str, card: ScoreCard) -> list[str]:
+    """Says that the round's table has another score for this folder; [] if it has the same, or none."""
+    from compliance.report.published import published_score  # the tables are read only for a score
+
+    told = published_score(card.ruleset, org, card.system, card.benchmark)
+    if told is None or card.score is None or abs(card.score / told - 1) < _SAME_SCORE:
+        return []
+    factor_ = f", with the factor {card.scaling:.4f}" if card.scaling != 1 else ""
+    return [
+        f"{card.system}/{card.benchmark}: {card.score:.4f} minutes here{factor_}; the round's table has {told:.4f}"
+    ]
+
+
 def _result(folder: ResultFolder, logs: dict[str, LogResult]) -> Result:
     """Scores a folder by the factor that scaling.py decides."""
     scaling = factor(folder.path, folder.convergence).value
     card = score_directory(folder.path, folder.ruleset, [logs[path] for path in folder.runs], scaling)
+    if folder.convergence is not None and folder.convergence.kind == rcp.UNREAD:
+        card = replace(card, score=None, why=folder.convergence.reason)  # without its factor
     return Result(folder, card, card.scaling)
 
 

@@ -14,16 +14,17 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from common.errors import UserError
 from compliance.code import advice
 from compliance.findings import ERROR, Finding, finding
+from compliance.hints import nearest
 from compliance.log.check_log import LogResult, check_logs
 from compliance.log.find_round import Choice, find, of_folder, of_submission
 from compliance.submission import (
-    organisations,
+    coherence,
     repo_rules,
     rounds,
     tree_files,
@@ -56,7 +57,7 @@ def judge_tree(
     results = _judge_logs(root, logs, ruleset, division, log_checker or check_logs)
     named = of_folder(root)
     ruleset = ruleset or (named and named.ruleset)
-    if not logs:
+    if not logs and not any(found.rule == "not-checked" for found in findings):
         findings.append(finding("tree.empty", ERROR, root, "result_*.txt", "none"))
     orgs: dict[Path, dict[Path, list[LogResult]]] = defaultdict(lambda: defaultdict(list))
     loose: dict[Path, list[LogResult]] = defaultdict(list)
@@ -77,10 +78,22 @@ def judge_tree(
         submissions.append(one.submission(whole))
     outcome = together([one.verdict for one in submissions], [one.path.name for one in submissions])
     if not submissions and not any(found.severity == ERROR for found in findings):
-        outcome = Verdict(NOT_CHECKED, ("no submitter's folder with results/ is here",))
+        outcome = Verdict(NOT_CHECKED, (_outside(root, loose),))
     elif not submissions:
         outcome = verdict.judge(findings, [], False, False)
+    if outcome.answer == GO and any(
+        Path(log.path).match("result_*.txt") for group in loose.values() for log in group
+    ):
+        outcome = Verdict(NOT_CHECKED, (_outside(root, loose),))
     return TreeOutcome([*logs, *described], results, _unique(findings), submissions, outcome)
+
+
+def _outside(root: Path, loose: Iterable[Path]) -> str:
+    """Says that no rule of submissions applies to logs outside the layout, and what is missing."""
+    first = min(loose, default=Path(os.path.abspath(root)))
+    parts = [part for part in first.parts if part.casefold() == "results" or nearest(part, ["results"])]
+    hint = f"{parts[-1]}/ has to be called results/" if parts else f"{first.name}/ is in no results/<system>/"
+    return f"the rules of submissions need results/<system>/<benchmark>/ and systems/: {hint}"
 
 
 def _judge_logs(
@@ -144,7 +157,7 @@ class _Org:
                     path, shown_as, self.ruleset, strict=self.strict
                 )
                 findings += remarks
-            findings += tree_system.disagreements(shown_as, system, read[path], path, group)
+            findings += coherence.of_folder(shown_as, system, read[path], path, group, self.ruleset)
             folder, remarks = tree_runs.one_folder(
                 self.org, shown_as, system, benchmark, group, read[path], self.ruleset, self.strict
             )
@@ -157,9 +170,9 @@ class _Org:
         logged = [result.org for group in self.groups.values() for result in group]
         if self.whole:
             submitters = [content.get("submitter") for content in contents]
-            findings += organisations.disagreements(self.org, logged, submitters)
+            findings += coherence.organisations(self.org, logged, submitters)
         systems = {tree_files.place_of(directory)[1] for directory in self.groups}
-        findings += organisations.hidden_names(self.org, sorted(systems), contents)
+        findings += coherence.hidden_names(self.org, sorted(systems), contents)
         self.described = [str(path) for path, content in read.items() if content is not None]
         if self.whole:
             findings += tree_files.missing_code(self.org, sorted(pairs), self.ruleset)

@@ -78,9 +78,17 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
 def _deeper(directory: str) -> Finding:
     """Builds the finding about logs below a folder of runs."""
     hpc = {"weak", "strong"} & {Path(directory).parent.name, Path(directory).name}
-    found = "the layout of HPC, which is not covered" if hpc else "deeper than results/<system>/<benchmark>/"
-    fix = "check them by their own names" if hpc else "move them up, if they are runs of the score"
-    return unchecked(directory, "these logs", found, fix, ADVICE)
+    found = (
+        "the layout of MLPerf HPC, which is not covered"
+        if hpc
+        else "deeper than results/<system>/<benchmark>/"
+    )
+    fix = (
+        "nothing: this checker has no rules of MLPerf HPC"
+        if hpc
+        else "move them up, if they are runs of the score"
+    )
+    return unchecked(directory, "these logs", found, fix, ERROR if hpc else ADVICE)
 
 
 def _is_code(directory: str) -> bool:

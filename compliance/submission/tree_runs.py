@@ -16,7 +16,7 @@ from compliance.log import rules
 from compliance.log.check_log import LogResult
 from compliance.log.logs import shown
 from compliance.power import checks as power_checks
-from compliance.submission import rcp, rounds, runs_together, scaling, tree_params
+from compliance.submission import plausibility, rcp, rounds, scaling, tree_params
 from compliance.submission.facts import Facts, read_facts
 from compliance.submission.scaling import factor
 from compliance.submission.tree_files import reason_of, unchecked
@@ -74,13 +74,13 @@ def one_folder(
         findings += same_seed(path, group)
     judged = None
     if known and rcp.applies(ruleset, benchmark, division):
-        judged = _convergence(facts, benchmark, ruleset)
+        judged = rcp.of_facts(benchmark, ruleset, facts)
         findings += _about_convergence(path, judged, bad, tree_params.RCP_BYPASS in flags, ruleset)
     if problem := factor(path, judged).problem:
         wanted = "a scaling_factor of at least the convergence test's own"
         findings.append(finding("tree.scaling", ERROR, path / scaling.NAME, wanted, problem))
     if rounds.number(ruleset) >= _SEEDS_FROM:
-        findings += runs_together.remarks(path, facts)
+        findings += plausibility.remarks(path, facts, description, benchmark)
     batch = facts[0].batch if len({one.batch for one in facts}) == 1 else None
     folder = ResultFolder(
         path, system, benchmark, division, ruleset, tuple(one.path for one in group),
@@ -205,14 +205,6 @@ def _seeds(path: Path, facts: list[Facts], severity: str) -> Iterator[Finding]:
             yield finding("tree.seed", severity, path, "a different seed for each run", found)
 
 
-def _convergence(facts: list[Facts], benchmark: str, ruleset: str) -> rcp.Convergence:
-    batches = {one.batch for one in facts}
-    if len(batches) > 1:
-        sizes = ", ".join(sorted(str(batch) for batch in batches)[:5])
-        return rcp.Convergence(rcp.FAIL, f"the runs have different values of global_batch_size: {sizes}")
-    return rcp.judge(benchmark, ruleset, facts[0].batch, [one.to_converge for one in facts])
-
-
 def _about_convergence(
     path: Path, judged: rcp.Convergence, severity: str, bypass: bool, ruleset: str
 ) -> Iterator[Finding]:
@@ -225,8 +217,10 @@ def _about_convergence(
     late = rounds.number(ruleset) >= _BYPASS_NARROW_FROM
     if bypass:
         found += "; let through by rcp-bypass"
+    unread = judged.kind == rcp.UNREAD
     kinds = {rcp.NO_REFERENCE: "tree.rcp.none", rcp.UNDECIDED: "tree.rcp.undecided"}
-    kind = "tree.rcp.bypass" if bypass and late else kinds.get(judged.verdict, "tree.rcp")
+    kind = "tree.rcp.unread" if unread else kinds.get(judged.verdict, "tree.rcp")
+    kind = "tree.rcp.bypass" if bypass and late else kind
     wanted = "as many epochs or samples as the reference needs"
     yield finding("tree.rcp", ADVICE if bypass else severity, path, wanted, found, wording=kind)
 

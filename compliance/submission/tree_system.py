@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compliance.findings import ADVICE, ERROR, Finding, finding
-from compliance.log.check_log import LogResult
 from compliance.log.logs import shown
-from compliance.log.rules import DIVISIONS
 from compliance.submission import rounds
 from compliance.submission.tree_files import read_small
 
@@ -35,14 +33,14 @@ def read_description(
       strict: whether a missing description is an error (else advice).
     """
     try:
-        content = load(path)
+        content, faults = _read(path)
     except FileNotFoundError:
         severity, wanted = ERROR if strict else ADVICE, f"systems/{path.name}"
         return None, [finding("tree.system-missing", severity, asked_by, wanted, "none", name=path.name)]
     except (OSError, ValueError) as error:
         found = str(error)[:120] or type(error).__name__
         return None, [finding("system.json", ERROR, path, "a JSON object", found)]
-    return content, [*_fields(path, content, ruleset), *_counts(path, content)]
+    return content, [*faults, *_fields(path, content, ruleset), *_counts(path, content)]
 
 
 def load(path: Path) -> dict:
@@ -52,14 +50,31 @@ def load(path: Path) -> dict:
       FileNotFoundError: the file does not exist.
       OSError, ValueError: it is not a regular file (a link, a pipe, a device), too large, or not a JSON object.
     """
-    text = read_small(path, _MAX_JSON_BYTES).decode("utf-8-sig")
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[dict, list[Finding]]:
+    """Returns (the JSON object, findings about its form). Raises as `load`."""
+    text, faults, twice = read_small(path, _MAX_JSON_BYTES).decode("utf-8"), [], []
+    if text.startswith("\ufeff"):
+        faults.append(finding("system.bom", ERROR, path, "a JSON object from the first byte on", "EF BB BF"))
+
+    def pairs(items: list[tuple[str, object]]) -> dict:
+        entries: dict = {}
+        for key, value in items:
+            if entries.setdefault(key, value) != value:
+                twice.append(f"{key[:80]}: {shown(entries[key], 60)}, then {shown(value, 60)}")
+            entries[key] = value
+        return entries
+
     try:
-        content = json.loads(text)
+        content = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=pairs)
     except RecursionError:
         raise ValueError("brackets nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError(f"a JSON {type(content).__name__}")
-    return content
+    faults += [finding("system.twice", ERROR, path, "each field once", found) for found in twice[:5]]
+    return content, faults
 
 
 def count(description: object, field: str) -> int | None:
@@ -116,64 +131,3 @@ def _counts(path: Path, content: dict) -> Iterator[Finding]:
         if count(content, field) is None:
             found = shown(content.get(field))
             yield finding("system.count", ADVICE, path, "a whole number in a string", found, field=field)
-
-
-def disagreements(
-    path: Path, system: str, description: dict | None, source: Path, group: list[LogResult]
-) -> Iterator[Finding]:
-    """Reports that directory, logs and system description name different systems or divisions."""
-    if description is not None:
-        division = description.get("division")
-        logged = sorted({result.division for result in group if isinstance(result.division, str)})
-        # A word that is not a division ("close", "Closed") is a system.field finding, not another division.
-        if division in DIVISIONS and logged and logged != [division]:
-            # Logs that obey the closed rules may be submitted as open: rounds 2.1 to 3.1 published such entries.
-            severity = ADVICE if (division, logged) == ("open", ["closed"]) else ERROR
-            wanted, found = f"{division} (systems/{source.name})", " and ".join(logged)
-            yield finding("tree.division", severity, path, wanted, found, wording="tree.division.system")
-    names = [system]
-    if description is not None and isinstance(description.get("system_name"), str):
-        names.append(description["system_name"])
-        if compare(names[1], system) == "other":
-            yield finding("tree.system", ADVICE, source, system, names[1], wording="tree.system.file")
-    for platform in sorted({result.platform for result in group if isinstance(result.platform, str)}):
-        verdicts = {compare(platform, name) for name in names}
-        if "same" in verdicts:
-            continue
-        certain = "other" in verdicts or (len(names) == 2 and " " not in platform.strip())
-        rule = "tree.system" if certain else "tree.system-unclear"
-        yield finding(rule, ADVICE, path, " or ".join(dict.fromkeys(names)), platform[:80])
-
-
-_NODES = re.compile(r"^\s*\d+\s*x\s*(?=\w)", re.IGNORECASE)
-
-
-def compare(name: str, other: str) -> str:
-    """Compares two system names: returns "same", "other" or "unclear".
-
-    "same": one name begins like the other or contains it. "other": the same words with different numbers. A leading
-    count of nodes ("1xDGX-1") is ignored.
-    """
-    if bool(_NODES.match(name)) != bool(_NODES.match(other)):
-        name, other = _NODES.sub("", name), _NODES.sub("", other)
-    # "NVIDIA DGX-1" without the manufacturer is in "dgx1_mxnet".
-    if any(_holds(a, b) or _holds(a, b.partition(" ")[2]) for a, b in ((name, other), (other, name))):
-        return "same"
-    ours, theirs = _parts(name), _parts(other)
-    shorter = min(len(ours), len(theirs))
-    if shorter and ours[:shorter] == theirs[:shorter]:
-        return "same"
-    words, their_words = ([part for part in parts if part.isalpha()] for parts in (ours, theirs))
-    shorter = min(len(words), len(their_words))
-    return "other" if shorter and words[:shorter] == their_words[:shorter] else "unclear"
-
-
-def _holds(name: str, part: str) -> bool:
-    """Whether `name` contains `part`, ignoring case and punctuation; cut numbers and very short parts do not count."""
-    whole, inner = (re.sub(r"[^a-z\d]", "", text.lower()[:200]) for text in (name, part))
-    return len(inner) > 3 and bool(re.search(rf"(?<!\d){inner}(?!\d)", whole))
-
-
-def _parts(name: str) -> list[str]:
-    """ "TPU v3-32" -> ["tpuv", "3", "32"]."""
-    return re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z])[^a-z\d]+(?=[a-z])", "", name.lower()[:200]))

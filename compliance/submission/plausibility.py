@@ -1,0 +1,189 @@
+"""Asks whether the runs of a folder can be what they say: copies, times, sizes, speeds. Gives advice only.
+
+docs/compliance.md has each rule's rate of false alarms on published folders (lab/bench/compliance_alarms.py).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean, median
+
+from compliance.findings import ADVICE, Finding, finding
+from compliance.submission.facts import Facts
+from compliance.submission.tree_system import count
+
+# Fewer digits than this may agree by chance: two runs that evaluate once and both find 0.76.
+_DIGITS = 12
+# Runs may go in parallel on several machines: of 347 published folders one has two runs that begin closer than this.
+_APART_MS = 20.0
+# In the published folders no run that trained is this much shorter than the median of its folder.
+_SHORT = 0.1
+_SHORTEST_MS = 3_600.0  # half of the shortest published score (bert of v3.1 on 3,584 H100)
+# Two runs are a copy and its jitter if their results are this much closer than those of the middle pair.
+_JITTER = 0.02
+_LEAST_SHARED = 3  # evaluations that two runs have in common, for that comparison
+# Of the accelerator-minutes of the best published result on the same accelerator.
+_FAST = 0.6
+_SHOWN = 5
+_NUMBERS = re.compile(
+    r"(.*_)?opt_.*(learning_rate|_lr|beta_?\d|epsilon|weight_decay|momentum|clip_norm|_steps|_epochs|_factor)"
+    r"|global_batch_size|gradient_accumulation_steps|max_sequence_length|lora_(rank|alpha)|(train|eval)_samples"
+)
+
+
+def remarks(
+    path: Path, facts: Sequence[Facts], description: dict | None, benchmark: str
+) -> Iterator[Finding]:
+    """Yields advice about the runs of the folder `path` on the system that `description` tells of (None: unknown)."""
+    copies = list(_alike(path, facts))
+    yield from copies or _jittered(path, facts)
+    yield from _at_once(path, facts)
+    yield from _short(path, facts)
+    yield from _gap(path, facts)
+    yield from _values(path, facts)
+    yield from _sizes(path, facts, description)
+    yield from _fast(path, facts, description, benchmark)
+
+
+def _alike(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Runs with the same results, although they have another seed: training from another seed gives other ones."""
+    same: dict[tuple, list[Facts]] = defaultdict(list)
+    for one in facts:
+        if sum(char.isdigit() for found in one.evaluations for char in found.value) >= _DIGITS:
+            same[tuple(found.value for found in one.evaluations)].append(one)
+    groups = [group for group in same.values() if len(group) > 1]
+    if groups:
+        largest = max(groups, key=len)
+        timed = len({tuple(found.ms for found in one.evaluations) for one in largest}) == 1
+        found = f"{len(largest)} runs with the same {len(largest[0].evaluations)} results"
+        found += " at the same times" if timed else ""
+        yield finding("tree.alike", ADVICE, path, "runs of their own", f"{found}: {_named(largest)}")
+
+
+def _jittered(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
+    """A run whose results follow another's much closer than runs of other seeds do: a copy with changed digits."""
+    curves = [
+        {one.at: value for one in run.evaluations if (value := _number(one.value)) is not None}
+        for run in facts
+    ]
+    distances = []
+    for (first, a), (second, b) in combinations(enumerate(curves), 2):
+        shared = a.keys() & b.keys()
+        if len(shared) >= _LEAST_SHARED and a.keys() == b.keys():
+            distances.append((fmean(abs(a[at] - b[at]) for at in shared), first, second))
+    if len(distances) < 3:
+        return
+    usual = median(distance for distance, *_ in distances)
+    least, first, second = min(distances)
+    if 0 < least < _JITTER * usual:
+        found = f"{_named([facts[first], facts[second]])}: {least / usual:.2g} of the usual distance"
+        yield finding("tree.alike", ADVICE, path, "runs of their own", found, wording="tree.alike.near")
+
+
+def _at_once(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Runs that began at one moment."""
+    started = sorted((one for one in facts if one.started is not None), key=lambda one: one.started)
+    close = [
+        (one, later) for one, later in zip(started, started[1:]) if later.started - one.started < _APART_MS
+    ]
+    if close:
+        one, later = close[0]
+        seconds = (later.started - one.started) / 1000
+        more = f", and {len(close) - 1} more pairs" if len(close) > 1 else ""
+        found = f"{seconds:.3f} s between {Path(one.path).name} and {Path(later.path).name}{more}"
+        yield finding("tree.at-once", ADVICE, path, "runs that begin by themselves", found)
+
+
+def _times(facts: Sequence[Facts]) -> dict[str, float]:
+    """Returns the milliseconds of each run that has a start and a stop."""
+    both = (one for one in facts if one.started is not None and one.stopped is not None)
+    return {one.path: one.stopped - one.started for one in both}
+
+
+def _short(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Runs that took a small part of the others' time, or less than any run can."""
+    took = _times(facts)
+    middle = median(took.values()) if len(took) > 2 else 0
+    bound = max(middle * _SHORT, _SHORTEST_MS)
+    short = {name: time for name, time in took.items() if 0 < time < bound}
+    if short:
+        named = ", ".join(
+            f"{Path(name).name} {time / 1000:.6g} s" for name, time in [*short.items()][:_SHOWN]
+        )
+        wanted = f"more than {bound / 1000:,.3g} s; the middle run took {middle / 1000:,.3g} s"
+        yield finding("tree.short", ADVICE, path, wanted, named)
+
+
+def _gap(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Numbers of results that do not follow each other: runs may have been left out."""
+    found = (re.fullmatch(r"result_(\d{1,6})\.txt", Path(one.path).name) for one in facts)
+    numbers = sorted(int(match[1]) for match in found if match)
+    if len(numbers) > 2 and numbers[-1] >= min(1, numbers[0]) + len(numbers):
+        said = f"{len(numbers)} logs, numbers {numbers[0]} to {numbers[-1]}"
+        yield finding("tree.gap", ADVICE, path, "result_0.txt, result_1.txt, ...", said)
+
+
+def _values(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Hyperparameters that are not a finite number of 0 or more."""
+    for key in sorted({key for one in facts for key in one.settings if _NUMBERS.fullmatch(key)}):
+        for one in facts:
+            number = _number(one.settings.get(key, "0"))
+            if number is None or number < 0:
+                found = f"{one.settings[key]} in {Path(one.path).name}"
+                yield finding("tree.value", ADVICE, path, f"{key}: a number, 0 or more", found, key=key)
+                break
+
+
+def _sizes(path: Path, facts: Sequence[Facts], description: dict | None) -> Iterator[Finding]:
+    """Batches and data sets that cannot be."""
+    said = facts[0].settings
+    batch, steps, train, held = (
+        _number(said.get(key, ""))
+        for key in ("global_batch_size", "gradient_accumulation_steps", "train_samples", "eval_samples")
+    )
+    if batch and steps and (batch % steps or (accelerators(description) or 0) > 64 * batch / steps):
+        found = f"a batch of {batch:g} in {steps:g} steps on {accelerators(description)} accelerators"
+        yield finding("tree.batch", ADVICE, path, "a part of each batch on every accelerator", found)
+    if train and held and train < held:
+        found = f"{train:,.0f} to train, {held:,.0f} to evaluate"
+        yield finding("tree.samples", ADVICE, path, "more samples to train than to evaluate", found)
+
+
+def accelerators(description: dict | None) -> int | None:
+    """Returns the accelerators of all nodes; None if the description does not give them."""
+    nodes, each = (count(description, name) for name in ("number_of_nodes", "accelerators_per_node"))
+    return None if nodes is None or each is None else nodes * each
+
+
+def _fast(path: Path, facts: Sequence[Facts], description: dict | None, benchmark: str) -> Iterator[Finding]:
+    """Runs that need a small part of the accelerator-minutes of every published result on the same accelerator."""
+    from compliance.report.published import (
+        best_of_accelerator,  # reads the tables only where there is a folder
+    )
+
+    used, took = accelerators(description), _times(facts)
+    best = best_of_accelerator(benchmark, str((description or {}).get("accelerator_model_name", "")))
+    if not used or not took or best is None:
+        return
+    own = median(took.values()) / 60_000 * used
+    if own < _FAST * best:
+        found = f"{own:,.4g} accelerator-minutes on {used} accelerators"
+        yield finding("tree.fast", ADVICE, path, f"about {best:,.4g}, the least that is published", found)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _named(facts: Sequence[Facts]) -> str:
+    names = ", ".join(Path(one.path).name for one in facts[:_SHOWN])
+    return names + (", ..." if len(facts) > _SHOWN else "")
