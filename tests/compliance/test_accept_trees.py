@@ -10,11 +10,12 @@ from compliance import check
 from compliance.__main__ import main
 from compliance.acceptance import probability
 from compliance.acceptance import watch as watching
-from compliance.acceptance.answer import ACCEPTED, OPEN, REFUSED
+from compliance.acceptance.answer import OPEN
 from compliance.acceptance.watch import Tail, Watch, follow
 from compliance.acceptance.whole import whole
 from compliance.log.find_round import find
-from compliance.submission.facts import Facts, read_facts
+from compliance.submission.facts import Evaluation, Facts, read_facts
+from compliance.verdict import GO, NO_GO
 from lab.bench import accept_calibration
 from tests.compliance import llama_logs
 from tests.compliance.test_accept import ROUND, asked
@@ -45,9 +46,9 @@ def judged(org, now=NOW):
 def test_a_complete_tree_is_accepted(tmp_path, capsys):
     org = tree(tmp_path, map(llama_logs.log, range(10)))
     found = judged(org)
-    assert (found.answer, found.probability) == (ACCEPTED, 1.0)
-    assert main(["accept", str(org)]) == 0 and capsys.readouterr().out.endswith("\naccepted\n")
-    assert main(["check", str(org)]) == 0 and "\naccept: accepted\n" in capsys.readouterr().out
+    assert (found.answer, found.probability) == (GO, 1.0)
+    assert main(["accept", str(org)]) == 0 and capsys.readouterr().out.endswith("\ngo\n")
+    assert main(["check", str(org)]) == 0 and "accept:" not in capsys.readouterr().out
 
 
 def test_some_runs_leave_it_open_with_a_probability(tmp_path, capsys):
@@ -71,7 +72,7 @@ def test_runs_that_are_too_fast_are_told_to_stop(tmp_path):
     assert found.answer == OPEN and found.probability < 0.01
     assert found.answers[0].advice.startswith("stop: one more run cannot help")
     done = judged(tree(tmp_path / "b", [fast(llama_logs.log(index)) for index in range(10)]))
-    assert done.answer == REFUSED and "converges faster" in done.reasons[0]
+    assert done.answer == NO_GO and "converges faster" in done.reasons[0]
 
 
 def test_one_failed_run_is_dropped_and_two_refuse_whatever_follows(tmp_path):
@@ -80,15 +81,15 @@ def test_one_failed_run_is_dropped_and_two_refuse_whatever_follows(tmp_path):
     one = judged(tree(tmp_path, [*logs, failed]))
     assert one.answer == OPEN and 0.5 < one.probability < judged(tree(tmp_path / "b", logs)).probability
     two = judged(tree(tmp_path / "c", [*logs, failed, llama_logs.log(9, status="aborted")]))
-    assert two.answer == REFUSED and "2 runs count for no score" in two.reasons[0]
+    assert two.answer == NO_GO and "2 runs count for no score" in two.reasons[0]
 
 
 def test_more_runs_than_a_score_takes_and_other_errors_refuse(tmp_path):
-    assert judged(tree(tmp_path, map(llama_logs.log, range(11)))).answer == REFUSED
+    assert judged(tree(tmp_path, map(llama_logs.log, range(11)))).answer == NO_GO
     org = tree(tmp_path / "b", map(llama_logs.log, range(10)))
     (org / "systems" / "1xbox.json").unlink()
     found = judged(org)
-    assert found.answer == REFUSED and any(
+    assert found.answer == NO_GO and any(
         "1xbox" in reason or "description" in reason for reason in found.reasons
     ), found.reasons
 
@@ -121,17 +122,17 @@ def test_absurd_counts_and_times_give_an_answer(tmp_path, odd, capsys):
     for name, logs in changed.items():
         assert logs != texts or name == "steps"
         org = tree(tmp_path / name, logs)
-        assert judged(org).answer in (OPEN, REFUSED)
+        assert judged(org).answer in (OPEN, NO_GO)
         for path in org.rglob("result_*.txt"):
             facts = read_facts(str(path), ROUND)
-            assert all(0 <= at < 1e15 for at, _ in facts.evaluations)
+            assert all(0 <= at < 1e15 for at, *_ in facts.evaluations)
             assert facts.to_converge is None or 0 <= facts.to_converge < 1e15
 
 
 def test_evaluations_at_nearly_one_place_tell_no_step():
     near, far = Facts("a"), Facts("b")
-    near.evaluations.extend([(0.0, "1"), (1e-320, "1"), (3072.0, "1"), (3072.0 + 1e-9, "1")])
-    far.evaluations.extend([(384.0, "1"), (768.0, "1")])
+    near.evaluations.extend(Evaluation(at, "1", 0.0) for at in (0.0, 1e-320, 3072.0, 3072.0 + 1e-9))
+    far.evaluations.extend(Evaluation(at, "1", 0.0) for at in (384.0, 768.0))
     assert probability.step_of([near]) == 0 and probability.step_of([far]) == 384
     tiny = probability.estimate(asked(99.0, 101.0, step=1e-320))
     assert tiny == probability.estimate(asked(99.0, 101.0))
@@ -157,7 +158,7 @@ def test_what_is_wrong_already_counts_before_the_run_ends(tmp_path):
     bad = llama_logs.log(4).replace('"lora_rank", "value": 16', '"lora_rank", "value": 99')
     bad = [growing(bad, 0.5), growing(bad, 0.6)]
     found = judged(tree(tmp_path, [llama_logs.log(0), *bad]))
-    assert found.answer == REFUSED and "lora_rank" in found.reasons[0]
+    assert found.answer == NO_GO and "lora_rank" in found.reasons[0]
 
 
 # ----------------------------------------------------------------------------------------------------- watch
@@ -197,7 +198,7 @@ def test_watch_agrees_with_accept_and_ends_with_the_last_run(tmp_path):
         path = org / f"results/1xbox/llama2_70b_lora/result_{index}.txt"
         path.write_text(llama_logs.log(index))
     said = []
-    assert follow(org, None, 0.01, 60, said.append) == ACCEPTED and said[-1].endswith("accepted")
+    assert follow(org, None, 0.01, 60, said.append) == GO and said[-1].endswith("\ngo")
 
 
 def test_a_run_that_goes_on_after_an_hour_has_not_ended(tmp_path):
@@ -278,7 +279,7 @@ def test_the_line_of_check_stays_short(tmp_path, capsys):
     org = tree(tmp_path, logs)
     (reason,) = [one for one in judged(org).reasons if "runs count for no score" in one]
     assert " more), result_1.txt (" in reason and reason.endswith(", and 3 more") and len(reason) < 400
-    assert main(["check", str(org)]) == 1 and "\naccept: refused\n" in capsys.readouterr().out
+    assert main(["check", str(org)]) == 1 and "accept:" not in capsys.readouterr().out
 
 
 def test_wrong_arguments_get_a_line(tmp_path, capsys):

@@ -17,7 +17,7 @@ from compliance import formats
 from compliance.api import PACKAGING_ERRORS, Outcome, check, check_paths
 from compliance.findings import Finding, Groups
 from compliance.log.check_log import check_log
-from compliance.submission.tree_system import compare
+from compliance.submission.coherence import compare
 from systems import schema
 from tests.compliance import result_logs
 

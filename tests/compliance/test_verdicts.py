@@ -1,0 +1,317 @@
+"""Tests that green means green: what a tree may not hide, and that a verdict has one word everywhere."""
+
+import json
+import re
+
+import pytest
+
+from compliance import cli
+from compliance.acceptance.answer import OPEN
+from compliance.acceptance.watch import Watch
+from compliance.acceptance.whole import whole
+from compliance.api import check
+from compliance.changes import difference
+from compliance.log.check_log import check_log
+from compliance.report import published
+from compliance.submission import coherence, rcp, summary
+from compliance.submission.scores import score_directory
+from tests.compliance import llama_logs, made_logs
+from timetotrain.__main__ import main
+
+ROUND = "5.1.0"
+SETTING = '"key": "{}", "value": {}'
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Returns make(change, description, results), which writes a sound tree of ten runs but for what it changes."""
+
+    def make(change=lambda index, text: text, description="", results="results", name="Other_Lab"):
+        org = tmp_path / name
+        place = org / results / "box" / "llama2_70b_lora"
+        place.mkdir(parents=True)
+        for index in range(10):
+            (place / f"result_{index}.txt").write_text(change(index, llama_logs.log(index)))
+        (org / "systems").mkdir()
+        (org / "systems" / "box.json").write_text(description or json.dumps(llama_logs.description()))
+        llama_logs.write_code(org / "benchmarks" / "llama2_70b_lora" / "implementations" / "nemo")
+        (org / "benchmarks" / "llama2_70b_lora" / "implementations" / "nemo" / ".gitignore").unlink()
+        return org
+
+    return make
+
+
+def judged(org, ruleset=ROUND):
+    """(verdict, {rule: finding})."""
+    outcome = check([org], ruleset)
+    return outcome.verdict.answer, {finding.rule: finding for finding in outcome.findings}
+
+
+def in_one(number, old, new):
+    """A change of one log."""
+    return lambda index, text: text.replace(old, new) if index == number else text
+
+
+def in_all(old, new):
+    return lambda index, text: text.replace(old, new)
+
+
+def test_a_sound_tree_is_a_go_without_a_finding(tree):
+    assert judged(tree()) == ("go", {})
+
+
+@pytest.mark.parametrize("broken", ["null", '"3456"', "[3456]", "true", "NaN", "Infinity", "-1", "1e14"])
+def test_a_count_that_cannot_be_read_or_believed_refuses(tree, broken):
+    org = tree(in_one(2, '"samples_count": 3456', f'"samples_count": {broken}'))
+    verdict, findings = judged(org)
+    assert verdict == "no-go" and "result_2.txt" in findings["tree.rcp"].found
+    outcome = check([org], ROUND)
+    (row,) = summary.systems(outcome)
+    assert row.results["llama2_70b_lora"].card.score is None and whole(outcome).answer == "no-go"
+
+
+@pytest.mark.parametrize(
+    ("results", "says"), [("Results", "Results/ has to be called results/"), ("runs", "is in no")]
+)
+def test_where_no_rule_of_submissions_applied_there_is_no_go(tree, results, says, capsys):
+    org = tree(results=results)
+    assert cli.main(["check", str(org), "--ruleset", ROUND]) == 2
+    assert (last := capsys.readouterr().out.splitlines()[-1]).startswith(
+        "not checked: 10 files"
+    ) and says in last
+
+
+def test_logs_beside_a_submission_are_not_covered_by_its_go(tree):
+    org = tree()
+    (org.parent / "box").mkdir()
+    (org.parent / "box" / "result_0.txt").write_text(llama_logs.log(11))
+    assert judged(org)[0] == "go" and judged(org.parent)[0] == "not checked"
+
+
+def test_a_description_is_plain_json_with_each_field_once(tree):
+    text = json.dumps(llama_logs.description())
+    assert "system.bom" in judged(tree(description="\ufeff" + text))[1]
+    twice = text.replace('"division": "closed"', '"division": "open", "division": "closed"')
+    verdict, findings = judged(tree(description=twice, name="b"))
+    assert verdict == "no-go" and "'open', then 'closed'" in findings["system.twice"].found
+
+
+def test_diff_and_borrow_judge_a_value_that_differs_between_runs(tree):
+    key = SETTING.format("opt_gradient_clip_norm", "0.3")
+    own, other = tree(), tree(in_one(4, key, key.replace("0.3", "0.999")), name="b")
+    found, _ = difference.compare(own, other, (ROUND, ROUND))
+    (change,) = (one for one in found["box/llama2_70b_lora"] if one.place == "settings")
+    assert change.answer == "may not" and "the rules fix 0.3" in change.why
+    assert main(["borrow", *(str(org / "results/box/llama2_70b_lora") for org in (own, other))]) == 1
+
+
+def test_a_verb_that_guessed_the_round_says_so(tree, capsys):
+    named, bare = tree(name="training_results_v5.1/Other_Lab"), tree()
+    assert difference.rounds_of(named, bare)[0] == (ROUND, ROUND)
+    assert main(["diff", str(named), str(bare)]) == 0
+    assert "round 5.1.0: as the other side's folder says" in capsys.readouterr().out
+    assert main(["diff", str(bare), str(bare), "--ruleset", ROUND]) == 0
+    assert capsys.readouterr().out == "no difference\n"
+    assert main(["borrow", *2 * [str(bare / "results/box/llama2_70b_lora")]]) == 1
+    assert "--ruleset names another" in capsys.readouterr().out
+
+
+def described(**changes):
+    return json.dumps(llama_logs.description(**changes))
+
+
+def test_logs_and_description_of_two_divisions_are_an_error_from_4_0_on(tree):
+    org = tree(description=described(division="open"))
+    assert judged(org)[0] == "no-go" and judged(org)[1]["tree.division"].severity == "error"
+    assert judged(org, "3.1.0")[1]["tree.division"].severity == "advice"
+
+
+def test_logs_in_a_cloud_of_a_system_on_premise(tree):
+    org = tree(in_all('"onprem"', '"cloud"'))
+    assert judged(org)[1]["tree.status"].found == "cloud"
+    assert "tree.status" not in judged(tree(description=described(status="Preview"), name="b"))[1]
+
+
+def test_a_placeholder_is_called_one(tree):
+    _, findings = judged(tree(in_all('"Other Lab"', '"SUBMISSION_ORG_PLACEHOLDER"')))
+    assert [*findings] == ["tree.placeholder"]
+    assert not coherence.is_placeholder("Quanta_Cloud_Technology") and coherence.is_placeholder("<org>")
+
+
+def test_an_organisation_is_text(tree):
+    assert "submission_org.value" in judged(tree(in_all('"Other Lab"', "null")))[1]
+
+
+def test_a_long_initialization_is_told_with_limit_and_length(tmp_path):
+    path = tmp_path / "result_0.txt"
+    path.write_text(
+        re.sub(r'"time_ms": 17000000(?=.*"init_start")', '"time_ms": 16999700', llama_logs.log(0))
+    )
+    (finding,) = (one for one in check_log(str(path), ROUND).findings if one.rule.startswith("init_stop"))
+    assert re.search(r"less than \d+ minutes after", finding.expected) and finding.found.endswith(" minutes")
+
+
+def test_rounds_without_rules_get_one_true_sentence(tmp_path, capsys):
+    place = tmp_path / "Lab" / "results" / "box" / "resnet"
+    place.mkdir(parents=True)
+    (place / "result_0.txt").write_text(":::MLPv0.5.0 resnet 1541635702.1 (a.py:1) run_start\n")
+    assert cli.main(["check", str(place / "result_0.txt")]) == 1
+    assert "MLPerf Training v0.5" in capsys.readouterr().out
+    log = tmp_path / "result_1.txt"
+    log.write_text(llama_logs.log(0, benchmark="cosmoflow"))
+    (finding,) = check_log(str(log)).findings
+    assert (
+        finding.rule == "not-checked" and "MLPerf HPC" in finding.message and "--ruleset" not in finding.fix
+    )
+    deep = tmp_path / "hpc" / "results" / "box" / "strong" / "cosmoflow"
+    deep.mkdir(parents=True)
+    (tmp_path / "hpc" / "systems").mkdir()
+    log.rename(deep / "result_0.txt")
+    verdict, findings = judged(tmp_path / "hpc", None)
+    assert verdict == "no-go" and [*findings] == ["not-checked"]
+
+
+def test_a_score_that_the_rounds_table_has_otherwise_is_told(tree, monkeypatch, capsys):
+    org = tree()
+    card = score_directory(org / "results/box/llama2_70b_lora", ROUND)
+    row = published.Published("v5.1", "Other_Lab", "box", "llama2_70b_lora", 8, card.score * 1.1, None)
+    monkeypatch.setattr(published, "published", lambda: (row,))
+    assert cli.main(["scores", str(org), "--ruleset", ROUND]) == 0
+    assert f"the round's table has {row.minutes:.4f}" in capsys.readouterr().out
+    assert cli.main(["report", str(org), "--ruleset", ROUND, "-o", str(org.parent / "r.html")]) == 0
+    assert "round&#39;s table has" in (org.parent / "r.html").read_text()
+    monkeypatch.setattr(published, "published", lambda: (row._replace(minutes=card.score),) if 0 else ())
+    assert summary.differs_from_published("Other_Lab", card) == []
+
+
+def test_accept_knows_the_factor_of_scaling_json(tree):
+    org = tree()
+    (org / "results/box/llama2_70b_lora/scaling.json").write_text('{"scaling_factor": 1.25}')
+    (one,) = whole(check([org], ROUND)).answers
+    assert one.factor == 1.25 and "1.2500, as scaling.json says" in one.advice
+
+
+def quick(index, text):
+    """A run of 0.3 s: only its block's length is left of its time."""
+    return re.sub(
+        r'"time_ms": (\d+)',
+        lambda m: f'"time_ms": {1_700_000_000_000 + 10**7 * index + int(m[1]) % 300}',
+        text,
+    )
+
+
+def copied(index, text):
+    """Run 3 with its times and results shaken a little, under another seed, instead of run 7."""
+    if index != 7:
+        return text
+    shaken = re.sub(
+        r'"time_ms": (\d+)', lambda m: f'"time_ms": {int(m[1]) + 40_000_007}', llama_logs.log(3, seed=77)
+    )
+    return re.sub(r'("eval_accuracy", "value": [\d.]+)', r"\g<1>0000001", shaken)
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        ("tree.alike", copied),
+        ("tree.short", quick),
+        ("time.micro", lambda index, text: re.sub(r'"time_ms": (\d+)', r'"time_ms": \g<1>000', text)),
+        (
+            "tree.batch",
+            in_all('"gradient_accumulation_steps", "value": 1', '"gradient_accumulation_steps", "value": 3'),
+        ),
+        (
+            "tree.value",
+            in_one(3, '"opt_base_learning_rate", "value": 0.0004', '"opt_base_learning_rate", "value": -1'),
+        ),
+        (
+            "tree.value",
+            in_all('"opt_base_learning_rate", "value": 0.0004', '"opt_base_learning_rate", "value": NaN'),
+        ),
+        (
+            "tree.value",
+            in_all('"opt_base_learning_rate", "value": 0.0004', '"opt_base_learning_rate", "value": "x"'),
+        ),
+        ("tree.samples", in_all('"train_samples", "value": 3901', '"train_samples", "value": 100')),
+    ],
+)
+def test_what_cannot_be_is_noticed(tree, rule, change):
+    assert rule in judged(tree(change))[1]
+
+
+def test_fewer_accelerators_than_ran_make_the_runs_too_fast(tree, monkeypatch):
+    org = tree(description=described(accelerators_per_node="4", accelerator_model_name="Fast"))
+    minutes = score_directory(org / "results/box/llama2_70b_lora", ROUND).score
+    for each, noticed in ((4, False), (8, True)):
+        monkeypatch.setattr(published, "best_of_accelerator", lambda *names, each=each: each * minutes * 0.99)
+        assert ("tree.fast" in judged(org)[1]) == noticed
+
+
+def test_a_gap_in_the_numbers_of_results(tree):
+    org = tree()
+    place = org / "results/box/llama2_70b_lora"
+    (place / "result_9.txt").rename(place / "result_12.txt")
+    assert judged(org)[1]["tree.gap"].found == "10 logs, numbers 0 to 12"
+
+
+def test_growing_logs_with_an_old_clock_are_under_way(tmp_path):
+    place = tmp_path / "Lab" / "results" / "box" / "llama2_70b_lora"
+    place.mkdir(parents=True)
+    lines = llama_logs.log(0).splitlines(keepends=True)
+    path, clock = place / "result_0.txt", [0.0]
+    path.write_text("".join(lines[:-4]))
+    watch = Watch(tmp_path / "Lab", ROUND, 60, lambda: path.stat().st_mtime + clock[0])
+    for _ in range(2):
+        watch.poll()
+        with path.open("a") as file:
+            file.write("some output\n")
+    watch.poll()
+    assert [answer.runs for answer in watch.answers.values()] == [0]
+    clock[0] = 3700
+    watch.poll()
+    assert [answer.runs for answer in watch.answers.values()] == [1]
+
+
+def test_the_last_line_is_the_worst_and_no_block_contradicts_it(tree, capsys):
+    org = tree(description="\ufeff" + described())
+    assert cli.main(["accept", str(org), "--ruleset", ROUND]) == 1
+    text = capsys.readouterr().out
+    assert text.splitlines()[-1].startswith("no-go: ") and "submit it" not in text and "accepted" not in text
+    assert whole(check([org], ROUND)).answers[0].answer == OPEN
+
+
+def test_package_refuses_runs_with_the_same_results(tmp_path, capsys):
+    runs, code = tmp_path / "runs", llama_logs.write_code(tmp_path / "code")
+    runs.mkdir()
+    for index in range(10):
+        text = re.sub(r"1\.\d+(?=, \"metadata\")", "1.123456789", llama_logs.log(index))
+        (runs / f"result_{index}.txt").write_text(text)
+    (tmp_path / "box.json").write_text(described())
+    words = ["package", str(runs), "--org", "Other_Lab", "--system", "box", "--ruleset", ROUND]
+    words += ["--description", str(tmp_path / "box.json"), "--code", str(code), "-o", str(tmp_path / "out")]
+    assert cli.main(words) == 1
+    assert (
+        "Several runs have the same results." in capsys.readouterr().err and not (tmp_path / "out").exists()
+    )
+
+
+def test_logs_that_count_epochs_where_the_reference_counts_samples():
+    judged_ = rcp.judge("bert", "1.1.0", 448, [1.0] * 10)
+    assert judged_.reason == "the logs count epochs, the reference counts samples"
+
+
+@pytest.mark.parametrize(
+    "words", [["package"], ["accept"], ["check", "--format", "x", "."], ["scores", "none"]]
+)
+def test_wrong_usage_is_one_line(words, capsys):
+    assert cli.main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("error: ") and said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["true", "Infinity", "1e9", "-1"])
+def test_an_accuracy_that_cannot_be_meets_no_target(tmp_path, value):
+    path = tmp_path / "result_0.txt"
+    text = made_logs.lines(made_logs.log("2.0.0", "closed", "ssd"))
+    path.write_text(re.sub(r'(?<="eval_accuracy", "value": )[\d.]+', value, text))
+    assert not check_log(str(path), "2.0.0").passes
