@@ -359,7 +359,8 @@ class Target:
         specs = self.spec.get("fields", {"": self.spec})
         for name, spec in specs.items():
             number, spec = value[name] if name else value, spec.get("then", spec)
-            least = spec.get("at_least", spec.get("greater"))
+            bounded = "at_most" in spec or "less" in spec  # a loss, or a share whose bound the rules give
+            least = None if bounded else spec.get("at_least", spec.get("greater"))
             if not (number >= 0 and (least is None or number <= (1 if least <= 1 else 100))):
                 return False
         return True

@@ -73,7 +73,7 @@ def _read(path: Path) -> tuple[dict, list[Finding]]:
         raise ValueError("brackets nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError(f"a JSON {type(content).__name__}")
-    faults += [finding("system.twice", ERROR, path, "each field once", found) for found in twice[:5]]
+    faults += [finding("system.twice", ADVICE, path, "each field once", found) for found in twice[:5]]
     return content, faults
 
 
