@@ -67,6 +67,12 @@ def parser() -> argparse.ArgumentParser:
         help="bind each process to the cores and memory next to its GPU, where the host has several memory nodes "
         "(%(default)s)",
     )
+    made.add_argument(
+        "--check",
+        action="store_true",
+        help="start no run: check names, clocks, versions, free space, data, sums between the processes and each "
+        "device's product, a line each",
+    )
     made.add_argument("--print_command", action="store_true", help="print what would be started, and end")
     _add_limits(made)
     made.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
@@ -90,6 +96,8 @@ def job(arguments: argparse.Namespace) -> Job:
       UserError: an argument is missing or wrong, or two arguments contradict each other.
     """
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if arguments.check:
+        command = [sys.executable, "-m", "timetotrain.run.preflight", arguments.replicas, *command]
     if not command:
         raise UserError("no command; put it behind --, as in -- python -m resnet --system=cpu-tiny")
     if arguments.hosts != "slurm" and arguments.processes is not None and arguments.processes < 1:

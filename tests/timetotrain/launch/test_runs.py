@@ -261,3 +261,45 @@ def test_two_launchers_of_mpirun_meet(data, tmp_path):
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert log_records(tmp_path)[-1]["metadata"]["reason"].startswith("the target was not reached")
+
+
+@pytest.mark.parametrize("backend", ["multiworker", "pjrt", "horovod"])
+def test_the_check_says_a_line_of_each_thing_that_a_run_needs(data, tmp_path, backend):
+    need(backend)
+    line = [
+        sys.executable,
+        "-m",
+        "timetotrain",
+        "launch",
+        f"--replicas={backend}",
+        "--processes=2",
+        "--check",
+    ]
+    line += ["--", "python", f"--data_dir={data}", f"--result_dir={tmp_path}"]
+    done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = [words[1] for text in done.stdout.splitlines() if (words := text.split())[:1] == ["ok"]]
+    assert names == ["names", "clocks", "versions", "space", "space", "data", *["sums"] * 3, "products"]
+
+
+def test_a_run_on_one_host_listens_on_loopback_alone(data, tmp_path):
+    """TensorFlow's server takes every interface by itself."""
+    line = command(data, tmp_path, "multiworker", 2)
+    launcher = subprocess.Popen(line, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL)
+    try:
+        wait_for_checkpoints(tmp_path, launcher)
+        for rank in range(2):
+            mine = process_of(launcher.pid, rank)
+            own = {os.readlink(path) for path in pathlib.Path(f"/proc/{mine}/fd").iterdir() if path.exists()}
+            rows = [
+                row.split()
+                for name in ("tcp", "tcp6")
+                for row in pathlib.Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+            ]
+            listening = [
+                row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own
+            ]
+            assert listening and {address[-8:] for address in listening} == {"0100007F"}
+    finally:
+        launcher.terminate()
+        launcher.wait(timeout=60)
