@@ -1,0 +1,51 @@
+"""Tests that every `TrainingBlock` keeps the same promises, whoever runs the loop around its steps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from common.distributed import replicas as backends
+from common.train import block, host_block
+from common.train.loop import Loop
+from tests.common.distributed.replicas import processes
+from tests.common.train import toy
+
+KINDS = {"single": block.FusedBlock, "pjrt": host_block.HostBlock}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def loop(request):
+    processes.require(request.param)
+    config = toy.config(replicas=request.param)
+    loop = Loop(toy.Task(config), backends.make(config))
+    assert isinstance(loop._block, KINDS[request.param])
+    return loop
+
+
+def called(loop, steps, evaluations):
+    return loop._block(loop.synthetic(True), loop.synthetic(False), steps, evaluations)
+
+
+def test_a_block_keeps_the_contract(loop):
+    one, step = loop._block, int(loop.state.step)
+    public = {name for name in vars(block.TrainingBlock) if not name.startswith("_")}
+    assert all(callable(getattr(one, name)) for name in public)
+
+    result = called(loop, 3, 2)
+    assert result.complete and result.losses.shape == result.times.shape == (3,)
+    assert np.isfinite(result.losses).all() and (np.diff(result.times) >= 0).all()
+    assert result.times[-1] <= result.eval_start <= result.eval_stop
+    assert float(result.sums["seen"]) > 0 and len(result.arrays["label"]) == 16
+    assert int(loop.state.step) == step + 3 and one.progress() == (step + 3, pytest.approx(result.losses[-1]))
+
+    assert called(loop, 0, 1).complete and called(loop, 1, 0).complete
+    one.forget()
+    assert math.isnan(one.progress()[1])
+    one.stop()
+    stopped = called(loop, 3, 1)
+    assert not stopped.complete and len(stopped.losses) == 0 and int(loop.state.step) == step + 4
+    one.stop(False)
+    assert called(loop, 1, 1).complete
