@@ -15,10 +15,12 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from common.config import rules
 from common.config.legw import legw
 from common.errors import UserError, near
 
 C = TypeVar("C")
+_ORDER = {"optimizer.name": 0, "legw": 2}
 SHORT = ("init", "frozen_stages")  # Fields with a flag of their own.
 
 
@@ -61,6 +63,8 @@ def configure(
         config = override(config, "replicas", replicas)
     for path, value in overrides:
         config = override(config, path, value)
+        if path.startswith("optimizer."):
+            rules.check_field(config.optimizer, path.partition(".")[2], f"--config.{path}={value}")
     if seed is not None:
         config = dataclasses.replace(config, seed=seed)
     config.validate()
@@ -77,7 +81,10 @@ def override(config: C, path: str, value: str) -> C:
     """
     if path == "legw":
         return legw(config, parse_value(value, float, "config.legw"))
-    return _override(config, path.split("."), value, "config." + path)
+    changed = _override(config, path.split("."), value, "config." + path)
+    if path == "optimizer.name":
+        return dataclasses.replace(config, optimizer=rules.renamed(config.optimizer, changed.optimizer.name))
+    return changed
 
 
 def override_all(config: C, flags: Sequence[str]) -> C:
@@ -172,7 +179,8 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[st
     `--NAME=value` is short for `--config.NAME=value` for the fields in SHORT.
 
     Returns:
-      ([(path, value)], the other arguments). "legw" comes last, because it scales the values that the others set.
+      ([(path, value)], the other arguments). The optimizer's name comes first, because its fields are the rule's;
+      "legw" comes last, because it scales the values that the others set.
 
     Raises:
       UserError: a `--config.` argument without a value.
@@ -192,4 +200,4 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[st
             if value is None or value.startswith("--"):
                 raise UserError(f"{argument}: needs a value, as in {argument}=VALUE")
         overrides.append((name, value))
-    return sorted(overrides, key=lambda override: override[0] == "legw"), rest
+    return sorted(overrides, key=lambda override: _ORDER.get(override[0], 1)), rest

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from common.config.clock import Clock
 from common.config.legw import legw
+from common.config.rules import READ
 from common.config.schema import RunConfig
+from common.config.validation import LATER_OPTIMIZERS
 
 C = TypeVar("C", bound=RunConfig)
 _NEAREST = ("tpu-v4-16", "tpu-v3-256", "dgx-1")  # Published rows that presets of later machines follow.
@@ -91,19 +93,6 @@ def solver_keys(config: RunConfig) -> dict[str, Any]:
     }
 
 
-# For each optimizer of docs/optimizers.md: the fields of `config.optimizer` that it uses besides the learning rate.
-_ADAM = ("beta_1", "beta_2", "epsilon", "weight_decay")
-_ROOTS = ("matrix_block", "matrix_decay", "root_interval", "root_start")
-_READ = {
-    "adamw": _ADAM,
-    "nadamw": _ADAM,
-    "lamb": _ADAM,
-    "schedule_free_sgd": ("momentum", "averaging_power", "weight_decay"),
-    "schedule_free_adamw": (*_ADAM, "averaging_power"),
-    "muon": ("momentum", "nesterov", "orthogonal_steps", "adamw_rate_factor", *_ADAM),
-    "shampoo": ("momentum", "nesterov", "grafting", "matrix_epsilon", *_ROOTS, *_ADAM[1:]),
-    "soap": (*_ROOTS, *_ADAM),
-}
 # The rules of round v0.7 name LAMB's decay so.
 _KEYS = {"opt_lamb_weight_decay": "opt_lamb_weight_decay_rate"}
 
@@ -111,7 +100,9 @@ _KEYS = {"opt_lamb_weight_decay": "opt_lamb_weight_decay_rate"}
 def rule_keys(config: RunConfig) -> dict[str, Any]:
     """Returns {"opt_RULE_FIELD": value} of what a rule of docs/optimizers.md reads; {} for another rule."""
     rule = config.optimizer
-    found = {f"opt_{rule.name}_{field}": getattr(rule, field) for field in _READ.get(rule.name, ())}
+    if rule.name not in LATER_OPTIMIZERS:
+        return {}
+    found = {f"opt_{rule.name}_{field}": getattr(rule, field) for field in (*READ[rule.name], "weight_decay")}
     return {_KEYS.get(key, key): value for key, value in found.items()}
 
 

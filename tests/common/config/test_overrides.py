@@ -227,7 +227,7 @@ def test_split_overrides() -> None:
         "--dry_run",
     ]
     overrides, rest = configs.split_overrides(argv)
-    assert overrides == [("seed", "3"), ("optimizer.name", "lars"), ("names", "a,b")]
+    assert overrides == [("optimizer.name", "lars"), ("seed", "3"), ("names", "a,b")]
     assert rest == ["--system=x", "--dry_run"]
     for bad in (["--config.seed"], ["--config.seed", "--dry_run"]):
         with pytest.raises(UserError, match="--config.seed: needs a value, as in --config.seed=VALUE"):
