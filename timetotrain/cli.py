@@ -21,7 +21,7 @@ from timetotrain.verbs import VERBS, Verb
 PROG = "timetotrain"
 # Verbs that read the user's own configuration, which may name modules in the current folder. The other verbs read
 # files from strangers and must not import modules from there: an unpacked archive may contain one.
-_FINDS_OWN = ("run", "search", "study", "launch", "forecast", "completion")
+_FINDS_OWN = ("run", "search", "study", "launch", "forecast", "rent", "completion")
 ALLOW_PLUGINS = "--allow_plugins"
 
 

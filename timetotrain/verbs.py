@@ -63,10 +63,7 @@ VERBS = {
     "why": Verb("why one run takes longer than another, term by term", "timetotrain.forecast.why"),
     "package": _compliance("build the submission of your results", "package"),
     "systems": Verb("list, show, detect and validate machines", "timetotrain.forecast.cli", ()),
-    "forecast": Verb(
-        "how long a run takes on a machine that you lack",
-        "timetotrain.forecast.cli",
-        ("predict",),
-    ),
+    "forecast": Verb("how long a run takes on a machine that you lack", "timetotrain.forecast.forecast"),
+    "rent": Verb("which machines to rent for a run, by cost, time or energy", "timetotrain.forecast.rent"),
     "completion": Verb("print the completion of a shell", "timetotrain.completion"),
 }

@@ -1,4 +1,4 @@
-"""python -m systems list | show NAME | detect | validate FILE... | predict BENCHMARK | compile BENCHMARK"""
+"""timetotrain systems: list | show NAME | detect | validate FILE... | compile BENCHMARK"""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Sequence
 
 from systems import cli
 from timetotrain.forecast import compile as compile_
-from timetotrain.forecast import predict
 
-_OTHERS = (predict.add, compile_.add)
+_OTHERS = (compile_.add,)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command of systems/cli.py, `predict` or `compile`; returns the exit status as systems.cli.main does."""
+    """Runs a command of systems/cli.py, or `compile`; returns the exit status as systems.cli.main does."""
     words = list(sys.argv[1:] if argv is None else argv)
     # argparse takes words after `--` right behind the benchmark only.
     at = words.index("--") if words[:1] == ["compile"] and "--" in words else len(words)

@@ -1,0 +1,164 @@
+"""Lists the accelerators that the law knows, and recognises one by the name that a description gives it.
+
+data/accelerators.json holds an entry per accelerator: peaks in FLOP/s (dense), bytes and bytes/s of its memory, the
+board's limit in watts, accelerators of a host, patterns of its names from the special to the general, and the source of
+its figures. A figure without a source is null. `from` is "vendor" if the source is the vendor's own page, "third party"
+if it is a page that quotes the vendor; `date` is the look-up's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+
+_DATA = Path(__file__).parent / "data/accelerators.json"
+# Names that say nothing of the accelerator: submitters who leave the field to the system's name, and hosts without one.
+_VAGUE = ("", "tpu", "none", "n a", "null")
+MOST = 1 << 17  # Accelerators of the largest machine.
+# Beginnings of accelerators' names by maker; their runs share its software.
+_MAKERS = {
+    "Google": ("TPU",),
+    "AMD": ("MI", "RX"),
+    "Intel": ("Gaudi",),
+    "Huawei": ("Ascend",),
+    "Graphcore": ("Bow", "IPU"),
+    "NVIDIA": ("V100", "A100", "A10", "A30", "A40", "RTX", "L4", "H100", "H200", "GH", "GB", "B200", "B300"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What the user says of an accelerator; None takes the known one's.
+
+    Attributes:
+      peak: TFLOP/s of dense 16-bit products.
+      bandwidth: GB/s of its memory.
+    """
+
+    peak: float | None = None
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            if value is not None and not 0 < value < 1e9:
+                raise UserError(f"--{name}={value:g}: must be a positive number below 1e9")
+
+    @property
+    def flags(self) -> dict[str, float]:
+        """The flags that have a value."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+
+@functools.cache
+def table() -> dict[str, dict[str, Any]]:
+    """The known accelerators, by name."""
+    return json.loads(_DATA.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def maker(name: str) -> str:
+    """The maker of an accelerator; a processor, or an accelerator that nobody knows, is a maker of its own."""
+    return next((one for one, starts in _MAKERS.items() if name.startswith(starts)), name)
+
+
+def recognise(description: Mapping[str, Any]) -> str:
+    """The accelerator's name in `chips` for a description; "" if none fits.
+
+    A vague model name, as "TPU", gives way to the system's name; a host without accelerators to its processor's.
+    """
+    model, system, host = (
+        str(description.get(field) or "")
+        for field in ("accelerator_model_name", "system_name", "host_processor_model_name")
+    )
+    plain = re.sub(r"[^a-z0-9]+", " ", model.lower()).strip()
+    if plain not in _VAGUE:
+        return named(model)
+    found = named(system)
+    if found and not table()[found].get("host"):
+        return found
+    bare = str(description.get("accelerators_per_node") or "0").strip() in ("0", "N/A")
+    return named(host) if bare else ""
+
+
+@functools.cache
+def named(text: str) -> str:
+    """The accelerator whose name stands in a text; "" if none does. The first pattern of the list that fits counts."""
+    plain = re.sub(r"[^a-z0-9]+", " ", text.lower())
+    for name, entry in table().items():
+        if any(re.search(rf"(?<![a-z0-9]){pattern}(?![0-9])", plain) for pattern in entry["names"]):
+            return name
+    return ""
+
+
+def chip(
+    name: str, description: Mapping[str, Any], given: Given, notes: list[str], assume: bool = False
+) -> dict[str, Any]:
+    """The entry of a description's accelerator with its `name`, and the user's figures in place of its own.
+
+    Raises:
+      UserError: the accelerator is unknown, and `given` lacks a figure.
+    """
+    model = str(description.get("accelerator_model_name") or "")
+    known = recognise(description)
+    if not known and not model and assume:
+        known = "V100-SXM2"
+        notes.append(f"{name}: accelerator_model_name is empty: V100-SXM2")
+    if known:
+        entry = dict(table()[known]) | {"name": known}
+        if re.sub(r"\W", "", known.lower()) not in re.sub(r"\W", "", model.lower()):
+            notes.append(
+                f"{name}: {model or str(description.get('system_name'))!r} is taken for {known}{_others(known)}"
+            )
+    else:
+        entry = _unknown(name, model, given)
+    if given.peak:
+        before = entry["peak"]["bf16"]
+        entry["peak"] = {k: v * given.peak * 1e12 / before for k, v in entry["peak"].items()}
+    if given.bandwidth:
+        entry["memory_bandwidth"] = given.bandwidth * 1e9
+    if given.flags:
+        notes.append("given: " + ", ".join(f"--{flag}={value:g}" for flag, value in given.flags.items()))
+    return entry
+
+
+def _others(known: str) -> str:
+    """The boards of the same name that a short name may mean as well."""
+    family = known.split("-")[0]
+    others = [name for name in table() if name != known and name.split("-")[0] == family]
+    return f"; {', '.join(others)} are others" if others else ""
+
+
+def _unknown(name: str, model: str, given: Given) -> dict[str, Any]:
+    """An accelerator of which only the user's figures are known."""
+    missing = [flag for flag in ("peak", "bandwidth") if flag not in given.flags]
+    if missing:
+        units = {"peak": "TFLOPS", "bandwidth": "GB/S"}
+        flags = " ".join(f"--{flag}={units[flag]}" for flag in missing)
+        text = f"{model!r} is unknown" if model else "empty"
+        raise UserError(
+            f"{name}: accelerator_model_name: {text}; give {flags} of the accelerator, or one of "
+            f"{', '.join(known_names())}" + ("" if model else ", or --assume for V100-SXM2")
+        )
+    peak = given.peak * 1e12
+    return {
+        "name": model or "accelerator",
+        "peak": {"bf16": peak},
+        "memory_bandwidth": given.bandwidth * 1e9,
+        "memory": None,
+        "watts": None,
+        "per_node": 8,
+        "largest": MOST,
+        "source": "given",
+    }
+
+
+def known_names() -> list[str]:
+    """The names of the accelerators in the table, without processors."""
+    return [name for name, entry in table().items() if not entry.get("host")]

@@ -1,0 +1,110 @@
+"""Reads the machine of a forecast: `8xH100-SXM5`, a described system, or a system's JSON file."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import systems
+from common.errors import UserError, near
+from systems.forecast import accelerators
+from systems.forecast.accelerators import Given
+
+_SHORT = re.compile(r"(\d{1,6}) ?[x*] ?(.+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """Attributes:
+    name: the system's name.
+    accelerators: total number; a TPU's are chips, as in the results tables.
+    per_node: accelerators of a host.
+    chip: the accelerator's entry in data/accelerators.json, and its `name` there.
+    """
+
+    name: str
+    accelerators: int
+    per_node: int
+    chip: Mapping[str, Any]
+
+
+def machine(
+    description: Mapping[str, Any],
+    many: int | None,
+    notes: list[str],
+    assume: bool = False,
+    given: Given | None = None,
+) -> Machine:
+    """The machine of a description, or one with `many` accelerators of its kind.
+
+    Args:
+      description: the 33 fields of a system.
+      notes: list to which every assumption is appended.
+      assume: use defaults for fields that are missing.
+      given: the user's figures of the accelerator.
+
+    Raises:
+      UserError: the accelerator is unknown, a required field is missing, or the number makes no sense.
+    """
+    name = str(description.get("system_name") or "system")
+    chip = accelerators.chip(name, description, given or Given(), notes, assume)
+    field = "host_processors_per_node" if chip.get("host") else "accelerators_per_node"
+    per_node = _count(description, field, chip["per_node"], notes, name, assume)
+    size = many
+    if size is None:
+        size = _count(description, "number_of_nodes", 1, notes, name, assume) * per_node
+    if not 1 <= size <= accelerators.MOST:
+        raise UserError(f"--accelerators={size}: must be 1 to {accelerators.MOST:,}")
+    if size > chip["largest"]:
+        notes.append(f"{name}: {size} accelerators, where the largest of its kind has {chip['largest']}")
+    return Machine(name, size, min(per_node, size), chip)
+
+
+def load(name: str) -> dict[str, Any]:
+    """The description of a system by name, of COUNTxACCELERATOR, or from a JSON file's path.
+
+    Raises:
+      UserError: there is no such system or accelerator, or the file is not a readable JSON object.
+    """
+    path = Path(name)
+    if path.suffix == ".json":
+        description = systems.read(path)
+        if not isinstance(description, dict):
+            raise UserError(f"{path}: not a JSON object; `timetotrain systems detect` writes a valid file")
+        return description
+    if name in systems.names():
+        return systems.load(name)
+    count = _SHORT.fullmatch(name)
+    model = accelerators.named(count[2] if count else re.sub(r"-\d+$", "", name))
+    if not model:
+        known = [*systems.names(), *accelerators.known_names()]
+        raise UserError(
+            f"--system={name}: neither a system nor COUNTxACCELERATOR, as 8xH100-SXM5{near(name, known)}; "
+            f"accelerators: {', '.join(accelerators.known_names())}"
+        )
+    end = re.search(r"-(\d{1,6})$", name)
+    total = int(count[1]) if count else int(end[1]) if end else 1
+    per_node = accelerators.table()[model]["per_node"]
+    whole = total % per_node == 0
+    return {
+        "system_name": name,
+        "accelerator_model_name": count[2] if count else re.sub(r"-\d+$", "", name),
+        "number_of_nodes": str(total // per_node if whole else 1),
+        "accelerators_per_node": str(per_node if whole else total),
+    }
+
+
+def _count(description: Mapping, field: str, default: int, notes: list, name: str, assume: bool) -> int:
+    text = str(description.get(field) or "").removesuffix(".0")
+    if text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0:
+        return int(text)
+    if not assume:
+        state = f"{text!r} is no number" if text else "missing"
+        raise UserError(
+            f"{name}: {field}: {state}, and the forecast needs it; write it, or --assume for {default}"
+        )
+    notes.append(f"{name}: {field} is not given: {default}")
+    return default

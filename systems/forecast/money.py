@@ -1,0 +1,207 @@
+"""Turns minutes into dollars and kilowatt-hours.
+
+Dollars: accelerators x hours x a price per accelerator and hour, the user's or the sellers' of data/prices.json.
+Energy: accelerators x the board's limit x a ratio x hours. The ratio, of a system's watts to its boards' limits, comes
+from published power logs (data/power.csv): hosts and fans add to it, boards below their limit take from it.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from common.errors import UserError
+from common.untrusted import parsed, read_plain
+from systems.forecast import accelerators, scores
+
+_DATA = Path(__file__).parent / "data"
+_MOST = 2**20  # Bytes of a table of prices.
+_NORMAL = 1.645  # Two-sided 90 % quantile of the normal distribution.
+
+
+@dataclasses.dataclass(frozen=True)
+class Power(scores.Score):
+    """A published score with its power result: the watts of all nodes and switches."""
+
+    watts: float
+
+    @property
+    def kwh(self) -> float:
+        return self.watts * self.minutes / 60e3
+
+    @property
+    def ratio(self) -> float:
+        """The system's watts over its boards' limits."""
+        return self.watts / (self.accelerators * accelerators.table()[self.chip]["watts"])
+
+
+@functools.cache
+def powers() -> tuple[Power, ...]:
+    """The published power results of systems with a published score."""
+    found = []
+    known = {(r.round, r.org, r.system, r.benchmark): r for r in scores.rows()}
+    with (_DATA / "power.csv").open(encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            name = scores.title(row["benchmark"], row["round"])
+            score = known.get((row["round"], row["org"], row["system"], name))
+            if score:
+                watts = float(row["node_watts"]) + float(row["switch_watts"])
+                found.append(Power(*dataclasses.astuple(score), watts))
+    return tuple(found)
+
+
+@functools.cache
+def ratio(without: str = "") -> tuple[float, float]:
+    """(the median ratio of a submitter's systems, deviation of its logarithm); `without` leaves out a submitter.
+
+    Submitters whose names begin alike, as smc-ac-power and smc-dc-power, measured the same machines: they count once.
+    """
+    by_org: dict[str, list[float]] = {}
+    for one in powers():
+        by_org.setdefault(maker(one.org), []).append(one.ratio)
+    chosen = [median(found) for org, found in by_org.items() if org != without]
+    every = [x for org, found in by_org.items() if org != without for x in found]
+    middle = median(chosen)
+    return middle, math.sqrt(sum(math.log(x / middle) ** 2 for x in every) / len(every))
+
+
+def maker(org: str) -> str:
+    """The submitter, whatever the kind of current that it measured."""
+    return org.split("-")[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Energy:
+    """Kilowatt-hours of a run with a 90 % interval."""
+
+    kwh: float
+    low: float
+    high: float
+
+
+def energy(
+    chip: Mapping[str, Any], many: int, minutes: float, interval: tuple[float, float], without: str = ""
+) -> Energy | None:
+    """The energy of a run; None if the board's limit is unpublished.
+
+    Args:
+      many: accelerators.
+      interval: of the minutes.
+      without: a submitter whose power logs are left out.
+    """
+    if not chip.get("watts"):
+        return None
+    middle, spread = ratio(without)
+    kwh = many * chip["watts"] * middle * minutes / 60e3
+    below, above = math.log(minutes / interval[0]), math.log(interval[1] / minutes)
+    miss = _NORMAL * spread
+    return Energy(kwh, kwh * math.exp(-math.hypot(below, miss)), kwh * math.exp(math.hypot(above, miss)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
+    """A seller's price: USD per accelerator and hour, for at least `of` accelerators, and its date and source."""
+
+    seller: str
+    usd: float
+    of: int = 1
+    date: str = ""
+    source: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Price:
+    """The offers of an accelerator, the cheapest first."""
+
+    offers: tuple[Offer, ...]
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """USD per accelerator and hour of the cheapest and of the dearest offer."""
+        return self.offers[0].usd, self.offers[-1].usd
+
+    def dollars(self, many: int, minutes: float) -> tuple[float, float]:
+        """Dollars of a run on `many` accelerators, of the cheapest and of the dearest offer."""
+        low, high = self.of(many).ends
+        return low * many * minutes / 60, high * many * minutes / 60
+
+    def of(self, many: int) -> Price:
+        """The offers for so few accelerators; all, if the smallest offer is larger."""
+        small = tuple(one for one in self.offers if one.of <= many)
+        return Price(small or self.offers)
+
+    def told(self) -> str:
+        """The sellers, dates and prices in words."""
+        first, last = self.offers[0], self.offers[-1]
+        ends = [first] if first == last else [first, last]
+        text = " to ".join(
+            f"{one.usd:.2f} ({', '.join(filter(None, (one.seller, one.date)))})" for one in ends
+        )
+        return f"{text} USD an accelerator and hour"
+
+
+def spread(ends: Sequence[float]) -> str:
+    """A range in words: "1.23 to 4.56", or one number."""
+    texts = list(dict.fromkeys(f"{end:,.2f}" for end in ends))
+    return " to ".join(texts)
+
+
+def prices(path: Path | None = None) -> dict[str, Price]:
+    """The prices of data/prices.json by accelerator, or of a file: {"date": ..., "prices": {accelerator: entry}}.
+
+    An entry is a number, [number, source], or a list of {"usd", "seller", "of", "date", "source"}.
+
+    Raises:
+      UserError: the file is no such table.
+    """
+    place = path or _DATA / "prices.json"
+    shape = f'--prices={place}: write {{"date": "2026-11", "prices": {{"H100-SXM5": [3.78, "source"]}}}}'
+    try:
+        found = parsed(read_plain(place, _MOST))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{shape}; cannot read it ({error})") from None
+    if not isinstance(found, dict) or not isinstance(found.get("prices"), dict):
+        raise UserError(f"{shape}; it has no object `prices`")
+    table = {}
+    for name, entry in found["prices"].items():
+        offers = [_offer(one, f"{shape}; {name}", str(found.get("date", ""))) for one in _entries(entry)]
+        chip = accelerators.named(name) or name
+        table[chip] = Price(tuple(sorted(offers, key=lambda one: one.usd)))
+    return table
+
+
+def _entries(entry: Any) -> list[dict[str, Any]]:
+    if isinstance(entry, list) and entry and all(isinstance(one, dict) for one in entry):
+        return entry
+    if isinstance(entry, list) and len(entry) == 2:
+        return [{"usd": entry[0], "seller": str(entry[1])}]
+    return [entry if isinstance(entry, dict) else {"usd": entry}]
+
+
+def _offer(row: dict[str, Any], place: str, date: str) -> Offer:
+    usd, of = row.get("usd"), row.get("of", 1)
+    if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0 < usd < 1e6:
+        raise UserError(f"{place}: {usd!r} is no price")
+    if isinstance(of, bool) or not isinstance(of, int) or not 0 < of < 1e6:
+        raise UserError(f"{place}: of: {of!r} is no number of accelerators")
+    words = [str(row.get(field, "")) for field in ("seller", "date", "source")]
+    return Offer(words[0], float(usd), of, words[1] or date, words[2])
+
+
+def price(chip: str, given: float | None, path: Path | None) -> Price | None:
+    """The prices of an accelerator: the user's, else the table's; None if it has none.
+
+    Raises:
+      UserError: the price is no positive number, or the file is no table.
+    """
+    if given is not None:
+        if not 0 < given < 1e6:
+            raise UserError(f"--price={given:g}: must be a positive number of USD per accelerator and hour")
+        return Price((Offer("--price", given),))
+    return prices(path).get(chip)

@@ -1,0 +1,122 @@
+"""`timetotrain forecast BENCHMARK --system=NAME`: how long a run takes, and what it costs. TensorFlow-free."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.errors import UserError
+from timetotrain.forecast import flags
+
+if TYPE_CHECKING:
+    from timetotrain.forecast.answer import Answer
+
+_NUMBERS = ("runs", "trials", "deadline", "budget")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the verb."""
+    parser.description = "Says how long a run takes on a machine that you lack, and what it costs."
+    parser.add_argument(
+        "benchmark", metavar="BENCHMARK", help="a benchmark with published scores: resnet, bert, ..."
+    )
+    parser.add_argument(
+        "--system", required=True, metavar="NAME", help="8xH100-SXM5, a system, or a system's JSON file"
+    )
+    parser.add_argument("--accelerators", type=int, metavar="N", help="of the system's kind (of TPUs: chips)")
+    parser.add_argument(
+        "--batch", type=int, metavar="N", help="global batch: epochs follow the published points"
+    )
+    parser.add_argument("--epochs", type=float, metavar="N", help="instead of the published points'")
+    parser.add_argument(
+        "--assume", action="store_true", help="take defaults for what the system's JSON must tell"
+    )
+    own = parser.add_argument_group(
+        "figures of an accelerator that is unknown, or in place of the known ones"
+    )
+    own.add_argument("--peak", type=float, metavar="TFLOPS", help="dense 16-bit products")
+    own.add_argument("--bandwidth", type=float, metavar="GB/S", help="of its memory")
+    parser.add_argument("--json", action="store_true", help="all of it")
+    parser.add_argument(
+        "--explain", metavar="OTHER", help="why another system takes longer, factor by factor"
+    )
+    money = parser.add_argument_group("money and other sizes")
+    flags.add_prices(money)
+    money.add_argument("--runs", type=int, metavar="N", help="of a submission (default: the round's rule)")
+    money.add_argument("--trials", type=int, metavar="N", help="of a search: what N whole runs cost")
+    money.add_argument(
+        "--sizes", action="store_true", help="minutes and dollars over numbers of accelerators"
+    )
+    money.add_argument("--deadline", type=float, metavar="MINUTES", help="the cheapest size within them")
+    money.add_argument("--budget", type=float, metavar="USD", help="the fastest size within it")
+    money.add_argument("--plot", type=Path, metavar="FILE", help="the sizes as a picture")
+    flags.add_faults(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the forecast and returns 0.
+
+    Raises:
+      UserError: a name is unknown, or a flag makes no sense.
+    """
+    from systems.forecast.accelerators import Given
+    from timetotrain.forecast import answer
+
+    for name in _NUMBERS:
+        value = getattr(options, name)
+        if value is not None and not 0 < value < 1e9:
+            raise UserError(f"--{name}={value:g}: must be a positive number")
+    given = Given(options.peak, options.bandwidth)
+    one = answer.of(
+        options.benchmark,
+        options.system,
+        options.accelerators,
+        batch=options.batch,
+        epochs=options.epochs,
+        assume=options.assume,
+        given=given,
+    )
+    content, lines = answer.content(one), answer.lines(one)
+    for more in (
+        answer.money_and_energy(one, options),
+        _explained(one, options),
+        _sizes(one, options),
+        _faults(one, options),
+    ):
+        content, lines = content | more[0], lines + more[1]
+    print(json.dumps(content, indent=1) if options.json else "\n".join(lines + answer.notes(one)))
+    return 0
+
+
+def _explained(one: Answer, options: argparse.Namespace) -> tuple[dict, list[str]]:
+    if not options.explain:
+        return {}, []
+    from timetotrain.forecast import answer
+
+    try:
+        other = answer.of(options.benchmark, options.explain, None, assume=options.assume)
+    except UserError as error:
+        raise UserError(f"--explain={options.explain}: {error}") from None
+    return answer.explained(one, other)
+
+
+def _sizes(one: Answer, options: argparse.Namespace) -> tuple[dict, list[str]]:
+    if not (options.sizes or options.plot or options.deadline or options.budget):
+        return {}, []
+    from timetotrain.forecast import sizes
+
+    return sizes.of(one, options)
+
+
+def _faults(one: Answer, options: argparse.Namespace) -> tuple[dict, list[str]]:
+    faults = flags.faults(options)
+    if not faults:
+        return {}, []
+    if one.reason:
+        raise UserError(f"--simulate: the forecast cannot say: {one.reason}")
+    from systems.forecast import simulate
+
+    result = simulate.simulate(60 * one.minutes, one.steps, one.machine.accelerators, faults, options.seed)
+    return {"simulation": result.as_dict()}, [result.table()]
