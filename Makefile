@@ -82,7 +82,7 @@ bench: $(VENV)/.dev ## measured comparisons with named peers, into lab/bench/res
 	  [ -z "$$failed" ] || { echo "error: these ended with an error, see above:$$failed" >&2; exit 1; }
 
 docs: $(VENV)/.dev ## write the generated pages anew, then the site of all documents into build/site/
-	@$(PY) -m tools.docs.performance && $(PY) -m systems.predict docs
+	@$(PY) -m tools.docs.performance
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict --site-dir build/site && echo "site     build/site/index.html"
 
 lint: $(VENV)/.dev ## format and lint

@@ -24,7 +24,7 @@ ROOMS = (
 )
 # Entries that start the program by a name below it. They hold no code of their own.
 THIN_ENTRIES = (
-    *("systems/__main__.py", "systems/predict/__main__.py"),
+    *("systems/__main__.py", "systems/forecast/__main__.py"),
     *(f"{name}/__main__.py" for name in BENCHMARKS),
 )
 # What the checker and the systems may import of common/. These import nothing of the project but each other.
@@ -212,7 +212,7 @@ def test_the_checker_and_the_systems_import_no_tensorflow_and_no_benchmark(part)
     assert found(part, ["tensorflow", "tf_keras", "absl", *BENCHMARKS]) == []
     # The prediction alone computes with arrays; its command imports them when asked. The compilers run in a process
     # of their own.
-    apart = ("systems/predict/", "systems/compile/worker.py")
+    apart = ("systems/forecast/", "systems/compile/worker.py")
     assert [hit for hit in found(part, ["numpy"]) if not any(name in hit for name in apart)] == []
 
 

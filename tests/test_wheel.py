@@ -15,7 +15,6 @@ import pytest
 
 import timetotrain
 from common.config import benchmarks
-from systems.predict import workload
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PARTS = ("common", "compliance", "systems", *benchmarks.NAMES)
@@ -104,7 +103,6 @@ def builder():
 
 
 def test_names_are_those_of_the_folders():
-    assert sorted(workload.BENCHMARKS) == list(benchmarks.NAMES)
     assert benchmarks.command("resnet.tiny") == "resnet.tiny"
     assert benchmarks.module("resnet", "presets").__name__ == "resnet.presets"
 
@@ -215,13 +213,13 @@ def test_systems_are_listed_from_any_folder(call):
 
 
 def test_a_prediction_runs_from_any_folder(call):
-    arguments = ("systems", "predict", "resnet", "--system=tpu-v3-2048")
-    here = subprocess.run(python(*arguments), cwd=ROOT, capture_output=True, text=True, check=True)
-    assert call(*python(f"timetotrain.{arguments[0]}", *arguments[1:])) == here.stdout
+    arguments = python("timetotrain", "forecast", "resnet", "--system=tpu-v3-2048")
+    here = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert call(*arguments) == here.stdout
 
 
-def test_the_prediction_s_page_is_the_checkout_s(call):
-    assert "writes files of a checkout" in call(*python("timetotrain.systems.predict", "docs"), status=2)
+def test_the_forecast_s_fit_is_the_checkout_s(call):
+    assert "writes files of a checkout" in call(*python("timetotrain.systems.forecast", "fit"), status=2)
 
 
 def test_a_benchmark_runs_from_any_folder(call):
@@ -315,6 +313,7 @@ COMMANDS = {
     "package --help": "--org",
     "systems list": "tpu-v3-2048",
     "forecast resnet --system=tpu-v3-2048": "tpu-v3-2048",
+    "rent bert --most=8": "H100-SXM5",
     "completion bash": "_timetotrain",
 }
 

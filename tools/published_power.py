@@ -1,4 +1,4 @@
-"""Computes systems/predict/data/power.csv, the watts of published runs, from their power logs.
+"""Computes systems/forecast/data/power.csv, the watts of published runs, from their power logs.
 
     python -m tools.published_power FOLDER
 
@@ -22,7 +22,7 @@ from tools.published import command, folders
 
 ROUNDS = ("v4.0", "v4.1", "v5.0")
 FIELDS = ("round", "org", "system", "benchmark", "nodes", "node_watts", "switch_watts")
-TARGET = Path(__file__).resolve().parents[1] / "systems" / "predict" / "data" / "power.csv"
+TARGET = Path(__file__).resolve().parents[1] / "systems" / "forecast" / "data" / "power.csv"
 
 
 def rows(root: Path) -> Iterator[tuple[str, ...]]:

@@ -51,6 +51,9 @@ def shares(folder: Path) -> dict[str, float] | None:
     Exchange is the time in which a collective runs and nothing computes; input the time in which a step waits for its
     batch and neither does. The rest is compute: a device that waits for its host counts there.
 
+    Args:
+      folder: a trace's folder, of which the newest file counts, or one file.
+
     Returns:
       None if there is no trace under `folder`, or it has no recorded step.
 
@@ -60,7 +63,7 @@ def shares(folder: Path) -> dict[str, float] | None:
     """
     from common.train.profile import MARK
 
-    if not any(folder.rglob("*.xplane.pb")):
+    if not folder.is_file() and not any(folder.rglob("*.xplane.pb")):
         return None
     host, kernels, marks = [], [], []
     for plane in _space(folder).planes:
@@ -88,7 +91,8 @@ def _space(folder: Path) -> Any:
     from google.protobuf.message import DecodeError
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    newest = max(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
+    files = [folder] if folder.is_file() else folder.rglob("*.xplane.pb")
+    newest = max(files, key=lambda path: path.stat().st_mtime)
     try:
         return xplane_pb2.XSpace.FromString(newest.read_bytes())
     except (OSError, DecodeError) as error:

@@ -1,7 +1,6 @@
 """What the full-size steps launch and move on one H100, according to XLA's compiler: kernels, bytes, copies, loops.
 
     python -m lab.bench.gpu_programs [--cases gnmt maskrcnn ...] [--label now] [--checkout DIR] [--keep DIR]
-    python -m lab.bench.gpu_programs --target h200 --kernels systems/predict/data/gpu_kernels.csv --output OTHER.json
 
 This needs no device, and nothing runs. The steps are those of docs/replay.md, in bf16. For ResNet-50 and the
 Transformer it also compiles flax's step with the same optimizer. --checkout compiles the steps of another checkout (an
@@ -11,7 +10,6 @@ choose cuBLAS and cuDNN kernels by timing them, so a real card's program has dif
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
@@ -19,12 +17,10 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common import files
 from lab.bench.harness import ROOT, arguments
 from lab.bench.harness.results import head, write
 from systems.compile import hlo, launches, run
 from systems.compile.targets import target
-from systems.predict.measured import NETWORKS
 
 _ALONE = (
     "--config.precision=bf16",
@@ -127,13 +123,6 @@ def counted(folder: Path, kind: str, keep: Path) -> tuple[dict[str, Any], list[t
     return found, launches.groups(compiled)
 
 
-def put_kernels(path: Path, name: str, groups: list[tuple[int, int, int]]) -> None:
-    """Writes a network's kernels into a CSV file, in place of its earlier ones."""
-    rows = list(csv.reader(path.open())) if path.exists() else [["network", "flops", "bytes", "times"]]
-    rows = [row for row in rows if row[0] != name] + [[name, *group] for group in groups]
-    files.write_csv(path, rows[0], rows[1:], line_end="\n")
-
-
 def _peers(case: Case, kind: str, python: str, scratch: Path) -> dict[str, Any]:
     found = {}
     for peer, (module, keywords) in case.peers.items():
@@ -165,7 +154,6 @@ def main() -> None:
     parser.add_argument("--checkout", type=Path, default=ROOT, help="whose steps; default: this one's")
     parser.add_argument("--exports", type=Path, help="folder of exports made before, one for each network")
     parser.add_argument("--peers", action="store_true", help="compile the peers too")
-    parser.add_argument("--kernels", type=Path, help="put each program's kernels into this CSV file")
     parser.add_argument("--keep", type=Path, help="keep reports and programs here, and take them from here")
     options = parser.parse_args()
     result = json.loads(options.output.read_text()) if options.output.exists() else {"cases": {}}
@@ -179,8 +167,6 @@ def main() -> None:
                 export(name, case, folder, options.checkout)
             keep = options.keep / f"{name}-{options.label}" if options.keep else Path(scratch) / "text"
             entry[options.label], groups = counted(folder, options.target, keep)
-            if options.kernels:
-                put_kernels(options.kernels, NETWORKS[name], groups)
             if options.peers:
                 python = run.compiler_python("cuda")
                 entry.setdefault("peers", {}).update(_peers(case, options.target, python, Path(scratch)))

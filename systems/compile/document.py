@@ -1,4 +1,4 @@
-"""Renders docs/compiled.md from the kept results of the presets that callers pass; a test compares them."""
+"""Renders the page of compiled presets from the kept results of the presets that callers pass."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.files import ROOT
 from systems.compile import series
 from systems.compile.store import RESULTS
 
-PATH = ROOT / "docs/compiled.md"
 _HEAD = (
     "preset",
     "step",
@@ -38,74 +36,44 @@ _GPU_HEAD = (
     "collectives",
     "MB",
 )
-_TEXT = """# What the compilers say of every preset
+_TEXT = """# Compiled presets
 
-`python -m systems compile all` compiles the steps of every preset whose machine has TPUs or GPUs, for that machine,
-without it ([how](compile.md)). This page is generated from `systems/compile/results/`; `make docs` writes it anew.
-
-{counts}
+`timetotrain systems compile all` compiles the steps of every preset for its TPUs or GPUs, without them: of {presets}
+presets {fine} compile and fit.
 
 ## TPUs
 
-- estimate: the scheduler's cycles at the device's clock, without the exchange. MB: what a device gives to its
-  collectives. copies: their share of the cycles. 64-bit: operations that the device emulates.
-- not read: it compiles, but jaxlib cannot read the optimised program that libtpu gives back (some of v6e).
-- A preset without a row has not been compiled yet.
+The estimate is the scheduler's cycles at the device's clock, without the exchange. MB is what a device gives to its
+collectives; copies are their share of the cycles; 64-bit counts operations that the device emulates.
 
 {tpus}
 
 ## GPUs
 
-- The compiler knows no workspace of cuDNN, so the memory is a lower bound, and gives no time.
-- products in: convolutions and matrix products by the type of their operands, those of a loop as often as it runs.
-  wider than 16 bits: their layers, where the preset computes in 16.
+The memory is a lower bound: the compiler does not know cuDNN's workspace. "Wider than 16 bits" names layers whose
+products are wider where the preset computes in 16.
 
 {gpus}
-
-## What it takes
-
-Of the largest program of each benchmark, in seconds of one processor; the export comes before.
-
-{effort}
 
 ## What misses
 
 {missing}
-
-## Not compiled yet
-
-{rest}
 """
 
 
 def render(known: Sequence[series.Preset], results: Path = RESULTS) -> str:
     """Returns the page about these presets."""
     records = _records(known, results)
-    missing = [(r, reason) for r in records if (reason := series.misses(r, results))]
-    compiled = {(r["benchmark"], r["system"]) for r in records}
-    rest: dict[str, list[str]] = {}
-    for benchmark, system, _ in known:
-        if (benchmark, system) not in compiled:
-            rest.setdefault(benchmark, []).append(f"`{system}`")
+    compiled = {(record["benchmark"], record["system"]) for record in records}
+    told = [(f"{r['benchmark']} `{r['system']}`", series.misses(r, results)) for r in records]
+    told += [(f"{b} `{s}`", "not compiled yet") for b, s, _ in known if (b, s) not in compiled]
+    missing = [f"- {name}: {reason}" for name, reason in told if reason]
     return _TEXT.format(
-        counts=_table(
-            ("presets", "compiled", "compile and fit", "do not", "not compiled yet"),
-            [
-                (
-                    len(known),
-                    len(records),
-                    len(records) - len(missing),
-                    len(missing),
-                    len(known) - len(records),
-                )
-            ],
-        ),
+        presets=len(known),
+        fine=len(known) - len(missing),
         tpus=_tpus(records, results),
         gpus=_gpus(records, results),
-        effort=_effort(records, results),
-        missing="\n".join(f"- {r['benchmark']} `{r['system']}`: {reason}" for r, reason in missing)
-        or "Nothing.",
-        rest="\n".join(f"- {benchmark}: {', '.join(names)}" for benchmark, names in rest.items()) or "None.",
+        missing="\n".join(missing) or "Nothing.",
     )
 
 
@@ -165,23 +133,6 @@ def _gpus(records: list[dict], results: Path) -> str:
             )
         )
     return _table(_GPU_HEAD, rows) if rows else ""
-
-
-def _effort(records: list[dict], results: Path) -> str:
-    """The most expensive compilation of each benchmark, for TPUs and for GPUs."""
-    dearest: dict[tuple[str, str], dict] = {}
-    for record in records:
-        family = "TPU" if record["kind"].startswith("tpu") else "GPU"
-        for report in series.reports(record, results).values():
-            if "processor_seconds" in report:
-                one = dearest.setdefault((record["benchmark"], family), report)
-                if report["processor_seconds"] > one["processor_seconds"]:
-                    dearest[record["benchmark"], family] = report
-    rows = [
-        (*place, f"{report['processor_seconds']:.0f}", f"{report['compiler_gigabytes']:.1f}")
-        for place, report in sorted(dearest.items())
-    ]
-    return _table(("benchmark", "for", "seconds", "GB"), rows)
 
 
 def _wide(kernels: dict) -> str:

@@ -117,17 +117,10 @@ def left_out(whole: Law, group: str, benchmarks: Sequence[str] = ()) -> list[Tes
     found = []
     for members in _groups(chosen, lambda i: (rows[i].benchmark, GROUPS[group](rows[i]))):
         own = np.linalg.solve(inverse[np.ix_(members, members)], pull[members])
-        stay = np.setdiff1d(np.arange(len(rows)), members)
-        others, across = [rows[i] for i in stay], inverse[np.ix_(stay, members)]
-        taken = across @ np.linalg.solve(inverse[np.ix_(members, members)], across.T)
-        one = dataclasses.replace(
-            whole,
-            rows=others,
-            at=whole.at.take(stay),
-            weights=whole.weights[stay],
-            pull=pull[stay] - across @ own,
-            inverse=inverse[np.ix_(stay, stay)] - taken,
-        )
+        gone = set(members)
+        others = [row for i, row in enumerate(rows) if i not in gone]
+        less = pull - inverse[:, members] @ own
+        one = dataclasses.replace(whole, pull=less, inverse=inverse, left_out=members)
         near = [row for row in others if row.benchmark == rows[members[0]].benchmark]
         for part in _groups([rows[i] for i in members], lambda row: row.chip):
             found += _tested(one, part, near)

@@ -16,10 +16,10 @@ import pytest
 from common.errors import UserError
 from systems.compile import document, run, series, store, worker
 from systems.compile.targets import kind_of_preset, target
-from systems.predict import compiled
+from systems.forecast import shares
 from tests.systems.test_compile_hlo import PROGRAM
 from timetotrain.forecast import compile as command
-from timetotrain.forecast import presets, upkeep
+from timetotrain.forecast import presets
 from timetotrain.forecast.cli import main
 
 RAW = {
@@ -185,7 +185,7 @@ def test_a_series_goes_on_where_it_was_stopped_and_makes_the_page(
     assert len(made) == 2 * len(known) and len(calls) == len(kinds)
     page = document.render(list(presets.to_compile()), results)
     assert "- ssd `tpu-v3-1024`: ssd --system=tpu-v3-1024: the export fails: no" in page
-    assert "| ssd `tpu-v3-2048` | train | tpu-v3 | 8 |" in page and "- gnmt: `" in page
+    assert "| ssd `tpu-v3-2048` | train | tpu-v3 | 8 |" in page and "- gnmt `" in page
 
 
 def test_an_export_that_fails_keeps_what_was_compiled_before(
@@ -261,17 +261,13 @@ def test_a_preset_with_one_of_its_shapes_is_not_compiled(
     record = keep("train-1", {"train-1": {"name": "b", "replicas": 256}})
     assert record["partial"] == ["train"]
     assert series.misses(record, tmp_path) == "compiled are train-1 alone; compile all of train"
-    assert compiled.load.__wrapped__("maskrcnn", "tpu-v3-256", tmp_path) is None
+    assert shares.of_preset.__wrapped__("maskrcnn", "tpu-v3-256", tmp_path) is None
     assert "partial" in keep("eval", {"eval": {"name": "c", "replicas": 256}})
     both = {"train-0": {"name": "a", "replicas": 256}, "train-1": {"name": "b", "replicas": 256}}
     record = keep("train", both)
     assert "partial" not in record and series.misses(record, tmp_path) == ""
     # One of them anew.
     assert "partial" not in keep("train-0", {"train-0": {"name": "d", "replicas": 256}})
-
-
-def test_the_page_is_made_from_the_results() -> None:
-    assert document.PATH.read_text() == upkeep.compiled_page(), "run: python -m systems.predict docs"
 
 
 def test_every_result_belongs_to_a_preset() -> None:

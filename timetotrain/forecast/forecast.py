@@ -95,8 +95,12 @@ def _explained(one: Answer, options: argparse.Namespace) -> tuple[dict, list[str
         return {}, []
     from timetotrain.forecast import answer
 
+    # The system itself is explained without the flags, so that they alone differ.
+    same = options.explain == options.system
+    flags_of_run = {} if same else {"batch": options.batch, "epochs": options.epochs}
     try:
-        other = answer.of(options.benchmark, options.explain, None, assume=options.assume)
+        many = None if same else options.accelerators
+        other = answer.of(options.benchmark, options.explain, many, assume=options.assume, **flags_of_run)
     except UserError as error:
         raise UserError(f"--explain={options.explain}: {error}") from None
     return answer.explained(one, other)

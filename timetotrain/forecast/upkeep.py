@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from common.errors import UserError
 from common.files import INSTALLED
 
 
@@ -14,7 +13,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("what", choices=("fit",), help="takes ten minutes on one processor")
     parser.parse_args(argv)
     if INSTALLED:
-        raise UserError("it writes files of a checkout; run `python -m systems.forecast` there")
+        parser.error("it writes files of a checkout; run `python -m systems.forecast` there")
     from systems.forecast import law, law_fit
 
     content, errors = law_fit.refit(law.committed()["kernel"])

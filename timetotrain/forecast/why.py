@@ -2,9 +2,8 @@
 
 A run's seconds are start + evaluations * seconds of one + steps * (seconds of one, by term) + gaps. The difference of a
 product is split evenly: a change of one factor counts at the mean of the other, so that the terms add up exactly.
-`forecast --explain` does the same for two forecasts, or for a forecast and a log. A log's step is one term, unless the
-run was recorded with --profile_steps: the trace beside the log says what parts of the recorded steps went to compute,
-exchange and input.
+A log's step is one term, unless the run was recorded with --profile_steps: the traces beside the log, of one or of
+several processes, say what parts of the recorded steps went to compute, exchange and input.
 """
 
 from __future__ import annotations
@@ -15,15 +14,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common.errors import UserError
 from compliance.submission.runs import Run, number, read_run
 
-if TYPE_CHECKING:
-    from systems.predict.answer import Answer
-
 Interval = tuple[float, float]
+_UNITS = ("steps", "epochs", "blocks")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +28,15 @@ class Shape:
     """A run's seconds by what they went to.
 
     Attributes:
+      name, head: the log, and its benchmark, system, batch, precision and round.
+      benchmark: its name in the log.
+      counts: the training's length in every unit that the log tells: "steps", "epochs", "blocks".
       start: seconds before the first step.
       evaluations, evaluation: their number, and seconds of all that training waits for.
       steps, unit: their number, and what they are: "steps", or "epochs" or "blocks" where a log does not tell steps.
       step: seconds of one by term; {"step": seconds} where the terms are unknown.
       gaps: seconds between blocks and evaluations, and after the last.
-      untold: why a log's step has no terms; "" if it has, or for a forecast.
+      untold: why a log's step has no terms; "" if it has.
     """
 
     name: str
@@ -48,6 +48,9 @@ class Shape:
     step: Mapping[str, float]
     gaps: float
     untold: str = ""
+    head: str = ""
+    benchmark: str = ""
+    counts: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def total(self) -> float:
@@ -67,9 +70,12 @@ class Term:
 def explain(first: Shape, second: Shape) -> list[Term]:
     """The terms of `second` less `first`; they add up to the difference of the totals.
 
-    Runs whose logs count in different units are compared by blocks of training as wholes.
+    Runs whose logs count in different units are compared in one that both tell, or by their training as a whole.
     """
-    a, b = (_whole(first), _whole(second)) if first.unit != second.unit else (first, second)
+    a, b = first, second
+    if a.unit != b.unit:
+        unit = next((unit for unit in _UNITS if unit in a.counts and unit in b.counts), "trainings")
+        a, b = _in(a, unit), _in(b, unit)
     if set(a.step) != set(b.step):
         a, b = _single(a), _single(b)
     terms = [Term("start", b.start - a.start, f"{a.start:.1f} s", f"{b.start:.1f} s")]
@@ -81,7 +87,7 @@ def explain(first: Shape, second: Shape) -> list[Term]:
     for name in a.step:
         one, other = a.step[name], b.step[name]
         label = f"seconds a {a.unit.removesuffix('s')}" if name == "step" else name
-        terms.append(Term(label, (other - one) * middle, f"{1e3 * one:.4g} ms", f"{1e3 * other:.4g} ms"))
+        terms.append(Term(label, (other - one) * middle, _short(one), _short(other)))
     each = [shape.evaluation / shape.evaluations if shape.evaluations else 0.0 for shape in (a, b)]
     many = (b.evaluations - a.evaluations) * sum(each) / 2
     terms.append(Term("number of evaluations", many, f"{a.evaluations}", f"{b.evaluations}"))
@@ -90,11 +96,16 @@ def explain(first: Shape, second: Shape) -> list[Term]:
     return [*terms, Term("gaps", b.gaps - a.gaps, f"{a.gaps:.1f} s", f"{b.gaps:.1f} s")]
 
 
-def _whole(shape: Shape) -> Shape:
-    """The shape with its training as one."""
-    return dataclasses.replace(
-        shape, steps=1.0, unit="trainings", step={"step": shape.steps * sum(shape.step.values())}
-    )
+def _in(shape: Shape, unit: str) -> Shape:
+    """The shape counted in another unit; "trainings": all of it as one."""
+    many = shape.counts.get(unit, 1.0)
+    step = {name: seconds * shape.steps / many for name, seconds in shape.step.items()}
+    return dataclasses.replace(shape, steps=many, unit=unit, step=step)
+
+
+def _short(seconds: float) -> str:
+    """A time in words, in the unit that keeps it short."""
+    return f"{1e3 * seconds:.4g} ms" if seconds < 10 else f"{seconds:,.1f} s"
 
 
 def _single(shape: Shape) -> Shape:
@@ -126,11 +137,24 @@ def of_log(path: Path) -> Shape:
     start = (min(training)[0] if training else begin) - begin
     early = _length([(lo, min(hi, begin + start)) for lo, hi in alone if lo < begin + start])
     trained, evaluated = _length(training), _length(alone)
-    steps, unit = _steps(run, len(training))
+    counts = _counts(run, len(training))
+    unit = next(unit for unit in _UNITS if unit in counts)
+    steps = counts[unit]
     gaps = (end - begin) - (start - early) - trained - evaluated
     parts, untold = _recorded(path)
     step = {name: part * trained / steps for name, part in parts.items()}
-    return Shape(path.name, start - early, run.evaluated, evaluated, steps, unit, step, gaps, untold)
+    return Shape(
+        path.name, start - early, run.evaluated, evaluated, steps, unit, step, gaps, untold,
+        _head(run), run.benchmark, counts,
+    )  # fmt: skip
+
+
+def _head(run: Run) -> str:
+    """A log's benchmark, system, batch, precision and round, as far as it tells them."""
+    told = run.header | run.settings
+    batch, precision = told.get("global_batch_size"), told.get("precision") or told.get("opt_precision")
+    words = [run.benchmark, told.get("submission_platform"), batch and f"batch {batch}", precision]
+    return ", ".join(str(word) for word in [*words, f"round {run.ruleset}"] if word)
 
 
 def _recorded(path: Path) -> tuple[dict[str, float], str]:
@@ -143,13 +167,19 @@ def _recorded(path: Path) -> tuple[dict[str, float], str]:
     folder = path.parent / f"profile_{number[1]}" if number else None
     if folder is None or not folder.is_dir():
         return {"step": 1.0}, f"no trace lies beside {path.name} (--profile_steps of a run records one)"
+    # The newest file of each process, by its name.
+    files = {
+        one.name: one for one in sorted(folder.rglob("*.xplane.pb"), key=lambda one: one.stat().st_mtime)
+    }
     from common.train import trace
 
     try:
-        found = trace.shares(folder)
+        told = [found for one in files.values() if (found := trace.shares(one))]
     except ImportError as error:
         return {"step": 1.0}, f"{folder}: reading a trace needs TensorFlow ({error})"
-    return (found, "") if found else ({"step": 1.0}, f"{folder}: has no recorded step")
+    if not told:
+        return {"step": 1.0}, f"{folder}: has no recorded step"
+    return {name: sum(one[name] for one in told) / len(told) for name in told[0]}, ""
 
 
 def _evaluations(run: Run) -> list[Interval]:
@@ -199,29 +229,23 @@ def _length(intervals: Sequence[Interval]) -> float:
     return sum(hi - lo for lo, hi in intervals)
 
 
-def _steps(run: Run, blocks: int) -> tuple[float, str]:
-    """The steps to the target as the log tells them, or its epochs, or its blocks."""
+def _counts(run: Run, blocks: int) -> dict[str, float]:
+    """The training's length to the target in steps and epochs, as far as the log tells them, else its blocks."""
     batch, samples = (number(run.header.get(key)) for key in ("global_batch_size", "train_samples"))
-    done = run.epochs
+    done, found = run.epochs, {}
     if done and run.unit == "steps":
-        return done, "steps"
-    if done and run.unit == "samples" and batch:
-        return done / batch, "steps"
-    if done and batch and samples and run.unit == "epochs" and samples >= batch:
-        return done * samples / batch, "steps"
-    return (done, "epochs") if done else (float(max(1, blocks)), "blocks")
-
-
-def of_answer(answer: Answer, name: str) -> Shape:
-    """The shape of a forecast."""
-    run, step = answer.run, answer.run.step
-    terms = {
-        "compute": step.compute + step.imbalance + step.update,
-        "exchange": step.gradient_sum + step.batch_norm + step.halo,
-        "input": step.input_wait,
-    }
-    evaluation = run.evaluation + run.host
-    return Shape(name, run.start, run.evaluations, evaluation, run.steps, "steps", terms, run.turnaround)
+        found["steps"] = done
+    elif done and run.unit == "samples" and batch:
+        found["steps"] = done / batch
+    elif done and run.unit == "epochs":
+        found["epochs"] = done
+        if batch and samples and samples >= batch:
+            found["steps"] = done * samples / batch
+    elif done:
+        found["epochs"] = done
+    if "steps" in found and "epochs" not in found and batch and samples and samples >= batch:
+        found["epochs"] = found["steps"] * batch / samples
+    return found or {"blocks": float(max(1, blocks))}
 
 
 def table(first: Shape, second: Shape) -> list[str]:
@@ -229,15 +253,17 @@ def table(first: Shape, second: Shape) -> list[str]:
     terms = explain(first, second)
     difference = second.total - first.total
     lines = [
-        f"A: {first.name}, {first.total / 60:.4g} minutes",
-        f"B: {second.name}, {second.total / 60:.4g} minutes",
+        *(
+            f"{letter}: {', '.join(filter(None, (shape.head, shape.name)))}: {shape.total / 60:.4g} minutes"
+            for letter, shape in (("A", first), ("B", second))
+        ),
         "",
-        f"{'term':<24}{'A':>12}{'B':>12}{'seconds':>12}  of the difference",
+        f"{'term':<24} {'A':>13} {'B':>13} {'seconds':>12}  of the difference",
     ]
     for term in terms:
         share = f"{term.seconds / difference:>8.0%}" if difference else ""
-        lines.append(f"{term.name:<24}{term.first:>12}{term.second:>12}{term.seconds:>+12.1f}  {share}")
-    lines.append(f"{'B less A':<48}{difference:>+12.1f}")
+        lines.append(f"{term.name:<24} {term.first:>13} {term.second:>13} {term.seconds:>+12.1f}  {share}")
+    lines.append(f"{'B less A':<52} {difference:>+12.1f}")
     untold = [shape.untold for shape in (first, second) if shape.untold]
     return [*lines, f"A step is one term: {untold[0]}."] if untold else lines
 
@@ -257,6 +283,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Says where the difference of two runs' minutes comes from; the terms add up to it."
     parser.add_argument("first", metavar="LOG_A", type=Path, help="a run's log")
     parser.add_argument("second", metavar="LOG_B", type=Path, help="another run's log")
+    parser.add_argument("--any", action="store_true", help="compare logs of different benchmarks, too")
     parser.add_argument("--json", action="store_true", help="all of it, in seconds")
 
 
@@ -264,8 +291,13 @@ def run(options: argparse.Namespace) -> int:
     """Prints the explanation and returns 0.
 
     Raises:
-      UserError: a log cannot be read or has no time to train.
+      UserError: a log cannot be read or has no time to train, or they are of different benchmarks.
     """
     first, second = of_log(options.first), of_log(options.second)
+    if first.benchmark != second.benchmark and not options.any:
+        raise UserError(
+            f"{options.first}: a log of {first.benchmark}, {options.second} of {second.benchmark}; "
+            "give --any to compare them"
+        )
     print(json.dumps(content(first, second), indent=1) if options.json else "\n".join(table(first, second)))
     return 0

@@ -15,6 +15,9 @@ from pathlib import Path
 from common.config import benchmarks
 from common.config.clock import Clock
 from common.config.schema import RunConfig
+from systems.compile import document as compiled_presets
+from systems.forecast import document as forecast_tables
+from timetotrain.forecast import presets
 from tools.docs import gpu, measurements, studies, tables
 from tools.docs.measurements import Table, markdown_table
 from tools.mutate import summary
@@ -155,7 +158,26 @@ def all_presets() -> str:
     return page("Presets", text, *tables_of)
 
 
+def forecasts() -> str:
+    """Returns the forecast's true error, its accelerators and its prices."""
+    return page(
+        "Forecasts",
+        "`python -m systems.forecast fit` writes the errors, in percent: median / 90th percentile of the larger of "
+        "predicted and published over the smaller, less one.",
+        ("## True error, beside two look-ups where they have a score", forecast_tables.errors()),
+        ("## Accelerators", forecast_tables.chips()),
+        ("## Prices", forecast_tables.offers()),
+    )
+
+
+def compiled() -> str:
+    """Returns what the compilers say of every preset."""
+    return compiled_presets.render(list(presets.to_compile()))
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "built/forecasts.md": forecasts,
+    "built/compiled.md": compiled,
     "built/performance.md": performance,
     "built/presets.md": all_presets,
     "built/gpu.md": cards,

@@ -1,11 +1,12 @@
 """Draws docs/overview.png, the first picture of README.md: `python -m tools.docs.overview [LOG]`.
 
-Left: a run's learning curve and time line, read from its log (make demo writes one). Right: published minutes of TPU
-v3 and V100 systems beside forecasts fitted without them.
+Left: a run's learning curve and time line, read from its log (make demo writes one). Right: published minutes of round
+v5.1 beside forecasts fitted to earlier rounds.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +14,7 @@ from typing import Any
 
 from common.files import ROOT, whole
 from compliance.submission import runs
-from systems.predict import fitting
-from systems.predict.plot import BENCHMARKS
+from systems.forecast import law, law_fit
 
 LOG = ROOT / "results/cpu-tiny/resnet/result_0.txt"
 PICTURE = ROOT / "docs/overview.png"
@@ -81,24 +81,23 @@ def _time_line(axes: Any, run: runs.Run) -> None:
 
 
 def _forecasts(axes: Any) -> None:
-    """Plots each published row: its minutes, and the forecast fitted without its system."""
-    for colour, name in zip(COLOURS, BENCHMARKS, strict=True):
-        for family, mark in (("tpu-v3", "o"), ("v100", "s")):
-            tests = [
-                t for t in fitting.committed_tests() if (t.row.benchmark, t.row.family) == (name, family)
-            ]
-            axes.plot(
-                [t.row.seconds / 60 for t in tests],
-                [t.together / 60 for t in tests],
-                mark,
-                color=colour,
-                label=name if mark == "o" else None,
-                alpha=0.8,
-            )
+    """Plots the scores of round v5.1: their minutes, and the forecast fitted to earlier rounds."""
+    tests = law_fit.later(law.committed()["kernel"], ["v5.1"])
+    names = sorted({test.row.benchmark for test in tests})
+    for i, name in enumerate(names):
+        mine = [test for test in tests if test.row.benchmark == name]
+        axes.plot(
+            [test.row.minutes for test in mine],
+            [test.row.minutes * math.exp(-test.wrong) for test in mine],
+            "o" if i < len(COLOURS) else "s",
+            color=COLOURS[i % len(COLOURS)],
+            label=name,
+            alpha=0.8,
+        )
     ends = [0.2, 400]
     axes.plot(ends, ends, "k-", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel="published minutes", ylabel="forecast minutes")
-    axes.set_title("Forecasts of systems that the fit has not seen")
+    axes.set_title("Round v5.1, forecast from earlier rounds")
     axes.legend(fontsize=8)
 
 

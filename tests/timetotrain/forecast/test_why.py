@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-import systems
 from common.errors import UserError
 from compliance.submission.runs import read_run
 from tests.compliance import published_logs
@@ -83,11 +82,13 @@ def test_an_evaluation_beside_training_is_no_time_of_its_own(tmp_path):
     ] == pytest.approx(50)
 
 
-def test_runs_in_different_units_and_forecasts_still_add_up(tmp_path):
+def test_runs_in_different_units_still_add_up_and_keep_their_epochs(tmp_path):
     one = why.of_log(write(tmp_path / "a.txt", [(20, 4)], [2]))
     other = why.of_log(write(tmp_path / "b.txt", [(50, 4)], [2], batch=0))
     assert (one.unit, other.unit) == ("steps", "epochs")
-    assert sum(terms(one, other).values()) == pytest.approx(other.total - one.total)
+    found = terms(one, other)
+    assert sum(found.values()) == pytest.approx(other.total - one.total)
+    assert found["number of epochs"] == 0 and "seconds a epoch" in found
 
 
 def test_why_prints_terms_that_add_up(tmp_path, capsys):
@@ -166,51 +167,14 @@ def test_a_trace_of_one_run_alone_and_a_damaged_one(tmp_path, capsys):
     assert "not a trace that can be read" in error and error.count("\n") == 1
 
 
-def test_a_forecast_is_explained_against_another_and_against_a_log(tmp_path, capsys):
-    log = write(tmp_path / "a.txt", [(200, 40)], [2], batch=1024)
-    for other in ("b200-8", str(log)):
-        assert main(["forecast", "resnet", "--system=h100-8", f"--explain={other}", "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        explained = found["explanation"]
-        assert explained["a"]["total"] == pytest.approx(found["run_seconds"]["total"])
-        assert sum(explained["terms"].values()) == pytest.approx(explained["difference"])
-        assert ("compute" in explained["terms"]) == (other == "b200-8")
-
-
-def explained(capsys, *words):
-    assert main(["forecast", "resnet", "--system=h100-8", *words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)["explanation"]
-
-
-def test_the_flags_of_a_run_hold_for_the_other_system_too(capsys):
-    """Machines alone differ: each side equals its own forecast with the flags."""
-    flags = ("--batch=4096", "--epochs=40", "--wire=bf16")
-    assert main(["forecast", "resnet", "--system=b200-8", *flags, "--json"]) == 0
-    other = json.loads(capsys.readouterr().out)["run_seconds"]["total"]
-    found = explained(capsys, *flags, "--explain=b200-8")
-    assert found["b"]["total"] == pytest.approx(other)
-    assert found["a"]["steps"] == found["b"]["steps"]
-    assert found["b"]["name"] == "forecast of b200-8 --batch=4096 --wire=bf16 --epochs=40"
-    many = explained(capsys, "--accelerators=64", "--batch=8192", "--explain=b200-8")
-    assert many["a"]["steps"] == many["b"]["steps"]
-
-
-def test_the_flags_of_a_run_are_explained_against_the_preset_itself(capsys):
-    found = explained(capsys, "--epochs=20", "--explain=h100-8")
-    assert found["b"]["name"] == "forecast of h100-8"
-    assert found["terms"]["number of steps"] > 0 and found["terms"]["start"] == pytest.approx(0)
-    faster = explained(capsys, "--peak=5000", "--explain=h100-8")
-    assert faster["difference"] > 0
-
-
-def test_figures_of_an_accelerator_serve_the_other_system_if_its_own_are_unknown(tmp_path, capsys):
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps(systems.load("h100-8") | {"accelerator_model_name": "Own Chip 1"}))
-    figures = ("--peak=500", "--bandwidth=2000", "--link=300")
-    assert explained(capsys, *figures, f"--explain={path}")["b"]["total"] > 0
-    assert main(["forecast", "resnet", "--system=h100-8", f"--explain={path}"]) == 2
+def test_heads_say_what_ran_and_other_benchmarks_are_refused(tmp_path, capsys):
+    one, other = (write(tmp_path / name, [(20, 4)], [2]) for name in ("a.txt", "b.txt"))
+    other.write_text(other.read_text().replace('"resnet"', '"ssd"'))
+    assert main(["why", str(one), str(other)]) == 2
     error = capsys.readouterr().err
-    assert f"--explain={path}: " in error and "give --peak=TFLOPS" in error and error.count("\n") == 1
+    assert "a log of resnet" in error and "--any" in error and error.count("\n") == 1
+    assert main(["why", str(one), str(other), "--any"]) == 0
+    assert "A: resnet, batch 100, round 0.7.0, a.txt: 0.3917 minutes" in capsys.readouterr().out
 
 
 def test_published_pairs_add_up_to_a_hundredth():

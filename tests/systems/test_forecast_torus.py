@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from systems.predict import chips
-from systems.predict.torus import Torus
+from systems.forecast import accelerators
+from systems.forecast.torus import Torus
 
-CHIP = chips.chips()["TPU v3"]
+CHIP = accelerators.table()["TPU v3"]
 LINK, HOP, MB = 100e9, 1e-6, 1e6
 
 
