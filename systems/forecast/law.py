@@ -151,7 +151,6 @@ class Law:
       weights: of the scores, [rows]: 1 as a normal deviation, less for one far from the others.
       pull: the inverse of the scores' covariance times their left side, less the mean, [rows].
       inverse: that inverse, [rows, rows]; None where deviations are to be bounded instead.
-      left_out: indices of scores that the law is to do without; their pull is 0.
     """
 
     rows: Sequence[Score]
@@ -161,7 +160,6 @@ class Law:
     weights: np.ndarray
     pull: np.ndarray
     inverse: np.ndarray | None = None
-    left_out: Sequence[int] = ()
 
     @classmethod
     def fit(cls, rows: Sequence[Score], numbers: Mapping[str, float]) -> Law:
@@ -197,9 +195,6 @@ class Law:
             told = np.linalg.solve(own, across.T)
         else:
             told = self.inverse @ across.T
-            if len(self.left_out):
-                own = self.inverse[np.ix_(self.left_out, self.left_out)]
-                told -= self.inverse[:, self.left_out] @ np.linalg.solve(own, told[self.left_out])
         variance = prior - np.einsum("ij,ji->i", across, told)
         return logs, np.sqrt(np.maximum(variance, 1e-9))
 

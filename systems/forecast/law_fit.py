@@ -2,8 +2,8 @@
 
 A row of `errors` predicts each score without a group of scores: all later rounds, its accelerator, its accelerator and
 count, its submitter, or its system. The command that a user calls makes the prediction: benchmark, accelerator, count.
-Rounds are predicted by a law fitted to earlier ones alone. For the other rows the weights of the noise, and the
-kernel's numbers for all rows, are those of the whole fit.
+Rounds are predicted by a law fitted to earlier ones alone. For the other rows, which follow in closed form, the
+weights of the noise are those of the whole fit; the kernel's numbers are for all rows.
 """
 
 from __future__ import annotations
@@ -105,25 +105,26 @@ def later(numbers: Mapping[str, float], only: Sequence[str] = ()) -> list[Tested
     return found
 
 
-def left_out(whole: Law, group: str, benchmarks: Sequence[str] = ()) -> list[Tested]:
-    """Every score, or those of `benchmarks`, predicted without its group's scores of its benchmark.
+def left_out(whole: Law, group: str) -> list[Tested]:
+    """Every score, predicted without its group's scores of its benchmark, before the limits along sizes.
 
-    The pull of the others follows in closed form (Rasmussen and Williams, section 5.4.2).
+    The closed form of Rasmussen and Williams, section 5.4.2, for groups.
     """
+    noise, rows = whole.numbers["noise"] ** 2, whole.rows
     prior = law.kernel(whole.at, whole.at, whole.numbers)
-    inverse = np.linalg.inv(prior + np.diag(whole.numbers["noise"] ** 2 / whole.weights))
-    pull, rows = inverse @ (law.goal(whole.rows, whole.at) - whole.mean), whole.rows
-    chosen = [i for i in range(len(rows)) if not benchmarks or rows[i].benchmark in benchmarks]
+    inverse = np.linalg.inv(prior + np.diag(noise / whole.weights))
+    pull = inverse @ (law.goal(rows, whole.at) - whole.mean)
+    of_benchmark = _groups(range(len(rows)), lambda i: rows[i].benchmark)
     found = []
-    for members in _groups(chosen, lambda i: (rows[i].benchmark, GROUPS[group](rows[i]))):
-        own = np.linalg.solve(inverse[np.ix_(members, members)], pull[members])
-        gone = set(members)
-        others = [row for i, row in enumerate(rows) if i not in gone]
-        less = pull - inverse[:, members] @ own
-        one = dataclasses.replace(whole, pull=less, inverse=inverse, left_out=members)
-        near = [row for row in others if row.benchmark == rows[members[0]].benchmark]
-        for part in _groups([rows[i] for i in members], lambda row: row.chip):
-            found += _tested(one, part, near)
+    for mine in of_benchmark:
+        for members in _groups(mine, lambda i: GROUPS[group](rows[i])):
+            own = np.linalg.inv(inverse[np.ix_(members, members)])
+            wrong = own @ pull[members]
+            variance = np.diag(own) - noise / whole.weights[members] + noise
+            gone = set(members)
+            others = [rows[i] for i in mine if i not in gone]
+            for i, error, spread in zip(members, wrong, np.sqrt(np.maximum(variance, 1e-9))):
+                found.append(Tested(rows[i], float(error), float(spread), *look_up(rows[i], others)))
     return found
 
 

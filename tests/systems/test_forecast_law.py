@@ -119,17 +119,17 @@ def test_an_unknown_accelerator_needs_its_figures_and_takes_them():
 
 def test_a_left_out_group_equals_a_fit_without_it(few):
     """The closed form against its naive form: the law of the other rows with the same weights."""
-    tests = law_fit.left_out(few, "system", ["gnmt"])
-    for key in list(dict.fromkeys(test.row.key for test in tests))[:4]:
-        stay = [i for i, row in enumerate(few.rows) if row.benchmark != "gnmt" or row.key != key]
+    tests = {(t.row.key, t.row.benchmark): t for t in law_fit.left_out(few, "system")}
+    for (key, benchmark), test in list(tests.items())[:4]:
+        stay = [i for i, row in enumerate(few.rows) if row.benchmark != benchmark or row.key != key]
         rows, at, weights = [few.rows[i] for i in stay], few.at.take(stay), few.weights[stay]
-        own_kernel = law.kernel(at, at, few.numbers) + np.diag(few.numbers["noise"] ** 2 / weights)
-        pull = np.linalg.solve(own_kernel, law.goal(rows, at) - few.mean)
-        naive = dataclasses.replace(few, rows=rows, at=at, weights=weights, pull=pull, inverse=None)
-        for test in (test for test in tests if test.row.key == key):
-            chip = accelerators.table()[test.row.chip] | {"name": test.row.chip}
-            logs, _ = naive.curve("gnmt", chip, [test.row.accelerators], test.row.year)
-            assert math.log(test.row.minutes) - logs[0] == pytest.approx(test.wrong, abs=1e-6)
+        covariance = law.kernel(at, at, few.numbers) + np.diag(few.numbers["noise"] ** 2 / weights)
+        pull = np.linalg.solve(covariance, law.goal(rows, at) - few.mean)
+        naive = dataclasses.replace(few, rows=rows, at=at, weights=weights, pull=pull)
+        naive = dataclasses.replace(naive, inverse=np.linalg.inv(covariance))
+        logs, deviation = naive.predict(law.points([test.row]))
+        assert math.log(test.row.minutes) - logs[0] == pytest.approx(test.wrong, abs=1e-6)
+        assert deviation[0] == pytest.approx(test.deviation, rel=1e-5)
 
 
 def test_a_bound_of_the_deviation_is_above_it(few):
@@ -159,6 +159,14 @@ def test_the_error_of_a_round_is_what_the_page_says():
     found = law_fit.summary(law_fit.later(law.committed()["kernel"], ["v1.1"]), law.committed()["width"])
     assert found["scores"] == 177 and found["inside"] >= 0.8
     assert found["scaled"]["law"][1] < found["scaled"]["look-up"][1]
+
+
+@pytest.mark.parametrize("group", ["system", "accelerator"])
+def test_the_errors_of_groups_are_what_the_code_gives(group):
+    kept = json.loads(law_fit.ERRORS.read_text())[group]
+    found = law_fit.summary(law_fit.left_out(law.law(), group), law.committed()["width"])
+    assert found["law"] == pytest.approx(kept["law"], rel=0.02)
+    assert found["median"]["look-up"] == pytest.approx(kept["median"]["look-up"], rel=0.02)
 
 
 @pytest.mark.e2e
