@@ -26,6 +26,12 @@ STEPS, BATCH, ROWS = 20, 24, 13
 OPTIMIZERS = {
     "sgd": Optimizer("sgd", base_learning_rate=0.1, weight_decay=1e-3, nesterov=True),
     "sgd biases": Optimizer("sgd", base_learning_rate=0.1, weight_decay=1e-3, bias_gradient_factor=2.0),
+    "sgd biases' warmup": Optimizer(
+        "sgd", base_learning_rate=0.1, bias_gradient_factor=2.0, scaled_momentum=True, one_warmup_delta=True
+    ),
+    "lars corrected": Optimizer(
+        "lars", eta=0.05, base_learning_rate=0.1, scaled_momentum=True, trust_in_velocity=True
+    ),
     "lars": Optimizer(
         "lars", eta=0.05, base_learning_rate=0.1, weight_decay=1e-3, l2_in_loss=1e-3, epsilon=1e-5
     ),
