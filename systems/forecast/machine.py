@@ -13,7 +13,7 @@ from common.errors import UserError, near
 from systems.forecast import accelerators
 from systems.forecast.accelerators import Given
 
-_SHORT = re.compile(r"(\d{1,6}) ?[x*] ?(.+)")
+_SHORT, _ENDING = re.compile(r"(\d{1,6}) ?[x*] ?(.+)"), re.compile(r"(.+)-(\d{1,6})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,21 +77,23 @@ def load(name: str) -> dict[str, Any]:
         return description
     if name in systems.names():
         return systems.load(name)
-    count = _SHORT.fullmatch(name)
-    model = accelerators.named(count[2] if count else re.sub(r"-\d+$", "", name))
+    count, end = _SHORT.fullmatch(name), _ENDING.fullmatch(name)
+    word = count[2] if count else end[1] if end else name
+    # A TPU's name counts cores, not chips, so it must be one that is described.
+    exact = count or (end and not name.startswith("tpu")) or word in accelerators.known_names()
+    model = accelerators.named(word) if exact else ""
     if not model:
         known = [*systems.names(), *accelerators.known_names()]
         raise UserError(
             f"--system={name}: neither a system nor COUNTxACCELERATOR, as 8xH100-SXM5{near(name, known)}; "
             f"accelerators: {', '.join(accelerators.known_names())}"
         )
-    end = re.search(r"-(\d{1,6})$", name)
-    total = int(count[1]) if count else int(end[1]) if end else 1
+    total = int(count[1]) if count else int(end[2]) if end else 1
     per_node = accelerators.table()[model]["per_node"]
     whole = total % per_node == 0
     return {
         "system_name": name,
-        "accelerator_model_name": count[2] if count else re.sub(r"-\d+$", "", name),
+        "accelerator_model_name": word,
         "number_of_nodes": str(total // per_node if whole else 1),
         "accelerators_per_node": str(per_node if whole else total),
     }
