@@ -87,6 +87,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "missed": missed,
     "gpu-steps": lambda: markdown_table(*gpu.steps()),
     "faults": lambda: markdown_table(*tables.faults()),
+    "soak": lambda: markdown_table(*tables.soak()),
     "long-runs": lambda: markdown_table(*tables.long_runs()),
     "tree-rounds": lambda: markdown_table(*compliance.rounds()),
     "trees": lambda: markdown_table(*compliance.trees()),

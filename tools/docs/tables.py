@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import string
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -138,16 +139,51 @@ def gpu_programs() -> Table:
 
 
 def faults() -> Table:
-    """Table of injected faults: seconds to the last exit, the launcher's message, and the end of the log."""
-    rows = []
-    for backend, kinds in load("faults.json")["runs"].items():
-        for fault, runs in kinds.items():
-            seconds = ", ".join("hung" if run["seconds"] is None else f"{run['seconds']:.1f}" for run in runs)
-            ends = ", ".join(sorted({run["log"] for run in runs}))
-            row = {"fault": fault, "backend": backend, "seconds": seconds, "log": ends}
-            rows.append(row | {"message": runs[0]["message"]})
+    """Table of injected faults, by kind and backend: how many came back by themselves, and the seconds lost."""
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for key, outcome in load("faults.json")["matrix"].items():
+        backend, kind, *_ = key.split("/")
+        groups.setdefault((kind, backend), []).append(outcome)
+    rows = [
+        {
+            "kind": kind,
+            "backend": backend,
+            "count": len(outcomes),
+            "right": sum(each["as_it_should"] for each in outcomes),
+            "back": sum(each["came_back"] and each["equal"] for each in outcomes),
+            "hung": sum(each["hung"] for each in outcomes),
+            "lost": statistics.median(each["seconds_lost"] for each in outcomes),
+        }
+        for (kind, backend), outcomes in sorted(groups.items())
+    ]
     return table_of(
-        rows, fault="{fault}", backend="{backend}", seconds="{seconds}", message="{message}", log="{log}"
+        rows,
+        fault="{kind}",
+        backend="{backend}",
+        injected="{count}",
+        ended_as_it_should="{right}",
+        came_back_to_equal_weights="{back}",
+        hung="{hung}",
+        median_seconds_lost="{lost:.0f}",
+    )
+
+
+def soak() -> Table:
+    """Table of long runs of several processes: what the worst of them holds early, in between and at the end."""
+    rows = [
+        {"backend": backend, "processes": processes, **row}
+        for backend, counts in load("long_run.json")["processes"].items()
+        for processes, marks in counts.items()
+        for row in marks
+    ]
+    return table_of(
+        rows,
+        backend="{backend}",
+        processes="{processes}",
+        steps="{steps:,}",
+        MB="{kilobytes:1e-3|.0f}",
+        handles="{handles}",
+        threads="{threads}",
     )
 
 

@@ -71,7 +71,9 @@ def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
         guilty = [w for w in workers if sentence(w)]
         if guilty:
             first = min(guilty, key=lambda w: w.ended_at if when == "ended_at" else w.told_at[when])
-            return Cause(first.rank, sentence(first), _code(first), sentence is _signalled)
+            # A process that starts does not catch the signal yet.
+            stopped = sentence is _signalled or first.code in (-signal.SIGTERM, -signal.SIGINT)
+            return Cause(first.rank, sentence(first), _code(first), stopped)
     return None
 
 

@@ -198,6 +198,21 @@ def test_a_failed_run_starts_again(faulty, code, restarts, tmp_path):
     assert f"restarted {restarts} times; " in result.stderr
 
 
+def test_a_run_that_is_stopped_while_it_starts_does_not_start_again():
+    line = arguments({}, limits=[("settle", 0.1)])
+    line = [
+        *line[: line.index("--")],
+        "--max_restarts=1",
+        "--",
+        "sh",
+        "-c",
+        "kill -TERM $$",
+        "--checkpoint_dir=d",
+    ]
+    result = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 143 and "restart" not in result.stderr
+
+
 def test_the_first_of_several_faults_is_named():
     result, left = launch({"1": "error", "0": "error", "2": "kill", "steps": 10000}, processes=3)
     assert left == [] and len(errors(result)) == 1
