@@ -294,4 +294,4 @@ def test_the_layout_of_hpc_is_said_not_to_be_covered(tmp_path):
     place.mkdir(parents=True)
     (place / "result_0.txt").write_text("nothing")
     found = [one.found for one in judged(org).findings if one.rule == "not-checked"]
-    assert found == ["the layout of HPC, which is not covered"]
+    assert found == ["the layout of MLPerf HPC, which is not covered"]
