@@ -112,10 +112,10 @@ class Story:
     def _name(self, record: Record) -> Finding | None:
         if record.key == "submission_org":
             self.runs.tell(record)
-        if not isinstance(record.value, str) or not record.value.strip():
+        if record.value is None or not str(record.value).strip():
             names = {"key": record.key, "wording": "submission_name.value"}
             return self._make(f"{record.key}.value", ERROR, record, "text", shown(record.value), **names)
-        if not (found := hidden(record.value)):
+        if not isinstance(record.value, str) or not (found := hidden(record.value)):
             return None
         return self._make("name.hidden", ADVICE, record, "characters that a reader can see", found)
 
@@ -360,7 +360,7 @@ class Target:
         for name, spec in specs.items():
             number, spec = value[name] if name else value, spec.get("then", spec)
             bounded = "at_most" in spec or "less" in spec  # a loss, or a share whose bound the rules give
-            least = None if bounded else spec.get("at_least", spec.get("greater"))
+            least = None if bounded else spec.get("at_least", spec.get("greater")) or None
             if not (number >= 0 and (least is None or number <= (1 if least <= 1 else 100))):
                 return False
         return True

@@ -399,9 +399,10 @@ def test_success_below_the_target_is_an_error_in_round_six_too(tmp_path):
     assert both(text_value, tmp_path) == (True, True)
 
 
-def test_a_time_that_is_not_a_number_does_not_break_the_clock():
-    assert errors(change(entries(), "init_start", time_ms=float("nan"))) == []
-    assert "run.reversed" in rules_of(errors(change(entries(), "run_stop", time_ms=float("nan"))))
+@pytest.mark.parametrize("key", ["init_start", "run_stop"])
+@pytest.mark.parametrize("time", [float("nan"), float("inf"), True])
+def test_a_time_that_is_not_a_number_is_an_error(key, time):
+    assert "line-field" in rules_of(errors(change(entries(), key, time_ms=time)))
 
 
 def test_of_a_loss_the_lowest_is_nearest_the_target_and_none_is_a_percentage():
