@@ -39,9 +39,9 @@ def test_the_errors_of_the_forecasts() -> None:
     """README and docs/prediction.md have the true error that systems/forecast/data/errors.json has."""
     kept = json.loads((markdown.ROOT / "systems/forecast/data/errors.json").read_text(encoding="utf-8"))
     later, chip, system = (kept[name]["law"] for name in ("later rounds", "accelerator", "system"))
-    assert f"half are within {later[0]:.1f} % and nine of ten within {later[1]:.1f} %" in TEXT
+    assert f"half are within {later[0]:.1f} %, nine of ten within {later[1]:.1f} %" in TEXT
     assert (
-        f"it is {chip[0]:.1f} and {chip[1]:.1f} %, without the system alone {system[0]:.1f} and {system[1]:.1f} %"
+        f"scores: {chip[0]:.1f} and {chip[1]:.1f} %, without the system's: {system[0]:.1f} and {system[1]:.1f} %"
         in TEXT
     )
     page = (markdown.ROOT / "docs/prediction.md").read_text(encoding="utf-8")
