@@ -241,7 +241,7 @@ def test_a_bad_export_is_one_line(
     (exported / "train.mlir.bc").unlink()
     assert main(["compile", "resnet", "--system=tpu-v3-128", f"--export={exported}"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"--export={exported}: {message}; ") and error.count("\n") == 1
+    assert error.startswith(f"error: --export={exported}: {message}; ") and error.count("\n") == 1
 
 
 def test_a_program_that_the_export_lacks_is_one_line(
@@ -249,7 +249,9 @@ def test_a_program_that_the_export_lacks_is_one_line(
 ) -> None:
     arguments = ["compile", "resnet", "--system=tpu-v3-128", f"--export={exported}", "--program=train-9"]
     assert main(arguments) == 2
-    assert capsys.readouterr().err == "--program=train-9: not in the export; give one of train, or both\n"
+    assert (
+        capsys.readouterr().err == "error: --program=train-9: not in the export; give one of train, or both\n"
+    )
 
 
 def test_a_preset_with_one_of_its_shapes_is_not_compiled(

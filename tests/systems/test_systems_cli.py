@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import systems
+import timetotrain.cli
 from compliance.log import rules
 from systems import schema
 from timetotrain.forecast.cli import main
@@ -91,8 +92,8 @@ def test_nothing_imports_tensorflow_and_a_closed_pipe_is_no_error():
 def test_a_pipe_is_refused_at_once(tmp_path, capsys):
     path = tmp_path / "pipe.json"
     os.mkfifo(path)
-    for command in (["validate", str(path)], ["predict", "resnet", f"--system={path}"]):
-        assert main(command) == 2
+    for command in (["systems", "validate", str(path)], ["forecast", "resnet", f"--system={path}"]):
+        assert timetotrain.cli.main(command) == 2
         assert capsys.readouterr().err.startswith(f"error: {path}: cannot read (no plain file)")
 
 
