@@ -284,4 +284,4 @@ def test_the_loss_of_a_language_model_is_called_log_perplexity(tmp_path, benchma
 
 def test_v6_0_has_published_scores_beside_a_result():
     rows = [row for row in published() if row.round == "v6.0"]
-    assert len(rows) == 7 and {row.org for row in rows} == {"GigaComputing", "Inventec"}
+    assert len(rows) == 20 and {"GigaComputing", "Inventec", "NVIDIA", "AMD"} <= {row.org for row in rows}
