@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from common.errors import UserError
-from systems.detection import detect
+from systems.hardware import detect
 
 __all__ = ["LOCAL", "detect", "load", "names", "read", "size"]
 

@@ -4,7 +4,7 @@ import pytest
 
 import systems
 from common import machine_tools
-from systems import detection
+from systems import hardware
 from systems.schema import NAMES, validate
 
 XEON = """\
@@ -22,7 +22,7 @@ V100 = "Tesla V100-SXM2-16GB, 16384, 1530, 450.36.06, 3, 16\n" * 8
 
 
 def test_lscpu():
-    assert detection.parse_lscpu(XEON) == {
+    assert hardware.parse_lscpu(XEON) == {
         "host_processors_per_node": "2",
         "host_processor_model_name": "Intel(R) Xeon(R) CPU E5-2698 v4 @ 2.20GHz",
         "host_processor_frequency": "2.20 GHz",
@@ -33,7 +33,7 @@ def test_lscpu():
 
 
 def test_nvidia_smi():
-    fields = detection.parse_gpus(machine_tools.rows(V100, 6))
+    fields = hardware.parse_gpus(machine_tools.rows(V100, 6))
     assert fields["accelerators_per_node"] == "8"
     assert fields["accelerator_model_name"] == "Tesla V100-SXM2-16GB"
     assert fields["accelerator_memory_capacity"] == "16 GiB"
@@ -43,13 +43,13 @@ def test_nvidia_smi():
 
 @pytest.mark.parametrize("text", ["", "No devices were found\n", "\0\0", "a\n" * 100])
 def test_odd_or_absent_tools_give_no_accelerators(text):
-    assert detection.parse_gpus(machine_tools.rows(text, 6)) == {"accelerators_per_node": "0"}
-    assert detection.parse_lscpu(text) == {"host_processors_per_node": "1"}
+    assert hardware.parse_gpus(machine_tools.rows(text, 6)) == {"accelerators_per_node": "0"}
+    assert hardware.parse_lscpu(text) == {"host_processors_per_node": "1"}
 
 
 def test_unsupported_queries_are_left_out():
     rows = machine_tools.rows("Some GPU, [N/A], [Not Supported], , [N/A], [N/A]\n", 6)
-    fields = detection.parse_gpus(rows)
+    fields = hardware.parse_gpus(rows)
     assert fields == {"accelerators_per_node": "1", "accelerator_model_name": "Some GPU"}
 
 
