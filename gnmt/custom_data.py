@@ -13,6 +13,7 @@ from common.config.data_description import Description
 from common.data import folder_conversion
 from common.data.bucketing import least_padding
 from common.data.folder_conversion import Card, Made, Options
+from common.data.report import Report
 from common.text import bleu, bpe, custom_text
 from gnmt import convert as converter
 from gnmt import corpus as reader
@@ -41,7 +42,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     Raises:
       UserError: the text does not fit, too much of it is broken, or `out` holds something else.
     """
-    languages = options.languages or _languages(sources)
+    languages = options.languages or _languages(sources, options.report)
     with custom_text.prepared(sources, options) as pairs:
         merges = options.vocabulary_size or next(
             (n for most, n in _MERGES if pairs.bytes < most), _LARGE_MERGES
@@ -98,12 +99,16 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     return Made(description, (), "pairs", custom_text.facts(pairs, counts))
 
 
-def _languages(sources: Sequence[Path]) -> tuple[str, str]:
+def _languages(sources: Sequence[Path], report: Report) -> tuple[str, str]:
     """Returns language codes from file suffixes, as in train.en and train.de; otherwise English and German."""
     found = [path.name.removesuffix(".gz").rpartition(".")[2] for path in sources]
     if len(found) == 2 and all(len(code) == 2 and code.isalpha() for code in found):
         return found[0].lower(), found[1].lower()
-    return _FILES.source_language, _FILES.target_language
+    assumed = _FILES.source_language, _FILES.target_language
+    report.suspect(
+        "no language in the files' names, so words are split as these; give --languages", " ".join(assumed)
+    )
+    return assumed
 
 
 def _limits(out: Path, fields: dict) -> list[int]:

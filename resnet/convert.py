@@ -113,6 +113,7 @@ def _note(folder: Path, splits: dict[str, tuple[list[images.Item], int]]) -> Non
         digest.update(f"{split} {shards}\n".encode())
         for item in items:
             digest.update(f"{item.synset} {item.name} {item.size}\n".encode(errors="surrogateescape"))
+        digest.update(conversion.fingerprint(item.path for item in items).encode())
     text = json.dumps(
         {"conversion": digest.hexdigest(), **{s: len(items) for s, (items, _) in splits.items()}}
     )

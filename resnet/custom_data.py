@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import folder_conversion, given_splits, pictures, text_files
+from common.data import folder_conversion, given_splits, near_copies, pictures, text_files
 from common.data.folder_conversion import Card, Looked, Made, Options
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
@@ -47,6 +48,9 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     folder_conversion.report_pictures(report, looked)
     parts = [{item.place: looked[item.place].digest for item in part} for part in (train, held)]
     folder_conversion.report_copies(report, *parts, "picture")
+    near_copies.report_across(
+        report, *({i.place: looked[i.place].thumbnail for i in p} for p in (train, held))
+    )
     twins = ((item.place, looked[item.place].digest, item.synset) for item in (*train, *held))
     folder_conversion.report_twins(report, twins, "picture")
     synsets = sorted({item.synset for item in train})
@@ -97,8 +101,8 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
 def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[list[Item], list[Item]]:
     """Returns the sound pictures to train and to evaluate on; adds what is known of each to `looked`, {path: ...}."""
     report = options.report
-    if source.is_dir():
-        first, second = folder_conversion.given_split(source)
+    if source.is_dir() and not _table(source):
+        first, second = given_splits.given_split(source)
         shards = web_dataset.split(web_dataset.shards(first)) if second is None else ([], [])
         if all(shards):
             return tuple(_sound(web_dataset.items(part, report), report, looked) for part in shards)
@@ -109,21 +113,45 @@ def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[l
         given_splits.report_layout((first,), pictures.SUFFIXES, report)
         items = _in_folder(first, report, looked)
     else:
-        rows = images.listed(source, report)
+        table = _table(source) or source
+        rows = images.listed(table, report)
+        _report_unlisted(table, rows, report)
         if any(part for _, part in rows):
-            parts = given_splits.listed_split(source, rows, report)
+            parts = given_splits.listed_split(table, rows, report)
             return _sound(parts[0], report, looked), _sound(parts[1], report, looked)
         items = _sound([item for item, _ in rows], report, looked)
     folder_conversion.check_broken(report.lines, len(items), options)
-    out_of = folder_conversion.divide([item.synset for item in items], options.eval_part, options.seed)
+    groups = near_copies.groups([item.looked.thumbnail for item in items], [item.group for item in items])
+    out_of = folder_conversion.divide(
+        [item.synset for item in items], options.eval_part, options.seed, groups
+    )
     parts = [], []
     for item, is_held in zip(items, out_of):
         parts[int(is_held)].append(item)
     return parts
 
 
+def _table(folder: Path) -> Path | None:
+    """Returns Hugging Face's list of a folder's pictures, None without one."""
+    return next((folder / name for name in _METADATA if (folder / name).is_file()), None)
+
+
+def _report_unlisted(table: Path, rows: Sequence[tuple[Item, str]], report: Report) -> None:
+    """Notes the pictures beside a list that it does not name."""
+    listed = {os.path.realpath(item.path) for item, _ in rows}
+    places = {os.path.dirname(path) for path in listed}
+    for path in folder_conversion.files(table.parent):
+        real = os.path.realpath(path)
+        if (
+            path.suffix.lower() in pictures.SUFFIXES
+            and os.path.dirname(real) in places
+            and real not in listed
+        ):
+            report.skip("a picture that the list does not name", str(path))
+
+
 def _in_folder(folder: Path, report: Report, looked: dict[str, Looked]) -> list[Item]:
-    table = next((folder / name for name in _METADATA if (folder / name).is_file()), None)
+    table = _table(folder)
     if table:
         return _sound([item for item, _ in images.listed(table, report)], report, looked)
     shards = web_dataset.shards(folder)

@@ -19,7 +19,7 @@ class Item:
     """An image file: `size` bytes at `offset` in the file `path`, with its class (WordNet id) and its name.
 
     `upright` rotates the image by its EXIF orientation; the published converters do not. `looked` is what a check
-    found, or None.
+    found, or None. Images of one `group`, such as one patient's, stay on one side of a split.
     """
 
     path: str
@@ -29,6 +29,7 @@ class Item:
     name: str
     upright: bool = False
     looked: folder_conversion.Looked | None = None
+    group: str = ""
 
     @property
     def place(self) -> str:
@@ -125,7 +126,8 @@ def listed(source: Path, report: Report) -> list[tuple[Item, str]]:
     found = []
     for example in tables.examples(tables.read(source), report=report):
         if os.path.isfile(example.path):
-            found.append((_item(example.path, example.label, upright=True), example.split))
+            item = _item(example.path, example.label, upright=True)
+            found.append((dataclasses.replace(item, group=example.group), example.split))
         else:
             report.leave_out("no such file", f"{source}: line {example.line}: {example.path}")
     if not found:

@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from common.data import folder_conversion, given_splits, pictures, text_files
+from common.data import folder_conversion, pictures, split_names, text_files
 from common.data.report import Report
 from common.errors import UserError
 from common.untrusted import parsed
@@ -46,7 +46,7 @@ def split(found: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """Returns the shards to train and to evaluate on by the first word of their names, such as train-0000.tar."""
     parts: tuple[list[Path], list[Path]] = [], []
     for path in found:
-        parts[given_splits.part_of(re.split(r"[^A-Za-z]", path.name)[0]) or 0].append(path)
+        parts[split_names.part_of(re.split(r"[^A-Za-z]", path.name)[0]) or 0].append(path)
     return parts
 
 
@@ -74,7 +74,12 @@ def _in_shard(path: Path, report: Report) -> Iterator[Item]:
         folder, _, name = member.name.rpartition("/")
         key, _, extension = name.partition(".")
         if key and folder_conversion.visible(name):
-            examples.setdefault(f"{folder}/{key}".lstrip("/"), {})[extension.lower()] = member
+            parts = examples.setdefault(f"{folder}/{key}".lstrip("/"), {})
+            if extension.lower() in parts:
+                report.leave_out(
+                    "a member that is there twice; the later one is read", f"{path}/{member.name}"
+                )
+            parts[extension.lower()] = member
     for key, parts in examples.items():
         place = f"{path}/{key}"
         images = [member for extension, member in parts.items() if f".{extension}" in pictures.SUFFIXES]

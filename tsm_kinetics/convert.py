@@ -30,15 +30,17 @@ from tsm_kinetics import shards
 
 _ORDER_SEED = 400  # Seeds the order that deals videos to shards.
 LEFT_OUT = "left_out.txt"
+UNFINISHED = {".part", ".crdownload", ".partial", ".tmp", ".download", ".ytdl", ".aria2"}
 _KINETICS = {"label", "youtube_id", "time_start", "time_end"}  # Columns of Kinetics' own lists.
 
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """A video file and the name of its class."""
+    """A video file, the name of its class, and of its group if a list gives one."""
 
     path: str
     label: str
+    group: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +94,9 @@ def _in_folders(source: Path, report: Report) -> Iterator[Item]:
     for folder in folder_conversion.folders(source):
         empty = True
         for path in folder_conversion.files(folder, report):
-            if path.suffix.lower() in videos.SUFFIXES or videos.is_video(path):
+            if path.suffix.lower() in UNFINISHED:
+                report.leave_out("an unfinished download", str(path))
+            elif path.suffix.lower() in videos.SUFFIXES or videos.is_video(path):
                 empty = False
                 yield Item(str(path), text_files.normal(folder.name))
             else:
@@ -114,7 +118,7 @@ def listed(source: Path, base: Path | None = None, report: Report | None = None)
     """
     table = tables.read(source)
     if not set(table.columns) >= _KINETICS:
-        return [(Item(str(e.path), e.label), e.split) for e in tables.examples(table, base, report)]
+        return [(Item(str(e.path), e.label, e.group), e.split) for e in tables.examples(table, base, report)]
     found = []
     for row, number in zip(table.rows, table.numbers):
         try:
@@ -221,6 +225,8 @@ def _notes(path: str, clip: videos.Clip) -> Iterator[tuple[str, str, str]]:
         yield path, "changed", videos.TURNED
     if clip.shrunk:
         yield path, "changed", "video scaled down"
+    if clip.stretched:
+        yield path, "changed", "video of pixels that are not square, scaled to the shape that players show"
     if clip.remark:
         yield path, "damaged", clip.remark
     if len(clip.frames) < 2:
@@ -253,6 +259,7 @@ def _note(
         digest.update(f"{split} {count}\n".encode())
         for item in listed:
             digest.update(os.fsencode(f"{item.label} {Path(item.path).name}\n"))
+        digest.update(conversion.fingerprint(item.path for item in listed).encode())
     text = json.dumps({"conversion": digest.hexdigest(), **dataclasses.asdict(settings)})
     conversion.keep_apart(folder, splits, "convert.json", text)
     try:

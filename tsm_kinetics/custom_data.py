@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import re
 from collections.abc import Sequence
@@ -136,7 +137,7 @@ def _names(source: Path, classes: Sequence[str], given: Path | None, report: Rep
 
 def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
     if source.is_dir():
-        first, second = folder_conversion.given_split(source)
+        first, second = given_splits.given_split(source)
         train = converter.items(first, report=options.report)
         if second:
             given_splits.report_unused(source, (first, second), options.report)
@@ -151,18 +152,27 @@ def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
 
 
 def _divided(items: list[Item], options: Options) -> tuple[list[Item], list[Item]]:
-    """Holds out part of each class; keeps clips of one film together, according to UCF101's file names."""
+    """Holds out part of each class; keeps together copies of a file, and clips of one group or of UCF101's films."""
     groups: dict[tuple[str, str], list[Item]] = {}
     for item in items:
         stem = Path(item.path).stem
         film = _GROUP.search(stem)
-        groups.setdefault((item.label, film.group(1) if film else stem), []).append(item)
+        name = film.group(1) if film else _digest(item.path)
+        groups.setdefault((item.label, item.group or name), []).append(item)
     keys = list(groups)
     out_of = folder_conversion.divide([label for label, _ in keys], options.eval_part, options.seed)
     parts: tuple[list[Item], list[Item]] = ([], [])
     for key, is_held in zip(keys, out_of):
         parts[int(is_held)].extend(groups[key])
     return parts
+
+
+def _digest(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return path
 
 
 def _facts(indices: Sequence[shards.Index]) -> list[tuple[str, str]]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import hashlib
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +20,7 @@ import tqdm
 
 from common.errors import UserError
 
+_SAMPLE = 1 << 15  # Bytes at a file's start and end that stand for its content.
 _LINE_SECONDS = 10.0  # Minimum seconds between two lines about progress.
 
 
@@ -64,6 +67,22 @@ def _progress(steps: Iterable, total: int) -> Iterator:
             print(f"{done} of {total} shards", file=sys.stderr, flush=True)
 
 
+def fingerprint(paths: Iterable[str | os.PathLike]) -> str:
+    """Returns a digest of files by size, start and end, so that a conversion does not go on with changed files."""
+    digest = hashlib.sha256()
+    for path in dict.fromkeys(map(os.fspath, paths)):
+        try:
+            with open(path, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                digest.update(f"{size}\n".encode())
+                for at in sorted({0, max(0, size - _SAMPLE)}):
+                    file.seek(at)
+                    digest.update(file.read(_SAMPLE))
+        except OSError:  # The converter says so when it reads the file.
+            digest.update(b"missing\n")
+    return digest.hexdigest()
+
+
 def keep_apart(folder: Path, splits: Iterable[str], note: str, text: str) -> None:
     """Ensures that a folder holds the shards of only one conversion.
 
@@ -82,7 +101,8 @@ def keep_apart(folder: Path, splits: Iterable[str], note: str, text: str) -> Non
         present = next((p.name for split in splits for p in folder.glob(f"{split}-*-of-*")), None)
         if present and (not path.is_file() or path.read_text() != text):
             raise UserError(
-                f"{folder} holds {present} of another conversion; remove it or name another DATA_DIR"
+                f"{folder} holds {present} of another conversion, or of files that have changed; remove it or name "
+                "another DATA_DIR"
             )
         path.write_text(text)
     except OSError as error:

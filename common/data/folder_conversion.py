@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,12 +28,6 @@ from common.files import write_atomically
 
 T = TypeVar("T")
 R = TypeVar("R")
-TESTS = ("test", "testing")
-# Usual folder names for a split that the user made.
-TRAIN, EVAL = (
-    ("train", "training"),
-    ("val", "valid", "validate", "validation", "eval", "evaluation", "dev", *TESTS),
-)
 SHARD_BYTES = 128 << 20  # Approximate size of a shard, as in ImageNet's 1,024 shards.
 LEAST_SHARDS, MOST_SHARDS = 8, 1024  # With at least 8, several readers share a small set.
 HELD_OUT = "held_out.txt"  # Lists the examples to evaluate on, one file a line.
@@ -77,7 +72,7 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Looked:
-    """What is known of a sound picture: see `pictures.Picture`; `digest` stands for its content."""
+    """What is known of a sound picture: see `pictures.checked`; `digest` stands for its content."""
 
     width: int
     height: int
@@ -85,6 +80,7 @@ class Looked:
     changes: tuple[str, ...]
     doubts: tuple[str, ...]
     digest: str
+    thumbnail: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,31 +109,15 @@ class Card:
     lines: Sequence[str] = ()
 
 
-def given_split(folder: Path) -> tuple[Path, Path | None]:
-    """Returns the folders of training and evaluation examples; (folder, None) if there is no such pair.
-
-    Raises:
-      UserError: no such folder, or it has a training folder but no evaluation folder.
-    """
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; name the folder with your files")
-    inside = {path.name.lower(): path for path in folders(folder)}
-    train = next((inside[name] for name in TRAIN if name in inside), None)
-    held = next((inside[name] for name in EVAL if name in inside), None)
-    if train and held:
-        return train, held
-    if train and set(inside) <= {*TRAIN, *EVAL}:
-        raise UserError(f"{folder}: holds {train.name}/ but no val/; add it, or name {train} to split that")
-    return folder, None
-
-
-def divide(classes: Sequence[str], part: float, seed: int) -> np.ndarray:
+def divide(classes: Sequence[str], part: float, seed: int, groups: Sequence[str] | None = None) -> np.ndarray:
     """Chooses the examples to hold out: about `part` of each class, at least one if the class has two.
 
     Args:
       classes: the class of each example.
       part: fraction between 0 and 1.
       seed: random seed.
+      groups: a group's name for each example; a group stays on one side. A group counts to the class of its first
+        example. None: every example is a group.
 
     Returns:
       bool [examples], True for held-out examples.
@@ -147,6 +127,10 @@ def divide(classes: Sequence[str], part: float, seed: int) -> np.ndarray:
     """
     if not 0 < part < 1:
         raise UserError(f"--eval-part={part}: must lie between 0 and 1, such as 0.1")
+    if groups is not None:
+        names, first, of_group = np.unique(np.asarray(groups, str), return_index=True, return_inverse=True)
+        if len(names) < len(groups):
+            return divide([classes[i] for i in first], part, seed)[of_group]
     kinds, numbers = np.unique(np.asarray(classes, dtype=str), return_inverse=True)
     held = np.zeros(len(classes), bool)
     for kind in range(len(kinds)):
@@ -181,7 +165,12 @@ def files(folder: Path, report: Report | None = None) -> list[Path]:
     """
     found: list[Path] = []
     seen = {os.path.realpath(path) for path in folder.absolute().parents}
-    for place, inside, names in os.walk(folder, followlinks=True):
+
+    def denied(error: OSError) -> None:
+        if report and error.errno in (errno.EACCES, errno.EPERM):
+            report.leave_out("no permission to read the folder", str(error.filename))
+
+    for place, inside, names in os.walk(folder, onerror=denied, followlinks=True):
         real = os.path.realpath(place)
         if real in seen:
             inside[:] = []
@@ -218,10 +207,10 @@ def look(
 ) -> Looked | str:
     """Decodes a picture file as a training run does; returns what is known of it, or a line about its fault."""
     try:
-        picture, digest = pictures.checked(contents(path), png)
+        picture, *marks = pictures.checked(contents(path), png)
     except pictures.BadPictureError as error:
         return f"{os.fspath(path)}: no whole picture ({error})"
-    return Looked(picture.width, picture.height, picture.orientation, picture.changes, picture.doubts, digest)
+    return Looked(picture.width, picture.height, picture.orientation, picture.changes, picture.doubts, *marks)
 
 
 def report_pictures(report: Report, found: Mapping[str, Looked]) -> None:

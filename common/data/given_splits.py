@@ -3,16 +3,70 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from common.data import folder_conversion
+from common.data import folder_conversion, split_names, text_files
+from common.data.partners import Partners
 from common.data.report import Report
 from common.errors import UserError
 
 T = TypeVar("T")
+
+
+def given_split(folder: Path) -> tuple[Path, Path | None]:
+    """Returns the folders of training and evaluation examples; (folder, None) if there is no such pair.
+
+    Raises:
+      UserError: no such folder, or it has a training folder but no evaluation folder.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; name the folder with your files")
+    inside: dict[str, Path] = {}
+    for path in sorted(folder_conversion.folders(folder), key=lambda path: len(path.name)):
+        inside.setdefault(split_names.of_folder(path.name), path)
+    train = next((inside[name] for name in split_names.TRAIN if name in inside), None)
+    held = next((inside[name] for name in split_names.EVAL if name in inside), None)
+    if train and held:
+        return train, held
+    if train and "" not in inside:
+        raise UserError(f"{folder}: holds {train.name}/ but no val/; add it, or name {train} to split that")
+    return folder, None
+
+
+def of_list(
+    path: Path, partners: Partners, report: Report, annotated: Collection[str] | None = None
+) -> set[str]:
+    """Returns the files that a text file lists: a path, file name or stem a line, perhaps with a flag of -1, 0 or 1.
+
+    Args:
+      path: the list.
+      partners: the files that can be listed.
+      report: receives the lines that name no file.
+      annotated: the files that have an annotation, if only those count.
+
+    Raises:
+      UserError: the list cannot be read, or no line names a file; or a line fits two files.
+    """
+    listed, lines = set(), text_files.read(path)
+    for number, line in enumerate(lines, 1):
+        name = text_files.normal(line)
+        if not name:
+            continue
+        forms = dict.fromkeys([name, re.sub(r" +-?[01]$", "", name)])
+        ways = (look(form, path) for look in (partners.find, partners.of_stem) for form in forms)
+        file = next(filter(None, ways), None)
+        if file is None or annotated is not None and file not in annotated:
+            missing = "not there" if annotated is None else "no annotation is there"
+            report.leave_out(f"named in a list, but {missing}", f"{path}: line {number}: {name}")
+        else:
+            listed.add(file)
+    if not listed:
+        raise UserError(f"{path}: none of its {len(lines)} lines names a file that is there; correct it")
+    return listed
 
 
 def report_unused(
@@ -62,18 +116,6 @@ def inner(folder: Path) -> str:
     return f"; name {only[0]} if its folders are the classes" if deeper else ""
 
 
-def part_of(name: str) -> int | None:
-    """Returns the part that a split's name means: 0 for training, 1 for evaluation; None for another name."""
-    return next(
-        (
-            part
-            for part, names in enumerate((folder_conversion.TRAIN, folder_conversion.EVAL))
-            if name.lower() in names
-        ),
-        None,
-    )
-
-
 def listed_split(source: Path, rows: Sequence[tuple[T, str]], report: Report) -> tuple[list[T], list[T]]:
     """Returns the training and the evaluation examples of a list with a column of splits.
 
@@ -88,21 +130,17 @@ def listed_split(source: Path, rows: Sequence[tuple[T, str]], report: Report) ->
       UserError: a row's split is unknown, or a part has no row.
     """
     names = list(dict.fromkeys(name for _, name in rows))
-    unknown = [name for name in names if part_of(name) is None]
-    held = [name for name in names if part_of(name) == 1]
+    unknown = [name for name in names if split_names.part_of(name) is None]
+    held = [name for name in names if split_names.part_of(name) == 1]
     if unknown or not held or len(held) == len(names):
         shown = ", ".join(name or "(empty)" for name in names)
         raise UserError(f"{source}: column split has {shown}; expected train and val (or test)")
-    tests = (
-        [name for name in held if name in folder_conversion.TESTS]
-        if set(held) - set(folder_conversion.TESTS)
-        else []
-    )
+    tests = [name for name in held if name in split_names.TESTS] if set(held) - set(split_names.TESTS) else []
     for name in tests:
         count = sum(part == name for _, part in rows)
         report.skip(f"split {name}, because another one is for evaluation", str(source), count)
     kept = [(item, name) for item, name in rows if name not in tests]
-    return tuple([item for item, name in kept if part_of(name) == part] for part in (0, 1))
+    return tuple([item for item, name in kept if split_names.part_of(name) == part] for part in (0, 1))
 
 
 def relative(paths: Sequence[str], source: Path) -> list[str]:

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from common.data import near_copies
+
 # Pillow's formats that are tried. Others run programs (EPS), name other files or have no signature (TGA).
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "JPEG2000", "AVIF", "PPM")
 # A file with such a suffix should be a picture; any other file is one if its content is.
@@ -169,8 +171,8 @@ def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
         raise BadPictureError(_reason(error)) from error
 
 
-def checked(data: bytes, png: bool = False, turn: bool = True) -> tuple[Picture, str]:
-    """Returns (the picture, a digest of what is stored) after decoding it as a training run does.
+def checked(data: bytes, png: bool = False, turn: bool = True) -> tuple[Picture, str, bytes]:
+    """Returns (the picture, a digest of what is stored, a thumbnail) after decoding it as a training run does.
 
     Lossless files of the same pixels have the same digest if all become JPEG.
 
@@ -178,14 +180,15 @@ def checked(data: bytes, png: bool = False, turn: bool = True) -> tuple[Picture,
       BadPictureError: see `read`; or TensorFlow cannot decode the result.
     """
     picture = read(data, png, turn)
-    height, width, _ = _tensor(picture.encoded).shape
+    pixels = _tensor(picture.encoded).numpy()
+    height, width, _ = pixels.shape
     if (width, height) != (picture.width, picture.height):
         raise BadPictureError(
             f"its header says {picture.width}x{picture.height} pixels, it has {width}x{height}"
         )
     if min(width, height) < _SMALL:
         picture = dataclasses.replace(picture, doubts=(*picture.doubts, SMALL))
-    return picture, digest(picture.encoded)
+    return picture, digest(picture.encoded), near_copies.thumbnail(pixels)
 
 
 def digest(encoded: bytes) -> str:

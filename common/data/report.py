@@ -16,6 +16,9 @@ NAME = "report.json"
 # A class with fewer training examples is suspicious; so are classes of which one has this many times the examples of
 # another. Both are this project's choice: below them, an evaluation says little about the class.
 FEW, IMBALANCE = 5, 50
+# So is a conversion that lost this part of its items, and more than a few: its result is not the user's data. This
+# project's choice too.
+LOST, A_FEW = 0.1, 2
 
 
 @dataclasses.dataclass
@@ -71,6 +74,12 @@ class Report:
         self.balance(balance, unit)
         for part, count in split.items():
             self.take(f"{unit} to {'train on' if part == 'train' else 'evaluate on'}", count)
+        taken = sum(split.values())
+        for reason, one in {**self.left_out, **self.skipped}.items():
+            if one.count > A_FEW and one.count > LOST * (taken + one.count):
+                self.suspect(
+                    f"a large part left out ({reason})", f"{one.count} beside {taken} taken", one.count
+                )
 
     def balance(self, counts: Sequence[tuple[str, int, int]], unit: str) -> None:
         """Notes suspicious classes.

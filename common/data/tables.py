@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from common.data import text_files
+from common.data import split_names, text_files
 from common.data.report import Report
 from common.errors import UserError
 from common.untrusted import parsed
@@ -26,7 +26,9 @@ NAMES = {
     ),
     "label": ("label", "labels", "class", "class_name", "category", "label_name", "target"),
     "split": ("split", "set", "subset", "partition", "dataset"),
+    "group": ("group", "group_id", "patient", "patient_id", "subject", "subject_id", "film", "scene"),
 }
+csv.field_size_limit(text_files.MOST_LINE)  # A column that is not read may hold long notes.
 _SEPARATORS = ",;\t|"
 _SHOWN = 6  # Columns in a message.
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -49,18 +51,26 @@ class Table:
     numbers: Sequence[int]
 
     def column(self, kind: str) -> str | None:
-        """Returns the name of the column for "path", "label" or "split"; None if there is none."""
-        return next((name for name in NAMES[kind] if name in self.columns), None)
+        """Returns the name of the column for "path", "label", "split" or "group"; None if there is none.
+
+        A column with a split's name counts only if a cell names a split: others hold a data set's or a group's name.
+        """
+        names = [name for name in NAMES[kind] if name in self.columns]
+        if kind == "split":
+            parts = {name: {split_names.part_of(row[name]) for row in self.rows} for name in names}
+            names = [name for name in names if name == "split" or parts[name] != {None}]
+        return next(iter(names), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A row: a file, its class and its split; the split is in lower case, "" without such a column."""
+    """A row: a file, its class, its split in lower case and its group; "" without such a column."""
 
     path: Path
     label: str
     split: str
     line: int
+    group: str = ""
 
 
 def read(path: str | os.PathLike) -> Table:
@@ -147,7 +157,8 @@ def _of_objects(path: Path, numbered: Iterable[tuple[int, object]]) -> Table:
     for number, values in numbered:
         if not isinstance(values, dict):
             raise UserError(f"{path}: line {number}: no JSON object; write one a line")
-        plain = {k: v for k, v in values.items() if isinstance(v, str | int) and not isinstance(v, bool)}
+        plain = {k: str(v).lower() if isinstance(v, bool) else v for k, v in values.items()}
+        plain = {k: v for k, v in plain.items() if isinstance(v, str | int)}
         if not all(text_files.is_text(f"{name}{value}") for name, value in plain.items()):
             raise UserError(f"{path}: line {number}: half a character, such as \\ud800; correct it")
         rows.append({_column(name): str(value).strip() for name, value in plain.items()})
@@ -220,7 +231,10 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
             if not cell:
                 raise UserError(f"{table.path}: line {number}: no {names[kind]}; give every row all columns")
         split = text_files.normal(row[names["split"]]).lower() if names["split"] else ""
-        found.append(Example(located(row[names["path"]], base), label, split, number))
+        group = text_files.normal(row[names["group"]]) if names["group"] else ""
+        found.append(Example(located(row[names["path"]], base), label, split, number, group))
+    if not any(one.split for one in found):
+        found = _by_folder(found, base)
     if report is None:
         return found
     once: dict[tuple[Path, str, str], Example] = {}
@@ -228,3 +242,12 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
         if once.setdefault((one.path, one.label, one.split), one) is not one:
             report.change("a row that is there twice, read once", f"{table.path}: line {one.line}")
     return list(once.values())
+
+
+def _by_folder(rows: list[Example], base: Path) -> list[Example]:
+    """Gives rows the split that the first folder of each path names, if every row has one and both parts are there."""
+    tops = [Path(os.path.relpath(row.path, base)).parts[0] for row in rows]
+    words = [split_names.of_folder(top) for top in tops]
+    if {split_names.part_of(word) for word in words} != {0, 1}:
+        return rows
+    return [dataclasses.replace(row, split=word) for row, word in zip(rows, words)]

@@ -19,6 +19,7 @@ from typing import Any
 import av
 import numpy as np
 from av.sidedata.sidedata import Type
+from av.stream import Disposition
 from PIL import Image
 
 # FFmpeg's names of containers that hold the video itself. FFmpeg also supports playlists ("hls", "concat", "dash"),
@@ -43,6 +44,8 @@ MOST_FRAMES = 100_000  # Per video, an hour at 25 per second; more is not a clip
 MOST_FRAME_BYTES = 1 << 31  # Of a video's JPEG frames, which must fit in memory and in one record.
 SHORT_SIDE = 256  # The usual short side of stored frames, in pixels.
 QUALITY = 92  # Of the JPEG encoder.
+_LEAST_ASPECT = 0.2  # Width of a pixel over its height; films have 0.5 to 2.
+_WHOLE = 0.9  # Part of its stated duration that a whole video has at least; sound may outlast the pictures.
 
 TURNED = "video turned or mirrored as its display matrix says"
 
@@ -62,6 +65,7 @@ class Clip:
       times: each frame's start in seconds after the first's, and the video's end.
       turned: whether frames were turned or mirrored.
       shrunk: whether frames were scaled down.
+      stretched: whether pixels were not square, and frames were scaled to the shape that players show.
     """
 
     frames: Sequence[bytes]
@@ -71,6 +75,7 @@ class Clip:
     times: Sequence[float] = ()
     turned: bool = False
     shrunk: bool = False
+    stretched: bool = False
 
 
 def opened(path: str | os.PathLike) -> Any:
@@ -100,13 +105,23 @@ def opened(path: str | os.PathLike) -> Any:
     return container
 
 
+def film(container: Any) -> Any:
+    """Returns the video stream that a player shows, None if there is none: not a cover, and of the most pixels.
+
+    FFmpeg chooses so by default (ffmpeg.org/ffmpeg.html, "Automatic stream selection").
+    """
+    streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
+    return max(streams, key=lambda stream: stream.width * stream.height, default=None)
+
+
 def is_video(path: str | os.PathLike) -> bool:
     """Whether a file without a video's suffix is one: it opens as one of CONTAINERS and has a frame."""
     if pathlib.Path(path).suffix.lower() in _OTHERS:
         return False
     try:
         with opened(path) as container:
-            return bool(container.streams.video) and next(container.decode(video=0), None) is not None
+            stream = film(container)
+            return stream is not None and next(container.decode(stream), None) is not None
     except (av.error.FFmpegError, OSError, ValueError):
         return False
 
@@ -129,18 +144,19 @@ def read(
       BadVideoError: the file has no video or no frame, or cannot be decoded from its start.
     """
     found = _Frames(short_side, quality, 0.0)
-    remark = ""
+    remark, said = "", 0.0
     try:
         with opened(path) as container:
-            if not container.streams.video:
+            stream = film(container)
+            if stream is None:
                 raise BadVideoError("holds no video stream")
-            stream = container.streams.video[0]
             # What several threads make of a damaged file depends on chance; encoding the JPEGs takes longer anyway.
             stream.thread_type = "NONE"
             stream.codec_context.thread_count = 1
-            found.span = _span(stream, rate)
+            found.span, found.aspect = _span(stream, rate), _aspect(stream)
             for frame in _evenly(container.decode(stream), rate) if rate else container.decode(stream):
                 found.add(frame, timed=not rate)
+            said = _seconds(container, stream)
     except (av.error.FFmpegError, OSError, ValueError, MemoryError) as error:
         if not found.encoded:
             raise BadVideoError(f"cannot be decoded: {_reason(error)}") from error
@@ -149,15 +165,21 @@ def read(
         raise BadVideoError("holds no frame")
     if found.patched and not remark:
         remark = "has damaged frames, which the decoder patched"
+    if not remark and found.seconds < _WHOLE * said - found.span:
+        remark = f"ends after {found.seconds:.1f} of {said:.1f} seconds"
     return found.clip(remark)
 
 
 class _Frames:
-    """Collects frames as JPEG files, all of the first one's size; `span` is the usual time of one in seconds."""
+    """Collects frames as JPEG files, all of the first one's size.
+
+    `span` is the usual time of one in seconds, `aspect` the width of a pixel over its height.
+    """
 
     def __init__(self, short_side: int, quality: int, span: float):
         self.span, self._short_side, self._quality = span, short_side, quality
         self.encoded: list[bytes] = []
+        self.aspect = 1.0
         self.patched = self._turned = self._shrunk = False
         self._times: list[float] = []
         self._size, self._total = (0, 0), 0
@@ -170,7 +192,7 @@ class _Frames:
         """
         if frame.width * frame.height > MOST_PIXELS:
             raise BadVideoError(f"has frames of {frame.width} x {frame.height} pixels")
-        picture = _picture(frame, self._short_side, self._size)
+        picture = _picture(frame, self._short_side, self._size, self.aspect)
         self._size = self._size if any(self._size) else picture.size
         self._turned = self._turned or _matrix(frame) != (1, 0, 0, 1)
         self._shrunk = self._shrunk or min(picture.size) < min(frame.width, frame.height)
@@ -186,7 +208,21 @@ class _Frames:
         """Returns the clip of all frames."""
         first, last = self._times[0], self._times[-1]
         times = [*(time - first for time in self._times), last - first + self.span]
-        return Clip(self.encoded, self._size[1], self._size[0], remark, times, self._turned, self._shrunk)
+        marks = self._turned, self._shrunk, self.aspect != 1
+        return Clip(self.encoded, self._size[1], self._size[0], remark, times, *marks)
+
+    @property
+    def seconds(self) -> float:
+        """The time from the first frame to the end of the last one."""
+        return self._times[-1] - self._times[0] + self.span
+
+
+def _seconds(container: Any, stream: Any) -> float:
+    """Returns the duration that the file states for the video, in seconds; 0 if it states none."""
+    if stream.duration and stream.time_base:
+        return float(stream.duration * stream.time_base)
+    sound = len(container.streams) > len(container.streams.video)
+    return 0.0 if sound or not container.duration else container.duration / av.time_base
 
 
 def _span(stream: Any, rate: float) -> float:
@@ -216,11 +252,17 @@ def _evenly(frames: Iterator[av.VideoFrame], rate: float) -> Iterator[av.VideoFr
         yield previous
 
 
-def _picture(frame: av.VideoFrame, short_side: int, size: tuple[int, int]) -> Image.Image:
-    """Scales, turns and mirrors a frame for display; `size` is the first frame's, or (0, 0) for the first frame."""
+def _picture(
+    frame: av.VideoFrame, short_side: int, size: tuple[int, int], aspect: float = 1.0
+) -> Image.Image:
+    """Scales, turns and mirrors a frame for display; `size` is the first frame's, or (0, 0) for the first frame.
+
+    `aspect` is the width of a pixel over its height.
+    """
     a, b, c, d = _matrix(frame)
     swapped = a == 0
-    width, height = (frame.height, frame.width) if swapped else (frame.width, frame.height)
+    shown = max(1, round(frame.width * aspect))
+    width, height = (frame.height, shown) if swapped else (shown, frame.height)
     if any(size):
         width, height = size
     else:
@@ -235,6 +277,12 @@ def _picture(frame: av.VideoFrame, short_side: int, size: tuple[int, int]) -> Im
     if b + d < 0:
         pixels = pixels[::-1]
     return Image.fromarray(np.ascontiguousarray(pixels))
+
+
+def _aspect(stream: Any) -> float:
+    """Returns the width of a pixel over its height; 1 where the file says nothing or something absurd."""
+    aspect = stream.sample_aspect_ratio or stream.codec_context.sample_aspect_ratio
+    return float(aspect) if aspect and _LEAST_ASPECT <= aspect <= 1 / _LEAST_ASPECT else 1.0
 
 
 def _matrix(frame: av.VideoFrame) -> tuple[int, int, int, int]:

@@ -13,7 +13,7 @@ from common.data import folder_conversion, text_files
 from common.data.folder_conversion import Looked
 from common.data.report import Report
 from common.detection import annotation_formats, shapes
-from common.detection.annotation_formats import Names, Source
+from common.detection.annotation_formats import Source
 from common.detection.coco_objects import Place, key_of, of_source
 from common.detection.shapes import BadShapeError
 from common.errors import UserError
@@ -76,12 +76,10 @@ def _report_unlisted(sources: Sequence[Source], report: Report) -> None:
     """Notes pictures beside those of a JSON file that it does not list."""
     listed: dict[Path, set[str]] = {}
     for source in sources:
-        names = Names(source.folder)
         for image in source.content["images"]:
             name = image.get("file_name") if isinstance(image, dict) else None
-            found = names.find(name) if isinstance(name, str) and name else None
-            if found:
-                path = source.folder / found
+            if isinstance(name, str) and stays_inside(name) and os.path.isfile(source.folder / name):
+                path = source.folder / name
                 listed.setdefault(path.parent, set()).add(path.name)
         for path in (source.folder / name for name in source.aside):
             listed.setdefault(path.parent, set()).add(path.name)
@@ -194,7 +192,6 @@ def _listed(source: Source, report: Report) -> dict[str, str]:
     Raises:
       UserError: two pictures have the same id.
     """
-    names = Names(source.folder)
     listed: dict[str, str] = {}
     where: dict[str, int] = {}
     for number, image in enumerate(source.content["images"]):
@@ -203,7 +200,7 @@ def _listed(source: Source, report: Report) -> dict[str, str]:
             line = f"{source.named}: an image without id or file_name: {str(image)[:60]}"
             report.leave_out("an image without id or file_name", f"images[{number}]", line)
             continue
-        file = _file(source, image["file_name"], names, report)
+        file = _file(source, image["file_name"], report)
         if key in where and (file or image["file_name"]) != (listed[key] or image["file_name"]):
             raise UserError(
                 f"{source.named}: images[{where[key]}] ({listed[key]}) and images[{number}] ({file}) have the same "
@@ -216,20 +213,17 @@ def _listed(source: Source, report: Report) -> dict[str, str]:
     return listed
 
 
-def _file(source: Source, name: str, names: Names, report: Report) -> str:
+def _file(source: Source, name: str, report: Report) -> str:
     """Returns a picture's path below the source's folder, or "" if it is not there or outside of the folder."""
-    found = names.find(name)
-    if found is not None:
-        if found != name:
-            report.change("a file name found in another spelling", f"{name} as {found}")
-        return os.path.normpath(found)
     if not stays_inside(name):
         line = f"{source.named}: {name[:60]!r} leaves the folder of the pictures"
         report.leave_out("leaves the folder of the pictures", name[:60], line)
-    else:
-        path = source.folder / name
-        why = folder_conversion.look(path, png=True)
-        report.leave_out("no whole picture", str(path), why if isinstance(why, str) else None)
+        return ""
+    path = source.folder / name
+    if os.path.isfile(path):
+        return os.path.normpath(name)
+    why = folder_conversion.look(path, png=True)
+    report.leave_out("no whole picture", str(path), why if isinstance(why, str) else None)
     return ""
 
 

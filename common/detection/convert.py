@@ -136,9 +136,9 @@ def convert(
     images, objects = content["images"], coco_write.by_image(content)
     if not 1 <= shards <= len(images):
         raise UserError(f"--{split}-shards {shards}: must be 1..{len(images)}, the number of images")
-    conversion.keep_apart(
-        folder, [split], f"convert-{split}.txt", f"{hashlib.sha256(annotations).hexdigest()} {shards} {masks}"
-    )
+    of_files = [Path(source, image["file_name"]) for image in images] if os.path.isdir(source) else [source]
+    about = f"{hashlib.sha256(annotations).hexdigest()} {shards} {masks} {conversion.fingerprint(of_files)}"
+    conversion.keep_apart(folder, [split], f"convert-{split}.txt", about)
     order = np.random.default_rng(_ORDER_SEED).permutation(len(images))
     tasks = []
     for i in range(shards):

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from common.config.data_description import BACKGROUND, Description
-from common.data import folder_conversion, pictures
+from common.data import folder_conversion, near_copies, pictures
 from common.data.folder_conversion import Looked, Made, Options
 from common.data.report import Report
 from common.detection import coco_source, coco_tidy
@@ -61,7 +61,7 @@ def convert(
     contents, names, looked = coco_tidy.tidy(sources, masks, report)
     folder_conversion.check_broken(report.lines, min(len(content["images"]) for content in contents), options)
     if second is None:
-        contents = list(_divided(contents[0], options))
+        contents = list(_divided(contents[0], looked[0], options))
     _report(contents, looked, report)
     folders = [sources[0].folder, sources[-1].folder]
     folder_conversion.start(out, benchmark)
@@ -110,8 +110,26 @@ def _report(
     for content, found in zip(contents, (looked[0], looked[-1])):
         kept = {image["file_name"]: found[image["file_name"]] for image in content["images"]}
         folder_conversion.report_pictures(report, kept)
-        parts.append({name: one.digest for name, one in kept.items()})
-    folder_conversion.report_copies(report, *parts, "picture")
+        parts.append(kept)
+    digests = ({name: one.digest for name, one in part.items()} for part in parts)
+    folder_conversion.report_copies(report, *digests, "picture")
+    near_copies.report_across(
+        report, *({name: one.thumbnail for name, one in part.items()} for part in parts)
+    )
+    _report_crowds(contents[0], report)
+
+
+def _report_crowds(content: Mapping[str, Any], report: Report) -> None:
+    """Notes the classes of which every object is a crowd, on which no network trains."""
+    alone = {item["category_id"] for item in content["annotations"] if not item["iscrowd"]}
+    crowds = collections.Counter(item["category_id"] for item in content["annotations"])
+    for category in content["categories"]:
+        if category["id"] in crowds and category["id"] not in alone:
+            report.suspect(
+                "a class of crowds alone (iscrowd), which is not trained on",
+                category["name"],
+                crowds[category["id"]],
+            )
 
 
 def made(
@@ -150,8 +168,10 @@ def made(
     return Made(description, balance, "objects", facts)
 
 
-def _divided(content: Mapping[str, Any], options: Options) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Splits the images, stratified by each image's rarest class."""
+def _divided(
+    content: Mapping[str, Any], looked: Mapping[str, Looked], options: Options
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Splits the images, stratified by each image's rarest class; near copies stay together."""
     per_class = collections.Counter(item["category_id"] for item in content["annotations"])
     rarest: dict[int, int] = {}
     for item in content["annotations"]:
@@ -159,7 +179,9 @@ def _divided(content: Mapping[str, Any], options: Options) -> tuple[dict[str, An
         if per_class[category] < per_class.get(rarest.get(image), len(content["annotations"]) + 1):
             rarest[image] = category
     classes = [str(rarest.get(image["id"], "none")) for image in content["images"]]
-    held = folder_conversion.divide(classes, options.eval_part, options.seed)
+    thumbnails = [looked[image["file_name"]].thumbnail for image in content["images"]]
+    groups = near_copies.groups(thumbnails, [""] * len(thumbnails))
+    held = folder_conversion.divide(classes, options.eval_part, options.seed, groups)
     parts = []
     for wanted in (False, True):
         images = [image for image, is_held in zip(content["images"], held) if is_held == wanted]

@@ -3,69 +3,107 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from common.data import folder_conversion, pictures, text_files
+from common.data import folder_conversion, given_splits, pictures, text_files
+from common.data.partners import plain, stems
 from common.data.report import Report
+from common.detection import yolo_splits
 from common.detection.annotation_formats import Builder, Source
 from common.errors import UserError
 
 _SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 _LISTS = ("classes.txt", "obj.names", "_darknet.labels")
+_IMAGES = ("images", "JPEGImages")  # Folders of pictures whose labels are in labels/ beside them.
 _SLACK = 0.01  # Rounding makes some fractions exceed 1.
 
 
 def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | None]:
     """Reads a folder of pictures with text files beside them, or of images/ and labels/, or of splits with these.
 
+    data.yaml, or lists such as train.txt and val.txt, divide the pictures; else folders such as train/ and val/.
+
     Args:
       folder: the user's folder.
       report: receives a line about each label that cannot be used.
-      expected: what the folder could hold instead, for the error.
+      expected: the error for a folder without such annotations.
 
     Raises:
       UserError: there are no such annotations, no file names the classes, or two classes have one name.
     """
-    first, second = folder_conversion.given_split(folder)
+    settings = _settings(folder)
+    first, second = given_splits.given_split(folder)
     if second is None and (folder / "images").is_dir():  # images/train and labels/train.
-        first, second = folder_conversion.given_split(folder / "images")
-    parts = [first, second] if second else [folder]
-    if not any(_label(path).is_file() for part in parts for path in _pictures(part)):
-        raise UserError(f"{folder}: no annotations; {expected}")
-    names = [text_files.normal(name) for name in _names(folder)]
+        first, second = given_splits.given_split(folder / "images")
+    labels = Labels(folder)
+    paths = [p for p in folder_conversion.files(folder) if p.suffix.lower() in pictures.SUFFIXES]
+    if not any(map(labels.of, paths)):
+        alone = labels.unused()
+        if alone and paths:
+            expected = f"{folder}: {len(alone)} label files match no picture, such as {alone[0]} beside {paths[0].name}"
+        raise UserError(expected)
+    names = [text_files.normal(name) for name in _names(folder, settings)]
     twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
     if twice is not None:
         raise UserError(
             f"{folder}: the list of classes has {twice[:80]!r} twice; give each class its own name"
         )
-    sources = [_read(part, names, report) for part in parts]
+    reader = _Reader(names, labels, _is_pose(settings), report)
+    lists = yolo_splits.find(folder, settings, report)
+    if lists:
+        return reader.read(folder).divided(lists, report, "in no list of the split")
+    sources = [reader.read(part) for part in ([first, second] if second else [folder])]
     return sources[0], sources[1] if second else None
 
 
-def _pictures(folder: Path) -> list[Path]:
-    return [p for p in folder_conversion.files(folder) if p.suffix.lower() in pictures.SUFFIXES]
+class Labels:
+    """The label files below a folder: beside their pictures, or in labels/ where the picture is in images/."""
+
+    def __init__(self, folder: Path):
+        self._files: dict[str, Path] = {}
+        self._used: set[Path] = set()
+        for path in folder_conversion.files(folder):
+            if path.suffix.lower() == ".txt" and path.name not in _LISTS:
+                self._files.setdefault(_key(path.with_suffix("")), path)
+
+    def of(self, picture: Path) -> Path | None:
+        """Returns a picture's label file, or None."""
+        places = [picture]
+        for images in _IMAGES:
+            if images in picture.parts[:-1]:
+                at = len(picture.parts) - 2 - picture.parts[:-1][::-1].index(images)
+                places.append(Path(*picture.parts[:at], "labels", *picture.parts[at + 1 :]))
+        for place in places:
+            for stem in stems(place.name):
+                path = self._files.get(_key(place.with_name(stem)))
+                if path is not None:
+                    self._used.add(path)
+                    return path
+        return None
+
+    def unused(self, near: Path | None = None) -> list[Path]:
+        """Returns the label files that no picture has; with `near` only those in folders where others are used."""
+        places = {path.parent for path in self._used}
+        return [
+            p for p in self._files.values() if p not in self._used and (near is None or p.parent in places)
+        ]
 
 
-def _label(picture: Path) -> Path:
-    """Returns the picture's label file: beside it, or in labels/ where the picture is in images/."""
-    beside = picture.with_suffix(".txt")
-    if beside.is_file() or "images" not in picture.parts[:-1]:
-        return beside
-    parts = list(beside.parts)
-    at = len(parts) - 2 - parts[:-1][::-1].index("images")
-    return Path(*parts[:at], "labels", *parts[at + 1 :])
+def _key(path: Path) -> str:
+    return plain(path.as_posix())
 
 
-def _names(folder: Path) -> list[str]:
-    for name in _SETTINGS:
-        if (folder / name).is_file():
-            found = _of_settings(folder / name)
-            if found:
-                return found
+def _is_pose(settings: Mapping[str, Any]) -> bool:
+    return bool(settings.get("kpt_shape"))
+
+
+def _names(folder: Path, settings: Mapping[str, Any]) -> list[str]:
+    if settings.get("names") not in (None, ""):
+        return _of_settings(Path(settings["path of this file"]), settings)
     for place in (folder, folder / "labels", folder / "train", folder / "train" / "labels"):
         for name in _LISTS:
             if (place / name).is_file():
@@ -75,15 +113,24 @@ def _names(folder: Path) -> list[str]:
     )
 
 
-def _of_settings(path: Path) -> list[str]:
-    try:
-        # All values are texts: YAML would make True of a class "yes".
-        content = yaml.load("\n".join(text_files.read(path)), Loader=yaml.BaseLoader)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise UserError(f"{path}: no YAML ({' '.join(str(error).split())[:80]}); correct it") from error
-    names: Any = content.get("names") if isinstance(content, dict) else None
-    if names in (None, ""):
-        return []
+def _settings(folder: Path) -> dict[str, Any]:
+    """Returns the content of data.yaml and the like as texts, with "path of this file"; {} if there is none."""
+    for name in _SETTINGS:
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            # All values are texts: YAML would make True of a class "yes".
+            content = yaml.load("\n".join(text_files.read(path)), Loader=yaml.BaseLoader)
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            raise UserError(f"{path}: no YAML ({' '.join(str(error).split())[:80]}); correct it") from error
+        if isinstance(content, dict):
+            return {**content, "path of this file": str(path)}
+    return {}
+
+
+def _of_settings(path: Path, content: Mapping[str, Any]) -> list[str]:
+    names: Any = content["names"]
     if isinstance(names, dict):
         if set(names) != set(map(str, range(len(names)))):
             raise UserError(f"{path}: names has the numbers {list(names)[:5]}; number the classes from 0")
@@ -95,38 +142,86 @@ def _of_settings(path: Path) -> list[str]:
     return [str(name) for name in names]
 
 
-def _read(folder: Path, names: Sequence[str], report: Report) -> Source:
-    made, used = Builder(), set()
-    for picture in _pictures(folder):
-        path = _label(picture)
-        used.add(path)
-        made.image(picture.relative_to(folder).as_posix())
-        if not path.is_file():
-            report.change("a picture without a file of labels, taken as one without objects", str(picture))
-            continue
-        try:
-            lines = text_files.read(path)
-        except UserError as error:
-            made.images.pop()
-            report.leave_out("its labels cannot be read", str(path), str(error))
-            continue
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                place = f"{path}: line {number}"
-                try:
-                    made.add(*_parsed(line.split(), names), place)
-                except ValueError as error:
-                    report.leave_out(str(error).partition(":")[0], place, f"{place}: {error}")
-    for place in sorted({path.parent for path in used}):
-        for path in sorted(place.glob("*.txt")):
-            if path not in used and path.name not in _LISTS and folder_conversion.visible(path.name):
+class _Reader:
+    """Reads the labels of pictures; notes what cannot be used in the report."""
+
+    def __init__(self, names: Sequence[str], labels: Labels, pose: bool, report: Report):
+        self._names, self._labels, self._pose, self._report = names, labels, pose, report
+        self._numbers: set[int] = set()
+
+    def read(self, folder: Path) -> Source:
+        """Returns the annotations of the pictures in a folder.
+
+        Raises:
+          UserError: the classes are counted from 1, or the lines are poses without kpt_shape.
+        """
+        made, report, numbers, poses = Builder(), self._report, set(), []
+        for picture in folder_conversion.files(folder):
+            if picture.suffix.lower() not in pictures.SUFFIXES:
+                continue
+            path = self._labels.of(picture)
+            made.image(picture.relative_to(folder).as_posix())
+            if path is None:
+                report.change(
+                    "a picture without a file of labels, taken as one without objects", str(picture)
+                )
+                continue
+            try:
+                lines = text_files.read(path)
+            except UserError as error:
+                made.images.pop()
+                report.leave_out("its labels cannot be read", str(path), str(error))
+                continue
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    place, words = f"{path}: line {number}", line.split()
+                    numbers.add(words[0])
+                    poses.append(_looks_like_pose(words))
+                    try:
+                        made.add(*_parsed(words, self._names, self._pose), place)
+                    except ValueError as error:
+                        report.leave_out(str(error).partition(":")[0], place, f"{place}: {error}")
+        for path in self._labels.unused(near=folder):
+            if path.is_relative_to(folder) or not any(p == "labels" for p in path.parts):
                 report.skip("a file of labels without a picture", str(path))
-    numbered = [str(name) for name in names]
-    return Source(made.content(numbered), folder, str(folder), fractions=True)
+        self._check(folder, numbers, poses)
+        numbered = [str(name) for name in self._names]
+        return Source(made.content(numbered), folder, str(folder), fractions=True)
+
+    def _check(self, folder: Path, numbers: set[str], poses: Sequence[bool]) -> None:
+        count = len(self._names)
+        if str(count) in numbers and "0" not in numbers and numbers <= {str(n) for n in range(1, count + 1)}:
+            raise UserError(
+                f"{folder}: the labels' classes are {min(numbers)} to {count}, of {count} names; YOLO counts from 0"
+            )
+        if not self._pose and len(poses) >= _LEAST_POSES and all(poses):
+            raise UserError(
+                f"{folder}: every line is a box with points inside, as of poses; write kpt_shape into data.yaml"
+            )
 
 
-def _parsed(words: Sequence[str], names: Sequence[str]) -> tuple[str, list[float], list[float] | None]:
-    """Returns (class, box, polygon or None), as fractions of the picture.
+_LEAST_POSES = 4  # Lines; one line alone may be a polygon of this form. This project's choice.
+
+
+def _looks_like_pose(words: Sequence[str]) -> bool:
+    """Whether a line's first four numbers are a box and all further points, x y or x y v, lie inside of it."""
+    try:
+        x, y, width, height, *points = map(float, words[1:])
+    except ValueError:
+        return False
+    for step in (2, 3):
+        if len(points) >= step and len(points) % step == 0:
+            across, down = points[::step], points[1::step]
+            inside = all(abs(p - x) <= width / 2 + _SLACK for p in across if p)
+            if inside and all(abs(p - y) <= height / 2 + _SLACK for p in down if p):
+                return True
+    return False
+
+
+def _parsed(
+    words: Sequence[str], names: Sequence[str], pose: bool
+) -> tuple[str, list[float], list[Sequence[float]] | None]:
+    """Returns (class, box, [polygon] or None), as fractions of the picture; of a pose's line the box alone.
 
     Raises:
       ValueError: the line is neither a box nor a polygon.
@@ -139,6 +234,8 @@ def _parsed(words: Sequence[str], names: Sequence[str]) -> tuple[str, list[float
         raise ValueError(f"no finite numbers after a whole one: {' '.join(words)[:60]}")
     if not 0 <= number < len(names):
         raise ValueError(f"a class outside of the {len(names)} names: {int(number)}")
+    if pose:
+        values = values[:4]
     if not all(-_SLACK <= value <= 1 + _SLACK for value in values):
         raise ValueError(f"coordinates outside of 0 to 1: {' '.join(words)[:60]}")
     name = names[int(number)]
@@ -147,5 +244,5 @@ def _parsed(words: Sequence[str], names: Sequence[str]) -> tuple[str, list[float
         return name, [x - width / 2, y - height / 2, width, height], None
     if len(values) >= 6 and len(values) % 2 == 0:
         left, top = min(values[::2]), min(values[1::2])
-        return name, [left, top, max(values[::2]) - left, max(values[1::2]) - top], values
+        return name, [left, top, max(values[::2]) - left, max(values[1::2]) - top], [values]
     raise ValueError(f"neither a box nor a polygon: {len(values)} numbers after the class")

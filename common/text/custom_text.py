@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import itertools
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import folder_conversion, text_files
+from common.data import folder_conversion, near_copies, text_files
 from common.data.folder_conversion import Options
 from common.data.report import Report
 from common.errors import UserError, counted
@@ -28,6 +29,16 @@ MOST_CHARACTERS, _TOKEN_CHARACTERS = 10_000, 40
 _MOST_SAME = 0.05
 EMPTY, NO_TAB = "a side is empty", "no tab between a sentence and its translation"
 TOO_LONG = "longer than {} characters"
+_HEAD = 20  # Lines that show a file's format.
+# First tags of formats with markup.
+_MARKUP = {
+    **dict.fromkeys(("srcset", "refset", "tstset", "dataset", "doc", "mteval"), "a file of WMT (SGM or XML)"),
+    "tmx": "a translation memory (TMX)",
+    "xliff": "XLIFF",
+    "html": "a web page",
+    "text": "XML",
+    "ts": "Qt's XML",
+}
 _EXAMPLES = 5  # Maximum number of lines in the description about pairs left out for one reason.
 _LINE_ENDS = re.compile(
     "[\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]"
@@ -94,7 +105,7 @@ class Pairs:
 def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
     """Yields the sound pairs in temporary files, split by seed unless `options.eval_sources` is given.
 
-    Copies of a pair stay on one side of the split, so that no evaluation pair is also a training pair.
+    Pairs of one source sentence stay on one side of the split, so that no evaluation sentence is trained on.
 
     Raises:
       UserError: a file cannot be read, the sides do not match, or too many pairs are broken.
@@ -152,6 +163,9 @@ def _read(paths: Sequence[Path], left_out: LeftOut, most: int) -> Iterator[paral
     for path in paths:
         if path.is_dir():
             raise UserError(f"{path}: a folder; give two text files, or one of sentence, tab, translation")
+        markup = _markup(path)
+        if markup:
+            raise UserError(f"{path}: {markup}, whose markup is not read; write its sentences, one a line")
     rows = _tabbed(paths[0]) if len(paths) == 1 else parallel.lines((paths[0], paths[1]))
     for lines in rows:
         faults = [_fault(line, most) for line in lines]
@@ -162,6 +176,14 @@ def _read(paths: Sequence[Path], left_out: LeftOut, most: int) -> Iterator[paral
             left_out.add(NO_TAB, f"{paths[0]}: line {lines[0].number}")
         else:
             yield _clean(lines[0].text), _clean(lines[1].text)
+
+
+def _markup(path: Path) -> str:
+    """Returns the format of a file of sentences with markup, by its first tag; "" for plain text."""
+    head = itertools.islice(text_files.lines(path), _HEAD) if str(path) != "-" else ()
+    text = " ".join(line.text or "" for line in head)
+    tag = re.match(r"\s*(?:<\?xml.*?\?>|<!.*?>|\s)*<([A-Za-z]+)[\s>]", text)
+    return _MARKUP.get(tag.group(1).lower(), "") if tag else ""
 
 
 def _tabbed(path: Path) -> Iterator[list[text_files.Line]]:
@@ -195,7 +217,9 @@ def _divided(pairs: list[parallel.Pair], paths: Sequence[Path], options: Options
             f"{paths[0]}: one sentence pair only; give more to hold some out, or name others with --eval"
         )
     part = min(options.eval_part, MOST_HELD / len(distinct))
-    out_of = folder_conversion.divide(["all"] * len(distinct), part, options.seed)
+    sources = (text_files.normal(source).casefold() for source, _ in distinct)
+    groups = [str(n) for n in near_copies.joined(len(distinct), near_copies.same_names(list(sources)))]
+    out_of = folder_conversion.divide(["all"] * len(distinct), part, options.seed, groups)
     held = {pair for pair, is_held in zip(distinct, out_of) if is_held}
     train = [pair for pair in pairs if pair not in held]
     order = np.random.default_rng([options.seed, 1]).permutation(len(held))

@@ -99,10 +99,9 @@ def _run(options: argparse.Namespace) -> int:
     except OSError as error:
         _say_left_out(report)
         _clear(out, before, error)
-        where = error.filename or out
-        raise UserError(
-            f"{where}: {error.strerror or error}; free some space or name another folder"
-        ) from error
+        where, denied = error.filename or out, error.errno in (errno.EACCES, errno.EPERM)
+        fix = "give yourself permission to read it" if denied else "free some space or name another folder"
+        raise UserError(f"{where}: {error.strerror or error}; {fix}") from error
     except UserError as error:
         _say_left_out(report)
         _clear(out, before, error)

@@ -1,0 +1,152 @@
+"""Finds the file that an annotation means, by a name or by its own; every format shares these rules. TensorFlow-free.
+
+Names come from other systems: with backslashes, a drive, URL escapes, another Unicode form or case, or folders that are
+not there. A name that fits two files with different contents is an error that names both.
+"""
+
+from __future__ import annotations
+
+import collections
+import filecmp
+import os
+import re
+import unicodedata
+import urllib.parse
+from collections.abc import Collection, Sequence
+from pathlib import Path, PurePosixPath
+
+from common.data import folder_conversion, pictures, split_names
+from common.errors import UserError
+from common.untrusted import stays_inside
+
+# Pascal VOC's folders of masks, which have the pictures' names.
+_MASKS = {"SegmentationClass", "SegmentationObject"}
+
+
+def plain(name: str) -> str:
+    """Returns a path in one spelling: "/" between folders, no drive, no "." or "..", composed Unicode, lower case."""
+    text = unicodedata.normalize("NFC", name.replace("\\", "/")).casefold()
+    return "/".join(one for one in re.sub(r"^[a-z]:", "", text).split("/") if one not in ("", ".", ".."))
+
+
+def stems(path: str | os.PathLike) -> list[str]:
+    """Returns a file's plain path without its suffix, and without all: p.webp.jpg is p.webp or p."""
+    stem = plain(os.path.splitext(os.fspath(path))[0])
+    found = [stem]
+    while os.path.splitext(stem)[1] in pictures.SUFFIXES:
+        stem = os.path.splitext(stem)[0]
+        found.append(stem)
+    return found
+
+
+class TwoFilesError(UserError):
+    """A name fits two files with different contents, `files`."""
+
+    def __init__(self, where: Path, name: str, files: tuple[Path, Path]):
+        self.files = [str(path) for path in files]
+        super().__init__(
+            f"{where}: {name} fits {files[0]} and {files[1]}; write the folder into the name, or give each file a name "
+            "of its own"
+        )
+
+
+class Partners:
+    """The files below a folder, by the names that annotations give them.
+
+    Args:
+      folder: the folder of all files.
+      suffixes: of the files that can be partners, in lower case; None for all.
+    """
+
+    def __init__(self, folder: Path, suffixes: Collection[str] | None = pictures.SUFFIXES):
+        self.folder = folder
+        self._suffixes = suffixes
+        self._by_last: dict[str, list[str]] | None = None
+        self._by_stem: dict[str, list[str]] = collections.defaultdict(list)
+
+    def find(self, name: str, near: Path | None = None) -> str | None:
+        """Returns the file that `name` means, relative to the folder; None if there is none.
+
+        Of several files that fit, the first of these rules that tells them apart decides: the folder's split is the
+        annotation's (train, val); the name is relative to the annotation's folder; the file is nearest to the
+        annotation; the letters' case is the same.
+
+        Args:
+          name: a file name or path, relative to the annotation file, to the folder, or to a folder of another system.
+          near: the annotation file.
+
+        Raises:
+          TwoFilesError: the name fits two files.
+        """
+        if near is None and stays_inside(name) and os.path.isfile(self.folder / name):
+            return name
+        by_last = self._index()
+        for form in dict.fromkeys((name, urllib.parse.unquote(name))):
+            tail = plain(form).split("/")
+            same = by_last.get(tail[-1], [])
+            for length in range(len(tail), 0, -1):
+                fitting = [one for one in same if plain(one).split("/")[-length:] == tail[-length:]]
+                if fitting:
+                    return self._one(fitting, form, near)
+        return None
+
+    def of_stem(self, stem: str, near: Path) -> str | None:
+        """Returns the file whose name without its suffix is `stem`; None if there is none. `find` has the rules.
+
+        Raises:
+          TwoFilesError: two files have the stem.
+        """
+        self._index()
+        fitting = self._by_stem.get(plain(stem), [])
+        return self._one(fitting, stem, near) if fitting else None
+
+    def with_stem(self, path: Path) -> list[str]:
+        """Returns the files whose stem is that of `path`, in any folder."""
+        self._index()
+        return self._by_stem.get(plain(path.stem), [])
+
+    def below(self, place: Path) -> list[str]:
+        """Returns the files in a folder of the folder, at any depth."""
+        inside = os.path.relpath(place, self.folder)
+        every = (one for same in self._index().values() for one in same)
+        return [one for one in every if inside == "." or one.startswith(f"{inside}/")]
+
+    def _index(self) -> dict[str, list[str]]:
+        if self._by_last is None:
+            self._by_last = collections.defaultdict(list)
+            for path in folder_conversion.files(self.folder):
+                suffix_fits = self._suffixes is None or path.suffix.lower() in self._suffixes
+                if suffix_fits and path.parent.name not in _MASKS:
+                    inside = path.relative_to(self.folder).as_posix()
+                    self._by_last[plain(path.name)].append(inside)
+                    for stem in stems(path.name):
+                        self._by_stem[stem].append(inside)
+        return self._by_last
+
+    def _one(self, fitting: Sequence[str], name: str, near: Path | None) -> str:
+        """Returns the one file of several that the rules choose.
+
+        Raises:
+          TwoFilesError: they do not tell two files apart.
+        """
+        ranks = {one: self._rank(one, name, near) for one in fitting} if len(fitting) > 1 else {}
+        best = [one for one in fitting if ranks.get(one) == min(ranks.values(), default=None)]
+        first, *others = best
+        for other in others:
+            two = self.folder / first, self.folder / other
+            if not two[0].stat().st_size or not filecmp.cmp(*two, shallow=False):
+                raise TwoFilesError(near or self.folder, name, two)
+        return first
+
+    def _rank(self, one: str, name: str, near: Path | None) -> tuple[int, bool, int, bool]:
+        """Returns the rank of a file that fits; the file of the smallest is meant."""
+        inside = Path(os.path.relpath(near or self.folder / "-", self.folder))
+        place, folder = inside.parent.as_posix(), os.path.dirname(one)
+        given = name.replace("\\", "/")
+        shared = os.path.commonpath([place, folder]) if place != "." and folder else ""
+        return (
+            split_names.distance(split_names.word_of(inside.with_suffix("").as_posix()), folder),
+            one != os.path.normpath(f"{place}/{given}"),
+            -len(shared.split("/")) if shared else 0,
+            PurePosixPath(one).name != given.rpartition("/")[2],
+        )

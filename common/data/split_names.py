@@ -1,0 +1,42 @@
+"""Knows the names of splits: which folder, list, file or word means training, and which evaluation. TensorFlow-free."""
+
+from __future__ import annotations
+
+import re
+
+TESTS = ("test", "testing")
+# Usual names of a split that the user made.
+TRAIN = ("train", "training")
+EVAL = ("val", "valid", "validate", "validation", "eval", "evaluation", "dev", *TESTS)
+# Words beside a split's in a folder's name, as in obj_train_data and images_val2017. "labels" hold no pictures.
+_BESIDE = {
+    *("images", "image", "img", "imgs", "pictures", "photos", "videos", "clips", "frames"),
+    "obj",
+    "data",
+    "set",
+}
+
+
+def part_of(name: str) -> int | None:
+    """Returns the part that a split's name means: 0 for training, 1 for evaluation; None for another name."""
+    return next((part for part, names in enumerate((TRAIN, EVAL)) if name.lower() in names), None)
+
+
+def word_of(path: str) -> str:
+    """Returns the split's word in a path, such as "val" of annotations/instances_val2017; "" for none or both parts."""
+    words = [word for word in re.findall(r"[a-z]+", path.lower()) if part_of(word) is not None]
+    return words[-1] if len({part_of(word) for word in words}) == 1 else ""
+
+
+def of_folder(name: str) -> str:
+    """Returns the split's word if a folder's name has no other word: train2017, obj_train_data; else ""."""
+    words = re.findall(r"[^\W\d_]+", name.lower())
+    return word_of(name) if all(word in _BESIDE or part_of(word) is not None for word in words) else ""
+
+
+def distance(word: str, path: str) -> int:
+    """Returns how far a path is from the split of `word`: 0 the same word, 1 the same part, 2 none, 3 the other."""
+    other = word_of(path)
+    if not word or word == other:
+        return 0
+    return 2 if not other else 1 if part_of(word) == part_of(other) else 3

@@ -1,0 +1,75 @@
+"""Recognizes the annotation formats that are not read, and says which export helps. TensorFlow-free."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from common.untrusted import parsed
+
+_COCO = "export it as COCO"
+# Keys of one JSON object (of a list, its first), the program, and what to do there.
+_JSON = (
+    ({"image_id", "segments_info"}, "COCO panoptic", "get the instances file"),
+    ({"image_id", "caption"}, "COCO captions", "get the instances file"),
+    ({"asset", "regions"}, "VoTT", "export it as Pascal VOC"),
+    ({"assets", "tags"}, "VoTT", "export it as Pascal VOC"),
+    ({"objects", "size"}, "Supervisely", _COCO),
+    ({"data", "annotations"}, "Label Studio", _COCO),
+    ({"data", "completions"}, "Label Studio", _COCO),
+    ({"External ID", "Label"}, "Labelbox", "export it as COCO or Pascal VOC"),
+    ({"data_row", "projects"}, "Labelbox", "export it as COCO or Pascal VOC"),
+    ({"item", "annotations"}, "Darwin (V7)", _COCO),
+    ({"imageHeight", "imageWidth", "labels"}, "Labelbox", _COCO),
+    ({"name", "labels"}, "BDD100K or Scalabel", "convert it to COCO"),
+)
+_HEAD = 4096
+
+
+def of_json(content: Any) -> str:
+    """Returns the program and the fix, such as "VoTT; export it as Pascal VOC"; "" if the content is not known."""
+    places: list[Any] = content[:1] if isinstance(content, list) else [content]
+    if isinstance(content, dict) and isinstance(content.get("annotations"), list):
+        places += content["annotations"][:1]
+    for keys, program, fix in _JSON:
+        if any(isinstance(place, dict) and keys <= set(place) for place in places):
+            return f"{program}; {fix}"
+    return ""
+
+
+def of_columns(columns: Sequence[str]) -> str:
+    """Returns likewise what a table of boxes is, by its columns in lower case."""
+    names = set(columns)
+    if {"xmin", "ymin", "xmax", "ymax"} <= names:
+        program = "OpenImages' table" if "imageid" in names else "a table (CSV) of boxes"
+        return f"{program}, which is not read; convert it to COCO, Pascal VOC or YOLO"
+    return ""
+
+
+def of_file(path: Path) -> str:
+    """Returns likewise what a file is, by its first bytes; a JSON file by its content."""
+    suffix = path.suffix.lower()
+    try:
+        if suffix == ".json":
+            return of_json(parsed(path.read_bytes()))
+        with open(path, "rb") as file:
+            head = file.read(_HEAD).decode("utf-8", "replace").lstrip("\ufeff \r\n\t")
+    except (OSError, ValueError):
+        return ""
+    if suffix in (".csv", ".tsv", ".txt"):
+        return of_columns([word.strip(' "').lower() for word in re.split(r"[,;\t]", head.partition("\n")[0])])
+    if suffix == ".xml":
+        tag = re.search(r"<([A-Za-z][\w:.-]*)", re.sub(r"<\?.*?\?>|<!--.*?-->", "", head, flags=re.S))
+        if tag and tag.group(1) == "annotations":
+            return "CVAT for images; export it as COCO 1.0 or Pascal VOC 1.1"
+    return ""
+
+
+def first(paths: Sequence[Path]) -> str:
+    """Returns "FILE: PROGRAM; FIX" of the first file that is known; "" if none is."""
+    known = (
+        (path, of_file(path)) for path in paths if path.suffix.lower() in (".json", ".xml", ".csv", ".tsv")
+    )
+    return next((f"{path}: annotations of {text}" for path, text in known if text), "")

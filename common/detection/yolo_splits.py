@@ -1,0 +1,118 @@
+"""Reads the split that YOLO's settings and lists give: data.yaml, obj.data, train.txt and val.txt. TensorFlow-free."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.data import given_splits, pictures, split_names, text_files
+from common.data.partners import Partners
+from common.data.report import Report
+from common.errors import UserError
+
+
+def find(folder: Path, settings: Mapping[str, Any], report: Report) -> tuple[set[str], set[str]] | None:
+    """Returns the names, relative to `folder`, of the pictures to train and to evaluate on; None without such a split.
+
+    Args:
+      folder: the user's folder.
+      settings: the content of data.yaml, {} without one.
+      report: receives what of the settings cannot be honoured.
+    """
+    for given in (_of_yaml(settings), _of_darknet(folder), _of_files(folder)):
+        train = given.get(0)
+        held = given.get(1)
+        if not train or not held:
+            continue
+        partners = Partners(folder)
+        parts = tuple(_pictures(entries, folder, partners, report) for entries in (train, held))
+        said = f"{train[0][0]}: {train[0][1]} and {held[0][1]}"
+        if parts[0] == parts[1]:
+            report.suspect("a split that names the same pictures for both parts, not taken", said)
+        elif not all(parts):
+            report.suspect("a split whose pictures are not there, not taken", said)
+        else:
+            return parts
+    return None
+
+
+Entries = list[tuple[Path, str]]  # (The file that names it, a folder, a list or a picture).
+
+
+def _of_yaml(settings: Mapping[str, Any]) -> dict[int, Entries]:
+    """Returns what train: and val: of data.yaml name, or test: where val: is missing."""
+    given: dict[int, Entries] = {}
+    if not settings:
+        return given
+    path = Path(settings["path of this file"])
+    for word in (*split_names.TRAIN, *split_names.EVAL):
+        values = settings.get(word)
+        values = values if isinstance(values, list) else [values]
+        entries = [
+            (path, str(Path(str(settings.get("path") or ""), v))) for v in values if isinstance(v, str) and v
+        ]
+        if entries:
+            given.setdefault(split_names.part_of(word), entries)
+    return given
+
+
+def _of_darknet(folder: Path) -> dict[int, Entries]:
+    """Returns what the lines train = FILE and valid = FILE of obj.data name."""
+    path, given = folder / "obj.data", {}
+    for line in text_files.read(path) if path.is_file() else ():
+        word, _, value = (side.strip() for side in line.partition("="))
+        if value and split_names.part_of(word) is not None:
+            given.setdefault(split_names.part_of(word), [(path, value)])
+    return given
+
+
+def _of_files(folder: Path) -> dict[int, Entries]:
+    """Returns the lists train.txt and val.txt (valid.txt, test.txt, ...) of a folder."""
+    given: dict[int, Entries] = {}
+    for word in (*split_names.TRAIN, *split_names.EVAL):
+        path = folder / f"{word}.txt"
+        if path.is_file() and not pictures_beside(path):
+            given.setdefault(split_names.part_of(word), [(path, path.name)])
+    return given
+
+
+def pictures_beside(path: Path) -> bool:
+    """Whether a text file is the labels of a picture of the same name."""
+    return any(path.with_suffix(suffix).is_file() for suffix in pictures.SUFFIXES)
+
+
+def _pictures(
+    entries: Sequence[tuple[Path, str]], folder: Path, partners: Partners, report: Report
+) -> set[str]:
+    """Returns the names of all pictures that the entries mean."""
+    names: set[str] = set()
+    for source, value in entries:
+        place = next((path for path in _places(source, value, folder) if os.path.exists(path)), None)
+        if place is None:
+            report.suspect("a part of the split that is not there", f"{source}: {value}")
+        elif place.is_dir():
+            names |= set(partners.below(place))
+        elif place.suffix.lower() in pictures.SUFFIXES:
+            names.add(place.relative_to(folder).as_posix())
+        else:
+            try:
+                names |= given_splits.of_list(place, partners, report)
+            except UserError as error:
+                report.suspect("a list of the split that cannot be read", str(error))
+    return names
+
+
+def _places(source: Path, value: str, folder: Path) -> Iterator[Path]:
+    """Yields where a folder or list may be: as written, or below the user's folder by fewer and fewer of its folders.
+
+    Exporters write paths of their own machine, and Roboflow "../train/images" for a folder beside data.yaml.
+    """
+    words = [word for word in value.replace("\\", "/").split("/") if word not in ("", ".", "..")]
+    for base in dict.fromkeys((source.parent, folder)):
+        given = Path(os.path.normpath(base / value))
+        if given.is_relative_to(folder):
+            yield given
+    for first in range(len(words)):
+        yield folder.joinpath(*words[first:])
