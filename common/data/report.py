@@ -74,7 +74,7 @@ class Report:
         self.balance(balance, unit)
         for part, count in split.items():
             self.take(f"{unit} to {'train on' if part == 'train' else 'evaluate on'}", count)
-        taken = sum(split.values())
+        taken = max(sum(split.values()), sum(train + held for _, train, held in balance))
         for reason, one in {**self.left_out, **self.skipped}.items():
             if one.count > A_FEW and one.count > LOST * (taken + one.count):
                 self.suspect(

@@ -1,0 +1,375 @@
+"""Tests that annotations find their own pictures and splits in folders as programs write them, whatever the names."""
+
+import base64
+import io
+import json
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from common.data.folder_conversion import Options
+from common.detection import coco_source
+from common.errors import UserError
+
+SIDE = 48
+
+
+def picture(path, shade):
+    """Writes a picture of one shade, so that its pixels say which it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (SIDE, SIDE), (shade, 255 - shade, shade)).save(
+        path, "PNG" if path.suffix == ".png" else "JPEG"
+    )
+
+
+def coco(path, names, label="cat"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images = [{"id": n, "file_name": name, "width": SIDE, "height": SIDE} for n, name in enumerate(names, 1)]
+    objects = [
+        {"id": n, "image_id": n, "category_id": 1, "bbox": [n, n, 8, 8]} for n in range(1, len(names) + 1)
+    ]
+    path.write_text(
+        json.dumps({"images": images, "annotations": objects, "categories": [{"id": 1, "name": label}]})
+    )
+
+
+def labelme(path, name, shapes):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        json.dumps({"imagePath": name, "imageWidth": SIDE, "imageHeight": SIDE, "shapes": shapes})
+    )
+
+
+def box(label="cat", **more):
+    return {"label": label, "shape_type": "rectangle", "points": [[1, 2], [11, 22]], **more}
+
+
+def voc(path, objects):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"<annotation><filename>{path.stem}.jpg</filename>{objects}</annotation>")
+
+
+VOC_BOX = "<object><name>cat</name><bndbox><xmin>2</xmin><ymin>3</ymin><xmax>11</xmax><ymax>22</ymax></bndbox></object>"
+
+
+def yolo(folder, names, settings=None, line="0 0.5 0.5 0.25 0.25\n"):
+    for number, name in enumerate(names):
+        picture(folder / name, number * 8)
+        path = (folder / str(name).replace("images", "labels")).with_suffix(".txt")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(line)
+    text = "".join(f"{key}: {value}\n" for key, value in {"names": "[cat]", **(settings or {})}.items())
+    (folder / "data.yaml").write_text(text)
+
+
+def found(folder):
+    """Returns ([files of the training source], [files of the evaluation source] or None, report)."""
+    options = Options()
+    sources = coco_source.find(folder, options)
+    parts = [
+        sorted((s.folder / i["file_name"]).relative_to(folder).as_posix() for i in s.content["images"])
+        if s
+        else None
+        for s in sources
+    ]
+    return *parts, options.report
+
+
+# ------------------------------------------------------------------------------------------------------- partners
+
+
+@pytest.mark.parametrize(
+    "places", [("images/train", "images/val"), ("train", "val"), ("images", "val_images")]
+)
+def test_each_coco_file_reads_the_pictures_of_its_own_split(tmp_path, places):
+    for part, place in enumerate(places):
+        for number in range(3):
+            picture(tmp_path / place / f"{number}.jpg", 100 * part + number)
+    for split in ("train", "val"):
+        coco(tmp_path / f"annotations/instances_{split}2017.json", [f"{n}.jpg" for n in range(3)])
+    assert found(tmp_path)[:2] == tuple([f"{place}/{n}.jpg" for n in range(3)] for place in places)
+
+
+def test_a_name_that_fits_two_pictures_is_an_error_with_both(tmp_path):
+    for number in range(3):
+        picture(tmp_path / f"images/{number}/frame0.png", 50 * number)
+    coco(tmp_path / "a.json", ["frame0.png"] * 3)
+    with pytest.raises(UserError, match="frame0.png fits .*images/0/frame0.png and .*images/1/frame0.png"):
+        found(tmp_path)
+
+
+def test_copies_of_one_picture_are_one(tmp_path):
+    for folder in ("a", "b"):
+        picture(tmp_path / folder / "0.jpg", 9)
+    coco(tmp_path / "labels.json", ["0.jpg"])
+    assert found(tmp_path)[0] == ["a/0.jpg"]
+
+
+def test_labelmes_paths_are_relative_to_the_file_and_folders_are_the_split(tmp_path):
+    for split, count in (("train", 5), ("val", 3)):
+        for number in range(count):
+            picture(tmp_path / split / f"images/p{number}.jpg", 10 * number + len(split))
+            labelme(tmp_path / split / f"labels/p{number}.json", f"../images/p{number}.jpg", [box()])
+    train, held, report = found(tmp_path)
+    assert (len(train), len(held), report.lines) == (5, 3, [])
+    assert held == [f"val/images/p{n}.jpg" for n in range(3)]
+
+
+def test_labelmes_renamed_file_has_the_picture_of_its_own_name(tmp_path):
+    for name in ("a", "b"):
+        picture(tmp_path / f"{name}.jpg", 3)
+        labelme(tmp_path / f"{name}.json", "old.jpg", [box()])
+    (tmp_path / "aa_config.json").write_text("{}")
+    train, _, report = found(tmp_path)
+    assert train == ["a.jpg", "b.jpg"]
+    assert len(report.lines) == 1 and "aa_config.json" in report.lines[0]
+
+
+def test_yolos_labels_have_other_spellings_of_their_pictures_names(tmp_path):
+    yolo(tmp_path, ["images/pl\u00e4n.jpg", "images/p0.webp.jpg", "images/P1.jpg"])
+    labels = tmp_path / "labels"
+    (labels / "pl\u00e4n.txt").rename(labels / unicodedata.normalize("NFD", "pl\u00e4n.txt"))
+    (labels / "p0.webp.txt").rename(labels / "p0.txt")
+    (labels / "P1.txt").rename(labels / "p1.TXT")
+    source, _ = coco_source.find(tmp_path, Options())
+    assert len(source.content["images"]) == len(source.content["annotations"]) == 3
+
+
+def test_labels_without_a_picture_are_named(tmp_path):
+    yolo(tmp_path, [f"images/p#{n}.jpg" for n in range(3)])
+    for n in range(3):
+        (tmp_path / f"labels/p#{n}.txt").rename(tmp_path / f"labels/p_{n}.txt")
+    with pytest.raises(UserError, match=r"3 label files match no picture, such as .*p_0.txt beside p#0.jpg"):
+        found(tmp_path)
+
+
+# --------------------------------------------------------------------------------------------------------- splits
+
+YOLO_SPLITS = {
+    "lists": (
+        {"train": "train.txt", "val": "val.txt"},
+        {"train.txt": "./images/p{}.jpg", "val.txt": "images/p{}.jpg"},
+    ),
+    "another machine's path": ({"path": "/home/me/set", "train": "train.txt", "val": "val.txt"}, {}),
+    "darknet": ({}, {"obj.data": "classes = 1\ntrain = data/train.txt\nvalid = data/val.txt\n"}),
+    "files alone": ({}, {}),
+}
+
+
+@pytest.mark.parametrize("kind", YOLO_SPLITS)
+def test_yolos_lists_are_the_split(tmp_path, kind):
+    given, files = YOLO_SPLITS[kind]
+    yolo(tmp_path, [f"images/p{n}.jpg" for n in range(8)], given)
+    for name, numbers in (("train.txt", range(5)), ("val.txt", (6, 7))):
+        form = files.get(name, "/content/set/images/p{}.jpg")
+        (tmp_path / name).write_text("".join(f"{form.format(n)}\n" for n in numbers))
+    if "obj.data" in files:
+        (tmp_path / "obj.data").write_text(files["obj.data"])
+    train, held, report = found(tmp_path)
+    assert train == [f"images/p{n}.jpg" for n in range(5)] and held == ["images/p6.jpg", "images/p7.jpg"]
+    assert report.skipped["in no list of the split"].count == 1
+
+
+@pytest.mark.parametrize(
+    ("folders", "given"),
+    [
+        (("images/train2017", "images/val2017"), {}),
+        (("obj_train_data", "obj_valid_data"), {}),
+        (("images/a", "images/b"), {"train": "images/a", "val": "images/b"}),
+        (("images/a", "images/b"), {"train": "[../images/a]", "val": "[../images/b]"}),
+        (("train/images", "valid/images"), {"train": "../train/images", "val": "../valid/images"}),
+    ],
+)
+def test_yolos_folders_are_the_split(tmp_path, folders, given):
+    yolo(tmp_path, [f"{folder}/{n}.jpg" for folder in folders for n in range(3)], given)
+    assert found(tmp_path)[:2] == tuple([f"{folder}/{n}.jpg" for n in range(3)] for folder in folders)
+
+
+def test_a_split_that_cannot_be_honoured_is_said(tmp_path):
+    yolo(tmp_path, [f"images/p{n}.jpg" for n in range(4)], {"train": "images", "val": "images"})
+    _, held, report = found(tmp_path)
+    assert held is None and "same pictures for both" in report.said("suspicious")[0]
+
+
+def test_pascal_vocs_lists_below_a_parent_are_the_split(tmp_path):
+    kit = tmp_path / "VOCdevkit/VOC2007"
+    for n in range(6):
+        picture(kit / f"JPEGImages/{n}.jpg", n)
+        voc(kit / f"Annotations/{n}.xml", VOC_BOX)
+    (kit / "ImageSets/Main").mkdir(parents=True)
+    (kit / "ImageSets/Main/train.txt").write_text("0\n1\n2\n")
+    (kit / "ImageSets/Main/val.txt").write_text("4\n5\n")
+    train, held, _ = found(tmp_path)
+    assert (len(train), held) == (3, [f"VOCdevkit/VOC2007/JPEGImages/{n}.jpg" for n in (4, 5)])
+
+
+# -------------------------------------------------------------------------------------------------------- meaning
+
+
+def test_a_poses_box_is_its_first_four_numbers(tmp_path):
+    pose = "0 0.5 0.5 0.5 0.5 0.3 0.3 0.7 0.3 0.7 0.6 0.3 0.7\n"
+    yolo(tmp_path, [f"images/{n}.jpg" for n in range(5)], {"kpt_shape": "[4, 2]"}, pose)
+    source, _ = coco_source.find(tmp_path, Options())
+    assert source.content["annotations"][0]["bbox"] == [0.25, 0.25, 0.5, 0.5]
+    assert source.content["annotations"][0]["segmentation"] is None
+    (tmp_path / "data.yaml").write_text("names: [cat]\n")
+    with pytest.raises(UserError, match="kpt_shape"):
+        found(tmp_path)
+
+
+def test_classes_counted_from_1_are_an_error(tmp_path):
+    yolo(
+        tmp_path,
+        [f"images/{n}.jpg" for n in range(3)],
+        {"names": "[cat, dog]"},
+        "1 .5 .5 .2 .2\n2 .5 .5 .1 .1\n",
+    )
+    with pytest.raises(UserError, match="YOLO counts from 0"):
+        found(tmp_path)
+
+
+def test_vias_class_is_asked_for_where_several_attributes_may_be_it(tmp_path):
+    picture(tmp_path / "0.jpg", 1)
+    region = {"shape_attributes": {"name": "rect", "x": 1, "y": 1, "width": 9, "height": 9}}
+
+    def write(attributes):
+        entry = {"filename": "0.jpg", "regions": [{**region, "region_attributes": attributes}]}
+        (tmp_path / "via.json").write_text(json.dumps({"0.jpg1": entry}))
+
+    write({"quality": "good", "Object": "cat"})
+    with pytest.raises(UserError, match="attributes quality, Object"):
+        found(tmp_path)
+    write({"quality": "good", "Label": "cat"})
+    source, _ = coco_source.find(tmp_path, Options())
+    assert [one["name"] for one in source.content["categories"]] == ["cat"]
+
+
+def test_labelmes_groups_are_one_object_and_masks_are_read(tmp_path):
+    picture(tmp_path / "a.jpg", 1)
+    triangle = {"label": "cat", "shape_type": "polygon", "group_id": 7, "points": [[0, 0], [4, 0], [0, 4]]}
+    other = {**triangle, "points": [[20, 20], [30, 20], [20, 30]]}
+    pixels = np.zeros((5, 6), np.uint8)
+    pixels[1:4, 2:6] = 255
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    mask = {"label": "dog", "shape_type": "mask", "points": [[10, 12], [15, 16]]}
+    mask["mask"] = base64.b64encode(buffer.getvalue()).decode()
+    labelme(tmp_path / "a.json", "a.jpg", [triangle, other, mask])
+    source, _ = coco_source.find(tmp_path, Options())
+    cat, dog = source.content["annotations"]
+    assert cat["bbox"] == [0, 0, 30, 30] and len(cat["segmentation"]) == 2
+    assert dog["bbox"] == [12, 13, 4, 3]
+    whole = np.zeros((SIDE, SIDE), np.uint8)
+    whole[13:16, 12:16] = 1
+    assert np.array_equal(coco_mask.decode(dog["segmentation"]), whole)
+
+
+def test_one_bad_object_does_not_discard_its_picture(tmp_path):
+    picture(tmp_path / "0.jpg", 1)
+    voc(tmp_path / "0.xml", VOC_BOX + "<object><name>dog</name><robndbox><cx>1</cx></robndbox></object>")
+    source, _ = coco_source.find(tmp_path, options := Options())
+    assert len(source.content["annotations"]) == 1
+    assert "with robndbox, which is not read" in options.report.lines[0]
+
+
+# -------------------------------------------------------------------------------------------------------- formats
+
+FOREIGN = {
+    "panoptic.json": (
+        {
+            "images": [],
+            "categories": [],
+            "annotations": [{"image_id": 1, "segments_info": [], "file_name": "0.png"}],
+        },
+        "COCO panoptic",
+    ),
+    "captions.json": ({"images": [], "annotations": [{"image_id": 1, "caption": "a"}]}, "COCO captions"),
+    "vott.json": ({"asset": {}, "regions": []}, "VoTT"),
+    "studio.json": ([{"data": {}, "annotations": []}], "Label Studio"),
+    "supervisely.json": ({"objects": [], "size": {}}, "Supervisely"),
+    "annotations.xml": ("<?xml version='1.0'?><annotations><version>1.1</version></annotations>", "CVAT"),
+    "labels.csv": ("filename,width,height,class,xmin,ymin,xmax,ymax\n0.jpg,9,9,cat,1,1,2,2\n", "CSV"),
+    "boxes.csv": ("ImageID,LabelName,XMin,YMin,XMax,YMax\n0,cat,0,0,1,1\n", "OpenImages"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_foreign_format_is_named_with_what_helps(tmp_path, name):
+    content, program = FOREIGN[name]
+    picture(tmp_path / "0.jpg", 1)
+    (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    for source in (tmp_path, tmp_path / name) if name.endswith(".csv") else (tmp_path,):
+        with pytest.raises(UserError, match=f"{name}: annotations of .*{program}.*; (export|get|convert)"):
+            coco_source.find(source, Options())
+
+
+def test_createmls_boxes_are_read(tmp_path):
+    picture(tmp_path / "0.jpg", 1)
+    one = {"label": "cat", "coordinates": {"x": 20, "y": 30, "width": 10, "height": 4}}
+    (tmp_path / "_annotations.createml.json").write_text(
+        json.dumps([{"image": "0.jpg", "annotations": [one]}])
+    )
+    source, _ = coco_source.find(tmp_path, Options())
+    assert source.content["annotations"][0]["bbox"] == [15, 28, 10, 4]
+
+
+# ------------------------------------------------------------------------- names x folders x splits x formats
+
+NAMES = st.lists(
+    st.sampled_from(["a", "B", "ü", "x y", "p#1", "0001", "n.v"]), min_size=1, max_size=4, unique=True
+)
+LAYOUTS = {
+    "coco": (
+        "annotations/{split}.json",
+        ["images/{split}", "{split}", "{split}2017", "data/{split}/pictures"],
+    ),
+    "labelme": ("{split}/labels/{name}.json", ["{split}/images", "{split}"]),
+    "voc": ("{split}/Annotations/{name}.xml", ["{split}/JPEGImages", "{split}"]),
+    "yolo": ("{split}/labels/{name}.txt", ["{split}/images"]),
+}
+
+
+@given(
+    st.sampled_from(sorted(LAYOUTS)),
+    NAMES,
+    NAMES,
+    st.sampled_from(["val", "valid", "test", "dev"]),
+    st.integers(0, 3),
+    st.sampled_from(["NFC", "NFD"]),
+    st.sampled_from(["jpg", "JPG", "png", "webp.jpg"]),
+)
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_layout_gives_a_picture_to_another_annotation_or_split(
+    tmp_path_factory, kind, train, held, word, place, form, suffix
+):
+    folder = tmp_path_factory.mktemp("layout")
+    label, places = LAYOUTS[kind]
+    place = places[place % len(places)]
+    right = []
+    for number, (split, names) in enumerate((("train", train), (word, held))):
+        files = []
+        for n, name in enumerate(names):
+            path = folder / place.format(split=split) / f"{name}.{suffix}"
+            picture(path, 100 * number + 10 * n)
+            files.append(path.relative_to(folder).as_posix())
+            target = folder / label.format(split=split, name=unicodedata.normalize(form, name))
+            if kind == "labelme":
+                labelme(target, f"../{place.format(split='').strip('/')}/{name}.{suffix}", [box()])
+            elif kind == "voc":
+                voc(target, VOC_BOX)
+            elif kind == "yolo":
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text("0 0.5 0.5 0.25 0.25\n")
+        if kind == "coco":
+            spelled = [unicodedata.normalize(form, f"{name}.{suffix}") for name in names]
+            coco(folder / label.format(split=split), spelled)
+        right.append(sorted(files))
+    (folder / "classes.txt").write_text("cat\n")
+    assert list(found(folder)[:2]) == right
+    for source in coco_source.find(folder, Options()):
+        assert len(source.content["annotations"]) == len(source.content["images"])
