@@ -18,7 +18,7 @@ from tqdm import tqdm
 from compliance.findings import ERROR, Finding
 from compliance.log.check_log import check_log
 from compliance.submission.facts import read_facts
-from compliance.submission.runs_together import remarks
+from compliance.submission.plausibility import remarks
 from lab.bench.compliance_published import logs
 from lab.bench.harness import arguments, stock_checker
 from lab.bench.harness.results import RESULTS, head, write
@@ -47,7 +47,7 @@ def judge(place: Path, name: str) -> tuple[list[Finding], int, list[str]]:
         if not ours.passes:
             theirs, _ = stock_checker.verdict(path, ruleset, 60, stock_checker.config(path, ruleset))
             false += [path] if theirs == "pass" else []
-    findings += remarks(place, [read_facts(path, ruleset) for path in paths])
+    findings += remarks(place, [read_facts(path, ruleset) for path in paths], None, place.name)
     return findings, len(paths), false
 
 

@@ -257,12 +257,12 @@ def test_a_history_is_a_page_or_a_line_and_its_texts_no_markup(tmp_path, capsys)
     (tmp_path / "examples_0").mkdir()
     examples = [{"picture": '"><script>alert(1)', "step": 1, "right": True, "text": text}]
     (tmp_path / "examples_0/examples.json").write_text(json.dumps({"examples": examples}))
-    page = command._drawn(path, command.history.read(path)).decode()
+    page = command.drawn(path, command.history.read(path)).decode()
     assert "<script>alert" not in page and "&lt;script&gt;alert" in page
     for field in ("train_steps", "target"):
         wrong = [{**row, field: [[]]} for row in rows]
         with pytest.raises(UserError, match="history_0.jsonl: its records cannot be drawn"):
-            command._drawn(path, wrong)
+            command.drawn(path, wrong)
     path.write_text("[" * 200_000 + "\n")
     with pytest.raises(UserError, match="not a line of a history"):
         command.history.read(path)
