@@ -139,15 +139,14 @@ def _table(folder: Path) -> Path | None:
 def _report_unlisted(table: Path, rows: Sequence[tuple[Item, str]], report: Report) -> None:
     """Notes the pictures beside a list that it does not name."""
     listed = {os.path.realpath(item.path) for item, _ in rows}
-    places = {os.path.dirname(path) for path in listed}
-    for path in folder_conversion.files(table.parent):
-        real = os.path.realpath(path)
-        if (
-            path.suffix.lower() in pictures.SUFFIXES
-            and os.path.dirname(real) in places
-            and real not in listed
-        ):
-            report.skip("a picture that the list does not name", str(path))
+    # Not every folder below: a list may lie in a home folder.
+    places = {Path(os.path.abspath(item.path)).parent for item, _ in rows}
+    inside = (place for place in places if place.is_relative_to(table.parent.absolute()))
+    for place in sorted(place for place in inside if place.is_dir() and os.access(place, os.R_OK)):
+        for path in sorted(place.iterdir()):
+            named = os.path.realpath(path) in listed or not folder_conversion.visible(path.name)
+            if path.suffix.lower() in pictures.SUFFIXES and not named and path.is_file():
+                report.skip("a picture that the list does not name", str(path))
 
 
 def _in_folder(folder: Path, report: Report, looked: dict[str, Looked]) -> list[Item]:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -153,18 +154,29 @@ def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
 
 def _divided(items: list[Item], options: Options) -> tuple[list[Item], list[Item]]:
     """Holds out part of each class; keeps together copies of a file, and clips of one group or of UCF101's films."""
-    groups: dict[tuple[str, str], list[Item]] = {}
+    sizes = Counter(_size(item.path) for item in items)
+    names = []
     for item in items:
-        stem = Path(item.path).stem
-        film = _GROUP.search(stem)
-        name = film.group(1) if film else _digest(item.path)
-        groups.setdefault((item.label, item.group or name), []).append(item)
-    keys = list(groups)
-    out_of = folder_conversion.divide([label for label, _ in keys], options.eval_part, options.seed)
+        film = _GROUP.search(Path(item.path).stem)
+        if item.group:
+            names.append(f"group {item.group}")
+        elif film:
+            names.append(f"film {item.label}/{film.group(1)}")
+        else:  # A file of a size of its own has no copy; reading it would cost time.
+            names.append(_digest(item.path) if sizes[_size(item.path)] > 1 else item.path)
+    labels = [item.label for item in items]
+    out_of = folder_conversion.divide(labels, options.eval_part, options.seed, names)
     parts: tuple[list[Item], list[Item]] = ([], [])
-    for key, is_held in zip(keys, out_of):
-        parts[int(is_held)].extend(groups[key])
+    for item, is_held in zip(items, out_of):
+        parts[int(is_held)].append(item)
     return parts
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return -1
 
 
 def _digest(path: str) -> str:

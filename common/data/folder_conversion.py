@@ -123,14 +123,20 @@ def divide(classes: Sequence[str], part: float, seed: int, groups: Sequence[str]
       bool [examples], True for held-out examples.
 
     Raises:
-      UserError: `part` is out of range, or no class has two examples.
+      UserError: `part` is out of range, or no class has two examples or two groups.
     """
     if not 0 < part < 1:
         raise UserError(f"--eval-part={part}: must lie between 0 and 1, such as 0.1")
     if groups is not None:
         names, first, of_group = np.unique(np.asarray(groups, str), return_index=True, return_inverse=True)
         if len(names) < len(groups):
-            return divide([classes[i] for i in first], part, seed)[of_group]
+            firsts = [classes[i] for i in first]
+            if len(set(firsts)) == len(firsts):
+                raise UserError(
+                    f"each class is one group, of the list or of near copies ({len(groups)} examples): nothing can "
+                    "be held out to evaluate on; rename the list's column of groups, or give a split of your own"
+                )
+            return divide(firsts, part, seed)[of_group]
     kinds, numbers = np.unique(np.asarray(classes, dtype=str), return_inverse=True)
     held = np.zeros(len(classes), bool)
     for kind in range(len(kinds)):

@@ -246,7 +246,7 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
 
 def _by_folder(rows: list[Example], base: Path) -> list[Example]:
     """Gives rows the split that the first folder of each path names, if every row has one and both parts are there."""
-    tops = [Path(os.path.relpath(row.path, base)).parts[0] for row in rows]
+    tops = [os.path.relpath(row.path, base).partition(os.sep)[0] for row in rows]
     words = [split_names.of_folder(top) for top in tops]
     if {split_names.part_of(word) for word in words} != {0, 1}:
         return rows

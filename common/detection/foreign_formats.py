@@ -34,7 +34,7 @@ def of_json(content: Any) -> str:
     if isinstance(content, dict) and isinstance(content.get("annotations"), list):
         places += content["annotations"][:1]
     for keys, program, fix in _JSON:
-        if any(isinstance(place, dict) and keys <= set(place) for place in places):
+        if any(isinstance(place, dict) and keys <= set(place) and "bbox" not in place for place in places):
             return f"{program}; {fix}"
     return ""
 

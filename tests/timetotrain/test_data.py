@@ -15,6 +15,8 @@ from common.data.bucketing import least_padding
 from common.data.report import Report
 from common.detection import voc
 from common.errors import UserError
+from resnet import custom_data as resnet_data
+from resnet import images
 from tests import custom_sources
 from tests.benchmarks import check_all
 from timetotrain.use import data
@@ -357,3 +359,23 @@ def test_a_split_is_stratified_and_a_function_of_the_seed():
 )
 def test_shards_are_neither_empty_nor_too_large(examples, size, count):
     assert folder_conversion.shard_count(examples, size) == count
+
+
+@pytest.mark.parametrize("groups, fits", [("xxyyzz", True), ("xxxyyy", False), ("xxxxxx", False)])
+def test_a_class_of_one_group_alone_is_explained(groups, fits):
+    if fits:
+        held = folder_conversion.divide("aaaabb", 0.1, 0, list(groups))
+        assert 0 < held.sum() < 6 and all(held[:-1:2] == held[1::2])
+        return
+    with pytest.raises(UserError, match="each class is one group.* rename the list's column of groups"):
+        folder_conversion.divide("aaabbb", 0.1, 0, list(groups))
+
+
+def test_only_the_folders_of_listed_pictures_are_searched_for_others(tmp_path):
+    for name in ("a/1.png", "a/2.png", "b/3.png", "a/deep/4.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "list.csv").write_text("path,label\na/1.png,x\n.,y\n")
+    rows, report = images.listed(tmp_path / "list.csv", Report()), Report()
+    resnet_data._report_unlisted(tmp_path / "list.csv", rows[:1], report)
+    assert report.said("skipped") == [f"a picture that the list does not name: 1, such as {tmp_path}/a/2.png"]

@@ -49,3 +49,15 @@ def test_the_list_of_held_out_videos_has_only_those_of_the_records(tmp_path: Pat
     custom_data.convert([tmp_path / "clips"], tmp_path / "out", Options())
     held = (tmp_path / "out" / folder_conversion.HELD_OUT).read_text().splitlines()
     assert held == [f"val/{name}/{name}{i}.mp4" for name in ("left", "right") for i in (0, 1)]
+
+
+def test_a_group_and_copies_stay_on_one_side_across_classes(tmp_path: Path) -> None:
+    items = []
+    for n in range(24):
+        path = tmp_path / f"{n}.mp4"
+        path.write_bytes(b"copy" if n in (0, 13) else bytes(n + 10))
+        items.append(convert.Item(str(path), "ab"[n // 12], "" if n in (0, 13) else f"person {n % 6}"))
+    for seed in range(8):
+        parts = custom_data._divided(items, Options(eval_part=0.3, seed=seed))
+        sides = [{item.group or "copy" for item in part} for part in parts]
+        assert all(sides) and not sides[0] & sides[1]

@@ -219,11 +219,6 @@ def money_of(one: Answer, options: argparse.Namespace) -> money.Price | None:
     return money.price(str(one.machine.chip["name"]), options.price, options.prices)
 
 
-def money_line(cost: money.Price, many: int, minutes: float) -> str:
-    """The dollars of a run over sellers."""
-    return money.spread(cost.dollars(many, minutes))
-
-
 def runs_of(benchmark: str) -> int:
     """The number of runs that the newest round with a benchmark asks for; 0 if none has it."""
     names = {benchmark, {"retinanet": "ssd", "rgat": "gnn"}.get(benchmark, benchmark)}
