@@ -1,6 +1,6 @@
 """Asks whether the runs of a folder can be what they say: copies, times, sizes, speeds. Gives advice only.
 
-docs/compliance.md has each rule's rate of false alarms on published folders (lab/bench/compliance_alarms.py).
+docs/compliance.md ("Plausibility") has each rule's rate of false alarms on published folders.
 """
 
 from __future__ import annotations
@@ -129,11 +129,12 @@ def _gap(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _values(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
-    """Hyperparameters that are not a finite number of 0 or more."""
+    """Hyperparameters that are not a finite number of 0 or more; -1 training steps are common in published logs."""
     for key in sorted({key for one in facts for key in one.settings if _NUMBERS.fullmatch(key)}):
         for one in facts:
             number = _number(one.settings.get(key, "0"))
-            if number is None or number < 0:
+            unlimited = number == -1 and key.endswith("_training_steps")
+            if number is None or (number < 0 and not unlimited):
                 found = f"{one.settings[key]} in {Path(one.path).name}"
                 yield finding("tree.value", ADVICE, path, f"{key}: a number, 0 or more", found, key=key)
                 break

@@ -239,6 +239,12 @@ def test_what_cannot_be_is_noticed(tree, rule, change):
     assert rule in judged(tree(change))[1]
 
 
+@pytest.mark.parametrize(("value", "noticed"), [(-1, False), (-2, True)])
+def test_minus_one_says_that_training_steps_have_no_limit(tree, value, noticed):
+    steps = '"opt_learning_rate_training_steps", "value": '
+    assert ("tree.value" in judged(tree(in_all(f"{steps}1024", f"{steps}{value}")))[1]) == noticed
+
+
 def test_fewer_accelerators_than_ran_make_the_runs_too_fast(tree, monkeypatch):
     org = tree(description=described(accelerators_per_node="4", accelerator_model_name="Fast"))
     minutes = score_directory(org / "results/box/llama2_70b_lora", ROUND).score

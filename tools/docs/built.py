@@ -18,7 +18,7 @@ from common.config.schema import RunConfig
 from systems.compile import document as compiled_presets
 from systems.forecast import document as forecast_tables
 from timetotrain.forecast import presets
-from tools.docs import gpu, measurements, studies, tables
+from tools.docs import accept, compliance, gpu, measurements, studies, tables
 from tools.docs.measurements import Table, markdown_table
 from tools.mutate import summary
 
@@ -175,6 +175,39 @@ def compiled() -> str:
     return compiled_presets.render(list(presets.to_compile()))
 
 
+def checkers() -> str:
+    """Returns the comparison of the checker's verdicts with the stock tools'."""
+    return page(
+        "The checker beside the stock tools",
+        "[The stock checker](../docs/compliance-differences.md) explains the differences.",
+        ("## Published logs", compliance.log_rounds()),
+        ("## Published logs, by class of difference", compliance.log_classes()),
+        ("## Published trees", compliance.rounds()),
+        ("## Published trees with a difference", compliance.trees()),
+        ("## Published trees, by class of difference", compliance.classes()),
+        ("## Faults in a tree, and the rules that notice them", compliance.altered()),
+        ("## Findings in published folders of rules that no stock tool has", compliance.alarms()),
+    )
+
+
+def acceptance() -> str:
+    """Returns how well the probabilities of `timetotrain accept` hold, and what two prunings change."""
+    return page(
+        "Acceptance: calibration and prunings",
+        "[Acceptance](../docs/accept.md) explains the model. A smaller Brier score is better.",
+        ("## All runs pass the convergence test", accept.calibration("passes")),
+        ("## The score is scaled", accept.calibration("scaled")),
+        ("## Brier scores", accept.brier()),
+        (
+            "## By runs that are in: `accept` / base rate / runs so far; the factor's error beside that of 1",
+            accept.by_runs(),
+        ),
+        ("## Two prunings of reference points", accept.pruned_counts()),
+        ("## Points that only the stock checker keeps", accept.pruned_tables()),
+        ("## Published results that the pruning changes", accept.pruned_results()),
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "built/forecasts.md": forecasts,
     "built/compiled.md": compiled,
@@ -184,6 +217,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "built/scaling.md": scaling,
     "built/optimizers.md": contest,
     "built/studies.md": other_studies,
+    "built/checkers.md": checkers,
+    "built/acceptance.md": acceptance,
     "built/mutations.md": mutations,
 }
 

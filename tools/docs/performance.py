@@ -11,17 +11,13 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tools.docs import accept, compliance, gpu, measurements, tables
+from tools.docs import gpu, measurements, tables
 from tools.docs.measurements import ROOT, Comparison, markdown_table
 
 PAGES = (
     "README.md",
     "docs/performance.md",
     "docs/reliability.md",
-    "docs/accept.md",
-    "docs/compliance-differences.md",
-    "docs/compliance-trees.md",
-    "docs/review.md",
 )
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
 # README.md's rows: {case: its name in README.md}.
@@ -89,20 +85,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "faults": lambda: markdown_table(*tables.faults()),
     "soak": lambda: markdown_table(*tables.soak()),
     "long-runs": lambda: markdown_table(*tables.long_runs()),
-    "tree-rounds": lambda: markdown_table(*compliance.rounds()),
-    "trees": lambda: markdown_table(*compliance.trees()),
-    "published-logs": lambda: markdown_table(*compliance.log_rounds()),
-    "published-classes": lambda: markdown_table(*compliance.log_classes()),
-    "tree-classes": lambda: markdown_table(*compliance.classes()),
-    "accept-passes": lambda: markdown_table(*accept.calibration("passes")),
-    "accept-scaled": lambda: markdown_table(*accept.calibration("scaled")),
-    "accept-brier": lambda: markdown_table(*accept.brier()),
-    "accept-runs": lambda: markdown_table(*accept.by_runs()),
-    "prunings": lambda: markdown_table(*accept.pruned_counts()),
-    "pruned-tables": lambda: markdown_table(*accept.pruned_tables()),
-    "pruned-results": lambda: markdown_table(*accept.pruned_results()),
-    "altered-trees": lambda: markdown_table(*compliance.altered()),
-    "review-alarms": lambda: markdown_table(*compliance.alarms()),
 }
 
 
