@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import pathlib
@@ -33,6 +34,9 @@ ASSETS, WEIGHTS, SLOTS = "assets/", "weights/", "slots/"
 PENDING = "pending/"  # Outputs of evaluations whose results were not known yet.
 # The field with the share of the average in the weights (Optimizer.averaging_beta), by the optimizer's name.
 _AVERAGED_BY = {"schedule_free_sgd": "momentum", "schedule_free_adamw": "beta_1"}
+# Errors of the system that a damaged file can cause: a place outside of it, a bad block. Any other, such as a stale
+# handle of a file server or a missing permission, says nothing about the file.
+_DAMAGE = (None, errno.EINVAL, errno.EIO)
 _META = {"step": int, "digest": str, "config": dict, "format": int, "benchmark": str, "labels": list}
 
 
@@ -85,6 +89,10 @@ def read(path: pathlib.Path, training: bool = True) -> File:
                 {name.removeprefix(ASSETS): archive[name].tobytes() for name in assets},
             )
     except NPZ_DAMAGE as error:
+        if isinstance(error, OSError) and error.errno not in _DAMAGE:
+            raise UserError(
+                f"{path}: cannot read: {error.strerror}; is the file there and readable?"
+            ) from error
         raise DamagedError(
             f"{path}: not a whole checkpoint ({error}); delete it to resume from the one before"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from typing import Any
@@ -77,7 +78,8 @@ class Run:
             self.reporter.close()
             failed = now()
             if self._saver is not None:
-                self._saver.wait()  # The checkpoint before the error is worth the time.
+                with contextlib.suppress(Exception):  # The error that ends the run matters more.
+                    self._saver.wait()  # The checkpoint before the error is worth the time.
             explained = self._explain(error)
             if recorder is not None:
                 recorder.failed(str(explained or error) or type(error).__name__, failed, self.reporter.say)

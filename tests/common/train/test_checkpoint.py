@@ -309,6 +309,21 @@ def test_damaged_files_are_named_and_change_nothing(tmp_path, loop):
         assert everything(loop) == before, what
 
 
+def test_a_file_that_cannot_be_read_now_is_not_set_aside(tmp_path, loop, monkeypatch):
+    for step in (7, 8):
+        loop.state.step.assign(step)
+        checkpoint.save(loop, tmp_path)
+    before = sorted(p.name for p in tmp_path.iterdir())
+
+    def stale(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    monkeypatch.setattr(checkpoint_file.npz, "opened", stale)
+    with pytest.raises(UserError, match="checkpoint_00000008.npz: cannot read: Stale file handle"):
+        checkpoint.restore_latest(loop, tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
 @pytest.mark.parametrize("restore", [checkpoint.restore_latest, checkpoint.restore_weights])
 def test_a_moment_of_another_shape_is_named_and_changes_nothing(tmp_path, loop, restore):
     path = checkpoint.save(loop, tmp_path)

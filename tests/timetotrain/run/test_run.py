@@ -68,6 +68,26 @@ def test_data_that_do_not_fit_end_the_log_on_the_clock(recording, monkeypatch) -
     assert "aborted" in json.dumps(record)
 
 
+def test_a_thread_that_cannot_write_a_checkpoint_hides_no_error_and_leaves_no_log_open(
+    recording, monkeypatch
+) -> None:
+    class Saver:
+        def wait(self) -> None:
+            raise MemoryError("no memory for the file")
+
+    def check_data(self) -> None:
+        recording._saver = Saver()
+        raise UserError("train-00001: is damaged")
+
+    monkeypatch.setattr(toy.Task, "check_data", check_data)
+    monkeypatch.setattr(recorder, "_checker", lambda config: None)
+    with pytest.raises(UserError, match="train-00001: is damaged"):
+        recording.execute()
+    assert (
+        json.loads(recording.recorder.path.read_text().splitlines()[-1].split(" ", 1)[1])["key"] == "run_stop"
+    )
+
+
 def test_a_signal_while_the_data_are_read_ends_the_run_at_once(recording, monkeypatch) -> None:
     def check_data(self) -> None:
         recording._on_signal(signal.SIGTERM, None)
