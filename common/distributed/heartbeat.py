@@ -106,6 +106,11 @@ def at_step(step: int, own_seconds: Mapping[str, float] | None = None, part: str
     _LINK.part = part or _LINK.part
 
 
+def step() -> int:
+    """Returns the step that the beats send; -1 before the first."""
+    return _LINK.step
+
+
 def phase(name: str) -> str:
     """Says what the process does from now on, as a verb: "trains", "saves a checkpoint"; returns what it did before."""
     before, _LINK.phase = _LINK.phase, name

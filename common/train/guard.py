@@ -16,15 +16,17 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from common.distributed import heartbeat
 from common.distributed.replicas.base import Replicas
 from common.distributed.weight_update import WholeUpdate
 from common.errors import UserError
 from common.train import checkpoint_variables
 from common.train.step import State
 
-# Steps between two comparisons. A comparison copies the weights and slots to the host, about as long as a few steps
-# take: lab/bench/guard.py measures it.
+# Steps between two comparisons, each of which copies the weights and slots to the host. This project's choice;
+# lab/bench/guard.py measures the cost.
 STEPS = 1000
+_TOLD_STEPS = 20  # Steps of a replay between two signs of progress.
 FAULTY = 70  # EX_SOFTWARE in sysexits.h: an internal error was detected.
 _MODULUS = (1 << 61) - 1  # Sums stay below the largest value that `Replicas.agree` compares.
 _Digests = list[dict[str, int]]  # Of each local replica, by the variables' names.
@@ -92,9 +94,15 @@ class Guard:
             self._equal = step, self._state()
             return
         since = self._replay(step)
+        where = f"at step {step}, {name} differs between the replicas"
+        if int(self._loop.state.step) != step:
+            raise UserError(
+                f"{where}; a signal stopped the replay of the steps since {since}, so that nobody knows which is "
+                "wrong; start again with the same --checkpoint_dir",
+                FAULTY,
+            )
         again = self._digests()
         erred = self._erred(digests, again)
-        where = f"at step {step}, {name} differs between the replicas"
         if self._different(again) or len(erred) != 1:
             raise UserError(
                 f"{where}; a replay of the steps since {since} does not say which is wrong: the steps do not repeat, "
@@ -165,6 +173,11 @@ class Guard:
         for variable, values in zip(variables, copies, strict=True):
             for i, component in enumerate(local(variable)):
                 component.assign(values[i % len(values)])
-        nothing: Any = self._loop.synthetic(False)
-        self._loop.call(self._loop.train_input(since), nothing, step - since, 0)
+        before, last = heartbeat.phase("repeats steps"), heartbeat.step()
+        train, nothing = self._loop.train_input(since), self._loop.synthetic(False)
+        for first in range(since, step, _TOLD_STEPS):
+            self._loop.call(train, nothing, min(_TOLD_STEPS, step - first), 0)
+            heartbeat.at_step(int(self._loop.state.step))  # The launcher ends a run that makes no progress.
+        heartbeat.phase(before)
+        heartbeat.at_step(last)
         return since

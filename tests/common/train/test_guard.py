@@ -102,6 +102,22 @@ def test_a_replay_that_does_not_repeat_names_no_one(monkeypatch):
         run_with(loop, 16, lambda: flip(loop, variable, 1))
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_replay_tells_its_progress_and_whether_it_was_stopped(monkeypatch, stopped):
+    loop, told = make("mirrored", steps=40, steps_per_block=40), []
+    monkeypatch.setattr(
+        guard.heartbeat, "at_step", lambda step, *_: told.append((guard.heartbeat.phase(""), step))
+    )
+    weight = loop.state.model.trainable_variables[0]
+    fault = lambda: (flip(loop, weight, 1), told.clear(), stopped and loop._block.stop())  # noqa: E731
+    with pytest.raises(UserError, match="a signal stopped the replay" if stopped else "on replica 1 alone"):
+        loop.guard.begin()
+        loop.call(loop.train_input(0), loop.synthetic(False), 40, 0)
+        fault()
+        loop.guard.check(40)
+    assert told[0] == ("repeats steps", 0 if stopped else 20)
+
+
 def test_a_sharded_run_compares_its_weights():
     loop = make("mirrored", communication=Communication(shard_weight_update=True))
     with pytest.raises(UserError, match="on replica 1 alone"):
