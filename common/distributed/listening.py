@@ -14,6 +14,7 @@ import os
 import platform
 import socket
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 
 from common.errors import UserError
@@ -25,7 +26,8 @@ LOOPBACK = "127.0.0.1"
 # <elf.h>: tags of the dynamic section, and the relocations of a pointer to a function, by machine.
 _STRTAB, _SYMTAB, _RELA, _RELASZ, _JMPREL, _PLTRELSZ = 5, 6, 7, 8, 23, 2
 _POINTERS = {"x86_64": (6, 7), "aarch64": (1025, 1026)}
-_BIND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint)
+# `use_errno`, so that the library sees the error of the real `bind`.
+_BIND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, use_errno=True)
 
 
 class _LinkMap(ctypes.Structure):
@@ -89,7 +91,7 @@ def sockaddr(given: bytes, address: str) -> bytes:
 def bound_to(address: str, libraries: Sequence[str]) -> Iterator[None]:
     """While it holds, every wildcard that the libraries bind to becomes `address`.
 
-    Nothing changes on machines other than x86_64 and aarch64, or for a library that is not loaded.
+    Nothing changes on machines other than x86_64 and aarch64, or if no library is loaded; a warning says so.
 
     Args:
       address: of this host.
@@ -105,6 +107,12 @@ def bound_to(address: str, libraries: Sequence[str]) -> Iterator[None]:
     ours = _BIND(bind)
     pointer = ctypes.cast(ours, ctypes.c_void_p).value
     slots = [slot for library in libraries for slot in _slots(library, b"bind")]
+    if not slots:
+        print(
+            f"warning: this machine's TensorFlow listens on every interface, not on {address} alone; whoever reaches "
+            "its port can run code: use a firewall",
+            file=sys.stderr,
+        )
     before = [slot.value for slot in slots]
     for slot in slots:
         _set(libc, slot, pointer)

@@ -100,10 +100,10 @@ def met(cluster: Cluster, backend: str, seconds: float = START_SECONDS) -> Itera
     Raises:
       UserError: as in `rendezvous`.
     """
-    with _listening(cluster) as listening:
+    with _listening(cluster) as server:
         _reach_all(cluster, seconds, backend)
         if cluster.index == 0:
-            listening.close()
+            server.close()
         yield
 
 

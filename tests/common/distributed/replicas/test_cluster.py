@@ -1,5 +1,7 @@
 """Tests multiworker's errors for a wrong TF_CONFIG, a missing process and a port in use."""
 
+import _socket
+import errno
 import json
 import math
 import socket
@@ -87,6 +89,22 @@ def test_a_wildcard_becomes_the_process_s_address(family, wildcard, address, bou
         return data + packed + bytes(8) if family == socket.AF_INET else data + bytes(4) + packed + bytes(4)
 
     assert listening.sockaddr(sockaddr(wildcard), address) == sockaddr(bound)
+
+
+def test_a_library_binds_to_the_address_and_sees_the_error_of_bind(capfd):
+    with (
+        listening.bound_to("127.0.0.1", [_socket.__file__]),
+        socket.socket() as first,
+        socket.socket() as second,
+    ):
+        first.bind(("0.0.0.0", 0))
+        assert first.getsockname()[0] == "127.0.0.1"
+        with pytest.raises(OSError) as caught:
+            second.bind(("0.0.0.0", first.getsockname()[1]))
+    assert caught.value.errno == errno.EADDRINUSE
+    assert capfd.readouterr().err == ""
+    with listening.bound_to("127.0.0.1", ["/no/library.so"]):
+        assert "warning: this machine's TensorFlow listens on every interface" in capfd.readouterr().err
 
 
 def test_a_public_address_needs_a_word(monkeypatch):
