@@ -121,6 +121,8 @@ def job(arguments: argparse.Namespace) -> Job:
         raise UserError(f"--launcher={launcher}: there are {len(hosts)} hosts, numbered from 0")
     if arguments.max_restarts and not any(word.startswith("--checkpoint_dir") for word in command):
         raise UserError("--max_restarts: the command has no --checkpoint_dir=DIR to go on from; give one")
+    if arguments.max_restarts and any(word == "--run" or word.startswith("--run=") for word in command):
+        raise UserError("--max_restarts: each start writes a log of its own; leave --run out of the command")
     environment = settings.environment(arguments.settings)
     if arguments.allow_public:
         environment = {**environment, ALLOWED: "1"}

@@ -69,7 +69,7 @@ def launch(job: Job) -> int:
     if failures:
         _say(
             f"restarted {len(failures)} times; {time.monotonic() - began:.1f} s from the first start to the end, with "
-            "what failures lost; a restarted run has no score"
+            "what failures lost; a resumed run has no score"
         )
     return status
 
@@ -114,8 +114,10 @@ def _attempt(job: Job) -> tuple[int, Cause | None]:
         cause = watch.run()
     closed_logs = [close_log(worker, str(cause or "the run ended")) for worker in workers]
     if cause is None:
-        # Rank 0 determines the run's result; launchers on other hosts report success.
-        return 0 if job.launcher else int(workers[0].told.get("result", workers[0].code or 0)), None
+        # Rank 0 determines the run's result. Launchers on other hosts report success, unless a signal stopped the
+        # run: a scheduler that starts a stopped host again (Kubernetes) must start all of them.
+        status = int(workers[0].told.get("result", workers[0].code or 0))
+        return status if job.launcher == 0 or status > 128 else 0, None
     ended = "" if len(workers) == 1 else f"; all {len(workers)} processes have ended"
     watch.say(f"error: {cause}{ended}" + "".join(f"; {closed}" for closed in closed_logs if closed))
     return cause.code, cause

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.timetotrain.launch.test_plan import SRUN
+from timetotrain.launch import local, plan
 from timetotrain.launch.__main__ import main
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -41,6 +42,10 @@ def test_a_command_that_does_not_exist_is_one_line():
         (["--hosts=a:2", "--processes=3", "--", "true"], "--hosts=a:2 has 2"),
         (["--hosts=a:2,b:2", "--launcher=2", "--", "true"], "--launcher=2: there are 2 hosts"),
         (["--hosts=slurm", "--processes=2", "--", "true"], "--hosts=slurm: not started by srun"),
+        (
+            ["--processes=2", "--max_restarts=1", "--", "true", "--checkpoint_dir=D", "--run=3"],
+            "leave --run out",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_line_with_the_fix(wrong, message, capsys):
@@ -59,6 +64,16 @@ def test_srun_s_container_without_scontrol_is_one_line(tmp_path, monkeypatch, ca
         "error: --hosts=slurm: cannot run scontrol (No such file or directory); make SLURM's"
     )
     assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize("launcher, result, status", [(0, 1, 1), (1, 1, 0), (0, 143, 143), (1, 143, 143)])
+def test_a_signal_is_the_status_of_every_launcher(launcher, result, status):
+    code = (
+        f"from common.distributed import heartbeat as h; h.start(); h.tell(result={result}); exit({result})"
+    )
+    hosts = [plan.Host("localhost", 1)] * 2
+    job = local.Job("multiworker", [sys.executable, "-c", code], hosts, launcher)
+    assert local.launch(job) == status
 
 
 def test_the_launcher_imports_no_tensorflow():
