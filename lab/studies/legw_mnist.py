@@ -48,7 +48,11 @@ STUDY = legw.Study(
         "sgd": ("--config.optimizer.momentum=0", "--config.optimizer.base_learning_rate=0.2"),
         "momentum": (),
         "nesterov": ("--config.optimizer.nesterov=true",),
-        "adagrad": ("--config.optimizer.name=adagrad", "--config.optimizer.base_learning_rate=0.01"),
+        "adagrad": (
+            "--config.optimizer.name=adagrad",
+            "--config.optimizer.base_learning_rate=0.01",
+            "--config.optimizer.epsilon=0",  # As the published runs had it.
+        ),
         "rmsprop": (
             "--config.optimizer.name=rmsprop",
             "--config.optimizer.base_learning_rate=0.001",

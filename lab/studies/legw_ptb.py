@@ -73,7 +73,11 @@ STUDY = dataclasses.replace(
     solvers={
         **legw_mnist.STUDY.solvers,
         "sgd": ("--config.optimizer.momentum=0", "--config.optimizer.base_learning_rate=1"),
-        "adagrad": ("--config.optimizer.name=adagrad", "--config.optimizer.base_learning_rate=0.1"),
+        "adagrad": (
+            "--config.optimizer.name=adagrad",
+            "--config.optimizer.base_learning_rate=0.1",
+            "--config.optimizer.epsilon=0",  # As the published runs had it.
+        ),
     },
     data=_data,
 )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from common.data import images, padding, pipeline
 from common.distributed import replicas as backends
 from common.train.loop import Loop
+from common.train.probe import Probe
 from tests.common.train import toy
 
 
@@ -28,7 +29,8 @@ def test_data_sets_that_a_run_reads_are_not_autotuned(monkeypatch):
 
     monkeypatch.setattr(replicas, "dataset", seen)
     loop = Loop(toy.Task(config), replicas)
-    for use in (loop.compile, lambda: list(loop.run()), loop.evaluate, loop.one_step):
+    probe = Probe(loop)
+    for use in (loop.compile, lambda: list(loop.run()), probe.evaluate, probe.one_step):
         read.clear()
         use()
         assert read and all(data.options().autotune.enabled is False for data in read)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data import tables, text_files
+from common.data import given_splits, tables, text_files
+from common.data.partners import Partners
 from common.data.report import Report
 from common.errors import UserError
 
@@ -92,13 +93,14 @@ def test_one_name_has_one_spelling():
 
 def test_a_list_of_pictures_is_read_in_any_spelling(tmp_path):
     """Pascal VOC's lists: names with spaces, suffixes, folders or flags, and accents in both of Unicode's forms."""
-    voc = pytest.importorskip("common.detection.voc")
-    known = ["a b", "caf\xe9", "c", "d"]
+    known = {"a b.jpg", "caf\xe9.jpg", "c.jpg", "d.jpg"}
+    for name in known:
+        (tmp_path / name).write_text(name)
     lines = ["a b", "cafe\u0301.jpg", "JPEGImages\\c.jpg", "d  1", "nowhere"]
     for encoding in ("utf-8-sig", "utf-16"):
         path = written(tmp_path, "\r\n".join(lines).encode(encoding), "train.txt")
         report = Report()
-        assert voc._listed(path, known, report) == set(known)
+        assert given_splits.of_list(path, Partners(tmp_path), report) == known
         (line,) = report.lines
         assert "train.txt: line 5: nowhere" in line
 
