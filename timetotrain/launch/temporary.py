@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import shutil
@@ -20,10 +21,24 @@ def folder() -> Iterator[str]:
     for path in pathlib.Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         owner, _, began = path.name.removeprefix(_PREFIX).partition("-")
         if owner.isdecimal() and procfs.began(int(owner)) != began.partition("-")[0]:
-            shutil.rmtree(path, ignore_errors=True)
+            # In another container the owner has another number here; its lock says that it lives.
+            with contextlib.suppress(OSError), _locked(path):
+                shutil.rmtree(path, ignore_errors=True)
     mark = f"{_PREFIX}{os.getpid()}-{procfs.began(os.getpid())}-"
     path = tempfile.mkdtemp(prefix=mark)
     try:
-        yield path
+        with _locked(path):
+            yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(path: str | os.PathLike) -> Iterator[None]:
+    """Locks a folder; raises OSError if another process has."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
