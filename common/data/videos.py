@@ -182,6 +182,7 @@ class _Frames:
         self.aspect = 1.0
         self.patched = self._turned = self._shrunk = False
         self._times: list[float] = []
+        self._shown = 0.0  # Seconds that the last frame is shown, if the file says.
         self._size, self._total = (0, 0), 0
 
     def add(self, frame: av.VideoFrame, timed: bool) -> None:
@@ -200,6 +201,7 @@ class _Frames:
         self.encoded.append(_jpeg(picture, self._quality))
         own = timed and frame.time is not None
         self._times.append(float(frame.time) if own else len(self._times) * self.span)
+        self._shown = float((frame.duration or 0) * (frame.time_base or 0))
         self._total += len(self.encoded[-1])
         if len(self.encoded) > MOST_FRAMES or self._total > MOST_FRAME_BYTES:
             raise BadVideoError(f"holds more than {MOST_FRAMES} frames or {MOST_FRAME_BYTES} bytes")
@@ -213,8 +215,8 @@ class _Frames:
 
     @property
     def seconds(self) -> float:
-        """The time from the first frame to the end of the last one."""
-        return self._times[-1] - self._times[0] + self.span
+        """The time from the first frame to the end of the last one, which may be shown for long."""
+        return max(self._times) - min(self._times) + max(self.span, self._shown)
 
 
 def _seconds(container: Any, stream: Any) -> float:

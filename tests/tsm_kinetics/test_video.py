@@ -114,3 +114,16 @@ def test_sound_without_pictures_is_refused(tmp_path: Path) -> None:
         container.mux(stream.encode())
     with pytest.raises(videos.BadVideoError, match="no video stream"):
         videos.read(path, 64)
+
+
+def test_a_last_frame_that_is_shown_for_long_is_no_missing_end(tmp_path: Path) -> None:
+    path = tmp_path / "still.mp4"
+    videos.write(tmp_path / "short.mp4", ramp(10), rate=5)
+    with av.open(str(tmp_path / "short.mp4")) as source, av.open(str(path), "w") as container:
+        packets = [packet for packet in source.demux(video=0) if packet.dts is not None]
+        stream = container.add_stream_from_template(source.streams.video[0])
+        packets[-1].duration = round(8 / packets[-1].time_base)
+        for packet in packets:
+            packet.stream = stream
+            container.mux(packet)
+    assert not videos.read(path).remark
