@@ -18,6 +18,7 @@ _SAMPLES = (
 # deviation), and their contrast is enough to tell. Another JPEG quality or size of one photograph gives 0.01; frames of
 # a film a second apart give more. This project's choice, like the number of neighbours compared.
 _NEAR, _LEAST_CONTRAST, _NEIGHBOURS = 0.04, 6.0, 16
+_AT_ONCE = 4096  # Pairs compared at once, so that many alike do not fill the memory.
 
 
 def thumbnail(pixels: np.ndarray) -> bytes:
@@ -49,7 +50,10 @@ def pairs(thumbnails: Sequence[bytes]) -> Iterator[tuple[int, int]]:
             first, second = order[:-step], order[step:]
             same = (keys[first, quarter] == keys[second, quarter]) & (owners[first] != owners[second])
             first, second = first[same], second[same]
-            difference = np.abs(both[first] - both[second]).mean((1, 2))
+            difference = np.zeros(len(first), np.float32)
+            for at in range(0, len(first), _AT_ONCE):
+                some = slice(at, at + _AT_ONCE)
+                difference[some] = np.abs(both[first[some]] - both[second[some]]).mean((1, 2))
             close = difference < _NEAR * np.minimum(contrast[first], contrast[second])
             for pair in zip(owners[first[close]].tolist(), owners[second[close]].tolist()):
                 one = min(pair), max(pair)
