@@ -84,7 +84,7 @@ def _in_shard(path: Path, report: Report) -> Iterator[Item]:
         place = f"{path}/{key}"
         images = [member for extension, member in parts.items() if f".{extension}" in pictures.SUFFIXES]
         if not images:
-            report.skip(f"an example without a picture ({', '.join(sorted(parts))[:40]})", place)
+            report.skip(f"an example without a picture ({', '.join(sorted(parts))[:40]})", place, lost=True)
             continue
         for other in images[1:]:
             report.skip("another picture of the same example", f"{path}/{other.name}")

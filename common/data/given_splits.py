@@ -98,7 +98,7 @@ def report_layout(parts: Sequence[Path], suffixes: Collection[str], report: Repo
     for part in parts:
         for path in sorted(part.iterdir()):
             if folder_conversion.visible(path.name) and path.suffix.lower() in suffixes and not path.is_dir():
-                report.skip("in no class's folder", str(path))
+                report.skip("in no class's folder", str(path), lost=True)
         classes = folder_conversion.folders(part)
         inside = [{path.name for path in folder_conversion.folders(place)} for place in classes]
         same = sorted(set.intersection(*inside)) if len(inside) > 1 else []

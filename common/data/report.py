@@ -38,6 +38,7 @@ class Report:
       lines: one line for each item that was left out; `left_out` groups them by reason.
       left_out, skipped, changed, suspicious: {reason: Finding}. `left_out` holds faulty items, `skipped`
         files that are no data, such as a README.
+      lost: the reasons of `skipped` files that look like data.
     """
 
     taken: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -46,6 +47,7 @@ class Report:
     skipped: dict[str, Finding] = dataclasses.field(default_factory=dict)
     changed: dict[str, Finding] = dataclasses.field(default_factory=dict)
     suspicious: dict[str, Finding] = dataclasses.field(default_factory=dict)
+    lost: set[str] = dataclasses.field(default_factory=set)
 
     def take(self, unit: str, count: int = 1) -> None:
         """Counts items that became records."""
@@ -57,9 +59,11 @@ class Report:
         self.lines.append(printable(" ".join(line.split())))
         _add(self.left_out, reason, example, 1)
 
-    def skip(self, reason: str, example: str, count: int = 1) -> None:
-        """Notes files that are no data; a `--most-broken` does not count them."""
+    def skip(self, reason: str, example: str, count: int = 1, lost: bool = False) -> None:
+        """Notes files that are no data; a `--most-broken` does not count them. `lost`: they look like data."""
         _add(self.skipped, reason, example, count)
+        if lost:
+            self.lost.add(reason)
 
     def change(self, what: str, example: str, count: int = 1) -> None:
         """Notes items that were taken in another form, such as pictures turned upright."""
@@ -75,7 +79,8 @@ class Report:
         for part, count in split.items():
             self.take(f"{unit} to {'train on' if part == 'train' else 'evaluate on'}", count)
         taken = max(sum(split.values()), sum(train + held for _, train, held in balance))
-        for reason, one in {**self.left_out, **self.skipped}.items():
+        lost = {reason: one for reason, one in self.skipped.items() if reason in self.lost}
+        for reason, one in {**self.left_out, **lost}.items():
             if one.count > A_FEW and one.count > LOST * (taken + one.count):
                 self.suspect(
                     f"a large part left out ({reason})", f"{one.count} beside {taken} taken", one.count

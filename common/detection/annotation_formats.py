@@ -104,7 +104,7 @@ def report_unnamed(folder: Path, names: Collection[str], report: Report) -> None
     for path in sorted(folder.iterdir()):
         a_picture = path.suffix.lower() in pictures.SUFFIXES and path.is_file()
         if a_picture and path.name not in names and folder_conversion.visible(path.name):
-            report.skip("a picture that no annotation names", str(path))
+            report.skip("a picture that no annotation names", str(path), lost=True)
 
 
 def is_via(content: Any) -> bool:

@@ -183,7 +183,7 @@ class _Reader:
                         report.leave_out(str(error).partition(":")[0], place, f"{place}: {error}")
         for path in self._labels.unused(near=folder):
             if path.is_relative_to(folder) or not any(p == "labels" for p in path.parts):
-                report.skip("a file of labels without a picture", str(path))
+                report.skip("a file of labels without a picture", str(path), lost=True)
         self._check(folder, numbers, poses)
         numbered = [str(name) for name in self._names]
         return Source(made.content(numbered), folder, str(folder), fractions=True)
