@@ -257,8 +257,8 @@ def test_a_wall_clock_that_was_set_during_the_run_is_said_in_the_log(tmp_path, m
     assert verdict(str(path), TINY.ruleset).result == "pass"
 
 
-@pytest.mark.parametrize("name", ["cpu-tiny", "tpu-v3-2048"])
-def test_a_resumed_log_may_begin_with_the_result_of_an_earlier_evaluation(tmp_path, name):
+@pytest.mark.parametrize("name, key", [("cpu-tiny", "eval_accuracy"), ("tpu-v3-2048", "global_batch_size")])
+def test_a_resumed_log_may_begin_with_the_result_of_an_earlier_evaluation(tmp_path, name, key):
     config = PRESETS[name]
     log = RunLog(tmp_path / "result_0.txt", config, checker(config))
     log.header(hyperparameters(config), True)
@@ -267,6 +267,8 @@ def test_a_resumed_log_may_begin_with_the_result_of_an_earlier_evaluation(tmp_pa
     log.record(events.RunStarted(time.time(), second.first_step))
     log.record(events.BlockStarted(time.time(), second))
     log.record(events.Evaluated(first, time.time(), 0.1, False, {}))
+    with pytest.raises(UserError, match=key):  # Its lines are checked, but for the order of epochs.
+        log.event(key, 0.1)
     log.abort("stopped")
     assert "eval_accuracy" in (tmp_path / "result_0.txt").read_text()
 
