@@ -1,20 +1,15 @@
 """Padding and waiting time of a translation benchmark's batches over four replicas.
 
 Lengths are tokens of WMT's 33,708 subwords on the longer side of each pair. The sets are Multi30k's training captions,
-and newstest2014, once and eight times over: its 3,003 pairs are few for many buckets, whereas a training set has plenty
-of each length. The script plans two epochs and trains nothing. A step costs a replica its padded tokens, and it takes
-as long as the replica with the most. `imbalance` is how much longer that is than if every replica had the mean.
+and newstest2014's 3,003 pairs, few for many buckets. The script plans two epochs and trains nothing.
+A step costs a replica its padded tokens, and it takes as long as the replica with the most. `imbalance` is how much
+longer that is than if every replica had the mean.
 
 - ours: common/data/bucketing.py. All replicas share one bucket per step, and each takes its part of the plan. Limits of
   equal width are GNMT's; a user's own data gets the limits with the least padding.
-- tf_data: tf.data's bucket_by_sequence_length in every replica over its part of the examples, padded to the limits of
-  our buckets. tf_data_longest: padded to the longest of a batch (the default), so that every length is a new shape.
-- tf_data_global: one tf.data pipeline, on one host, for the batches of all replicas. tf.data's last batches of an epoch
-  are smaller: that costs less here, but each is another shape to compile. Ours all have one size: the last ones mix
-  lengths and are padded.
 - unbucketed: all padded to the longest example, one shape. unbucketed_longest: each replica pads to its own longest.
 
-    python -m lab.bench.bucketing [--sets multi30k newstest2014 newstest2014_x8] [--buckets 5 10 20] [--batch N]
+    python -m lab.bench.bucketing [--sets multi30k newstest2014] [--buckets 5 10] [--batch N]
 """
 
 from __future__ import annotations
@@ -26,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from common.data.bucketing import Buckets, equal_width, least_padding
 from common.distributed.replicas.base import Shard
@@ -38,7 +32,6 @@ from lab.studies.data import unpack
 
 REPLICAS, EPOCHS = 4, 2
 BAR = 3.0  # Minimum ratio of the unbucketed batches' padding share to ours.
-REPEATED = 8
 # A replica's work in a step: indices of examples, rows (including padding rows), tokens per row.
 Part = tuple[np.ndarray, int, int]
 Steps = list[list[Part]]
@@ -76,50 +69,8 @@ def _shuffled(lengths: np.ndarray, batch: int, epoch: int) -> Iterator[list[np.n
         yield np.array_split(order[first : first + batch], REPLICAS)
 
 
-def tf_data(
-    lengths: np.ndarray, limits: Sequence[int], batch: int, epoch: int, to_limit: bool = True
-) -> Steps:
-    streams = [
-        list(_pipeline(lengths, limits, batch // REPLICAS, epoch, to_limit, Shard(i, REPLICAS)))
-        for i in range(REPLICAS)
-    ]
-    # A replica that has run out of batches idles while the others finish.
-    nothing = (np.zeros(0, np.int64), 0, 0)
-    return [
-        [s[step] if step < len(s) else nothing for s in streams] for step in range(max(map(len, streams)))
-    ]
-
-
-def tf_data_longest(lengths: np.ndarray, limits: Sequence[int], batch: int, epoch: int) -> Steps:
-    return tf_data(lengths, limits, batch, epoch, to_limit=False)
-
-
-def tf_data_global(lengths: np.ndarray, limits: Sequence[int], batch: int, epoch: int) -> Steps:
-    found = _pipeline(lengths, limits, batch, epoch, True, Shard(0, 1))
-    return [
-        [(e, len(e), length) for e in np.array_split(examples, REPLICAS)] for examples, _, length in found
-    ]
-
-
-def _pipeline(
-    lengths: np.ndarray, limits: Sequence[int], batch: int, epoch: int, to_limit: bool, shard: Shard
-) -> Iterator[Part]:
-    """Yields tf.data's batches over a shard of the shuffled examples; the last batch of each bucket is smaller."""
-    data = tf.data.Dataset.from_tensor_slices((np.arange(len(lengths)), lengths))
-    data = data.shuffle(len(lengths), seed=epoch).shard(shard.count, shard.index)
-    data = data.map(lambda i, n: (i, tf.ones([n], tf.int8)))
-    data = data.bucket_by_sequence_length(
-        lambda _, tokens: tf.shape(tokens)[0],
-        [limit + 1 for limit in limits],
-        [batch] * (len(limits) + 1),
-        pad_to_bucket_boundary=to_limit,
-    )
-    for examples, tokens in data.as_numpy_iterator():
-        yield examples, len(examples), tokens.shape[1]
-
-
 PLANS: dict[str, Callable[[np.ndarray, Sequence[int], int, int], Steps]] = {
-    f.__name__: f for f in (ours, tf_data, tf_data_longest, tf_data_global, unbucketed, unbucketed_longest)
+    f.__name__: f for f in (ours, unbucketed, unbucketed_longest)
 }
 
 
@@ -183,17 +134,16 @@ def lengths_of(name: str) -> np.ndarray:
         paths = [text / "multi30k" / f"train.{language}.gz" for language in ("en", "de")]
     else:
         paths = [text / "wmt14_ende" / f"newstest2014.{language}" for language in ("en", "de")]
-    found = np.maximum(*map(side, paths))
-    return np.tile(found, REPEATED) if name.endswith(f"_x{REPEATED}") else found
+    return np.maximum(*map(side, paths))
 
 
-SETS = ("multi30k", "newstest2014", f"newstest2014_x{REPEATED}")
+SETS = ("multi30k", "newstest2014")
 
 
 def main() -> None:
     parser = arguments.parser(__doc__, "bucketing.json")
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
-    parser.add_argument("--buckets", type=int, nargs="+", default=[5, 10, 20])
+    parser.add_argument("--buckets", type=int, nargs="+", default=[5, 10])
     parser.add_argument("--batch", type=int, default=128, help=f"pairs of a step, of all {REPLICAS} replicas")
     options = parser.parse_args()
     if options.batch % REPLICAS:

@@ -20,15 +20,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.bench.harness import hostile, sound_files, trials
+from lab.bench.harness import hostile, samples, trials
 from lab.bench.harness.results import head
 
 SECONDS = 120  # A longer case counts as hanging.
 SPACE = 2 << 30  # Address space beyond that of the imported libraries.
 KINDS = (
-    *((("picture", kind)) for kind in sound_files.PICTURES),
-    *((("video", kind)) for kind in sound_files.CONTAINERS),
-    *((("annotations", kind)) for kind in sound_files.ANNOTATIONS * 3),
+    *((("picture", kind)) for kind in samples.PICTURES),
+    *((("video", kind)) for kind in samples.CONTAINERS),
+    *((("annotations", kind)) for kind in samples.ANNOTATIONS * 3),
 )
 # Values that annotation programs write, and some that none would.
 _VALUES: tuple[Any, ...] = (
@@ -86,7 +86,7 @@ def run(number: int, seed: int, place: Path) -> dict[str, Any]:
         read: Callable[[], str] = lambda: read_annotations(place, masks=number % 4 < 2)  # noqa: E731
     else:
         suffix = f".{kind}" if what == "video" else ".picture"
-        path = (sound_files.video if what == "video" else sound_files.picture)(kind, place / f"file{suffix}")
+        path = (samples.video if what == "video" else samples.picture)(kind, place / f"file{suffix}")
         data, times = path.read_bytes(), rng.choice((1, 1, 1, 3))
         for _ in range(times):
             data = (
@@ -158,7 +158,7 @@ def read_annotations(folder: Path, masks: bool) -> str:
 
 
 def _damage_annotations(kind: str, place: Path, rng: random.Random) -> str:
-    path = rng.choice(sound_files.annotations(kind, place))
+    path = rng.choice(samples.annotations(kind, place))
     data = path.read_bytes()
     if path.suffix == ".json" and rng.random() < 0.75:
         values, times = json.loads(data), rng.choice((1, 1, 2, 4))

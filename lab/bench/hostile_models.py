@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.bench.harness import ROOT, hostile, hostile_exports, sound_models, trials
+from lab.bench.harness import ROOT, hostile, hostile_exports, samples, trials
 from lab.bench.harness.results import head
 
 SECONDS = 300  # A longer case counts as hanging; on a busy machine it takes a minute to build a network.
@@ -61,7 +61,7 @@ def attempt(verb: str, model: Path, place: Path, flags: Sequence[str] = ()) -> d
     here.mkdir()
     marker = place / "imported"
     (here / f"{hostile.EVIL}.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
-    picture = sound_models.picture(place / "digit.png")
+    picture = samples.digit(place / "digit.png")
     command = [verb, str(model), *([str(picture)] if verb == "predict" else [str(here / "out")]), *flags]
     out, err = io.StringIO(), io.StringIO()
     before, modules = _files(place), set(sys.modules)
@@ -194,11 +194,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # In its own process, so that no TensorFlow thread runs in the process that is forked.
-        maker = multiprocessing.get_context("spawn").Process(target=sound_models.make, args=(folder,))
+        maker = multiprocessing.get_context("spawn").Process(target=samples.model, args=(folder,))
         maker.start()
         maker.join()
         sound = next((folder / "checkpoints").glob("*.npz")), folder / "export"
-        sound_models.imported()
+        samples.imported_verbs()
         cases = tried(options.only or range(options.cases), options.seed, sound, folder)
         trials.record(cases, options, about, began, bad, summary, every=100)
 

@@ -13,14 +13,11 @@ from typing import Any
 from common import files
 from lab.studies import report
 
-COLUMNS = ("part", "method", "batch", "rate", "seed", "quality", "diverged", "evaluations", "minutes")
 Groups = dict[str, dict[float, list[float]]]
 
 
 def publish(study: Any, records: Sequence[dict], folder: pathlib.Path, name: str) -> None:
-    """Writes NAME.csv, NAME.json and a picture per part into `folder`; prints the table."""
-    plain = map(_plain, records)
-    files.write_csv(folder / f"{name}.csv", COLUMNS, [[row[column] for column in COLUMNS] for row in plain])
+    """Writes NAME.json and a picture per part into `folder`; prints the table."""
     files.write_atomically(folder / f"{name}.json", json.dumps(records, indent=1).encode() + b"\n")
     print(markdown(study, records))
     drawn = {"methods": _draw_methods, "rates": _draw_rates, "tune": _draw_rates, "long": _draw_curves}
@@ -28,17 +25,6 @@ def publish(study: Any, records: Sequence[dict], folder: pathlib.Path, name: str
         mine = [r for r in records if r["part"] == part and not r["method"].startswith(("warmup", "with"))]
         if mine:
             draw(study, mine, records, folder / f"{part}.png")
-
-
-def _plain(record: dict) -> dict:
-    quality = record["quality"]
-    return {
-        **record,
-        "rate": "" if record["rate"] is None else f"{record['rate']:.6g}",
-        "quality": "" if quality is None else f"{quality:.6g}",
-        "evaluations": len(record["evaluations"]),
-        "minutes": f"{record['minutes']:.2f}",
-    }
 
 
 def grouped(records: Sequence[dict], key: str) -> Groups:
@@ -80,7 +66,8 @@ def markdown(study: Any, records: Sequence[dict]) -> str:
     rest: dict[tuple, list[float | None]] = defaultdict(list)
     for r in records:
         if r["part"] != "methods":
-            rest[r["part"], r["method"], r["batch"], _plain(r)["rate"]].append(r["quality"])
+            rate = "" if r["rate"] is None else f"{r['rate']:.6g}"
+            rest[r["part"], r["method"], r["batch"], rate].append(r["quality"])
     if rest:
         lines = [(*names, cell(qualities)) for names, qualities in rest.items()]
         tables.append(report.table(("part", "method", "batch", "rate", study.unit), lines))

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"{results}: no evaluation was logged; remove the folder and run again")
     best = max(found, key=lambda e: e.sacrebleu)
     quality = _test(args.benchmark, data, checkpoint_of(best, checkpoints), args.overrides)
-    _publish(args.benchmark, logs, found, best, quality)
+    _publish(args.benchmark, found, best, quality)
     return 0
 
 
@@ -216,12 +216,11 @@ def _test(
 
 def _publish(
     benchmark: str,
-    logs: Iterable[pathlib.Path],
     found: Sequence[Evaluation],
     best: Evaluation,
     test: dict[str, float],
 ) -> None:
-    """Writes BENCHMARK.csv, BENCHMARK.png and the logs into lab/studies/multi30k/; prints both sets' BLEU."""
+    """Writes BENCHMARK.csv and BENCHMARK.png into lab/studies/multi30k/; prints both sets' BLEU."""
     folder = ROOT / "lab/studies" / "multi30k"
     rows = [(e.epoch, round(e.minutes, 2), round(e.bleu, 2), round(e.sacrebleu, 2)) for e in found]
     files.write_csv(folder / f"{benchmark}.csv", COLUMNS, rows)
@@ -230,8 +229,6 @@ def _publish(
         (name, best.epoch, f"{best.minutes:.1f}", *(f"{value:.1f}" for value in bleu))
         for name, bleu in both.items()
     ]
-    for log in logs:
-        files.copy(log, folder / f"{benchmark}-{log.name}")
     _draw(folder / f"{benchmark}.png", benchmark, found, test)
     head = ("set", "epochs", "minutes", "sacreBLEU", "BLEU, lower-cased, as the benchmark's")
     print(report.table(head, lines))

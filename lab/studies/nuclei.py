@@ -166,9 +166,8 @@ def _row(benchmark: str, results: pathlib.Path) -> dict[str, Any]:
 
 
 def _publish(benchmark: str, results: pathlib.Path) -> None:
-    for name in ("result_0.txt", "curve_0.png"):
-        if (results / name).is_file():  # A run without a drawn curve still has a result.
-            files.copy(results / name, FOLDER / f"{benchmark}_{name}")
+    if (results / "curve_0.png").is_file():
+        files.copy(results / "curve_0.png", FOLDER / f"{benchmark}_curve_0.png")
 
 
 def draw(data_dir: pathlib.Path, checkpoints: pathlib.Path, overrides: list[str]) -> pathlib.Path:

@@ -86,15 +86,14 @@ def _counts(records: pathlib.Path) -> dict[str, int]:
 
 
 def _publish(logs: Sequence[pathlib.Path]) -> None:
-    """Writes results.csv, one row per run, the logs and the pictures into lab/studies/resnet-photos/."""
+    """Writes results.csv, one row per run, and the pictures into lab/studies/resnet-photos/."""
     records = json.loads((logs[0].parent / "run.json").read_text())["runs"]
     rows = []
     for log in logs:
         rows.append(_row(log, records[log.name]))
         curve = log.with_name(log.name.replace("result_", "curve_")).with_suffix(".png")
-        for path in (log, curve):
-            if path.is_file():  # A run without a drawn curve still has a result.
-                files.copy(path, FOLDER / path.name)
+        if curve.is_file():
+            files.copy(curve, FOLDER / curve.name)
     write_rows(FOLDER, rows)
 
 

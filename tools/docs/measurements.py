@@ -228,8 +228,6 @@ def _bucketing() -> Iterator[Limit]:
     others = {"unbucketed": "in one shape", "unbucketed_longest": "at each replica's longest"}
     for name in ("multi30k", "newstest2014"):
         for buckets, case in found["sets"][name]["buckets"].items():
-            if buckets.startswith("20"):
-                continue
             for key, text in others.items():
                 ratio = case["plans"][key]["padding_share_over_ours"]
                 share = case["plans"]["ours"]["padding_share"]

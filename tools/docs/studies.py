@@ -16,11 +16,10 @@ STUDY = ROOT / "lab/studies" / "legw-ptb"
 TUNE = STUDY / "tune.json"
 CONTEST = ROOT / "lab/studies" / "optimizers"
 _VERBS = ("data", "run", "export", "predict")
-# (base rate, base warmup in epochs) -> LEGW's results with them, on the test text. The second pair is the presets'.
+# (base rate, base warmup in epochs) -> LEGW's results with them, on the test text. The first pair is the presets'.
 BASES = {
-    ("0.025", "0.025"): STUDY / "at-0.025" / "results.csv",
-    ("0.03", "0.025"): STUDY / "results.csv",
-    ("0.1", "0.1"): STUDY / "at-0.1" / "results.csv",
+    ("0.03", "0.025"): STUDY / "results.json",
+    ("0.1", "0.1"): STUDY / "at-0.1" / "results.json",
 }
 # Flags that every run of the study sets, and the preset's values of the others.
 _COMMON = ("legw", "data.eval_split", "num_eval_examples", "quality_target", "division", "precision")
@@ -44,10 +43,9 @@ def base_rates() -> Table:
     """Table of LEGW by base rate and batch: mean and standard deviation over seeds."""
     found: dict[tuple[str, str], dict[int, list[float]]] = {base: {} for base in BASES}
     for base, path in BASES.items():
-        with path.open(encoding="utf-8", newline="") as file:
-            for run in csv.DictReader(file):
-                if run["method"] == "legw" and run["quality"]:  # Empty for a run that diverged.
-                    found[base].setdefault(int(run["batch"]), []).append(float(run["quality"]))
+        for run in json.loads(path.read_text(encoding="utf-8")):
+            if run["method"] == "legw" and run["quality"] is not None:  # None for a run that diverged.
+                found[base].setdefault(run["batch"], []).append(run["quality"])
     batches = sorted({batch for by_batch in found.values() for batch in by_batch})
     rows = [
         (*base, *(_spread(by_batch.get(batch, [])) for batch in batches)) for base, by_batch in found.items()

@@ -13,14 +13,14 @@ from common.config import benchmarks
 from common.errors import UserError
 from common.export import inference, saved_graph, trained
 from lab.bench import hostile_models
-from lab.bench.harness import hostile, hostile_exports, sound_models
+from lab.bench.harness import hostile, hostile_exports, samples
 
 SAMPLE = 40  # Mutations that every run of the tests tries; lab/bench/hostile_models.py tries two thousand.
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    return sound_models.make(tmp_path_factory.mktemp("sound"))
+    return samples.model(tmp_path_factory.mktemp("sound"))
 
 
 @pytest.fixture

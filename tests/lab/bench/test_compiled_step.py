@@ -1,4 +1,4 @@
-"""Tests lab/bench/compiled_step.py and optimizers_compiled.py: flags, what they keep of a report, and the steps."""
+"""Tests lab/bench/compiled_step.py: flags, what they keep of a report, and the steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from common.config import benchmarks, overrides
-from lab.bench import compiled_step, optimizers_compiled
+from lab.bench import compiled_step
 from lab.bench.harness import ROOT
 
 REPORT = {
@@ -31,16 +31,6 @@ def test_flags_are_fields_and_peers_have_a_variant(name):
     for flags in case.variants.values():
         overrides.override_all(preset, [*case.flags, *flags])
     assert all(variant in case.variants for variant, _, _ in case.peers.values())
-
-
-@pytest.mark.parametrize("network", ["mnist", "resnet"])
-def test_every_later_optimizer_has_a_valid_sharded_step(network):
-    preset = benchmarks.module(network, "presets").PRESETS["cpu-tiny"]
-    for name in optimizers_compiled.NAMES:
-        config = overrides.override_all(preset, optimizers_compiled.flags(network, name))
-        config.validate()
-        assert config.communication.shard_weight_update and config.num_replicas == 8
-        assert config.optimizer.name == ("sgd" if name == "nesterov" else name)
 
 
 def test_calls_without_a_cost_are_counted():

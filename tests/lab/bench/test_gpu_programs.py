@@ -1,4 +1,4 @@
-"""Tests lab/bench/gpu_programs.py and tpu_programs.py: flags are fields of the presets; DIR keeps compiled programs."""
+"""Tests lab/bench/gpu_programs.py: flags are fields of the presets; DIR keeps compiled programs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import json
 import pytest
 
 from common.config import benchmarks, overrides
-from common.errors import UserError
-from lab.bench import gpu_programs, tpu_programs
+from lab.bench import gpu_programs
 from systems.compile import run
 
 PROGRAM = """HloModule m
@@ -41,26 +40,3 @@ def test_a_program_compiled_before_is_counted_without_a_compiler(tmp_path):
     found, kernels = gpu_programs.counted(folder, "h100", keep)
     assert found["kernels"] == found["copies"]["count"] == 1 and found["digest"] == digest
     assert sum(times for *_, times in kernels) == 1
-
-
-@pytest.mark.parametrize("name", list(tpu_programs.CASES))
-def test_each_step_for_a_tpu_is_stored(name):
-    found = tpu_programs.figures(tpu_programs.stored(name, tpu_programs.CASES[name]))
-    assert sum(found["by_kind"].values()) == found["cycles"] > 1e7 and found["needed_bytes"] > 2**30
-
-
-def test_a_step_without_cycles_is_one_line():
-    with pytest.raises(UserError, match="no cycles: out of memory"):
-        tpu_programs.figures({"digest": "0", "error": "out of memory"})
-    with pytest.raises(UserError, match="not stored; run"):
-        tpu_programs.stored("resnet", "train-9")
-
-
-def test_steps_of_two_compilers_are_not_compared(monkeypatch, tmp_path):
-    now = tpu_programs.stored("resnet", "train")
-    monkeypatch.setattr(tpu_programs, "compiled", lambda *_: now)
-    found = tpu_programs.compared("resnet", tmp_path)
-    assert found["stored"] == found["now"]
-    monkeypatch.setattr(tpu_programs, "compiled", lambda *_: now | {"compiler": "libtpu-0"})
-    with pytest.raises(UserError, match="this is libtpu-0; install"):
-        tpu_programs.compared("resnet", tmp_path)

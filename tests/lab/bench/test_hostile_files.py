@@ -13,14 +13,14 @@ from common.data.folder_conversion import Options
 from common.detection import coco_source, coco_tidy
 from common.errors import UserError
 from lab.bench import hostile_files
-from lab.bench.harness import sound_files
+from lab.bench.harness import samples
 
 SAMPLE = 2 * len(hostile_files.KINDS)  # The script tries twenty thousand.
 
 
-@pytest.mark.parametrize("kind", sound_files.ANNOTATIONS)
+@pytest.mark.parametrize("kind", samples.ANNOTATIONS)
 def test_the_sound_annotations_are_read(tmp_path, kind):
-    sound_files.annotations(kind, tmp_path)
+    samples.annotations(kind, tmp_path)
     masks = kind not in ("voc", "voc list", "yolo")
     seen = hostile_files.observed(lambda: hostile_files.read_annotations(tmp_path, masks))
     assert seen["result"].startswith("read") and not hostile_files.bad(seen), seen
@@ -29,7 +29,7 @@ def test_the_sound_annotations_are_read(tmp_path, kind):
 @pytest.mark.parametrize("what, kind", [pair for pair in hostile_files.KINDS if pair[0] != "annotations"])
 def test_the_sound_files_are_read(tmp_path, what, kind):
     path = tmp_path / (f"file.{kind}" if what == "video" else "file")
-    (sound_files.video if what == "video" else sound_files.picture)(kind, path)
+    (samples.video if what == "video" else samples.picture)(kind, path)
     seen = hostile_files.observed(lambda: hostile_files.read_file(what, path, png=True))
     assert seen["result"].startswith("read") and not hostile_files.bad(seen), seen
 
@@ -44,7 +44,7 @@ def test_a_case_is_a_function_of_its_seed(tmp_path):
     found = []
     for name in "ab":
         (tmp_path / name).mkdir()
-        hostile_files.run(len(sound_files.PICTURES), 3, tmp_path / name)
+        hostile_files.run(len(samples.PICTURES), 3, tmp_path / name)
         found.append((tmp_path / name / "file.mp4").read_bytes())
     assert found[0] == found[1]
 
@@ -72,7 +72,7 @@ FIELDS = ("image_id", "category_id", "bbox", "area", "iscrowd", "segmentation", 
 def test_any_value_in_any_field_is_read_or_is_a_line(tmp_path_factory, kind, field, value, masks):
     folder = tmp_path_factory.mktemp("coco")
     Image.fromarray(np.zeros((32, 48, 3), np.uint8)).save(folder / "p0.jpg")
-    values = sound_files._coco()
+    values = samples._coco()
     values[kind][0][field] = value
     (folder / "labels.json").write_text(json.dumps(values))
     options = Options()
