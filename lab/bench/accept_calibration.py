@@ -30,8 +30,8 @@ from compliance.log.check_log import LogResult, check_log
 from compliance.submission import rcp, rounds
 from compliance.submission.tree import judge_tree
 from compliance.submission.verdict import ResultFolder
-from lab.bench.harness import arguments
-from lab.bench.harness.results import head, write
+from lab.bench.harness import scripts
+from lab.bench.harness.scripts import head, write
 
 FITTED = ((1, 0), (4, 1))  # the rounds that the model's constants come from
 BINS = 10
@@ -269,7 +269,7 @@ def failures(found: Sequence[Published]) -> dict[str, int]:
 
 def main() -> None:
     """Reads the trees, measures, prints a summary and writes the files."""
-    parser = arguments.parser(__doc__, "accept_calibration.json")
+    parser = scripts.parser(__doc__, "accept_calibration.json")
     parser.add_argument("folder", type=Path, nargs="?", help="the folder with training_results_v1.0 ... v6.0")
     parser.add_argument("--fit", action="store_true", help="try other constants on rounds 1.0 to 4.1")
     parser.add_argument(

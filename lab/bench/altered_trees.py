@@ -24,7 +24,7 @@ from compliance.verdict import NO_GO
 from lab.bench.compliance_trees import trees
 from lab.bench.harness import alterations
 from lab.bench.harness.alterations import CONFIG, LORA, SMALL, TREES
-from lab.bench.harness.results import RESULTS, head, write
+from lab.bench.harness.scripts import RESULTS, head, write
 
 # How the rules begin that no stock tool has.
 OURS = (

@@ -25,9 +25,8 @@ import numpy as np
 from common.data.bucketing import Buckets, equal_width, least_padding
 from common.distributed.replicas.base import Shard
 from common.text.subwords import Subwords
-from lab.bench.harness import arguments
-from lab.bench.harness.results import head, write
-from lab.bench.harness.scripts import status_of
+from lab.bench.harness import scripts
+from lab.bench.harness.scripts import head, status_of, write
 from lab.studies.data import unpack
 
 REPLICAS, EPOCHS = 4, 2
@@ -141,7 +140,7 @@ SETS = ("multi30k", "newstest2014")
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "bucketing.json")
+    parser = scripts.parser(__doc__, "bucketing.json")
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
     parser.add_argument("--buckets", type=int, nargs="+", default=[5, 10])
     parser.add_argument("--batch", type=int, default=128, help=f"pairs of a step, of all {REPLICAS} replicas")

@@ -20,8 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab.bench.harness import ROOT, arguments
-from lab.bench.harness.results import head, write
+from lab.bench.harness import ROOT, scripts
+from lab.bench.harness.scripts import head, write
 from systems.compile import run
 from systems.compile.targets import target
 
@@ -136,7 +136,7 @@ def _say(line: str) -> None:
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "compiled_step.json")
+    parser = scripts.parser(__doc__, "compiled_step.json")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--target", default="tpu-v3", help="kind of device; default: tpu-v3")
     parser.add_argument(
@@ -144,7 +144,7 @@ def main() -> None:
     )
     parser.add_argument("--keep", type=Path, help="put the optimised programs' text here")
     parser.add_argument("--add", action="store_true", help="keep what the output has of other cases")
-    arguments.add_quick(parser)
+    scripts.add_quick(parser)
     options = parser.parse_args()
     python = options.jax_python or run.compiler_python("tpu")
     cases = (

@@ -20,9 +20,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from compliance.log.rules import compiled
-from lab.bench.harness import ROOT, arguments
-from lab.bench.harness.results import RESULTS, head, write
+from lab.bench.harness import ROOT, scripts
 from lab.bench.harness.rounds import alternate
+from lab.bench.harness.scripts import RESULTS, head, write
 
 # The stock command line checks one file per process; package_checker uses it in one process for all.
 _STOCK_TREE = """
@@ -112,7 +112,7 @@ def _compare(rounds: int, ours: list[str], theirs: list[str] | None, text: str =
 
 def main() -> None:
     """Measures, prints a table and writes the result file."""
-    parser = arguments.parser(__doc__, rounds=5)
+    parser = scripts.parser(__doc__, rounds=5)
     parser.add_argument("--logs", type=Path, help="the unpacked v0.7 subset (a folder with <org>/results/)")
     parser.add_argument("--logs-v5", type=Path, help="a checkout of mlcommons/training_results_v5.0")
     parser.add_argument("--megabytes", type=int, default=200)

@@ -20,8 +20,8 @@ from compliance.log.check_log import check_log
 from compliance.submission.facts import read_facts
 from compliance.submission.plausibility import remarks
 from lab.bench.compliance_published import logs
-from lab.bench.harness import arguments, stock_checker
-from lab.bench.harness.results import RESULTS, head, write
+from lab.bench.harness import scripts, stock_checker
+from lab.bench.harness.scripts import RESULTS, head, write
 
 
 def choose(folder: Path, count: int) -> list[tuple[Path, str]]:
@@ -53,7 +53,7 @@ def judge(place: Path, name: str) -> tuple[list[Finding], int, list[str]]:
 
 def main() -> None:
     """Judges the folders, prints the counts and writes the result file."""
-    parser = arguments.parser(__doc__)
+    parser = scripts.parser(__doc__)
     parser.add_argument("folder", type=Path, nargs="?", help="the folder with training_results_v1.0 ... v6.0")
     parser.add_argument("--folders", type=int, default=100)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance_alarms.json")

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from lab.bench.harness import arguments
-from lab.bench.harness.results import RESULTS, head, write
-from lab.bench.harness.stock_verdicts import Kept, Stock
+from lab.bench.harness import scripts, stock_checker
+from lab.bench.harness.scripts import RESULTS, head, write
+from lab.bench.harness.stock_checker import Kept, Stock
 
 _ROUND = re.compile(r"training_results_v(\d+\.\d+)$")
 
@@ -49,7 +49,6 @@ def logs(folder: Path) -> Iterator[tuple[str, str]]:
 def judge(task: tuple[str, str, Stock | None]) -> tuple[Pair, Stock]:
     """Returns both verdicts on a log, and the stock checker's in full; runs the stock checker if none is given."""
     from compliance.log.check_log import check_log
-    from lab.bench.harness import stock_checker
 
     path, name, theirs = task
     ruleset = f"{name}.0"
@@ -66,8 +65,6 @@ def judge(task: tuple[str, str, Stock | None]) -> tuple[Pair, Stock]:
 
 
 def _start() -> None:
-    from lab.bench.harness import stock_checker
-
     stock_checker.make_fast()
 
 
@@ -91,7 +88,7 @@ def summary(pairs: list[Pair], folder: Path) -> dict:
 
 def main() -> None:
     """Judges the logs, prints the counts and writes the result file."""
-    parser = arguments.parser(__doc__)
+    parser = scripts.parser(__doc__)
     parser.add_argument("folder", type=Path, nargs="?", help="the folder with training_results_v0.6 ... v5.1")
     parser.add_argument("--every", type=int, default=1, help="only every Nth log")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)

@@ -33,8 +33,8 @@ from compliance.log.check_log import LogResult, check_logs
 from compliance.submission import rcp, rounds, summary, tree_params
 from compliance.submission.runs import read_run
 from compliance.submission.tree import judge_tree
-from lab.bench.harness.results import RESULTS, head
-from lab.bench.harness.stock_verdicts import Kept, Stock
+from lab.bench.harness.scripts import RESULTS, head
+from lab.bench.harness.stock_checker import Kept, Stock
 
 # What package_checker.py and repo_checker.py log as an error -> the kind of error.
 _STOCK_KINDS = {

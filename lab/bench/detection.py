@@ -24,9 +24,9 @@ from official.vision.ops import nms as official_nms
 from official.vision.ops import sampling_ops, spatial_transform_ops
 
 from common.detection import nms, roi_align, sampling, topk
-from lab.bench.harness import arguments
-from lab.bench.harness.results import head, write
+from lab.bench.harness import scripts
 from lab.bench.harness.rounds import alternate, command, compare, rows_of
+from lab.bench.harness.scripts import head, write
 
 # Minimum ratio of their seconds to ours. ROIAlign has no bar of its own: it is part of Mask R-CNN's step.
 BARS = {"topk": 1.2, "nms_proposals": 1.2, "nms_classes": 1.2, "step": 1.0}
@@ -212,7 +212,7 @@ def _seconds(run: Callable[[], Any]) -> float:
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "detection.json", rounds=7)
+    parser = scripts.parser(__doc__, "detection.json", rounds=7)
     parser.add_argument("--only", nargs="+", choices=[*CASES, "step"], default=[*CASES, "step"])
     parser.add_argument("--size", nargs=2, type=int, metavar=("H", "W"), default=[832, 1344])
     parser.add_argument("--compile", action="store_true")

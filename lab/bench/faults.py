@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.bench.harness import arguments, launched
-from lab.bench.harness.results import head, write
+from lab.bench.harness import launched, scripts
+from lab.bench.harness.scripts import head, write
 
 STEPS, END_SECONDS = 420, 600
 # Kind -> (signal, what the launcher's message must say; its exit status if it must not start the run again).
@@ -110,7 +110,7 @@ def inject(backend: str, kind: str, rank: int, moment: str, data: Path, usual: A
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "faults.json")
+    parser = scripts.parser(__doc__, "faults.json")
     parser.add_argument("--count", type=int, default=1000, help="faults to inject at most (%(default)s)")
     parser.add_argument("--backends", nargs="+", default=list(launched.BACKENDS), choices=launched.BACKENDS)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)

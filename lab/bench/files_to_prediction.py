@@ -23,9 +23,8 @@ from typing import Any
 
 from common.config import benchmarks
 from common.errors import UserError
-from lab.bench.harness import ROOT, arguments
-from lab.bench.harness.results import head, write
-from lab.bench.harness.scripts import status_of
+from lab.bench.harness import ROOT, scripts
+from lab.bench.harness.scripts import head, status_of, write
 from lab.studies import data
 from timetotrain.run import outcome
 
@@ -209,7 +208,7 @@ def _find(value: Any, name: str) -> Any:
 
 
 def main() -> int:
-    parser = arguments.parser(__doc__, OUTPUT)
+    parser = scripts.parser(__doc__, OUTPUT)
     parser.add_argument("--kinds", nargs="+", choices=list(REAL), default=list(REAL), help="default: all")
     parser.add_argument("--whole", action="store_true", help="as many epochs as `here` chooses")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep records, checkpoints and models there")

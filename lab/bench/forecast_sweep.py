@@ -13,7 +13,7 @@ import collections
 import sys
 
 from common.files import ROOT
-from lab.bench.harness.results import head, write
+from lab.bench.harness.scripts import head, write
 from systems.forecast import accelerators, law, memory, scores
 
 SIZES = [1 << i for i in range(14)]

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from lab.bench.contenders import video_frames as frames
-from lab.bench.harness import arguments
-from lab.bench.harness.results import head, write
+from lab.bench.harness import scripts
 from lab.bench.harness.rounds import command, compare
+from lab.bench.harness.scripts import head, write
 
 BAR = 0.8  # Minimum ratio of our frames per second to those of the first bare loop.
 # Ours, the bare loop for the bar, another bare loop.
@@ -54,8 +54,8 @@ def decoding(videos: frames.Videos, steps: Mapping[str, int], rounds: int) -> di
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "frames.json", rounds=5)
-    arguments.add_quick(parser)
+    parser = scripts.parser(__doc__, "frames.json", rounds=5)
+    scripts.add_quick(parser)
     options = parser.parse_args()
     videos, steps, rounds = frames.Videos(), STEPS, options.rounds
     if options.quick:

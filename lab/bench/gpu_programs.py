@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab.bench.harness import ROOT, arguments
-from lab.bench.harness.results import head, write
+from lab.bench.harness import ROOT, scripts
+from lab.bench.harness.scripts import head, write
 from systems.compile import hlo, launches, run
 from systems.compile.targets import target
 
@@ -147,7 +147,7 @@ def _say(line: str) -> None:
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "gpu_programs.json")
+    parser = scripts.parser(__doc__, "gpu_programs.json")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--target", default="h100", help="kind of device; default: h100")
     parser.add_argument("--label", default="now", help="of the results; default: now")

@@ -21,8 +21,8 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from lab.bench.harness import arguments
-from lab.bench.harness.results import head, write
+from lab.bench.harness import scripts
+from lab.bench.harness.scripts import head, write
 
 KINDS = ("weights", "slots", "sums", "gradients", "batches", "nothing")
 STEPS, EVERY = 40, 10
@@ -167,11 +167,11 @@ def _continued(path: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "guard.json")
+    parser = scripts.parser(__doc__, "guard.json")
     parser.add_argument("--trials", type=int, default=100, help="of each kind (default: %(default)s)")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=5)
-    arguments.add_quick(parser)
+    scripts.add_quick(parser)
     options = parser.parse_args()
     trials, pairs, steps = (2, 1, 50) if options.quick else (options.trials, options.pairs, 1000)
     before = {"trials": [], "pairs": []} if options.quick else _continued(options.output)

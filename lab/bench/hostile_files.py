@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.bench.harness import hostile, samples, trials
-from lab.bench.harness.results import head
+from lab.bench.harness.scripts import head
 
 SECONDS = 120  # A longer case counts as hanging.
 SPACE = 2 << 30  # Address space beyond that of the imported libraries.

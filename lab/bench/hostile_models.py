@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.bench.harness import ROOT, hostile, hostile_exports, samples, trials
-from lab.bench.harness.results import head
+from lab.bench.harness.scripts import head
 
 SECONDS = 300  # A longer case counts as hanging; on a busy machine it takes a minute to build a network.
 MOST_BYTES = 1 << 30  # Limit of the rise of resident memory.

@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab.bench.harness import arguments, launched
-from lab.bench.harness.results import head, write
+from lab.bench.harness import launched, scripts
+from lab.bench.harness.scripts import head, write
 
 BLOCKS = 1000
 
@@ -97,13 +97,13 @@ def soak(backend: str, processes: int, steps: int, data: Path) -> list[dict[str,
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "long_run.json")
+    parser = scripts.parser(__doc__, "long_run.json")
     parser.add_argument("--benchmarks", nargs="+", default=["mnist"], help="default: mnist")
     parser.add_argument("--blocks", type=int, default=BLOCKS)
     parser.add_argument("--backends", nargs="+", default=[], choices=launched.BACKENDS)
     parser.add_argument("--processes", nargs="+", type=int, default=[2])
     parser.add_argument("--steps", type=int, default=20_000)
-    arguments.add_quick(parser)
+    scripts.add_quick(parser)
     options = parser.parse_args()
     if options.backends:
         result = json.loads(options.output.read_text()) if options.output.exists() else head()

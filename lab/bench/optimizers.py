@@ -17,8 +17,8 @@ from typing import Any
 from common.config import benchmarks
 from common.config.schema import Optimizer, RunConfig, Schedule
 from common.config.validation import LATER_OPTIMIZERS
-from lab.bench.harness import arguments
-from lab.bench.harness.results import head, write
+from lab.bench.harness import scripts
+from lab.bench.harness.scripts import head, write
 
 # The presets of the studies of large batches.
 PRESETS = {"mnist": "cpu-128", "ptb": "cpu-20", "resnet": "cpu-photos", "transformer": "cpu-multi30k"}
@@ -93,9 +93,9 @@ def measure(network: str, rounds: int, steps: int) -> dict[str, dict[str, float]
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "optimizers.json", rounds=5)
+    parser = scripts.parser(__doc__, "optimizers.json", rounds=5)
     parser.add_argument("--networks", nargs="+", default=list(PRESETS), choices=list(PRESETS))
-    arguments.add_quick(parser)
+    scripts.add_quick(parser)
     options = parser.parse_args()
     rounds, steps = (1, 10) if options.quick else (options.rounds, STEPS)
     result: dict[str, Any] = {**head(), "settings": {"rounds": rounds, "steps": steps}, "networks": {}}

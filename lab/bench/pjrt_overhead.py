@@ -27,10 +27,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from lab.bench.harness import arguments
-from lab.bench.harness.results import head, write
+from lab.bench.harness import scripts
 from lab.bench.harness.rounds import alternate, ratio
-from lab.bench.harness.scripts import output_of
+from lab.bench.harness.scripts import head, output_of, write
 
 BATCH = 64
 BAR = 1.02  # Maximum ratio of the loop's seconds to the program's (at 10 ms per step).
@@ -135,13 +134,13 @@ def measure(
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "pjrt_overhead.json", rounds=9)
+    parser = scripts.parser(__doc__, "pjrt_overhead.json", rounds=9)
     parser.add_argument("--milliseconds", type=float, default=10.0, help="length of the program; default: 10")
     parser.add_argument("--steps", type=int, default=100, help="steps of a round")
     parser.add_argument("--in_call", type=int, default=10, help="steps of a call of several")
     parser.add_argument("--slow", type=float, default=0.8, help="length of making a batch, in steps")
     parser.add_argument("--part", choices=PARTS, help="this part alone, as JSON; writes nothing")
-    arguments.add_quick(parser)
+    scripts.add_quick(parser)
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.steps, options.milliseconds = 1, 3, 1.0

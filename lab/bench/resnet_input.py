@@ -26,10 +26,9 @@ from official.vision.dataloaders import classification_input, input_reader_facto
 
 from common.data import images, tfrecords
 from common.distributed.replicas.base import Shard
-from lab.bench.harness import arguments
-from lab.bench.harness.results import head, write
+from lab.bench.harness import scripts
 from lab.bench.harness.rounds import alternate
-from lab.bench.harness.scripts import status_of
+from lab.bench.harness.scripts import head, status_of, write
 from lab.studies.data import unpack
 from resnet import input as resnet_input
 from resnet.config import Config, Data
@@ -194,7 +193,7 @@ def run(rounds: int) -> dict[str, Any]:
 
 def main() -> int:
     """Prints the table and writes the JSON; the exit status says whether the bar was reached."""
-    parser = arguments.parser(__doc__, "resnet_input.json", rounds=7)
+    parser = scripts.parser(__doc__, "resnet_input.json", rounds=7)
     options = parser.parse_args()
     result = run(options.rounds)
     write(result, options.output)

@@ -22,10 +22,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from lab.bench.harness import arguments
-from lab.bench.harness.results import head, write
+from lab.bench.harness import scripts
 from lab.bench.harness.rounds import alternate, ratio
-from lab.bench.harness.scripts import output_of
+from lab.bench.harness.scripts import head, output_of, write
 
 BAR = 1.3
 # (benchmark, system, optimizer) of the largest systems in the TPU-v3 paper.
@@ -112,7 +111,7 @@ def tables(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "scaling.json", rounds=5)
+    parser = scripts.parser(__doc__, "scaling.json", rounds=5)
     parser.add_argument("--processes", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--backends", nargs="+", default=["horovod", "multiworker"])
     parser.add_argument("--update-rounds", type=int, default=2, help="rounds of the update's measurement")
@@ -120,7 +119,7 @@ def main() -> None:
     parser.add_argument(
         "--replicas", type=int, nargs="+", default=[2, 4, 8], help="of the update's measurement"
     )
-    arguments.add_quick(parser)
+    scripts.add_quick(parser)
     options = parser.parse_args()
     if "horovod" in options.backends and importlib.util.find_spec("horovod") is None:
         sys.exit("scaling: Horovod is not installed; run `make horovod`, or use --backends multiworker")

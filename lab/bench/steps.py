@@ -31,11 +31,9 @@ import transformer.presets
 import tsm_kinetics.presets
 from common.config.digest import to_dict
 from common.config.schema import Optimizer, RunConfig, Schedule
-from lab.bench.harness import arguments
-from lab.bench.harness.interpreters import TORCH, installed_torch, left_out, peers
-from lab.bench.harness.results import head, write
+from lab.bench.harness import scripts
 from lab.bench.harness.rounds import OURS, command, compare
-from lab.bench.harness.scripts import output_of
+from lab.bench.harness.scripts import TORCH, head, installed_torch, left_out, output_of, peers, write
 
 # Keys of `bars` besides a contender's name: the fastest peer in TensorFlow, and the fastest of all peers.
 TENSORFLOW, FASTEST = "tensorflow", "fastest"
@@ -331,14 +329,14 @@ def say(name: str, found: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "steps.json", rounds=5)
+    parser = scripts.parser(__doc__, "steps.json", rounds=5)
     parser.add_argument(
         "--cases", nargs="+", default=["*"], help=f"patterns of {', '.join(CASES)}, fused-loop"
     )
     parser.add_argument("--torch", action="store_true", help=f"with {TORCH}, installed on first use")
-    arguments.add_torch_python(parser)
+    scripts.add_torch_python(parser)
     parser.add_argument("--jax-python", help="an interpreter that has jax; without it JAX is left out")
-    arguments.add_quick(parser)
+    scripts.add_quick(parser)
     options = parser.parse_args()
 
     def chosen(name: str) -> bool:

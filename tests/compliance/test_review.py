@@ -13,7 +13,7 @@ from common.errors import UserError
 from compliance.changes import answers, borrow, difference, hyperparameters
 from lab.bench import altered_trees
 from lab.bench.harness import alterations
-from lab.bench.harness.results import RESULTS
+from lab.bench.harness.scripts import RESULTS
 from tests.compliance import result_logs, submission_trees
 from tests.compliance.submission_trees import record
 

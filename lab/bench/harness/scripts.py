@@ -1,13 +1,147 @@
-"""What every measuring script needs: bad input in one line, and the output of a program in lab/bench/processes/."""
+"""What every script of lab/bench/ needs: flags, the result file, interpreters of peers, errors in one line."""
 
 from __future__ import annotations
 
+import argparse
+import datetime
+import json
+import os
+import platform
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
 
+from common.config.hardware import cpu_flags
 from common.errors import UserError
 from lab.bench.harness import ROOT
+
+RESULTS = ROOT / "lab/bench/results"
+# Flags of /proc/cpuinfo, the fastest instructions first; they decide which oneDNN kernels run, and how fast.
+_INSTRUCTIONS = {
+    "amx_bf16": "AMX",
+    "avx512_bf16": "AVX-512 with bf16",
+    "avx512f": "AVX-512",
+    "avx2": "AVX2",
+}
+
+
+def head(*packages: str) -> dict[str, Any]:
+    """Returns the date, and the `machine` with the versions of `packages`."""
+    return {"date": datetime.date.today().isoformat(), "machine": machine(*packages)}
+
+
+def machine(*packages: str) -> dict[str, Any]:
+    """Returns processor, fastest instructions, cores, load averages (1, 5, 15 minutes) before the run, and versions.
+
+    Versions are those of Python, TensorFlow, Keras and `packages`, without packages that are not installed.
+    """
+    cpu, flags = platform.processor(), cpu_flags()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), cpu)
+    versions = {package: _version(package) for package in ("tensorflow", "tf-keras", *packages)}
+    return {
+        "cpu": cpu,
+        "instructions": next((name for flag, name in _INSTRUCTIONS.items() if flag in flags), ""),
+        "cores": os.cpu_count(),
+        "load_before": os.getloadavg(),
+        "python": platform.python_version(),
+        **{package: found for package, found in versions.items() if found},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def write(result: Mapping[str, Any], output: Path) -> None:
+    """Writes a script's results as JSON; creates the folder."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+TORCH = "torch==2.13.0"
+_TORCH_VENV = ROOT / ".cache" / "torch-venv"
+
+
+def peers(torch_python: str | None, jax_python: str | None = None) -> dict[str, str]:
+    """Returns {peer: absolute path of its interpreter}; leaves out a peer that has none.
+
+    Raises:
+      SystemExit: the file does not exist.
+    """
+    found = {"torch": torch_python, "jax": jax_python}
+    for name, python in found.items():
+        if python and not Path(python).exists():
+            sys.exit(f"--{name}-python={python}: no such interpreter; name one that can import {name}")
+    # Contenders run in ROOT, so make the path absolute. Keep links: a venv's link tells Python which venv it is.
+    return {name: str(Path(python).absolute()) for name, python in found.items() if python}
+
+
+def left_out(interpreters: Mapping[str, str], wanted: Sequence[str], decisive: bool = True) -> list[str]:
+    """Returns and prints the `wanted` peers that have no interpreter; if they are `decisive`, there is no verdict."""
+    missing = [name for name in wanted if name not in interpreters]
+    if missing:
+        flags = ", ".join(f"--{name}-python" for name in missing)
+        end = "; no verdict without them" if decisive else ""
+        print(f"left out: {', '.join(missing)} (give {flags}){end}", flush=True)
+    return missing
+
+
+def installed_torch() -> str:
+    """Returns the interpreter of .cache/torch-venv; installs PyTorch there on first use.
+
+    Raises:
+      SystemExit: the installation fails.
+    """
+    python = _TORCH_VENV / "bin" / "python"
+    if python.exists() and not subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:
+        return str(python)
+    print(f"installing {TORCH} into {_TORCH_VENV.relative_to(ROOT)}", flush=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(_TORCH_VENV)], check=True)
+    install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", TORCH, "numpy"]
+    if subprocess.run(install).returncode:
+        sys.exit(f"{TORCH} could not be installed; leave out --torch")
+    return str(python)
+
+
+QUICK = "one small round, to see that everything runs; writes nothing"
+
+
+def parser(doc: str | None, output: str | None = None, rounds: int | None = None) -> argparse.ArgumentParser:
+    """Returns a parser with `--rounds` and `--output` if their defaults are given.
+
+    Args:
+      doc: the script's docstring; its first line is the description.
+      output: name of the result file in lab/bench/results/; "" for the folder itself.
+      rounds: rounds per contender.
+    """
+    made = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    if rounds is not None:
+        made.add_argument("--rounds", type=int, default=rounds, help=f"of every contender; default: {rounds}")
+    if output is not None:
+        what = "result file" if output else "folder of the result files"
+        made.add_argument("--output", type=Path, default=RESULTS / output, help=what)
+    return made
+
+
+def add_quick(made: argparse.ArgumentParser) -> None:
+    """Adds `--quick`."""
+    made.add_argument("--quick", action="store_true", help=QUICK)
+
+
+def add_torch_python(made: argparse.ArgumentParser) -> None:
+    """Adds `--torch-python`."""
+    made.add_argument(
+        "--torch-python", help=f"an interpreter that has {TORCH}; without it PyTorch is left out"
+    )
+
 
 _TIMEOUT_SECONDS = 3600
 

@@ -1,17 +1,21 @@
-"""Runs the stock checker in this process: without isolation, but fast enough for many logs."""
+"""Runs the stock checker in this process, without isolation but fast enough for many logs, and keeps its verdicts."""
 
 from __future__ import annotations
 
 import builtins
 import functools
 import importlib
+import json
 import logging
+import os
 import pkgutil
 import signal
 import types
 from collections.abc import Callable
+from importlib.metadata import version
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
 
@@ -93,3 +97,41 @@ def verdict(
         signal.signal(signal.SIGALRM, before)
         logging.disable(disabled)
     return "pass" if passed else "fail", [*checker.overwritable.values(), *checker.not_overwritable]
+
+
+class Stock(NamedTuple):
+    """The stock checker's verdict on a log (pass, fail or crash), and its first message or the exception."""
+
+    verdict: str
+    message: str
+
+
+class Kept:
+    """Verdicts in a file of JSON lines; the key is the log, its size, and the version of mlperf-logging.
+
+    Args:
+      path: the file; None: keep nothing.
+      folder: names of logs are relative to this folder.
+    """
+
+    def __init__(self, path: Path | None, folder: Path):
+        self._path, self._folder = path, folder
+        self._known: dict[tuple, Stock] = {}
+        if path is not None and path.is_file():
+            rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            self._known = {tuple(key): Stock(*verdict) for key, verdict in rows}
+
+    def _key(self, path: str) -> tuple[str, int, str]:
+        return os.path.relpath(path, self._folder), os.path.getsize(path), version("mlperf-logging")
+
+    def get(self, path: str) -> Stock | None:
+        """Returns the file's verdict on a log."""
+        return self._known.get(self._key(path))
+
+    def add(self, path: str, verdict: Stock) -> None:
+        """Appends a verdict that is not in the file."""
+        key = self._key(path)
+        if self._path is not None and key not in self._known:
+            self._known[key] = verdict
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(json.dumps([key, verdict]) + "\n")

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.bench.harness import arguments
-from lab.bench.harness.results import write
+from lab.bench.harness import scripts
+from lab.bench.harness.scripts import write
 
 CHUNK = 20  # Trials per process.
 
@@ -88,7 +88,7 @@ def tried(
 
 def options(description: str | None, output: str, cases: int) -> argparse.Namespace:
     """Returns the options of a script that tries `cases` cases by default: cases, seed, only, output."""
-    parser = arguments.parser(description, output)
+    parser = scripts.parser(description, output)
     parser.add_argument("--cases", type=int, default=cases)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, nargs="*", help="numbers of cases; writes nothing")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from lab.bench.contenders import __main__ as runner
-from lab.bench.harness import arguments, interpreters, results, rounds
+from lab.bench.harness import rounds, scripts
 
 
 def test_every_second_round_runs_in_reverse_order() -> None:
@@ -54,12 +54,12 @@ def test_the_runner_makes_the_module_s_contender(monkeypatch, capsys) -> None:
 
 
 def test_peers_without_an_interpreter_are_left_out(capsys) -> None:
-    assert interpreters.peers(None) == {} and interpreters.peers(sys.executable) == {"torch": sys.executable}
+    assert scripts.peers(None) == {} and scripts.peers(sys.executable) == {"torch": sys.executable}
     with pytest.raises(SystemExit, match="--jax-python=/none: no such interpreter"):
-        interpreters.peers(None, "/none")
-    assert interpreters.left_out({"jax": "x"}, ["torch", "jax"]) == ["torch"]
-    assert interpreters.left_out({}, ["torch"], decisive=False) == ["torch"]
-    assert interpreters.left_out({"jax": "x"}, ["jax"]) == []
+        scripts.peers(None, "/none")
+    assert scripts.left_out({"jax": "x"}, ["torch", "jax"]) == ["torch"]
+    assert scripts.left_out({}, ["torch"], decisive=False) == ["torch"]
+    assert scripts.left_out({"jax": "x"}, ["jax"]) == []
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
         "left out: torch (give --torch-python); no verdict without them",
@@ -68,7 +68,7 @@ def test_peers_without_an_interpreter_are_left_out(capsys) -> None:
 
 
 def test_a_result_names_its_machine(tmp_path) -> None:
-    found = results.head("numpy", "no-such-package")
+    found = scripts.head("numpy", "no-such-package")
     assert set(found) == {"date", "machine"} and "no-such-package" not in found["machine"]
     assert {
         "cpu",
@@ -80,12 +80,12 @@ def test_a_result_names_its_machine(tmp_path) -> None:
         "tf-keras",
         "numpy",
     } == set(found["machine"])
-    results.write(found, tmp_path / "new" / "result.json")
+    scripts.write(found, tmp_path / "new" / "result.json")
     assert json.loads((tmp_path / "new" / "result.json").read_text())["date"] == found["date"]
 
 
 def test_results_go_to_one_folder_by_default() -> None:
-    parser = arguments.parser("First line.\n\nMore.", "result.json", rounds=7)
+    parser = scripts.parser("First line.\n\nMore.", "result.json", rounds=7)
     assert parser.description == "First line."
-    assert parser.parse_args([]).output == results.ROOT / "lab/bench/results/result.json"
+    assert parser.parse_args([]).output == scripts.ROOT / "lab/bench/results/result.json"
     assert parser.parse_args(["--rounds=2"]).rounds == 2 and parser.parse_args([]).rounds == 7
