@@ -9,6 +9,7 @@ from compliance.findings import ERROR, Finding
 
 GO, NO_GO, NOT_CHECKED = "go", "no-go", "not checked"
 _MOST_REASONS = 5
+PRACTICE = "smoke runs are practice, not results"
 
 
 class Verdict(NamedTuple):
@@ -31,7 +32,7 @@ class Verdict(NamedTuple):
     @property
     def exit_status(self) -> int:
         """Returns 0 for GO and sound practice, 1 for NO_GO, 2 for NOT_CHECKED."""
-        if self.reasons == ("smoke runs are practice, not results",):  # Practice that has no error.
+        if self.reasons == (PRACTICE,):
             return 0
         return (GO, NO_GO, NOT_CHECKED).index(self.answer)
 
@@ -44,7 +45,7 @@ def of_findings(findings: Sequence[Finding], practice: bool) -> Verdict:
     if any(finding.rule == "no_mlperf_result" for finding in findings):
         return Verdict(NOT_CHECKED, ("no quality target was set, so there is no result",))
     if practice:
-        return Verdict(NOT_CHECKED, ("smoke runs are practice, not results",))
+        return Verdict(NOT_CHECKED, (PRACTICE,))
     return Verdict(GO)
 
 

@@ -10,7 +10,7 @@ from compliance.findings import ERROR, Finding
 from compliance.log.check_log import LogResult
 from compliance.submission.facts import Facts
 from compliance.submission.rcp import Convergence
-from compliance.verdict import GO, NO_GO, NOT_CHECKED, Verdict
+from compliance.verdict import GO, NO_GO, NOT_CHECKED, PRACTICE, Verdict
 
 
 def droppable(failed: int, runs: int, may_fail: int) -> bool:
@@ -86,7 +86,7 @@ def judge(findings: list[Finding], reasons: list[str], looked_at: bool, practice
     if every:
         return Verdict(NO_GO, tuple(every))
     if practice:
-        return Verdict(NOT_CHECKED, ("smoke runs are practice, not results",))
+        return Verdict(NOT_CHECKED, (PRACTICE,))
     if not looked_at:
         return Verdict(NOT_CHECKED, ("there is no results/<system>/<benchmark>/ with logs",))
     return Verdict(GO)

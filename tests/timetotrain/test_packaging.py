@@ -33,7 +33,7 @@ def test_the_workflow_runs_what_ci_runs():
     ran = [step["run"] for step in found["jobs"]["test"]["steps"] if "run" in step]
     assert (
         ran
-        == (ROOT / ".ci/run").read_text().splitlines()[-3:]
+        == re.findall(r"^make [a-z0-9-]+", (ROOT / ".ci/run").read_text(), re.M)
         == ["make test", "make test-all", "make e2e-slice"]
     )
 

@@ -81,15 +81,15 @@ class Command:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         fields = [f"--config.{name}={spaces.text(value)}" for name, value in values.items()]
-        module, flags = benchmarks.command(self.benchmark), [*self.flags, *fields]
-        status, _ = attempt(module, flags, folder, children, self.environment, started)
+        flags = [*self.flags, *fields]
+        status, _ = attempt(self.benchmark, flags, folder, children, self.environment, started)
         if status in (0, 1):
             return read(folder, self.part)
         return Outcome(message=last_line(folder) or f"exit {status}")
 
 
 def attempt(
-    module: str,
+    benchmark: str,
     flags: Sequence[str],
     folder: pathlib.Path,
     children: Children,
@@ -99,7 +99,7 @@ def attempt(
     """Runs a benchmark once; its results and its messages, output.txt, go to `folder`.
 
     Args:
-      module: the benchmark's module.
+      benchmark: its name, or that of a module of it, such as "mnist.study".
       flags: its flags, without --result_dir and --run.
       folder: the run's own.
       children: runs the command as a child of this process.
@@ -112,7 +112,14 @@ def attempt(
     Raises:
       EndedError: a signal has ended the children.
     """
-    command = [sys.executable, "-m", module, *flags, f"--result_dir={folder}", "--run=0"]
+    command = [
+        sys.executable,
+        "-m",
+        benchmarks.command(benchmark),
+        *flags,
+        f"--result_dir={folder}",
+        "--run=0",
+    ]
     with open(folder / "output.txt", "w") as output:
         status = children.run(
             command,
