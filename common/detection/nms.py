@@ -15,6 +15,9 @@ TILE = 128
 # Under XLA, the host waits for the device after every loop iteration, to learn whether the loop ends. So there are
 # fewer, larger tiles, and several rounds per iteration. 512 is G6's tile for Mask R-CNN.
 XLA_TILE, XLA_ROUNDS = 512, 4
+# Classes suppressed at once: the comparisons of a tile take about 0.34 MB per class and image on a CPU, so that 5,000
+# classes at once would take gigabytes. COCO's 80 stay one group.
+CLASSES = 128
 
 
 class Detections(NamedTuple):
@@ -54,6 +57,30 @@ def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int | N
             left &= ~tf.reduce_any(before & tf.concat(kept, -1)[..., None, :], -1)
         kept.append(_within(here, left, threshold, rounds))
     return tf.concat(kept, -1)
+
+
+def _in_groups(boxes: tf.Tensor, valid: tf.Tensor, threshold: float) -> tf.Tensor:
+    """Like `suppress` for boxes [b, C, n, 4], but compares CLASSES classes at a time if there are more."""
+    classes = valid.shape[1]
+    if classes <= CLASSES:
+        return suppress(boxes, valid, threshold)
+    groups = -(-classes // CLASSES)
+
+    def grouped(
+        x: tf.Tensor,
+    ) -> tf.Tensor:  # [groups, b, CLASSES, ...]; the last group is filled up with zeros.
+        padded = tf.pad(x, [[0, 0], [0, groups * CLASSES - classes], *[[0, 0]] * (x.shape.rank - 2)])
+        parts = tf.reshape(padded, [x.shape[0], groups, CLASSES, *x.shape[2:]])
+        return tf.transpose(parts, [1, 0, *range(2, parts.shape.rank)])
+
+    kept = tf.map_fn(
+        lambda group: suppress(*group, threshold),
+        (grouped(boxes), grouped(valid)),
+        fn_output_signature=tf.bool,
+        parallel_iterations=1,
+    )
+    kept = tf.transpose(kept, [1, 0, 2, 3])  # [b, groups, CLASSES, n]
+    return tf.reshape(kept, [valid.shape[0], groups * CLASSES, -1])[:, :classes]
 
 
 def _within(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, rounds: int) -> tf.Tensor:
@@ -107,7 +134,7 @@ def per_class(
         chosen = tf.gather(tf.transpose(boxes, [0, 2, 1, 3]), index, batch_dims=2)
     else:
         chosen = tf.gather(boxes, index, batch_dims=1)
-    kept = suppress(chosen, best > score_threshold, iou_threshold)
+    kept = _in_groups(chosen, best > score_threshold, iou_threshold)
     ranked = tf.where(kept, best, -tf.ones_like(best))
     ranked = tf.reshape(ranked, [-1, classes * candidates])
     total = min(detections, classes * candidates)

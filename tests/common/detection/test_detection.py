@@ -301,7 +301,10 @@ def naive_detections(corners, scores, score_threshold, iou_threshold, candidates
     return sorted(found, key=lambda d: -d[0])[:detections]
 
 
-def test_detections_per_class_equal_the_loop():
+@pytest.mark.parametrize("classes", [nms.CLASSES, 2])
+def test_detections_per_class_equal_the_loop(classes, monkeypatch):
+    """Five classes at once, or in groups of two, of which the last has one."""
+    monkeypatch.setattr(nms, "CLASSES", classes)
     rng = np.random.default_rng(6)
     corners, scores = random_boxes(rng, 4, 60), rng.random([4, 60, 5])
     scores[3] = 0.01
@@ -316,6 +319,15 @@ def test_detections_per_class_equal_the_loop():
             rows = zip(result.scores[i].numpy(), result.classes[i].numpy(), *result.boxes[i].numpy().T)
             np.testing.assert_allclose(list(rows)[:count], expected, rtol=1e-12)
             assert not result.scores[i].numpy()[count:].any() and not result.classes[i].numpy()[count:].any()
+
+
+def test_no_more_than_a_group_of_classes_is_compared_at_once(monkeypatch):
+    """A tile's comparisons take memory for each class: 5,000 at once took gigabytes."""
+    suppress, compared = nms.suppress, []
+    monkeypatch.setattr(nms, "suppress", lambda b, *more: compared.append(b.shape[1]) or suppress(b, *more))
+    corners, scores = random_boxes(np.random.default_rng(8), 1, 20), np.full([1, 20, 1000], 0.5)
+    nms.per_class(tf.constant(corners), tf.constant(scores), 0.05, 0.5, 20, 10)
+    assert compared and max(compared) == nms.CLASSES < 1000
 
 
 def test_a_score_of_just_the_threshold_is_no_detection():
