@@ -159,7 +159,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("benchmarks", nargs="*", help=f"of {', '.join(CASES)}; all by default")
     chosen = parser.parse_args(argv).benchmarks or list(CASES)
     if len(chosen) == 1:
-        return measure(chosen[0])
+        measure(chosen[0])
+        return
     for benchmark in chosen:  # Each in a process of its own.
         subprocess.run([sys.executable, "-m", "lab.bench.batch_memory", benchmark], check=True)
 
