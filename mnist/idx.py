@@ -65,6 +65,23 @@ def read(path: str | os.PathLike, magic: int) -> np.ndarray:
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
+def shape(path: str | os.PathLike) -> tuple[int, ...]:
+    """Returns the sizes in the header of an idx file of images, (N, rows, columns), without reading the pixels.
+
+    Raises:
+      UserError: the file cannot be read, or is none of images.
+    """
+    path = Path(path)
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            found, *sizes = struct.unpack(">4I", file.read(16))
+    except (OSError, EOFError, zlib.error, struct.error) as error:
+        raise UserError(f"{path}: cannot read it ({error}); {FIX}") from error
+    if found != IMAGES:
+        raise UserError(f"{path}: magic number {found}, not {IMAGES}; is it another file? {FIX}")
+    return tuple(sizes)
+
+
 def load(folder: str | os.PathLike, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Reads "train" or "test": (images uint8 [N, rows, columns], labels uint8 [N]).
 

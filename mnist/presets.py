@@ -6,11 +6,14 @@ LEGW = "Large-Batch Training for LSTM and Beyond"; MagmaDNN = "MagmaDNN: Acceler
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from common.config.automatic import Rule
 from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
 from common.config.schema import Optimizer, Schedule
+from common.errors import UserError
+from mnist import idx
 from mnist.config import Config, Data
 
 
@@ -103,4 +106,25 @@ def _example_bytes(config: Config) -> float:
     return 2e5 * config.image_size / 28 * max(config.lstm_units, 128) / 128
 
 
-HERE = Rule(own="cpu-128", example_bytes=_example_bytes, gpu_batch=1024)
+def _counts(config: Config, folder: Path) -> dict[str, int]:
+    """Reads numbers, size and classes from the files; the test set is not read if a part is held out."""
+    held_out = config.data.held_out
+    splits = ["train"] if held_out else ["train", "test"]
+    try:
+        found = [[idx.find(folder, name) for name in idx.FILES[split]] for split in splits]
+    except UserError:  # The input names the missing file.
+        return {}
+    shapes = [idx.shape(images) for images, _ in found]
+    classes = 1 + max(int(idx.read(labels, idx.LABELS).max(initial=0)) for _, labels in found)
+    if len({shape[1:] for shape in shapes}) > 1 or len(set(shapes[0][1:])) > 1:
+        sizes = ", ".join(f"{shape[1]}x{shape[2]}" for shape in shapes)
+        raise UserError(f"{folder}: images of {sizes}; scale all to one square size")
+    return {
+        "num_train_examples": shapes[0][0] - held_out,
+        "num_eval_examples": held_out or shapes[1][0],
+        "image_size": shapes[0][1],
+        "num_classes": classes,
+    }
+
+
+HERE = Rule(own="cpu-128", example_bytes=_example_bytes, gpu_batch=1024, counts=_counts)

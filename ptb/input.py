@@ -13,7 +13,6 @@ Replica r of R holds consecutive streams, starting at r/R of the batch.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -28,8 +27,8 @@ _ENDLESS = 2**40  # Number of steps in an endless stream; this number times the 
 
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
     """Raises UserError if a file that the run reads is missing; opens no file."""
-    for training in (True, False):
-        text.check_there(_path(config, data_dir, training))
+    for path in text.files(config, data_dir):
+        text.check_there(path)
 
 
 def load_both(config: Config, data_dir: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
@@ -48,15 +47,9 @@ def load(config: Config, data_dir: str | os.PathLike, training: bool) -> np.ndar
     return _numbers(config, data_dir, training, train if training else None, known)
 
 
-def _path(config: Config, data_dir: str | os.PathLike, training: bool) -> Path:
-    data = config.data
-    held_out = data.test_file if data.eval_split == "test" else data.valid_file
-    return Path(data_dir) / (data.train_file if training else held_out)
-
-
 def _training_words(config: Config, data_dir: str | os.PathLike) -> tuple[list[str], dict[str, int]]:
     """Returns the words of the training text, and the vocabulary built from them."""
-    path = _path(config, data_dir, True)
+    path = text.files(config, data_dir)[0]
     words = text.read(path)
     known = text.vocabulary(words)
     if len(known) != config.vocabulary_size:
@@ -75,7 +68,10 @@ def _numbers(
     known: dict[str, int],
 ) -> np.ndarray:
     """Numbers the words of a text; reads the text if `words` is None."""
-    path, field = _path(config, data_dir, training), f"num_{'train' if training else 'eval'}_examples"
+    path, field = (
+        text.files(config, data_dir)[not training],
+        f"num_{'train' if training else 'eval'}_examples",
+    )
     words, wanted = text.read(path) if words is None else words, getattr(config, field)
     if len(words) != wanted:
         raise UserError(f"{path}: {len(words)} words, {wanted} expected; set --config.{field}={len(words)}")

@@ -7,11 +7,13 @@ and keeps the full rate for seven epochs, not four.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from common.config.automatic import Rule
 from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
 from common.config.schema import Optimizer, Schedule
+from ptb import text
 from ptb.config import Config
 
 
@@ -87,4 +89,17 @@ def _example_bytes(config: Config) -> float:
     return config.num_steps * (8 * config.vocabulary_size + 100 * config.layers * config.units)
 
 
-HERE = Rule(own="cpu-20", example_bytes=_example_bytes, gpu_batch=160)
+def _counts(config: Config, folder: Path) -> dict[str, int]:
+    """Counts the words of both texts, and the different ones of the training text."""
+    paths = text.files(config, folder)
+    if not all(path.is_file() for path in paths):  # The input names the missing file.
+        return {}
+    train, held = map(text.read, paths)
+    return {
+        "num_train_examples": len(train),
+        "num_eval_examples": len(held),
+        "vocabulary_size": len(set(train)),
+    }
+
+
+HERE = Rule(own="cpu-20", example_bytes=_example_bytes, gpu_batch=160, counts=_counts)

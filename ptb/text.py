@@ -10,9 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from common.errors import UserError
+from ptb.config import Config
 
 EOS = "<eos>"
 FIX = "fill the folder with ptb/init_datasets.sh"
+
+
+def files(config: Config, folder: str | os.PathLike) -> tuple[Path, Path]:
+    """Returns the paths of the texts to train and to evaluate on."""
+    data = config.data
+    held_out = data.test_file if data.eval_split == "test" else data.valid_file
+    return Path(folder) / data.train_file, Path(folder) / held_out
 
 
 def check_there(path: str | os.PathLike) -> None:

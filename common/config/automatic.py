@@ -53,6 +53,8 @@ class Rule:
         {path: (value, why)}.
       rate_part: function of (configuration, starting preset); returns the part of the preset's learning rate that suits
         the data, and why.
+      counts: function of (configuration, data folder); returns {path: value} of the fields that the files themselves
+        fix, {} if files are missing. It serves benchmarks without a converter, whose data have no description.
     """
 
     own: str
@@ -61,6 +63,7 @@ class Rule:
     tiny: str = TINY
     choices: Callable[[Any, Machine, int], Mapping[str, tuple[Any, str]]] = lambda *_: {}
     rate_part: Callable[[Any, Any], tuple[float, str]] = lambda *_: (1.0, "")
+    counts: Callable[[Any, pathlib.Path], Mapping[str, Any]] = lambda *_: {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +121,7 @@ def configure(
     if seed is not None:
         config = dataclasses.replace(config, seed=seed)
     config.validate()
+    check_counts(module.HERE, config, data_dir)
     return config, chosen
 
 
@@ -148,9 +152,10 @@ def choose(
     chosen = _Chosen(_start(base), {path for path, _ in overrides})
     why = f"the nearest for {'generated data' if generated else 'real data'}; the machine: {machine}"
     chosen.list.append(Choice("preset", base.system, why))
-    for path, value in (data or {}).items():
+    fixed = {**counted(rule, base, data_dir), **(data or {})}
+    for path, value in fixed.items():
         chosen.take(path, value, "of the data")
-    chosen.given |= set(data or {})
+    chosen.given |= set(fixed)
     for path, value in overrides:
         if path != "legw":
             chosen.config = configs.override(chosen.config, path, value)
@@ -163,6 +168,28 @@ def choose(
         if path == "legw":
             chosen.config = configs.override(chosen.config, path, value)
     return chosen.config, chosen.list
+
+
+def counted(rule: Rule, config: Any, data_dir: str | None) -> Mapping[str, Any]:
+    """Returns the fields that the files in a data folder fix, by the benchmark's rule; {} for no folder here."""
+    folder = pathlib.Path(data_dir) if data_dir and "://" not in data_dir else None
+    return rule.counts(config, folder) if folder is not None and folder.is_dir() else {}
+
+
+def check_counts(rule: Rule, config: Any, data_dir: str | None) -> None:
+    """Raises UserError with every field that the files in the data folder contradict; more classes are no conflict."""
+    fixed = counted(rule, config, data_dir)
+    wrong = {
+        path: value
+        for path, value in fixed.items()
+        if (given := operator.attrgetter(path)(config)) != value
+        and not (path == "num_classes" and given > value)
+    }
+    if wrong:
+        fields = " ".join(f"--config.{path}={value}" for path, value in wrong.items())
+        here = "" if config.system == NAME else f", or take --system={NAME}"
+        expected = ", ".join(f"{path}={operator.attrgetter(path)(config)}" for path in wrong)
+        raise UserError(f"{data_dir}: the files are of another size than {expected}; set {fields}{here}")
 
 
 class _Chosen:

@@ -117,9 +117,16 @@ class Kept:
 def best(
     measure: Measure, evaluations: Sequence[history.Record], steps: Sequence[int]
 ) -> history.Record | None:
-    """Returns the best evaluation after any of `steps` (the earliest of equals); None if there is none."""
+    """Returns the best evaluation after any of `steps`; None if there is none.
+
+    Of equals it is the one with the lowest loss, and of those the latest: scores saturate before the network does.
+    """
     found = [e for e in evaluations if e["step"] in set(steps) and measure.score(e["value"]) > float("-inf")]
-    return max(found, key=lambda e: (measure.score(e["value"]), -e["step"]), default=None)
+
+    def rank(evaluation: history.Record) -> tuple[float, float, int]:
+        return measure.score(evaluation["value"]), -history.loss_of(evaluation), evaluation["step"]
+
+    return max(found, key=rank, default=None)
 
 
 def protected(measure: Measure, evaluations: Sequence[history.Record], steps: Sequence[int]) -> set[int]:

@@ -7,7 +7,7 @@ the training time so far, including earlier runs from the same checkpoints:
     run         what runs: benchmark, system, seed, the quality's name and unit, target, steps of the whole run
     train       loss, learning_rate and examples_per_second over the steps since the previous line
     progress    loss of a step inside a block; a `train` line of the same or a later step replaces it
-    evaluation  value (as logged) and epoch
+    evaluation  value (as logged), epoch and loss: that of the evaluation if it has one, else of the last steps before
     end         status and reason
 
 The checkpoint folder holds a copy. A resumed run starts with the copy's lines up to the step it resumes from.
@@ -79,8 +79,10 @@ class History:
                 self._add("progress", event.step, event.time, loss=event.loss)
         elif isinstance(event, events.Evaluated):
             block = event.block
-            details = {"epoch": block.last_epoch, "value": event.value, "details": dict(event.details)}
-            self._add("evaluation", block.end_step, event.time, **details)
+            before = (r["loss"] for r in self.records if r["kind"] == "train" and r["step"] <= block.end_step)
+            values = {"epoch": block.last_epoch, "value": event.value, "details": dict(event.details)}
+            loss = event.details.get("loss", [None, *before][-1])
+            self._add("evaluation", block.end_step, event.time, **values, loss=loss)
         elif isinstance(event, events.RunStopped):
             self._add("end", event.step, event.time, status=event.status, reason=event.reason)
 
@@ -160,6 +162,12 @@ def read(path: pathlib.Path) -> list[Record]:
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             raise UserError(f"{path}:{number}: not a line of a history ({error}); delete the file") from error
     return records
+
+
+def loss_of(evaluation: Record) -> float:
+    """Returns the loss of an evaluation's record; infinity if it has none, as in a file of an earlier version."""
+    loss = evaluation.get("loss", math.inf)
+    return loss if isinstance(loss, int | float) and math.isfinite(loss) else math.inf
 
 
 def until(records: Iterable[Record], step: int) -> list[Record]:

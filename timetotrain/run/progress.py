@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from common.config.clock import Block, Clock
+from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.train import events
 from timetotrain.run.history import POINTS
@@ -78,7 +78,7 @@ class Reporter:
 
     def _evaluated(self, event: events.Evaluated) -> None:
         measure, target = self._config.quality, self._config.logged_target
-        text = f"{self._epoch(event.block)}: {measure.shown(event.value)}"
+        text = f"{self._epoch(event.block.last_epoch)}: {measure.shown(event.value)}"
         notes = [] if target is None else [f"target {measure.target(target)}"]
         notes += ["reached"] if target is not None and event.reached else []
         notes += [f"baseline {measure.target(self.least['value'])}"] if self.least else []
@@ -100,13 +100,13 @@ class Reporter:
             self._tell_length(seconds / steps)
         loss = "" if math.isnan(event.loss) else f"loss {number(event.loss)}, "
         if self._bar is not None:
-            self._bar.set_description("evaluating" if event.evaluating else self._epoch(event.block))
+            self._bar.set_description("evaluating" if event.evaluating else self._epoch(self._now(event)))
             self._bar.set_postfix_str(f"{loss}{number(rate)} examples/s", refresh=False)
             self._bar.update(event.step - self._bar.n)
         elif steps and time.monotonic() - self._last >= LINE_SECONDS:
             self._last = time.monotonic()
             left = seconds / steps * (self._clock.train_steps - event.step)
-            where = f"step {event.step} of {self._clock.train_steps}, {self._epoch(event.block)}"
+            where = f"step {event.step} of {self._clock.train_steps}, {self._epoch(self._now(event))}"
             now = "evaluating, " if event.evaluating else ""
             most = "" if self._config.logged_target is None else "at most "
             self.say(f"{where}: {now}{loss}{number(rate)} examples/s, {most}{duration(left)} left")
@@ -122,9 +122,13 @@ class Reporter:
                 "--config.train_epochs=N makes it shorter"
             )
 
-    def _epoch(self, block: Block) -> str:
-        last = max(block.last_epoch, self._clock.epoch_number(self._clock.train_steps))
-        return f"epoch {block.last_epoch} of {last}"
+    def _now(self, event: events.Progress) -> int:
+        """Returns the epoch of the last finished step; a block may have several."""
+        block, done = event.block, max(event.step - 1, 0) * self._clock.global_batch_size
+        return min(max(1 + done // self._clock.num_examples, block.first_epoch), block.last_epoch)
+
+    def _epoch(self, epoch: int) -> str:
+        return f"epoch {epoch} of {max(epoch, self._clock.epoch_number(self._clock.train_steps))}"
 
 
 def number(value: float) -> str:

@@ -63,7 +63,9 @@ def configure(
     )
     if options.system is not None:
         config = backend.chosen(config, options.replicas, overrides)
-    return data_description.filled(config, options.data_dir, overrides), []
+    config = data_description.filled(config, options.data_dir, overrides)
+    automatic.check_counts(module.HERE, config, options.data_dir)
+    return config, []
 
 
 def preset(benchmark: str, options: BenchmarkFlags) -> RunConfig:

@@ -96,8 +96,17 @@ def test_history_and_best_are_whole_across_a_resume(start, tmp_path):
     assert os.readlink(tmp_path / "saved" / checkpoint_file.BEST) == f"checkpoint_{top['step']:08d}.npz"
 
 
-def test_the_best_is_the_earliest_of_equals_and_the_lowest_perplexity():
-    assert artifacts.best(ACCURACY, evaluations(0.5, 0.8, 0.8), [4, 8, 12])["step"] == 8
+def test_the_best_of_equals_has_the_lowest_loss_and_is_then_the_latest():
+    """The losses include one that is not finite, and a file of a version that wrote none."""
+    tied = evaluations(0.5, 0.8, 0.8, 0.8)
+    assert artifacts.best(ACCURACY, tied, [4, 8, 12, 16])["step"] == 16
+    for record, loss in zip(tied, (0.1, 0.5, 0.3, float("nan"))):
+        record["loss"] = loss
+    assert artifacts.best(ACCURACY, tied, [4, 8, 12, 16])["step"] == 12
+    assert artifacts.best(ACCURACY, tied, [4, 8, 16])["step"] == 8
+
+
+def test_the_best_has_the_highest_accuracy_or_the_lowest_perplexity():
     assert artifacts.best(ACCURACY, evaluations(0.5, 0.8, 0.7), [4, 12])["step"] == 12
     assert artifacts.best(PERPLEXITY, evaluations(200.0, 150.0, 170.0), [4, 8, 12])["step"] == 8
     assert artifacts.best(ACCURACY, evaluations(float("nan")), [4]) is None

@@ -1,6 +1,7 @@
 """Tests the lines that a person sees while a run goes on."""
 
 import io
+import re
 
 from common.config.clock import Block
 from common.config.quality import Measure
@@ -31,6 +32,15 @@ def test_lines_have_rate_loss_time_left_and_the_quality_by_its_name(monkeypatch)
         "epoch 1 of 5: top-1 accuracy 44.5 % (target 95.0 %), loss 1.25, after 3.0 s",
         "run aborted at step 20: the target was not reached in 20 steps",
     ]
+
+
+def test_a_block_of_several_epochs_shows_the_epoch_that_trains(monkeypatch):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    out, config = io.StringIO(), toy.config()
+    reporter, block = progress.Reporter(config, out), Block(0, 0, 12, 1, 3)
+    for step in (0, 1, 4, 5, 12):
+        reporter.record(events.Progress(100.0 + step, step, block))
+    assert re.findall(r"epoch (\d) of 5", out.getvalue()) == ["1", "2", "3"]
 
 
 def test_a_long_run_says_how_long_it_takes_and_shows_its_baseline(monkeypatch):
