@@ -6,8 +6,6 @@ Exit status of `check`: 0 for go, 1 for no-go (`--strict`: also with advice), 2 
 docs/check-in-ci.md has more.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

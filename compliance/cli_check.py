@@ -1,7 +1,5 @@
 """Implements `timetotrain check`: options, output forms and exit status."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -1,7 +1,5 @@
 """Explains the rule files in words, for `explain RULE` and `rules BENCHMARK DIVISION`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -1,7 +1,5 @@
 """Defines `Finding`, one result of a check, and groups equal findings."""
 
-from __future__ import annotations
-
 import json
 from array import array
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Formats the outcome of a check as text, JSON, HTML and JUnit XML; compliance/sarif.py has SARIF."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path

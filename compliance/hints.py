@@ -1,7 +1,5 @@
 """Suggests the intended name or value for a misspelled name or a wrongly scaled value."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 # Names that published logs or frameworks use -> the names in the rules.

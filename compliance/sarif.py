@@ -3,8 +3,6 @@
 The form: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0, sections 3.13 to 3.30.
 """
 
-from __future__ import annotations
-
 import os
 
 from compliance.api import Outcome

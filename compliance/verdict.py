@@ -1,7 +1,5 @@
 """Defines the verdict of a check, go or no-go, and merges the verdicts of several paths."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

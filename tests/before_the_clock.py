@@ -5,8 +5,6 @@ the clock. The kernel keeps the order of all reports of one instance, so a file 
 `run_start` divides them. `python -m tests.before_the_clock MARK BENCHMARK FLAGS` is that run.
 """
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import os

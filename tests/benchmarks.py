@@ -1,7 +1,5 @@
 """Helpers for the tests of several benchmarks: logs of presets, runs of run_and_time.sh, the stock checker."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

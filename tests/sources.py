@@ -5,8 +5,6 @@ mlcommons/training_results_v0.6 and v0.7, Google/benchmarks/BENCHMARK/implementa
 BENCHMARK/implementations/; the numbers are lines.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

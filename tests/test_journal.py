@@ -1,7 +1,5 @@
 """Tests the journal of long tests: what has passed is left out, and other sources begin anew."""
 
-from __future__ import annotations
-
 import pathlib
 import subprocess
 import sys

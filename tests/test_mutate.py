@@ -1,7 +1,5 @@
 """Holds the hand-written faults to the sources: each applies in one place, and its tests exist."""
 
-from __future__ import annotations
-
 import pathlib
 import subprocess
 

@@ -1,7 +1,5 @@
 """Tests every preset of every benchmark: valid, and logged as the rules require."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools

@@ -3,8 +3,6 @@
 python -m tests.test_trajectories      prints the table
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Helpers for the tests of GNMT and the Transformer: a server of their data, conversions, evaluations."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -3,8 +3,6 @@
 The journal's first line identifies the sources; changed sources start a new journal.
 """
 
-from __future__ import annotations
-
 import hashlib
 import pathlib
 import subprocess

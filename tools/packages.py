@@ -4,8 +4,6 @@ The project's own dependencies come first, unless --alone leaves them out. The l
 the transitive dependencies.
 """
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the scripts tools/published_*.py share: their arguments, their errors, and the folders of the rounds."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ tests/pinned/published_headers.json, is a second transcription of the presets' v
 the logs. tests/pinned/test_headers.py compares it with what each preset writes into its own log.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -9,8 +9,6 @@ which leaves out idling before and after the run. A run's watts are the sum of i
 runs. Nodes count those with a file; a run whose log lacks nodes of others is left out.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -9,8 +9,6 @@ of the runs that say success and reach the round's target, times the factor in s
 counted if they have no score, belong to a division other than closed, or lack a number of accelerators.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

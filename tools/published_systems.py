@@ -7,8 +7,6 @@ which only `<org>/systems/<system>.json` is read. The table has the fields that 
 Files that are no JSON objects are left out and counted.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

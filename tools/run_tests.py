@@ -9,8 +9,6 @@ Arguments that name tests run only these tests, in one part.
     --journal=FILE  pytest's flag of tests/conftest.py: skips tests that have passed, until the sources change
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -5,8 +5,6 @@ fails is an error. Tests that the minutes (20 by default) do not reach are named
 first the next time.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -3,8 +3,6 @@
 The reports come from `make test ARGS=--reports=DIR` on two quiet cores.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Answers for one folder of runs: go, no-go or open, with probability, factor, reasons and advice."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple

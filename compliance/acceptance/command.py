@@ -1,7 +1,5 @@
 """Implements `timetotrain accept TREE`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ hull. The stock checker compares a point only with its two neighbors, once, from
 the hull stay (mlcommons/logging issue 368). Both begin at the batch size of the fastest point.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple

@@ -19,8 +19,6 @@ The constants were chosen for their Brier score on published folders of rounds 1
 docs/accept.md shows how well the probabilities hold in both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Formats answers as text and JSON."""
 
-from __future__ import annotations
-
 import json
 
 from compliance.acceptance.answer import OPEN, Answer

@@ -4,8 +4,6 @@ A poll reads only the bytes that are new. A folder's answer is made again when o
 rule.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Answers for whole trees: every folder of runs, and together."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import defaultdict

@@ -5,8 +5,6 @@ results or changing division"; mlcommons/training_policies, training_rules.adoc,
 Resubmission".
 """
 
-from __future__ import annotations
-
 import filecmp
 import os
 from collections.abc import Iterator

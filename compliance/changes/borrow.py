@@ -4,8 +4,6 @@ The rule: mlcommons/training_policies, training_rules.adoc, "Hyperparameter Borr
 submission_rules.adoc, "Schedule" (declared by Monday of review week 3, final code by Wednesday).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

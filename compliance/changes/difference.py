@@ -1,7 +1,5 @@
 """Implements `timetotrain diff A B`: two submissions, or two states of one and which of the changes may be sent."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import Counter

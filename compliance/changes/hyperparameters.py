@@ -4,8 +4,6 @@ mlcommons/training_policies, training_rules.adoc, "Hyperparameter Borrowing": a 
 (local batch size, global batch size, batchnorm span) and must replace all other hyperparameters as a group.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Adds advice about a submitter's configurations, framework logs, and code to the check of a tree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path

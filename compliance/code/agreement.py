@@ -3,8 +3,6 @@
 mlcommons/training #880 (rounds 6.0 and later): the file that `config_filename` names is to be found in the code.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ Nothing is executed and nothing is fetched: a shell file is searched for assignm
 could compute is left out.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import operator

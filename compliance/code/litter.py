@@ -3,8 +3,6 @@
 mlcommons/training #880, notes of 2026-07-02: no binary files in a submission; published trees hold hundreds.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

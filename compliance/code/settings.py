@@ -1,7 +1,5 @@
 """Implements `timetotrain settings TREE`: the settings of each folder's logs beside the configuration they name."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import Counter

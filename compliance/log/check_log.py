@@ -1,7 +1,5 @@
 """Checks one log, or many logs in one process per core."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -9,8 +9,6 @@ deliberate difference):
 - If a key that must occur once repeats, an identical repeat is a remark and a different one an error.
 """
 
-from __future__ import annotations
-
 from array import array
 
 from compliance.findings import ADVICE, ERROR, Finding

@@ -1,7 +1,5 @@
 """Compares a log's evaluations with each other: intervals without a partner, and two results of one evaluation."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator

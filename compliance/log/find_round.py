@@ -5,8 +5,6 @@ the round with the fewest missing required keys wins, and on a tie the newest. A
 the newest that fits each of them.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable

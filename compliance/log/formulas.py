@@ -5,8 +5,6 @@ strings and numbers stand for themselves. Text is never evaluated as code: a wor
 rule file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import operator

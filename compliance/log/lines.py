@@ -1,7 +1,5 @@
 """Finds the lines of a log that hold a record's token, in linear time and bounded memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from os import PathLike
 

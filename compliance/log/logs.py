@@ -6,8 +6,6 @@ write `:::MLLOG {"namespace", "time_ms", "event_type", "key", "value", "metadata
 are not UTF-8, deep JSON, huge numbers, megabyte lines and missing fields become a `BadLine`, never an exception.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

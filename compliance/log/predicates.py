@@ -5,8 +5,6 @@ Python's, as in the stock checker (`True` counts as 1, a string is not greater t
 raises does not hold. There is no eval and no exec: a word outside `_WORDS` is an error in the rule file.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Tells before a run starts what its log will need: the round, the keys of the header, the unit of its progress."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from common.errors import UserError

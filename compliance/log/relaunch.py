@@ -1,7 +1,5 @@
 """Recognizes several runs in one log, which a restarted job appended, and makes one finding of their faults."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from compliance.findings import ADVICE, ERROR, Finding, finding

@@ -1,7 +1,5 @@
 """Builds the findings about one log: what was expected, what was found, and which sentence of texts.json says it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from compliance.findings import ADVICE, ERROR, Finding, finding

@@ -1,7 +1,5 @@
 """Keeps what later rules need from earlier records: a small state, collected entries, joined metrics."""
 
-from __future__ import annotations
-
 import contextlib
 
 from compliance.log.formulas import FAILURES, Formula

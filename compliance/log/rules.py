@@ -10,8 +10,6 @@ then "<division>/<benchmark>" ("any/<benchmark>" if the rules are the same in bo
 section of the same name in another round (`extends`): its keys replace that round's keys, and `without` removes keys.
 """
 
-from __future__ import annotations
-
 import json
 import operator
 from collections.abc import Callable

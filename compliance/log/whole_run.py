@@ -5,8 +5,6 @@ that only work after `run_stop` meets, two results of one evaluation. Advice: th
 against the known data sets, smoke runs, names that no reader sees whole, times in seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from compliance.findings import ADVICE, ERROR, Finding

@@ -3,8 +3,6 @@
 rules/written.json has the hyperparameters and the evaluation schedules of each round, with their source.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence

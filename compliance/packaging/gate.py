@@ -1,7 +1,5 @@
 """Decides whether `package` accepts a finished tree: what `check` finds in it, and which runs may fail."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

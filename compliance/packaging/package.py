@@ -9,8 +9,6 @@ Runs of this repository have all of this in their run.json. For logs of another 
 give the machine and the code (submitted.py).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

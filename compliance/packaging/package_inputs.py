@@ -1,7 +1,5 @@
 """Reads the inputs of a package: results with their run.json, and the code of the commit that produced them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Writes a package: all files, a reproducible tar, and a manifest with the SHA-256 of every file."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

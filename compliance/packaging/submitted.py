@@ -4,8 +4,6 @@ Needs nothing from this repository: only a folder of logs per benchmark, the des
 on disk. The layout: mlcommons/policies, submission_rules.adoc, "Directory Structure".
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

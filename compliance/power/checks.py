@@ -4,8 +4,6 @@ The rules: mlcommons/training_policies, power_measurement.adoc, "Requirements". 
 package_checker/power_checker.py: it asks for no rate, no coverage and no plausible reading.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Implements `timetotrain power TREE`: the energy of runs and its score, by the rules and by the stock tool."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import dataclass

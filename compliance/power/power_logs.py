@@ -4,8 +4,6 @@ The rules: mlcommons/training_policies, power_measurement.adoc, "Scoring". The s
 result_summarizer/result_summarizer.py, `_compute_power_node`, `_compute_power_sw`, `_index_olympic_average`.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Sequence

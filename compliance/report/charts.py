@@ -1,7 +1,5 @@
 """Computes the geometry of the report's charts in percent of the plot, so that one SVG fits every width."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Implements `timetotrain compare A B`: compares two runs, two folders of runs or two systems."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import dataclass

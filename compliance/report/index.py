@@ -1,7 +1,5 @@
 """Groups the findings of a check by folder of runs, and builds the rows of the report's index."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path

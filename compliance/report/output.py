@@ -1,7 +1,5 @@
 """Writes files and fills templates, for the commands that make documents."""
 
-from __future__ import annotations
-
 import re
 from base64 import b64encode
 from functools import cache

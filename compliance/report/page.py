@@ -1,7 +1,5 @@
 """Implements `timetotrain report PATH -o report.html`: writes results as one self-contained page."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

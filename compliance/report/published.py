@@ -1,7 +1,5 @@
 """Reads the published scores of all rounds, and finds those to compare a result with."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from functools import cache

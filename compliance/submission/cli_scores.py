@@ -1,7 +1,5 @@
 """Implements `timetotrain scores`: the results table of a tree, as text, CSV or XLSX."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io

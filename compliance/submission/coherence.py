@@ -1,7 +1,5 @@
 """Holds together what logs, folder names and descriptions say: division, availability, system, organisation."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Keeps a bounded sample of a log's evaluations and intervals, in one pass, however many there are."""
 
-from __future__ import annotations
-
 from typing import Generic, NamedTuple, TypeVar
 
 # More than any drawing shows or any published log has; below this nothing is thinned.

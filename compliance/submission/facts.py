@@ -4,8 +4,6 @@ It makes one pass over the log. Before `run_start` it reads every record, afterw
 keys.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import deque

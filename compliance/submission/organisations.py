@@ -5,8 +5,6 @@ fields asks for `submitter`. Logs say submission_org. No rule says that the thre
 "Inventec Corporation" are one organisation here.
 """
 
-from __future__ import annotations
-
 import re
 
 # Words for the legal form of a company.

@@ -3,8 +3,6 @@
 docs/compliance.md ("Plausibility") has each rule's rate of false alarms on published folders.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

@@ -6,8 +6,6 @@ line between the two nearest points. The rules: mlcommons/training_policies, tra
 Points"; the computation follows mlperf_logging/rcp_checker/rcp_checker.py 4.1.68.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Finds what a results repository refuses: names, sizes, broken links (mlperf_logging/repo_checker, since 2.0.0)."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 data/rounds.json has the source of every number.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """Reads one result log as a run: start and stop, blocks and evaluations, and the final quality."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ Convergence Points": a score that passes the test faster than the reference's me
 raise the test's factor, and never lower it.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import NamedTuple

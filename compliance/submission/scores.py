@@ -1,7 +1,5 @@
 """Computes Olympic scores of result folders."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

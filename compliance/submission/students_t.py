@@ -1,7 +1,5 @@
 """Student's t distribution for whole degrees of freedom, without dependencies."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

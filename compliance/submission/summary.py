@@ -4,8 +4,6 @@ Each row is one system. Not covered: weak scaling (only HPC has it) and power; `
 measurements.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

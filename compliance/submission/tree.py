@@ -9,8 +9,6 @@ A tree that contains a submitter's whole folder is a submission: anything that w
 part of such a folder (`results/`, a system, a benchmark) the same finding is advice.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections import Counter, defaultdict

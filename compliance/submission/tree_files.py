@@ -1,7 +1,5 @@
 """Finds the logs of a submission tree, and reports missing code and scripts."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -3,8 +3,6 @@
 training_rules.adoc, "RCP Rules and Guidelines". Each flag has a line of its own, with - or _ between words.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from compliance.submission.tree_files import read_small

@@ -1,7 +1,5 @@
 """Checks the runs of one directory together: benchmark, division, number of runs, seeds, copies."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Checks a tree's system description, and that directory, logs and description name the same system."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

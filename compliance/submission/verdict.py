@@ -1,7 +1,5 @@
 """Defines the result of checking a tree: its submissions, their folders of runs, and one verdict with reasons."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple

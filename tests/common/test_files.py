@@ -1,7 +1,5 @@
 """Tests that files and folders are written whole or left as they were."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import stat

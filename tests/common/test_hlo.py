@@ -4,8 +4,6 @@ hlo_programs.json holds a step of a convolution, two products and a loop as Tens
 and what was read of them at commit 0c90c2e.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pathlib

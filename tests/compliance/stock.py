@@ -6,8 +6,6 @@ that select files are held against an allow-list first, and the checker runs in 
 empty directory, with limits on memory, time and file size; only its verdict and messages come back.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Compares the verdict on logs of v0.6's Minigo, whose rules stand apart, with the stock checker's."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from collections.abc import Callable

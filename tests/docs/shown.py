@@ -1,7 +1,5 @@
 """Compares the output that a page shows with what its command prints."""
 
-from __future__ import annotations
-
 import re
 
 # Times, speeds and memory differ from run to run, losses and accuracies from machine to machine. All else is compared.

@@ -1,7 +1,5 @@
 """Tests that every relative link of every Markdown file leads to an existing file, and to an anchor in it."""
 
-from __future__ import annotations
-
 import functools
 import re
 

@@ -1,7 +1,5 @@
 """Tests that the lists in the documents are complete: cited entries of sources.md, pages, folders of common/."""
 
-from __future__ import annotations
-
 import re
 
 from tests.test_imports import ROOMS

@@ -1,7 +1,5 @@
 """Tests that the generated tables of the documents equal lab/bench/results/*.json."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """Tests that the figures of README.md equal the files that hold them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests that every promise of docs/security.md names a test that is there."""
 
-from __future__ import annotations
-
 import ast
 import re
 

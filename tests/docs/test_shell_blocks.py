@@ -6,8 +6,6 @@ A block is a fence of `sh`. A block that is not run here has a comment before it
 that is run shows its output.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """Tests that the site of all documents builds without a broken link or anchor."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import subprocess

@@ -1,7 +1,5 @@
 """Follows docs/tutorial.md in a copy of the project: writes its files, runs its commands, checks the logs."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

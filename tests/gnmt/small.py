@@ -1,7 +1,5 @@
 """Builds a small GNMT network, and batches for it."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

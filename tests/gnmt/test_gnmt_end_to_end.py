@@ -1,7 +1,5 @@
 """Tests cpu-tiny through run_and_time.sh: target and log; broken models miss the target."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

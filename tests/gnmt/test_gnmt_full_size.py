@@ -1,7 +1,5 @@
 """Tests the full-size network: its published size, and a step of every bucket in every precision."""
 
-from __future__ import annotations
-
 import json
 import math
 import pathlib

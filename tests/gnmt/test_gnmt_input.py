@@ -1,7 +1,5 @@
 """Tests conversion, buckets, batches, the task's loss and quality, and the generated language pair."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import pickle

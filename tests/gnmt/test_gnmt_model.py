@@ -1,7 +1,5 @@
 """Tests the network against a numpy transcription, and its decoding, padding, end of sentence, sizes and faults."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """Tests every GNMT preset: valid, as published, with a header that the stock checker accepts."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 

@@ -1,7 +1,5 @@
 """Tests runs on one replica, on two, and resumed: the same losses, weights and translations."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -3,8 +3,6 @@
 All functions are analytic, so that a step of 1e-30 i gives a derivative to the last digit.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 BOS = 1

@@ -1,7 +1,5 @@
 """Builds small configurations and batches of noise for the tests of Mask R-CNN."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests detections against a numpy loop over classes and regions, from the network's own outputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Tests cpu-tiny through run_and_time.sh: both targets and the log; models with a fault miss."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests a step of the full-size network on one synthetic image of each orientation, within 24 GiB."""
 
-from __future__ import annotations
-
 import json
 import math
 import pathlib

@@ -1,7 +1,5 @@
 """Tests the input: batches of one orientation, order, resuming, scaling, masks, padding, bad data, tiny set."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

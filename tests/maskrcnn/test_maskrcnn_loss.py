@@ -1,7 +1,5 @@
 """Tests proposals, samples, targets and the five losses: hand-computed cases, and a transcription in numpy loops."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,7 +1,5 @@
 """Tests a step on replicas that share images by rows and the second stage by heads against a step on one device."""
 
-from __future__ import annotations
-
 import functools
 import types
 

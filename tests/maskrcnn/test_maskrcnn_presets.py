@@ -1,7 +1,5 @@
 """Tests every Mask R-CNN preset: valid, as published, and accepted by the stock checker or documented as rejected."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """Tests the task's quality from an evaluation's arrays, and COCO photographs through the whole path."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pathlib

@@ -1,7 +1,5 @@
 """Tests idx files, batches as a function of seed and step, and the generated set."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Tests that MNIST's cpu-tiny reaches its target through run_and_time.sh, with a valid log."""
 
-from __future__ import annotations
-
 import pathlib
 
 from compliance.api import check_paths

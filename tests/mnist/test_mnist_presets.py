@@ -1,7 +1,5 @@
 """Tests every MNIST preset: valid, LEGW's rows, and a log that this repository's checker accepts."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 

@@ -4,8 +4,6 @@ digests.json is renewed on purpose only, with `python -m tests.pinned.test_diges
 has been added where test_headers.py or a benchmark's own test compares it.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import pathlib

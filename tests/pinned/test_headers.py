@@ -4,8 +4,6 @@ The file is a second transcription, made from the logs' text by tools/published_
 alone fails here, and so does an edit of the file alone.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

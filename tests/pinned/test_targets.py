@@ -4,8 +4,6 @@ Source: the quality targets of mlcommons/training_policies training_rules.adoc (
 papers. A log is written as a run writes it, and judged by the project's own checker.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 

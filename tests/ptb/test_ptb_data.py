@@ -1,7 +1,5 @@
 """Tests reading words, streams of words, and the generated language."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Compares the language model's loss with a numpy transcription, over two steps of a carried state."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests the conversion of tar files and class folders: all images once, labels, odd formats, resuming, checksums."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import http.server

@@ -1,7 +1,5 @@
 """Tests ResNet's cpu-tiny through run_and_time.sh: target, log, determinism; broken models miss."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """Tests that every distinct full-size network builds, traces and takes a step on synthetic data."""
 
-from __future__ import annotations
-
 import json
 import math
 import pathlib

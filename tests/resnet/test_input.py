@@ -1,7 +1,5 @@
 """Tests ResNet's input: one stream for every cache, from any step; the published crops; pictures of every kind."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import itertools

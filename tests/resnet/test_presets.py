@@ -1,7 +1,5 @@
 """Tests every ResNet preset: valid, as published, and accepted by the stock checker or documented as rejected."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pathlib

@@ -1,7 +1,5 @@
 """Compares ResNet's loss and quality with numpy transcriptions of their formulas."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

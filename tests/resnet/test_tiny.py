@@ -1,7 +1,5 @@
 """Tests cpu-tiny's data: layout, seeds, regeneration, and that no simple feature identifies the class."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from collections import Counter

@@ -1,7 +1,5 @@
 """Tests init_datasets.sh on a small copy of COCO's server: download, checksums, conversion, masks."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import http.server

@@ -1,7 +1,5 @@
 """Tests SSD's cpu-tiny through run_and_time.sh: target and log; a model with shifted anchors misses."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

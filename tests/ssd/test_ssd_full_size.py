@@ -1,7 +1,5 @@
 """Tests that the full-size network builds, traces and takes a step of 8 synthetic images of 300 pixels."""
 
-from __future__ import annotations
-
 import json
 import math
 import pathlib

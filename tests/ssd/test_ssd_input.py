@@ -1,7 +1,5 @@
 """Tests the path from records to batches: order, resuming, crops, padding, bad data; the generated set."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

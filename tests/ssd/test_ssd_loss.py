@@ -1,7 +1,5 @@
 """Tests targets, hard-negative mining and the loss against numpy transcriptions and cases computed by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests a step on four replicas that share images by rows, or split the batch, against a step on one device."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -1,7 +1,5 @@
 """Tests the whole path on COCO photographs: conversion, augmentation, steps, evaluation of 80 categories, crowds."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pathlib

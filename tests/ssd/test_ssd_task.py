@@ -1,7 +1,5 @@
 """Compares what SSD's task makes of the network's outputs with numpy transcriptions."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

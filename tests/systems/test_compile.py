@@ -1,7 +1,5 @@
 """Tests the command with a compiler that answers from a file: reports, series, pages, and what fails."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Tests what is read of a GPU's programs, and that kept ones compute in the 16 bits that their presets ask for."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests how a compiled program's text is read, and which topology a preset compiles for."""
 
-from __future__ import annotations
-
 import pytest
 
 from common.config import benchmarks

@@ -1,7 +1,5 @@
 """Tests what is counted of a GPU's program: kernels, bytes of slices and of results in place, loops."""
 
-from __future__ import annotations
-
 from systems.compile import hlo, launches
 
 PROGRAM = """HloModule m

@@ -1,7 +1,5 @@
 """Looks for the pods paper's techniques in what the TPU compiler left of the presets' programs (the kept results)."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -4,8 +4,6 @@ No flag repeats what the data say. `make e2e-own` runs it; ARGS="-k generated" l
 minutes each.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests what a build of Horovod decides before it begins, with folders in place of CUDA and NCCL."""
 
-from __future__ import annotations
-
 import pathlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Builds a small Transformer, and packed batches for it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests init_datasets.sh on a small copy of the servers: download, resume, checksums, conversion."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import subprocess

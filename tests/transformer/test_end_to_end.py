@@ -1,7 +1,5 @@
 """Tests the Transformer's cpu-tiny through run_and_time.sh: target and log; broken models miss."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests packing, conversion, batches, the task's loss and quality, and the generated language pair."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import itertools

@@ -1,7 +1,5 @@
 """Tests the network: sizes, packing, cached decoding, precision, and the effect of the deliberate faults."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Compares the Transformer's loss with a numpy transcription: which tokens and examples count."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

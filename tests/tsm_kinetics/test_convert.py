@@ -1,7 +1,5 @@
 """Tests that sources a conversion of videos cannot use end with one line; test_input.py reads what it writes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests cpu-tiny through run_and_time.sh on real mp4 files: TSM reaches its target, TSN cannot; the log is valid."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

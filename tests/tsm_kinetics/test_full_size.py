@@ -1,7 +1,5 @@
 """Tests that every full-size network builds, traces, takes a step on synthetic data, and is described without data."""
 
-from __future__ import annotations
-
 import json
 import math
 import pathlib

@@ -1,7 +1,5 @@
 """Tests the path from videos to shards to batches: all videos once, only needed frames, resuming, bad files by name."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections import Counter

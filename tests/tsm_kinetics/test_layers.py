@@ -1,7 +1,5 @@
 """Tests shift, 3-D convolution and pooling against their naive forms, forward and gradient, in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Tests every TSM preset: valid, equal to Table 3, with a log that this repository's checker accepts."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 import re

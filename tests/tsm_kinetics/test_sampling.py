@@ -1,7 +1,5 @@
 """Tests sampled frames and crop windows: the published rules, and nothing outside a video."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests the task: averages over views, counting, accumulation, initial weights, the three efficiencies."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Tests the decoding of real files, and errors that name bad files."""
 
-from __future__ import annotations
-
 import fractions
 import io
 from pathlib import Path

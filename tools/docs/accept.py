@@ -1,7 +1,5 @@
 """Makes the tables about `accept`, from lab/bench/results/accept_calibration.json."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 from tools.docs.measurements import Table, load

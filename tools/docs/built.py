@@ -5,8 +5,6 @@ Other pages name it as `build/site/built/NAME.html` and do not link to it: its f
 built page may link to committed files, as `../docs/NAME.md`.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Makes the tables about published logs and trees, from compliance_*.json and altered_trees.json."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

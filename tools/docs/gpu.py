@@ -3,8 +3,6 @@
 A file of lines (.jsonl) has reports of lab.bench.gpu, and of lab.bench.replay, each with the steps of one network.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reads the repository's Markdown files: their paths, links and anchors."""
 
-from __future__ import annotations
-
 import dataclasses
 import html.parser
 import subprocess

@@ -1,7 +1,5 @@
 """Turns lab/bench/results/*.json into table rows: this project's time, and each peer's time in the same run."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Sequence

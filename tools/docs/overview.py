@@ -4,8 +4,6 @@ Left: a run's learning curve and time line, read from its log (make demo writes 
 v5.1 beside forecasts fitted to earlier rounds.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence

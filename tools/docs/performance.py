@@ -3,8 +3,6 @@
 A table goes between `<!-- table: NAME -->` and `<!-- end of table -->`; a test compares every page with the files.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

@@ -3,8 +3,6 @@
 Pages keep their paths from the repository's root, so a link that works on disk also works on the site.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ LEGW at other base rates, PTB's settings tried on the validation text, the conte
 your own data.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import statistics

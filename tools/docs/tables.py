@@ -1,7 +1,5 @@
 """Makes the tables without peers: kernels, updates, exchanges, compiled steps, faults and long runs."""
 
-from __future__ import annotations
-
 import statistics
 import string
 from collections import Counter

@@ -4,8 +4,6 @@ Results go to a JSON file; a fault with a result there is retried only if its so
 is 1 if a fault survived that is not marked equivalent. For mechanical changes of a file, use mutmut or cosmic-ray.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -11,8 +11,6 @@ Each file holds `[[fault]]` tables:
   equivalent = "the reason"                    # only where no test can notice
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tomllib
 from pathlib import Path

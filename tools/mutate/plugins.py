@@ -1,7 +1,5 @@
 """Pytest plugins: run the tests most likely to notice a fault first, and record the first failure."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import re

@@ -7,8 +7,6 @@ A failing test has noticed the fault only if it passes without the fault, so it 
 also fails there (it needs what a copy lacks, or it is broken) is left out, and the fault is retried.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

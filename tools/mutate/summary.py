@@ -1,7 +1,5 @@
 """Summarizes the results of a mutation run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

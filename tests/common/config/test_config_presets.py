@@ -1,7 +1,5 @@
 """Tests what the presets of several benchmarks share: names, LEGW's families, logged keys."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

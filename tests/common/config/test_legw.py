@@ -1,7 +1,5 @@
 """Tests LEGW's arithmetic: Table 1 of its paper, both directions, every benchmark's presets, and the flag."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import math

@@ -1,7 +1,5 @@
 """Tests overrides of configurations, their errors, their JSON form and their digest."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess

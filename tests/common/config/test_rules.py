@@ -1,7 +1,5 @@
 """Tests that an optimizer's name is enough on a command line, and that a field of another rule is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests that `validate()` refuses every value that a later stage would refuse, for every field of every benchmark."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """Tests bucketed batches: every example once, one bucket per step on all replicas, little padding."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests that a converter whose worker process is killed ends with one line."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests records.json: what it says is believed by the files' sizes alone, and a damaged or stale note is one line."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

@@ -1,7 +1,5 @@
 """Tests TFRecord streams: exact partition, one order for every cache, entry at any record, damage by file name."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tests generated data and its note: made once, remade after an interruption, never in another benchmark's folder."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

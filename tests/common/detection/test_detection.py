@@ -1,7 +1,5 @@
 """Tests boxes, anchors, matching, top-k and NMS against tf-models-official, numpy transcriptions and plain loops."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

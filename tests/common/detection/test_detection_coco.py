@@ -1,7 +1,5 @@
 """Tests COCO records and COCO's evaluation against tf-models-official's decoder, plain pycocotools and an oracle."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -1,7 +1,5 @@
 """Tests both detectors' loops on generated pictures: two replicas and resumed runs train as one replica does."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Tests pasted and encoded masks and the scores of a pool against definitions, plain pycocotools and oracles."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

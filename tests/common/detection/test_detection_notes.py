@@ -1,7 +1,5 @@
 """Tests the notes beside COCO records: they hold in a copy of the folder, and the command makes them."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests ROIAlign, forward and gradient, and mask crops against tf-models-official and a numpy transcription."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

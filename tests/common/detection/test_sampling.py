@@ -1,7 +1,5 @@
 """Tests balanced samples (exact sizes, ties, noise from seed, step and image only) and a pyramid's anchors."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -3,8 +3,6 @@
 The tests here run on the devices of one process; test_sharded_update.py also runs `sums` in several processes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests the cross-entropy that keeps its exponentials against TensorFlow's, also with large logits."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

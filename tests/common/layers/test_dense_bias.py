@@ -1,7 +1,5 @@
 """Tests layers with a bias: equal to the stock ones, except that a bfloat16 gradient is summed in full precision."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

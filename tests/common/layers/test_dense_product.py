@@ -1,7 +1,5 @@
 """Tests matrix products with custom gradients against tf.matmul."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests the hoisted LSTM against the plain one, tf_keras's and a transcription in numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

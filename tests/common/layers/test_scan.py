@@ -1,7 +1,5 @@
 """Tests loops of several steps a turn against a loop in numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

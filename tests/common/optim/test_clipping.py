@@ -1,7 +1,5 @@
 """Tests clipping of each replica's own gradient, and of their sum: a step of two replicas against numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tf_keras

@@ -1,7 +1,5 @@
 """Tests updates by TensorFlow's kernels against the rules that they replace."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests the rules of docs/optimizers.md against optax, and Shampoo and SOAP against their formulas in numpy."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

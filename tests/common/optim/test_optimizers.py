@@ -1,7 +1,5 @@
 """Tests LARS and SGD against numpy formulas and other libraries, flat shards against whole variables, and clipping."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests what iterates with products whose operands lose bits, as on GPUs (10 remain) and TPUs (7 remain)."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

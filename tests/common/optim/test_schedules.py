@@ -1,7 +1,5 @@
 """Tests learning rates at their knots and against published formulas, among them section 3.2 of LEGW's paper."""
 
-from __future__ import annotations
-
 import dataclasses
 import fractions
 import math

@@ -1,7 +1,5 @@
 """Tests the Transformer's and GNMT's learning rates against the published formulas, step by step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

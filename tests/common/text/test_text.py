@@ -1,7 +1,5 @@
 """Tests subwords, BLEU and parallel text."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import os

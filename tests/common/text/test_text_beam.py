@@ -1,7 +1,5 @@
 """Tests beam search against a plain one in numpy, an exhaustive search and tf-models-official's."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests byte-pair encoding: round trips, files, and equality with subword-nmt and Moses."""
 
-from __future__ import annotations
-
 import collections
 import io
 import os

@@ -1,7 +1,5 @@
 """Runs whole loops, for tests that compare two runs: losses, weights and the task's found values."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

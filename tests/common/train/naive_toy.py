@@ -1,7 +1,5 @@
 """Trains the toy task in numpy, in float64 and on one machine: the naive form of what the core does in many ways."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

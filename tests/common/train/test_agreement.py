@@ -1,7 +1,5 @@
 """Tests the joint decisions of processes, which are threads that exchange integers here."""
 
-from __future__ import annotations
-
 import threading
 import time
 

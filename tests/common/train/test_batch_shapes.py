@@ -1,7 +1,5 @@
 """Tests batches of several shapes: a program for each, all compiled before the clock starts, on any replicas."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Tests that every `TrainingBlock` keeps the same promises, whoever runs the loop around its steps."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

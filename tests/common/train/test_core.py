@@ -4,8 +4,6 @@ The whole file takes under a minute of one core, so `make quick` runs it after a
 files of each part test more backends and cases.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests evaluation in a pool of workers: the loop never waits for an evaluation that fits into a block."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import multiprocessing

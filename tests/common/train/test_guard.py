@@ -1,7 +1,5 @@
 """Tests that the guard sees a changed bit, names the replica, and that a run with it equals one without."""
 
-from __future__ import annotations
-
 import types
 
 import numpy as np

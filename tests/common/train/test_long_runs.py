@@ -1,7 +1,5 @@
 """Tests long runs: fifty resumes equal an uninterrupted run; a process holds no more after many blocks."""
 
-from __future__ import annotations
-
 import pathlib
 
 import numpy as np

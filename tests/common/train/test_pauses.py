@@ -1,7 +1,5 @@
 """Tests what happens between two steps of a block: checkpoints by time, evaluations that a checkpoint carries over."""
 
-from __future__ import annotations
-
 import errno
 import pathlib
 import threading

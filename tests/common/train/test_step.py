@@ -1,7 +1,5 @@
 """Tests one update against what it must be: its rate, the optimizer's count, sums over replicas and micro-batches."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

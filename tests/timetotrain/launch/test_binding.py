@@ -1,7 +1,5 @@
 """Tests what binds a process to the cores and memory next to its GPU, with files in place of the kernel's."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tests that child processes, and all that they started, end with their parent, however it ends."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import shutil

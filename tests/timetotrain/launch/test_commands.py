@@ -1,7 +1,5 @@
 """Tests the command of every preset against its system's description, and run_and_time.sh's display of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import os

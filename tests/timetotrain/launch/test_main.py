@@ -1,7 +1,5 @@
 """Tests that python -m timetotrain launch refuses bad arguments in one line each."""
 
-from __future__ import annotations
-
 import pathlib
 import subprocess
 import sys

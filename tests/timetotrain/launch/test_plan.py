@@ -1,7 +1,5 @@
 """Tests the placement of processes: hosts from flags, files and SLURM, the ranks on them, and their shares of cores."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

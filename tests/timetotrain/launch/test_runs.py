@@ -1,7 +1,5 @@
 """Tests whole runs under the launcher: killed runs resume or start again, to the right weights."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Tests the settings of systems: each has a source, and what a user has set stays."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Helpers for tests of `timetotrain run`: what it plans for a command line."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Helpers for the tests of optimizer rules: variables of every kind, gradients, and a run of a rule over them."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

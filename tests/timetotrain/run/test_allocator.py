@@ -1,7 +1,5 @@
 """Tests the allocator's settings by the number of pages that the kernel gives a process."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

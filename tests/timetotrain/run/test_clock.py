@@ -4,8 +4,6 @@ The checks before the clock run here, with our notes and without. A whole run, n
 `make e2e`.
 """
 
-from __future__ import annotations
-
 import importlib
 import pathlib
 import shutil

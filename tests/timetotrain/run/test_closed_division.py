@@ -1,7 +1,5 @@
 """Tests which fields of a preset a closed run may change, its initial weights, and their lines in the log."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import importlib

@@ -1,7 +1,5 @@
 """Tests how the end of a run is read from its log."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

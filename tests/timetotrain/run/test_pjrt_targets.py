@@ -3,8 +3,6 @@
 `make e2e-pjrt` runs this file alone. The sizes are those of cpu-tiny.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import pathlib
 

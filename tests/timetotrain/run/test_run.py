@@ -1,7 +1,5 @@
 """Tests how a run handles signals, peers that fail, and its record; trains no benchmark."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import dataclasses
 import errno

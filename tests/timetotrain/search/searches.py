@@ -1,7 +1,5 @@
 """Makes a benchmark with free runs for tests of searches: a package that writes a log computed from a formula."""
 
-from __future__ import annotations
-
 import csv
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Tests the search on a benchmark with free runs: resuming, grids, objectives, and failed runs."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import shutil

@@ -1,7 +1,5 @@
 """Tests search spaces: their forms, and the errors before anything runs."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests the files of a search on a full disk, after a killed writer, and beside the files of another search."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

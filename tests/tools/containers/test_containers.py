@@ -1,7 +1,5 @@
 """Tests the images: linted, parsed, alike for Docker and Apptainer, from pinned bases and the locks."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 import shutil

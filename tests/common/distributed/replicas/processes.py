@@ -7,8 +7,6 @@ Processes take seconds to start: put all calls of a module for one number of pro
 module-scoped fixture. Every process makes the calls in the given order; the first exception ends it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

@@ -4,8 +4,6 @@ python -m tests.timetotrain.launch.watch.fake_worker '{"1": "kill"}' kills rank 
 continue.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Tests how the launcher watches processes, with small ones that need no TensorFlow."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
