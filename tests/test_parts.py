@@ -195,6 +195,26 @@ def test_first():
     assert [pid for pid in pids if procfs.state(pid) not in ("", "Z")] == []
 
 
+def test_processes_of_a_test_that_is_killed_end_with_it(tmp_path):
+    call = (
+        f"import os, pathlib, time; pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch(); time.sleep(60)"
+    )
+    program = (
+        "import functools\nfrom tests.common.distributed.replicas import processes\n"
+        f"processes.run('multiworker', 2, {{'call': functools.partial(exec, {call!r})}})"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
+    deadline = time.monotonic() + 60
+    while len(pids := [int(path.name) for path in tmp_path.iterdir()]) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    killed.kill()
+    killed.wait()
+    deadline = time.monotonic() + 10
+    while any(procfs.state(pid) not in ("", "Z") for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(pids) == 2 and all(procfs.state(pid) in ("", "Z") for pid in pids)
+
+
 def test_a_part_that_runs_out_of_time_is_ended(project, capfd):
     (project / "tests" / "test_first.py").write_text("import time\ndef test_first(): time.sleep(60)\n")
     command = [sys.executable, "-m", "pytest", "-n0", "tests/test_first.py"]

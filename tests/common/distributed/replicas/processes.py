@@ -8,6 +8,7 @@ module-scoped fixture. Every process makes the calls in the given order; the fir
 """
 
 import contextlib
+import ctypes
 import importlib.util
 import json
 import os
@@ -24,6 +25,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+
+from timetotrain.launch import children
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 # Time for the other processes to learn from their backend that one has failed, before they are killed.
@@ -211,6 +214,8 @@ def free_ports(count: int) -> list[int]:
 
 
 def _main(path: pathlib.Path, index: int) -> int:
+    # It has a session of its own, so that a signal to the test's process group does not end it.
+    ctypes.CDLL(None).prctl(children.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     calls = pickle.loads((path / "calls").read_bytes())
     status = 0
     with open(path / f"result{index}", "wb") as file:
