@@ -24,7 +24,7 @@ import tensorflow as tf
 from official.vision.configs import image_classification
 from official.vision.dataloaders import classification_input, input_reader_factory
 
-from common.data import images, tfrecords
+from common.data import tfrecords
 from common.distributed.replicas.base import Shard
 from lab.bench.harness import scripts
 from lab.bench.harness.rounds import alternate
@@ -100,61 +100,6 @@ def told(name: str, make: Callable[[], Iterator[Any]]) -> dict[str, float]:
     return found
 
 
-def time_op(inputs: list[tf.Tensor], function: Callable[[tf.Tensor], tf.Tensor], repeats: int = 5) -> float:
-    """Returns microseconds of CPU time per image for `function`, minus those of a pipeline that does nothing."""
-    signature = tf.TensorSpec([None] * inputs[0].shape.rank, inputs[0].dtype)
-    source = tf.data.Dataset.from_generator(lambda: iter(inputs), output_signature=signature).cache()
-
-    def one(x: tf.Tensor) -> tf.Tensor:
-        return tf.reshape(x, [-1])[0]
-
-    def per_image(body: Callable[[tf.Tensor], tf.Tensor]) -> float:
-        iterator = iter(source.repeat(repeats + 1).map(lambda x: one(body(x))))
-        for _ in itertools.islice(iterator, len(inputs)):  # Fills the cache.
-            pass
-        start = time.process_time()
-        for _ in iterator:
-            pass
-        return (time.process_time() - start) / (repeats * len(inputs)) * 1e6
-
-    return per_image(function) - per_image(tf.identity)
-
-
-def choices(folder: Path) -> dict[str, float]:
-    """Measures what the pipeline's choices cost and save: microseconds per photograph, crop 180 x 190 to 224 x 224."""
-    window = [30, 30, 180, 190]
-    files = tfrecords.list_files(folder, "train-*", "")
-    jpegs = [
-        tf.io.parse_single_example(r, resnet_input.FEATURES)["image/encoded"]
-        for r in tfrecords.read(files[0])
-    ]
-    jpegs = [j for j in jpegs if min(tf.image.extract_jpeg_shape(j)[:2]) >= 220]
-    crops = [tf.io.decode_jpeg(j, channels=3)[30:210, 30:220] for j in jpegs]
-    sized = [tf.image.resize(c, [SIZE, SIZE], "bicubic") for c in crops]
-
-    def crop(**how: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-        return lambda j: tf.image.decode_and_crop_jpeg(j, window, channels=3, **how)
-
-    def cubic(x: tf.Tensor) -> tf.Tensor:
-        return tf.raw_ops.ResizeBicubic(images=x[None], size=[SIZE, SIZE], half_pixel_centers=True)
-
-    measured = {
-        "decode the whole JPEG": (jpegs, lambda j: tf.io.decode_jpeg(j, channels=3)),
-        "decode the crop": (jpegs, crop()),
-        "decode the crop, dct_method=INTEGER_FAST": (jpegs, crop(dct_method="INTEGER_FAST")),
-        "decode the crop, fancy_upscaling=False": (jpegs, crop(fancy_upscaling=False)),
-        "bicubic from uint8": (crops, cubic),
-        "bicubic from float32, with the cast": (crops, lambda x: cubic(tf.cast(x, tf.float32))),
-        "bilinear from uint8": (crops, lambda x: tf.image.resize(x, [SIZE, SIZE])),
-        "round, clip and cast to uint8": (sized, resnet_input.to_uint8),
-        "subtract mean, divide by deviation": (
-            sized,
-            lambda x: (x - tf.constant(images.MEAN_RGB)) / tf.constant(images.STDDEV_RGB),
-        ),
-    }
-    return {name: round(time_op(*how), 1) for name, how in measured.items()}
-
-
 def run(rounds: int) -> dict[str, Any]:
     """Runs all rounds; returns them with medians and ratios."""
     about = head("tf-models-official", "numpy")
@@ -170,7 +115,6 @@ def run(rounds: int) -> dict[str, Any]:
         results = alternate(
             {name: functools.partial(told, name, make) for name, make in pipelines.items()}, rounds
         )
-        costs = choices(folder)
     median = {
         unit: {name: round(statistics.median(r[unit] for r in of), 1) for name, of in results.items()}
         for unit in ("per_core", "wall")
@@ -187,7 +131,6 @@ def run(rounds: int) -> dict[str, Any]:
         "ratio_to_tf_models_default_with_normalisation": round(mine / default, 3),
         "bar": BAR,
         "rounds": {name: [round(r["per_core"], 1) for r in of] for name, of in results.items()},
-        "microseconds_per_image": costs,
     }
 
 

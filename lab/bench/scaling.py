@@ -8,7 +8,7 @@ on the Transformer.
     python -m lab.bench.scaling [--processes 2 4] [--backends horovod multiworker] [--rounds N] [--update-rounds N]
     [--steps N] [--replicas 2 4 8] [--quick] [--output FILE]
 
-`--quick` runs one small round of everything. The result is printed as the tables of docs/scaling.md.
+`--quick` runs one small round of everything. `make docs` makes tables of the result.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ BAR = 1.3
 # (benchmark, system, optimizer) of the largest systems in the TPU-v3 paper.
 NETWORKS = [("resnet", "tpu-v3-2048", "lars"), ("transformer", "tpu-v3-2048", "adam")]
 QUICK = [("mnist", "cpu-tiny", "adam")]
-# The whole update's share of the step on 2048 cores, section 2 of the paper.
-PAPER = {"resnet": 0.06, "transformer": 0.45}
 
 
 def exchange(backend: str, processes: int, network: tuple[str, str, str], rounds: int, steps: int) -> dict:
@@ -65,51 +63,6 @@ def update(network: tuple[str, str, str], replicas: int, rounds: int, steps: int
     return {**result, "ratio": ratio(sharded, whole), "bar": BAR / replicas}
 
 
-def share(row: dict[str, float]) -> float:
-    """Returns the update's share of the step."""
-    return row["update_cpu_seconds"] / row["step_cpu_seconds"]
-
-
-def tables(result: dict[str, Any]) -> str:
-    """Formats the measurements as Markdown."""
-    lines = [
-        "| backend, processes | variant | MB sent per replica (computed) | s per step | CPU s | MB of slots |"
-    ]
-    lines.append("|---|---|---|---|---|---|")
-    for world, variants in result["exchange"].items():
-        for name, row in variants.items():
-            sent = (row["bytes_inside"] + row["bytes_across"]) / 1e6
-            cells = [world, name, f"{sent:.1f}", f"{row['seconds']:.3f}", f"{row['cpu_seconds']:.3f}"]
-            lines.append("| " + " | ".join([*cells, f"{row['slot_bytes'] / 1e6:.1f}"]) + " |")
-    lines += [
-        "",
-        "| network | N | CPU s of the update: whole | sharded | ratio | bar | share of the step: whole",
-    ]
-    lines[-1] += " | sharded | paper, whole | slots, sharded over whole |"
-    lines.append("|---" * 10 + "|")
-    for network, by_count in result["update"].items():
-        for count, row in by_count.items():
-            whole, sharded = row["whole"], row["sharded"]
-            cells = [
-                network,
-                count,
-                f"{whole['update_cpu_seconds']:.3f}",
-                f"{sharded['update_cpu_seconds']:.3f}",
-            ]
-            cells += [
-                f"{row['ratio']:.3f}",
-                f"{row['bar']:.3f}",
-                f"{share(whole):.1%}",
-                f"{share(sharded):.1%}",
-            ]
-            cells += [
-                f"{PAPER[network]:.0%}" if network in PAPER else "-",
-                f"{sharded['slot_bytes'] / whole['slot_bytes']:.4f}",
-            ]
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = scripts.parser(__doc__, "scaling.json", rounds=5)
     parser.add_argument("--processes", type=int, nargs="+", default=[2, 4])
@@ -139,10 +92,13 @@ def main() -> None:
         for backend in options.backends:
             measured = exchange(backend, processes, networks[0], options.rounds, options.steps)
             result["exchange"][f"{backend}, {processes}"] = measured
+            for name, row in measured.items():
+                print(f"{backend}, {processes}: {name}: {row['seconds']:.3f} s a step", flush=True)
     for network in networks:
         rows = {str(n): update(network, n, options.update_rounds, options.steps) for n in options.replicas}
         result["update"][network[0]] = rows
-    print(tables(result))
+        for count, row in rows.items():
+            print(f"{network[0]} on {count}: {row['ratio']:.3f} (bar {row['bar']:.3f})", flush=True)
     if not options.quick:
         write(result, options.output)
 

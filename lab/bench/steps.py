@@ -138,14 +138,19 @@ def _ssd(pythons: Mapping[str, str], quick: bool) -> Case:
     return Case(f"SSD-300, {batch} images, fp32", "training", "images/s", batch, 1, calls, bars)
 
 
+def _sized(package: Any, system: str, batch: int, length: int, quick: int) -> tuple[Any, int, int]:
+    """Returns (preset, batch, tokens of a sentence): those of the arguments, or two sentences of `quick` tokens."""
+    preset = package.presets.PRESETS["cpu-tiny" if quick else system]
+    return (preset, 2, quick) if quick else (preset, batch, length)
+
+
 def _transformer(
     system: str, name: str, batch: int, length: int, steps: int, pairs: bool
 ) -> Callable[..., Case]:
     """The preset's network on one replica; its Adam updates every row of the embeddings, as the others' do."""
 
     def case(pythons: Mapping[str, str], quick: bool) -> Case:
-        preset = transformer.presets.PRESETS["cpu-tiny" if quick else system]
-        size, tokens = (2, 16) if quick else (batch, length)
+        preset, size, tokens = _sized(transformer, system, batch, length, 16 if quick else 0)
         config = on_one_replica(
             preset,
             size,
@@ -166,8 +171,7 @@ def _gnmt(system: str, name: str, batch: int, length: int, steps: int, pairs: bo
     """The preset's network on one replica, with one bucket."""
 
     def case(pythons: Mapping[str, str], quick: bool) -> Case:
-        preset = gnmt.presets.PRESETS["cpu-tiny" if quick else system]
-        size, tokens = (2, 4) if quick else (batch, length)
+        preset, size, tokens = _sized(gnmt, system, batch, length, 4 if quick else 0)
         config = on_one_replica(
             preset,
             size,

@@ -20,7 +20,6 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from common import files
 from common.errors import UserError
 from lab.studies import report
 from lab.studies.data import ROOT, cache, filled, unpack
@@ -28,7 +27,6 @@ from lab.studies.runner import guarded, run_and_time
 
 PRESET = "cpu-multi30k"
 TEST, TEST_LINES = "test_2016_flickr", 1000
-COLUMNS = ("epoch", "minutes", "validation_bleu", "validation_sacrebleu")
 # Conversion flags per benchmark; its preset has the resulting numbers of tokens and sequences.
 CONVERT = {
     "transformer": ("--vocabulary-size=8000", "--max-length=60", "--packed-length=128", "--shards=4"),
@@ -54,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Converts the captions, trains, translates the test set with the best checkpoint, writes table and curve."""
+    """Converts the captions, trains, translates the test set with the best checkpoint, draws the curve."""
     data = _convert(args.benchmark)
     results = ROOT / "results" / f"study-multi30k-{args.benchmark}"
     checkpoints = results / "checkpoints"
@@ -220,10 +218,8 @@ def _publish(
     best: Evaluation,
     test: dict[str, float],
 ) -> None:
-    """Writes BENCHMARK.csv and BENCHMARK.png into lab/studies/multi30k/; prints both sets' BLEU."""
+    """Writes lab/studies/multi30k/BENCHMARK.png; prints both sets' BLEU."""
     folder = ROOT / "lab/studies" / "multi30k"
-    rows = [(e.epoch, round(e.minutes, 2), round(e.bleu, 2), round(e.sacrebleu, 2)) for e in found]
-    files.write_csv(folder / f"{benchmark}.csv", COLUMNS, rows)
     both = {"val": (best.sacrebleu, best.bleu), TEST: (test["sacrebleu"], test["bleu"])}
     lines = [
         (name, best.epoch, f"{best.minutes:.1f}", *(f"{value:.1f}" for value in bleu))

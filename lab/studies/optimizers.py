@@ -10,7 +10,6 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from common import files
 from common.errors import UserError
 from lab.studies import optimizers_report, report
 from lab.studies.contest import ARENAS, ENTRIES, STAGES, Arena
@@ -73,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
             print(report.table(optimizers_report.PLAN, lines))
             print(f"{arena.benchmark}: {hours:.1f} hours of one core")
             if not (args.optimizers or args.batches or args.epochs or args.base) and stages == list(STAGES):
-                files.write_csv(home(arena) / "plan.csv", optimizers_report.PLAN, lines)
+                optimizers_report.write_plan(arena.benchmark, lines)
         elif args.list:
             for row in contest.rows(names, batches, stages):
                 record = contest.record(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib
 import json
 import pathlib
@@ -14,7 +15,7 @@ from common.config import overrides as configs
 from common.config.clock import Clock
 from common.errors import UserError
 from compliance.submission import students_t
-from lab.studies import report
+from lab.studies import contest_rows, report
 from lab.studies.contest import STAGES, Row, whole_trials
 from lab.studies.contest_rows import Contest
 from lab.studies.runner import published
@@ -61,8 +62,20 @@ def plan(
     return lines
 
 
+def write_plan(benchmark: str, lines: Sequence[tuple[str, ...]]) -> None:
+    """Replaces the benchmark's lines in lab/studies/optimizers/plan.csv."""
+    path = contest_rows.ROOT / "lab/studies/optimizers/plan.csv"
+    before = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))[1:] if path.is_file() else []
+    others = [line for line in before if line[0] != benchmark]
+    files.write_csv(
+        path,
+        ("benchmark", *PLAN),
+        sorted([*others, *([benchmark, *line] for line in lines)], key=lambda line: (line[0], int(line[1]))),
+    )
+
+
 def publish(contest: Contest, folder: pathlib.Path) -> None:
-    """Writes results.json (all records), results.csv (a line a cell), trials.csv and steps.png.
+    """Writes results.json (all records), results.csv (a line a cell) and steps.png.
 
     Raises:
       UserError: the folder's results.json has runs that the new one would lose.
@@ -84,37 +97,7 @@ def publish(contest: Contest, folder: pathlib.Path) -> None:
     head, lines = table(contest, found)
     files.write_csv(folder / "results.csv", head, lines)
     print(report.table(head, lines))
-    files.write_csv(folder / "trials.csv", *trials(contest, found))
     _draw(contest, found, folder / "steps.png")
-
-
-def trials(contest: Contest, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Returns head and lines of the short trials; a run that diverged has no quality."""
-    usual = {entry.name: entry.rate for entry in contest.arena.entries()}
-    first = contest.arena.batches[0]
-    head = (
-        "optimizer",
-        "batch",
-        "trial",
-        "rate",
-        "of the usual rate",
-        "momentum or beta",
-        "warmup",
-        "quality",
-    )
-    lines = []
-    for row, record in found:
-        if row.stage != "short":
-            continue
-        rate, kept, warmup = (row.point[key] for key in ("rate", "kept", "warmup"))
-        times = rate / (usual[row.optimizer] * (row.batch / first) ** 0.5)
-        value = record["quality"]  # A perplexity that diverges has many digits.
-        quality = "" if value is None else f"{value:.4f}" if abs(value) < 1e6 else f"{value:.2e}"
-        shown = (f"{value:.2g}" for value in (rate, times))
-        lines.append(
-            (row.optimizer, str(row.batch), str(row.number), *shown, f"{kept:.3g}", f"{warmup:.2g}", quality)
-        )
-    return head, lines
 
 
 def table(contest: Contest, found: list[tuple[Row, dict]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

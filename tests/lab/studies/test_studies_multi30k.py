@@ -209,4 +209,4 @@ def test_only_a_run_that_came_to_its_end_is_published(captions, tmp_path, capsys
     captions += [training(again, stop("the target was not reached in 20 steps", 200)), translation]
     assert multi30k.run(args) == 0 and not captions
     assert "| test_2016_flickr | 2 | 1.0 | 20.0 | 21.0 |" in capsys.readouterr().out
-    assert sorted(p.name for p in folder.iterdir()) == ["gnmt.csv", "gnmt.png"]
+    assert sorted(p.name for p in folder.iterdir()) == ["gnmt.png"]
