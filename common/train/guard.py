@@ -28,6 +28,7 @@ from common.train.step import State
 STEPS = 1000
 _TOLD_STEPS = 20  # Steps of a replay between two signs of progress.
 FAULTY = 70  # EX_SOFTWARE in sysexits.h: an internal error was detected.
+LOST = 75  # EX_TEMPFAIL: another process erred.
 _MODULUS = (1 << 61) - 1  # Sums stay below the largest value that `Replicas.agree` compares.
 _Digests = list[dict[str, int]]  # Of each local replica, by the variables' names.
 
@@ -84,7 +85,8 @@ class Guard:
         """Compares the replicas after `step` steps; every process calls it, between two steps.
 
         Raises:
-          UserError: they differ; the message names the replica, its process and the first variable.
+          UserError: they differ; the message names the replica, its process and the first variable. The status is
+            `FAULTY` in that process, and `LOST` in the others.
         """
         if not self.enabled or self._equal is None or step == self._equal[0]:
             return
@@ -110,12 +112,14 @@ class Guard:
                 FAULTY,
             )
         process = erred[0] // self._local
-        raise UserError(
+        reason = (
             f"rank {process} computed wrong: {where}, and a replay of the steps since {since} gives other bits on "
             f"replica {erred[0]} alone; its memory or processor fails: leave that machine out, and start again with "
-            "the same --checkpoint_dir",
-            FAULTY,
+            "the same --checkpoint_dir"
         )
+        if process != self._loop.replicas.process_index:  # The launcher asks whose failure it is.
+            raise UserError(f"{reason}; process {process} says why", LOST)
+        raise UserError(reason, FAULTY)
 
     @property
     def _local(self) -> int:

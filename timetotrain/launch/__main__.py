@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         default=0,
         metavar="N",
-        help="after a failure, start all processes again from the newest checkpoint, at most N times (%(default)s)",
+        help="after a failure, start all processes again, at most N times from one checkpoint (%(default)s)",
     )
     made.add_argument(
         "--min_processes",

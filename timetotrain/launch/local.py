@@ -21,6 +21,9 @@ from timetotrain.launch.watch.failure_cause import Cause
 from timetotrain.launch.watch.loop import Limits, Watch
 from timetotrain.launch.watch.worker import Worker
 
+# The longest wait before a restart; the first from a checkpoint is of 1 s, each further one twice as long.
+LONGEST_WAIT_SECONDS = 60.0
+
 
 @dataclasses.dataclass(frozen=True)
 class Job:
@@ -33,7 +36,7 @@ class Job:
       launcher: this launcher's place among them.
       port: where several hosts meet.
       limits: of the watch.
-      max_restarts: how often the run starts again after a failure.
+      max_restarts: how often the run starts again after failures, from one checkpoint.
       min_processes: least number of processes of a restarted run on one machine; 0 keeps their number.
       hosts_file: file of `hosts`, read again at a restart; "" if there is none.
       environment: added to each process's.
@@ -57,14 +60,22 @@ def launch(job: Job) -> int:
     """Runs this machine's processes of a job until they end, again after failures; returns the exit status."""
     adopt_orphans()
     began, failures = time.monotonic(), list[int]()
+    newest, in_vain = -1, 0  # The step of the newest checkpoint at a start, and the restarts from there.
     while True:
         status, cause = _attempt(job)
-        if cause is None or len(failures) >= job.max_restarts or not _helps(cause, failures):
+        if cause is None:
+            break
+        if cause.start > newest:
+            newest, in_vain = cause.start, 0
+        if in_vain >= job.max_restarts or not _helps(cause):
             break
         again = _again(job, cause, failures)
         failures.append(cause.rank)
         fewer = "" if again.hosts == job.hosts else f", with {sum(h.slots for h in again.hosts)} processes"
-        _say(f"restart {len(failures)} of {job.max_restarts}: from the newest checkpoint{fewer}")
+        wait = min(2.0**in_vain, LONGEST_WAIT_SECONDS)
+        in_vain += 1
+        _say(f"restart {in_vain} of {job.max_restarts}: from the newest checkpoint{fewer}, in {wait:.0f} s")
+        time.sleep(wait)
         job = again
     if failures:
         _say(
@@ -74,9 +85,10 @@ def launch(job: Job) -> int:
     return status
 
 
-def _helps(cause: Cause, failures: Sequence[int]) -> bool:
-    """Whether a restart may help: nobody stopped the run, and its input is not bad from the start."""
-    return not cause.stopped and (cause.code != UserError("").exit_code or bool(failures))
+def _helps(cause: Cause) -> bool:
+    """Whether a restart may help: nobody stopped the run, and it has trained or its input is not bad."""
+
+    return not cause.stopped and (cause.trained or cause.code != UserError("").exit_code)
 
 
 def _again(job: Job, cause: Cause, failures: Sequence[int]) -> Job:

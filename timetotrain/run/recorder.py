@@ -17,6 +17,7 @@ from common.config.schema import RunConfig
 from common.errors import UserError
 from common.train import events
 from common.train.timing import jump
+from timetotrain.launch.watch.unfinished_log import close_log
 from timetotrain.run import closed_division, ending, results
 from timetotrain.run import mllog as logs
 from timetotrain.run.artifacts import Kept
@@ -53,6 +54,7 @@ class Recorder:
         self.config, self.options, self.hyperparameters = config, options, hyperparameters
         self.facts = {**facts, "initial_weights": closed_division.initial_weights(config)}
         self.folder = pathlib.Path(options.result_dir) / config.system / config.benchmark
+        self._close_lost()
         self.index = self._free_index() if options.run is None else options.run
         self.path = self.folder / f"result_{self.index}.txt"
         if self.path.exists():
@@ -69,8 +71,15 @@ class Recorder:
         self._lock: FolderLock | None = None  # On the folder for checkpoints.
         self.baseline = ending.baseline(config, options.data_dir)
 
+    def _close_lost(self) -> None:
+        """Ends the logs of runs that were lost with their machine, so that the time they took stays on record."""
+        for path in self.folder.glob("result_*.txt.partial"):
+            with contextlib.suppress(UserError, ValueError):  # Its run still writes it, or it is no log.
+                close_log(path, "the run was lost; a later run ended its log")
+
     def _free_index(self) -> int:
-        taken = {p.name for p in self.folder.glob("result_*.txt")}
+        """Returns the first number whose log no run has written or writes."""
+        taken = {p.name.removesuffix(".partial") for p in self.folder.glob("result_*.txt*")}
         return next(i for i in range(len(taken) + 1) if f"result_{i}.txt" not in taken)
 
     def _free_checkpoints(self) -> pathlib.Path:

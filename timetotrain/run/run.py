@@ -69,6 +69,7 @@ class Run:
                 recorder.header()
             self._initialise()
             start = self._resume()
+            heartbeat.tell(start=start)
             if recorder is not None:
                 recorder.begin(start)
             stopped = self._train()

@@ -4,8 +4,12 @@ import dataclasses
 import errno
 import fcntl
 import json
+import os
 import pathlib
 import shutil
+import subprocess
+import sys
+import threading
 import time
 
 import pytest
@@ -18,9 +22,11 @@ from compliance.log.engine import StreamChecker
 from resnet.presets import PRESETS, hyperparameters
 from tests.benchmarks import small_disk
 from tests.compliance.stock import verdict
-from timetotrain.run import locks, mllog
+from timetotrain.run import locks, mllog, recorder
 from timetotrain.run.mllog import RunLog
+from timetotrain.run.options import RunOptions
 
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 TINY = PRESETS["cpu-tiny"]
 
 
@@ -172,16 +178,23 @@ def test_two_runs_cannot_write_one_log(tmp_path):
     assert keys(tmp_path / "result_0.txt") == ["seed", "run_stop"]
 
 
-def test_a_log_that_cannot_be_locked_is_left_to_its_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "code, message",
+    [
+        (errno.ENOLCK, r"its file system has no locks \(No locks available\).*mount it with locks"),
+        (errno.EIO, "cannot write the log: Input/output error"),
+    ],
+)
+def test_a_log_that_cannot_be_locked_is_left_to_its_run(tmp_path, monkeypatch, code, message):
     partial = tmp_path / "result_0.txt.partial"
     partial.write_text("another run's")
     partial.with_name(partial.name + ".reserve").write_bytes(b"0")
 
     def refuse(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    with pytest.raises(UserError, match="cannot write the log: No locks available"):
+    with pytest.raises(UserError, match=message):
         RunLog(tmp_path / "result_0.txt", TINY)
     assert partial.read_text() == "another run's" and len(list(tmp_path.iterdir())) == 2
 
@@ -282,6 +295,44 @@ def test_a_folder_that_another_run_writes_is_refused_and_free_after_it(tmp_path)
     locks.FolderLock(tmp_path, "--checkpoint_dir").release()
     with pytest.raises(UserError, match="--checkpoint_dir=.*: cannot lock: No such file"):
         locks.FolderLock(tmp_path / "none", "--checkpoint_dir")
+
+
+def test_the_lock_of_a_lost_machine_is_waited_for(tmp_path, monkeypatch, capsys):
+    """A file server frees it after a lease; here another process holds it for a while, as if on another machine."""
+    held = locks.FolderLock(tmp_path, "--checkpoint_dir")
+    name, _, process = (tmp_path / locks.NAME).read_text().split()
+    with pytest.raises(UserError, match=f"it is process {process} on {name}") as caught:
+        locks.FolderLock(tmp_path, "--checkpoint_dir")
+    assert caught.value.exit_code == 2 and "waiting" not in capsys.readouterr().err
+    (tmp_path / locks.NAME).write_text("far another-boot 7")
+    monkeypatch.setattr(locks, "LEASE_SECONDS", 0.2)
+    monkeypatch.setattr(locks, "_POLL_SECONDS", 0.1)
+    with pytest.raises(UserError, match="it is process 7 on far") as caught:
+        locks.FolderLock(tmp_path, "--checkpoint_dir")
+    assert caught.value.exit_code == 75
+    monkeypatch.setattr(locks, "LEASE_SECONDS", 20)
+    threading.Timer(0.3, held._file.close).start()
+    locks.FolderLock(tmp_path, "--checkpoint_dir").release()
+    assert capsys.readouterr().err.count("held by process 7 on far, which may be lost; waiting") == 2
+
+
+def test_the_log_of_a_run_that_was_lost_with_its_machine_ends_as_aborted(tmp_path):
+    """The launcher, which would have ended it, was lost too. Logs that are still written, or are no logs, stay."""
+    folder = tmp_path / TINY.system / TINY.benchmark
+    write = (
+        "import sys; from tests.timetotrain.launch.watch import fake_worker as w; import pathlib, os; "
+        "w.log(pathlib.Path(sys.argv[1])); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", write, folder / "result_0.txt"], cwd=ROOT, timeout=120)
+    lost = (folder / "result_0.txt.partial").read_text()
+    (folder / "result_3.txt.partial").write_bytes(b"\xff\xfe: no log\n")
+    live = RunLog(folder / "result_1.txt", TINY)
+    live.record(events.RunStarted(time.time(), 0))
+    made = recorder.Recorder(TINY, RunOptions(result_dir=str(tmp_path)), 1, [], {})
+    assert made.index == 2
+    assert (folder / "result_0.txt").read_text().startswith(lost[: lost.rfind("\n") + 1])
+    assert last_record(folder / "result_0.txt")["metadata"]["status"] == "aborted"
+    live.publish()
 
 
 def test_a_name_that_no_file_can_have_is_one_line(tmp_path):

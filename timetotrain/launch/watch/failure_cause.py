@@ -33,12 +33,16 @@ class Cause:
       text: what happened to it.
       code: the exit status.
       stopped: somebody stopped the run by a signal.
+      start: the step at which the processes began; -1 if none has told it.
+      trained: whether any rank has trained a step.
     """
 
     rank: int
     text: str
     code: int
     stopped: bool = False
+    start: int = -1
+    trained: bool = False
 
     def __str__(self) -> str:
         return f"rank {self.rank} {self.text}" if self.rank >= 0 else self.text
@@ -73,7 +77,8 @@ def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
             first = min(guilty, key=lambda w: w.ended_at if when == "ended_at" else w.told_at[when])
             # A process that starts does not catch the signal yet.
             stopped = sentence is _signalled or first.code in (-signal.SIGTERM, -signal.SIGINT)
-            return Cause(first.rank, sentence(first), _code(first), stopped)
+            start, step = (max(w.told.get(fact, -1) for w in workers) for fact in ("start", "step"))
+            return Cause(first.rank, sentence(first), _code(first), stopped, start, step > start)
     return None
 
 

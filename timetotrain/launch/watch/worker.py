@@ -52,7 +52,7 @@ class Worker:
     """A started process, in its own session, so that everything it starts can be ended with it.
 
     Attributes:
-      told: facts that the process has sent, by name ("step", "log", "error", "lost", "signal", "result").
+      told: facts that the process has sent, by name ("start", "step", "log", "error", "lost", "signal", "result").
       heard: when it last sent anything, in monotonic seconds; None if it never has.
       asked_at: when the launcher first asked it to end.
       code: the exit status, or minus the number of the signal that killed it; None while it runs.

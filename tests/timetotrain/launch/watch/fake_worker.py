@@ -99,6 +99,7 @@ def main() -> int:
     if "attempts" in orders:
         with open(f"{attempt}{rank()}", "a", encoding="utf-8") as file:
             file.write(".")
+            heartbeat.tell(start=file.tell() if orders.get("saves") else 0)
             if file.tell() > orders.get("faulty", 1):
                 orders = {k: v for k, v in orders.items() if not k.isdecimal()}
     heartbeat.phase("trains")

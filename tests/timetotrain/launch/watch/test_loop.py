@@ -163,6 +163,14 @@ def test_one_process_that_works_holds_up_the_others_without_an_alarm():
             },
             "rank 0 failed: no space left on device",
         ),
+        (
+            {
+                "0": "error: rank 1 computed wrong; process 1 says why",
+                "1": "error: rank 1 computed wrong",
+                "long": 0.3,
+            },
+            "rank 1 failed: rank 1 computed wrong; all",
+        ),
         ({"1": "abort: std::bad_alloc"}, "rank 1 was killed by SIGABRT: out of memory; use a smaller"),
         (
             {"0": "abort: JAX distributed service: unhealthy tasks: /job:jax_worker/replica:0/task:1"},
@@ -182,18 +190,34 @@ def test_killed_processes_leave_no_temporary_files(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("faulty, code, restarts", [(1, 0, 1), (2, 0, 2), (3, 137, 2)])
-def test_a_failed_run_starts_again(faulty, code, restarts, tmp_path):
-    orders = {"0": "kill", "attempts": str(tmp_path / "attempt"), "faulty": faulty}
+@pytest.mark.parametrize(
+    "faulty, saves, code, restarts",
+    [(1, False, 0, [1]), (2, False, 0, [1, 2]), (3, False, 137, [1, 2]), (3, True, 0, [1, 1, 1])],
+)
+def test_a_failed_run_starts_again(faulty, saves, code, restarts, tmp_path):
+    """Restarts from one checkpoint have a limit; those from a newer one are counted anew."""
+    orders = {"0": "kill", "attempts": str(tmp_path / "attempt"), "faulty": faulty, "saves": saves}
     line = arguments(orders, limits=[("settle", 0.1)])
     line[line.index("--") : line.index("--")] = ["--max_restarts=2"]
     line += ["--checkpoint_dir=unused"]
     result = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert result.returncode == code, result.stderr
-    assert [f"restart {i + 1} of 2: from the newest checkpoint" for i in range(restarts)] == [
+    assert [f"restart {i} of 2: from the newest checkpoint, in {i} s" for i in restarts] == [
         line for line in result.stderr.splitlines() if line.startswith("restart ")
     ]
-    assert f"restarted {restarts} times; " in result.stderr
+    assert f"restarted {len(restarts)} times; " in result.stderr
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_bad_input_is_no_reason_to_start_again(trained, tmp_path):
+    """An error of status 2 after a trained step may be a full disk that somebody frees."""
+    body = "import time; from common.distributed import heartbeat as h; h.start(); time.sleep(0.2)"
+    body += "; h.tell(start=3); h.tell(step=3 + %d); h.tell(error='x'); raise SystemExit(2)"
+    line = arguments({}, 1, [("settle", 0.1)])
+    line = [*line[: line.index("--")], "--max_restarts=1", "--"]
+    line += [sys.executable, "-c", body % trained, "--checkpoint_dir=d"]
+    result = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2 and ("restart 1 of 1" in result.stderr) == trained
 
 
 def test_a_run_that_is_stopped_while_it_starts_does_not_start_again():
