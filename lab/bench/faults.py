@@ -1,10 +1,11 @@
 """Injects faults into runs of local processes under every backend; the launcher starts each failed run again.
 
 Each run trains on handwritten digits. A fault has a kind, a rank, a moment (at the start, at the first checkpoint, in
-the middle) and a backend. The script measures whether the run came back by itself to the weights of an undisturbed run,
-bit for bit, or ended as somebody asked, and how many seconds it took longer.
+the middle), a backend and a number of processes. The script measures whether the run came back by itself to the weights
+of an undisturbed run, bit for bit, or ended as somebody asked, and how many seconds it took longer. "full disk" is the
+kernel's limit on a file's size, which the rank meets at its next write; "bit flip" is of a weight, for the guard.
 
-    python -m lab.bench.faults [--count N] [--backends multiworker pjrt horovod] [--kinds ...] [--output FILE]
+    python -m lab.bench.faults [--count N] [--backends multiworker pjrt horovod] [--kinds ...] [--processes 2 4]
 
 It is resumable: the file keeps each fault's outcome, and a fault with one is not injected again.
 """
@@ -12,11 +13,13 @@ It is resumable: the file keeps each fault's outcome, and a fault with one is no
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
 import random
 import re
+import resource
 import signal
 import tempfile
 import time
@@ -27,6 +30,7 @@ import numpy as np
 
 from lab.bench.harness import launched, scripts
 from lab.bench.harness.scripts import head, write
+from lab.bench.processes import faulty
 
 STEPS, END_SECONDS = 420, 600
 # Kind -> (signal, what the launcher's message must say; its exit status if it must not start the run again).
@@ -37,17 +41,22 @@ KINDS: dict[str, tuple[int, str, int]] = {
     "aborted": (signal.SIGABRT, "was killed by SIGABRT", 0),
     "segmentation fault": (signal.SIGSEGV, "was killed by SIGSEGV", 0),
     "terminated": (signal.SIGTERM, "received SIGTERM|SIGTERM during|failed: SIGTERM", 143),
+    "full disk": (0, "failed: .*File too large", 0),
+    "input stall": (faulty.STALL, "makes no progress: it waits for its input", 0),
+    "wrong clock": (faulty.CLOCK, "", 0),
+    "bit flip": (faulty.FLIP, "failed: rank \\d computed wrong", 0),
 }
+LIMITS = ("--max_restarts=1", "--progress_seconds=20", "--phase_seconds=180")
 # The least step of the newest checkpoint then.
 MOMENTS = {"starts": 0, "first checkpoint": 1, "middle": 200}
-RUN = (f"--config.train_steps={STEPS}", "--config.seed=1")
+RUN = (f"--config.train_steps={STEPS}", "--config.seed=1", "--guard_steps=28")
 
 
-def undisturbed(backend: str, data: Path) -> tuple[dict[str, np.ndarray], float]:
-    """Returns the weights and the seconds of a run without a fault."""
+def undisturbed(backend: str, processes: int, data: Path) -> tuple[str, float]:
+    """Returns the weights' digest and the seconds of a run without a fault."""
     with tempfile.TemporaryDirectory() as name:
         began = time.monotonic()
-        run = launched.Launched(Path(name), data, backend, 2, [], *RUN, f"--checkpoint_dir={name}/c")
+        run = launched.Launched(Path(name), data, backend, processes, [], *RUN, f"--checkpoint_dir={name}/c")
         try:
             run.launcher.wait(END_SECONDS)
             return weights(Path(name, "c")), time.monotonic() - began
@@ -60,22 +69,33 @@ def newest(folder: Path) -> int:
     return max((int(path.stem.rpartition("_")[2]) for path in folder.glob("checkpoint_*.npz")), default=0)
 
 
-def weights(folder: Path) -> dict[str, np.ndarray]:
-    """Returns the arrays of the last step's checkpoint; {} if there is none."""
+def weights(folder: Path) -> str:
+    """Returns the digest of the arrays of the last step's checkpoint; "" if there is none."""
     path = folder / f"checkpoint_{STEPS:08d}.npz"
     if not path.exists():
-        return {}
+        return ""
     with np.load(path) as file:
-        return {name: file[name] for name in file.files if name != "meta"}
+        arrays = {name: file[name].tobytes() for name in sorted(file.files) if name != "meta"}
+    return hashlib.sha256(b"".join(name.encode() + data for name, data in arrays.items())).hexdigest()
 
 
-def inject(backend: str, kind: str, rank: int, moment: str, data: Path, usual: Any) -> dict[str, Any]:
+def _strike(pid: int, number: int) -> None:
+    if number:
+        os.kill(pid, number)
+    else:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, 1))
+
+
+def inject(
+    backend: str, processes: int, kind: str, rank: int, moment: str, data: Path, usual: Any
+) -> dict[str, Any]:
     """Runs once with one fault; `usual` is of `undisturbed`. Returns the outcome."""
     number, message, status = KINDS[kind]
     with tempfile.TemporaryDirectory() as name:
         began, folder = time.monotonic(), Path(name, "c")
-        flags = ["--max_restarts=1"]
-        run = launched.Launched(Path(name), data, backend, 2, flags, *RUN, f"--checkpoint_dir={folder}")
+        run = launched.Launched(
+            Path(name), data, backend, processes, LIMITS, *RUN, f"--checkpoint_dir={folder}"
+        )
         try:
             while time.monotonic() - began < END_SECONDS and run.launcher.poll() is None:
                 ready = newest(folder) >= MOMENTS[moment]
@@ -84,7 +104,7 @@ def inject(backend: str, kind: str, rank: int, moment: str, data: Path, usual: A
                     and rank in (pids := run.pids())
                     and (MOMENTS[moment] or time.monotonic() - began > 4)
                 ):
-                    os.kill(pids[rank], number)
+                    _strike(pids[rank], number)
                     break
                 time.sleep(0.1)
             with contextlib.suppress(Exception):
@@ -93,9 +113,7 @@ def inject(backend: str, kind: str, rank: int, moment: str, data: Path, usual: A
         finally:
             run.close()
         ended = weights(folder)
-        equal = ended.keys() == usual[0].keys() and all(
-            np.array_equal(value, usual[0][key]) for key, value in ended.items()
-        )
+        equal = ended == usual[0] != ""
         return {
             "hung": hung,
             "status": code,
@@ -114,25 +132,27 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000, help="faults to inject at most (%(default)s)")
     parser.add_argument("--backends", nargs="+", default=list(launched.BACKENDS), choices=launched.BACKENDS)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--processes", nargs="+", type=int, default=[2, 4])
     options = parser.parse_args()
-    result: dict[str, Any] = {**head("horovod"), "processes": 2, "steps": STEPS, "matrix": {}}
+    result: dict[str, Any] = {**head("horovod"), "steps": STEPS, "undisturbed": {}, "matrix": {}}
     if options.output.exists():
         result = {**result, **json.loads(options.output.read_text())}
-    faults = list(itertools.product(options.backends, options.kinds, (0, 1), MOMENTS))
+    faults = list(itertools.product(options.backends, options.processes, options.kinds, (0, 1), MOMENTS))
     random.Random(0).shuffle(faults)  # The first few cover all of them.
-    usual: dict[str, Any] = {}
+    usual = result["undisturbed"]
     with launched.digits() as data:
         for repeat in itertools.count():
-            for backend, kind, rank, moment in faults:
-                key = f"{backend}/{kind}/{rank}/{moment}/{repeat}"
+            for backend, processes, kind, rank, moment in faults:
+                key = f"{backend}/{kind}/{rank}/{moment}/{processes}/{repeat}"
                 if key in result["matrix"]:
                     continue
                 if len(result["matrix"]) >= options.count:
                     print(summary(result["matrix"]))
                     return
-                if backend not in usual:
-                    usual[backend] = undisturbed(backend, data)
-                result["matrix"][key] = inject(backend, kind, rank, moment, data, usual[backend])
+                if (same := f"{backend}/{processes}") not in usual:
+                    usual[same] = undisturbed(backend, processes, data)
+                outcome = inject(backend, processes, kind, rank, moment, data, usual[same])
+                result["matrix"][key] = outcome
                 print(key, json.dumps(result["matrix"][key]), flush=True)
                 write(result, options.output)
 

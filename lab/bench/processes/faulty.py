@@ -1,6 +1,8 @@
 """Runs `python -m mnist FLAGS` and fails when lab/bench/faults.py asks: python -m lab.bench.processes.faulty FLAGS
 
-SIGUSR1 raises an exception in the main thread; SIGUSR2 delays every batch from then on.
+SIGUSR1 raises an exception in the main thread; SIGUSR2 delays every batch from then on. Of real-time signals, `STALL`
+holds the next batch for good, `CLOCK` sets the wall clock that Python reads back by an hour, and `FLIP` flips a bit of
+a weight before the next steps.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ import signal
 import time
 from typing import Any
 
-from timetotrain.run import cli
-
 LATE_SECONDS = 0.3
+STALL, CLOCK, FLIP = (signal.SIGRTMIN + i for i in (3, 4, 5))
 _late = 0.0
+_flips: list[bool] = []
 
 
 def _raise(*_: Any) -> None:
@@ -22,6 +24,31 @@ def _raise(*_: Any) -> None:
 def _delay(*_: Any) -> None:
     global _late
     _late = LATE_SECONDS
+
+
+def _stall(*_: Any) -> None:
+    global _late
+    _late = 1e6
+
+
+def _set_clock(*_: Any) -> None:
+    true = time.time
+    time.time = lambda: true() - 3600
+
+
+def _flipping(call: Any) -> Any:
+    """Wraps `Loop.call`: flips a bit of this process's first weight if asked."""
+
+    def flipped(loop: Any, *arguments: Any) -> Any:
+        while _flips:
+            _flips.pop()
+            copy = loop.replicas.local_results(loop.state.model.trainable_variables[0])[0]
+            value = np.array(copy.numpy())
+            value.reshape(-1).view(np.uint32)[0] ^= np.uint32(1 << 20)
+            copy.assign(value)
+        return call(loop, *arguments)
+
+    return flipped
 
 
 def _slowed(train_input: Any) -> Any:
@@ -44,8 +71,16 @@ def _slowed(train_input: Any) -> Any:
 if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, _raise)
     signal.signal(signal.SIGUSR2, _delay)
+    signal.signal(STALL, _stall)
+    signal.signal(CLOCK, _set_clock)
+    signal.signal(FLIP, lambda *_: _flips.append(True))
     # Not at the top: importing TensorFlow takes seconds, and signals must be handled before.
+    import numpy as np
+
+    from common.train.loop import Loop
     from mnist.task import Task
+    from timetotrain.run import cli
 
     Task.train_input = _slowed(Task.train_input)  # type: ignore[method-assign]
+    Loop.call = _flipping(Loop.call)  # type: ignore[method-assign]
     cli.main("mnist")
