@@ -90,7 +90,7 @@ def start() -> None:
 
 
 def tell(**facts: Any) -> bool:
-    """Sends facts to the launcher, which knows log, start, error, lost, signal, result; False if they did not go out."""
+    """Sends facts to the launcher, which knows log, start, error, lost, signal, result; False if none was sent."""
     return _LINK.tell(**facts)
 
 
