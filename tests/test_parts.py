@@ -118,7 +118,7 @@ def test_each_test_of_a_large_file_is_a_part(project, monkeypatch):
 
 
 def test_each_test_that_needs_a_process_exists():
-    assert all((ROOT / file).is_file() for file in run_tests.EACH_TEST)
+    assert all((ROOT / file).is_file() for file in slice_tests.EACH_ALONE)
 
 
 def test_in_two_slots_parts_run_at_a_time_and_print_whole(project, capfd):
@@ -250,6 +250,12 @@ def test_a_slice_fails_with_its_tests_and_names_what_it_does_not_reach(project, 
         path.write_text("import pytest\npytestmark = pytest.mark.e2e\n" + path.read_text())
     assert slice_tests.main([]) == 1
     assert "failed: tests/test_second.py::test_second" in capfd.readouterr().err
+    second = project / "tests/test_second.py"
+    before = second.read_text()
+    second.write_text(before + "def test_wait(): __import__('time').sleep(60)\n")
+    assert slice_tests.main(["0.9"]) == 1, "the time does not hide a failure"
+    assert "for want of time" not in capfd.readouterr().err
+    second.write_text(before)
     (project / "stop").unlink()
     assert slice_tests.main([]) == 0
     assert "for want of time" not in capfd.readouterr().err

@@ -1,8 +1,8 @@
 """Runs a slice of the long tests, so that a dozen landings run them all: python -m tools.slice_tests [MINUTES]
 
 The number of commits chooses the slice, and in a shallow clone, which has no number, the commit's hash. A test that
-fails is an error. Tests that the minutes (20 by default) do not reach are named, and their turn in the slice comes
-first the next time.
+fails is an error, and ends its group. Groups of tests that the minutes (20 by default) do not reach are named, and each
+round of the slices begins with another group.
 """
 
 import subprocess
@@ -17,6 +17,12 @@ from tools.run_tests import EACH_TEST, NO_TESTS, Parts, say
 ROOT = Path(__file__).resolve().parents[1]
 SLICES, MINUTES, SLOTS = 12, 20.0, 2
 TOGETHER = 4  # Tests of one file in one process, which share what the file's fixtures make.
+# Files whose tests take minutes each and share nothing: four of them may not end in time.
+EACH_ALONE = (
+    *EACH_TEST,
+    "tests/timetotrain/run/test_pjrt_targets.py",
+    "tests/timetotrain/test_own_end_to_end.py",
+)
 # It installs environments of its own (make e2e-jax).
 LEFT_OUT = "tests/common/distributed/test_jax_releases.py"
 
@@ -41,7 +47,7 @@ def units(tests: Sequence[str]) -> list[list[str]]:
     return [
         members[i : i + step]
         for file, members in files.items()
-        for step in [1 if file in EACH_TEST else TOGETHER]
+        for step in [1 if file in EACH_ALONE else TOGETHER]
         for i in range(0, len(members), step)
     ]
 
@@ -74,7 +80,8 @@ def main(argv: Sequence[str]) -> int:
         left = deadline - time.monotonic()
         if left <= 0 or parts.signal:
             return None
-        command = [*pytest, "-m", "e2e or not e2e", *slice_[place]]
+        # With -x a failure counts, even if the time would run out in a later test of the group.
+        command = [*pytest, "-x", "-m", "e2e or not e2e", *slice_[place]]
         return parts.run(f"{place + 1} of {len(slice_)}", command, whole=True, seconds=left)
 
     with parts.ended_by_signals(), futures.ThreadPoolExecutor(SLOTS) as pool:
