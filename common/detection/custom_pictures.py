@@ -18,6 +18,7 @@ from common.data.folder_conversion import Looked, Made, Options
 from common.data.report import Report
 from common.detection import coco_source, coco_tidy
 from common.detection import convert as converter
+from common.detection.annotation_formats import Source
 from common.errors import UserError
 
 ANNOTATIONS = "instances_val2017.json"  # The converter's name for the file that an evaluation reads.
@@ -58,6 +59,8 @@ def convert(
     report = options.report
     first, second = coco_source.find(folder, options)
     sources = [first, second] if second else [first]
+    if masks:
+        _check_masks(sources, folder)
     contents, names, looked = coco_tidy.tidy(sources, masks, report)
     folder_conversion.check_broken(report.lines, min(len(content["images"]) for content in contents), options)
     if second is None:
@@ -85,6 +88,17 @@ def convert(
     )
     per_class = [[names[item["category_id"] - 1] for item in c["annotations"]] for c in contents]
     return counts, report.lines, folder_conversion.balance(names, *per_class), _facts(contents, per_image)
+
+
+def _check_masks(sources: Sequence[Source], folder: Path) -> None:
+    """Raises UserError if no object has a mask, before any picture is read."""
+    lists = [source.content.get("annotations") for source in sources]
+    objects = [item for items in lists if isinstance(items, list) for item in items if isinstance(item, dict)]
+    if objects and not any(item.get("segmentation") for item in objects):
+        raise UserError(
+            f"{sources[0].named}: its objects have boxes and no masks, on which maskrcnn trains; for boxes: "
+            f"timetotrain data ssd {folder} OUT"
+        )
 
 
 def _report(

@@ -236,7 +236,8 @@ def _videos(network: Network, files: Sequence[str]) -> Iterator[dict]:
         try:
             yield videos.answer(network, name)
         except BadVideoError as error:
-            yield {"file": name, "error": f"{name}: {error}; leave it out"}
+            why = "a picture, and this network takes videos" if pictures.is_picture(name) else error
+            yield {"file": name, "error": f"{name}: {why}; leave it out"}
 
 
 def _pictures(network: Network, files: Sequence[str], batch: int, score: float) -> Iterator[dict]:

@@ -117,6 +117,17 @@ def test_pictures_with_cocos_annotations(tmp_path, benchmark):
     assert "data:image/png" in (out / "data.html").read_text()
 
 
+def test_boxes_without_masks_are_for_ssd_and_no_picture_is_read(tmp_path, capsys, monkeypatch):
+    source = custom_sources.objects(tmp_path / "pictures")
+    content = json.loads((source / "labels.json").read_text())
+    for item in content["annotations"]:
+        item["segmentation"] = []
+    (source / "labels.json").write_text(json.dumps(content))
+    monkeypatch.setattr("common.detection.coco_tidy.tidy", None)
+    assert convert("maskrcnn", source, tmp_path / "out") == 2
+    assert f"for boxes: timetotrain data ssd {source} OUT" in capsys.readouterr().err
+
+
 def test_perfect_detections_of_two_own_classes_score_one(tmp_path):
     source, out = custom_sources.objects(tmp_path / "pictures", 20), tmp_path / "out"
     assert convert("ssd", source, out, "--no-page", "--eval-part", "0.5") == 0

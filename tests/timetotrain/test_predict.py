@@ -5,6 +5,7 @@ import types
 
 import common.export
 from timetotrain import cli
+from timetotrain.use import export
 
 
 def test_a_file_s_name_that_is_not_utf8_is_an_escape(tmp_path, monkeypatch, capsys):
@@ -41,3 +42,12 @@ def test_a_bad_line_of_text_is_a_line_and_the_others_are_answered(monkeypatch, c
         "left out: a.txt: line 2: not UTF-8",
         "error: 1 input left out, as the lines above say; the others are answered",
     ], "no line about an unmeasured latency"
+
+
+def test_a_missing_package_of_a_format_is_named_before_anything_is_loaded(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(common.export, "trained", None, raising=False)  # Its use would raise.
+    for kind, package in (("onnx", "tf2onnx"), ("safetensors", "safetensors")):
+        assert cli.main(["export", "nowhere", str(tmp_path / "out"), f"--format={kind}"]) == 2
+        assert f"error: --format={kind}: {package} is not installed; pip install" in capsys.readouterr().err
+    assert export.check_package("savedmodel") is None

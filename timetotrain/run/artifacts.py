@@ -10,7 +10,7 @@ import contextlib
 import os
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.config.clock import Clock
@@ -28,9 +28,15 @@ from timetotrain.run.progress import duration, number
 class Kept:
     """Call `begin` once the first step is known, `record` for each event, `saved` after a checkpoint, then `close`."""
 
-    def __init__(self, config: RunConfig, options: RunOptions, path: pathlib.Path):
-        """`path` is the history's path, beside the log."""
-        self._config, self._path = config, path
+    def __init__(
+        self,
+        config: RunConfig,
+        options: RunOptions,
+        path: pathlib.Path,
+        baseline: Mapping[str, Any] | None = None,
+    ):
+        """`path` is the history's path, beside the log; `baseline` as in `History`."""
+        self._config, self._path, self._baseline = config, path, baseline
         self._checkpoints = pathlib.Path(options.checkpoint_dir) if options.checkpoint_dir else None
         self.history: history.History | None = None
 
@@ -39,7 +45,9 @@ class Kept:
         earlier: list[history.Record] = []
         if start and self._checkpoints:
             earlier = history.until(history.read(self._checkpoints / history.NAME), start)
-        self.history = history.History(self._config, self._path, _rates(self._config), earlier)
+        self.history = history.History(
+            self._config, self._path, _rates(self._config), earlier, self._baseline
+        )
 
     def record(self, event: events.Event) -> None:
         """Records an event, and points to the best checkpoint."""

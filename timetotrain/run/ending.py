@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.config import data_description
-from common.config.quality import parts
+from common.config.quality import Measure, parts
 from common.config.schema import RunConfig
 from common.errors import counted
 from common.train import checkpoint_file, events
+from timetotrain.run import advice, history
 
 NOT_REACHED = 1
 # A quality counts as nothing if it gains less than this part of the way from the baseline to the best possible one
 # (where the lower is better: of the scale), and as fallen if it has lost this part of the best gain. Both are this
 # project's choice.
 LEAST_GAIN, MOST_LOST = 0.01, 0.5
-_SLOWER = 5  # A sixth of SSD's rate learned steadily where the whole fell to nothing.
 
 
 def signalled(stopped: events.RunStopped) -> int | None:
@@ -76,36 +76,58 @@ def baseline(config: RunConfig, data_dir: str | None) -> Mapping[str, Any]:
     return found if same else {}
 
 
-def against(config: RunConfig, least: Mapping[str, Any], values: Sequence[Any], diverged: bool) -> list[str]:
+def against(
+    config: RunConfig, least: Mapping[str, Any], records: Sequence[history.Record], diverged: bool
+) -> list[str]:
     """Returns the lines about a run's quality: the baseline, and a warning if it learned nothing or fell back.
 
     Args:
       config: the run's configuration.
       least: from `baseline`.
-      values: the quality at each evaluation.
+      records: the run's history, since its start in this process.
       diverged: whether the loss was not finite.
     """
     measure, lines = config.quality, []
     if least:
         lines.append(f"baseline {measure.shown(least['value'])} ({least['what']})")
+    values = [r["value"] for r in records if r["kind"] == "evaluation"]
     scores = [measure.score(value) for value in values]
     floor = measure.score(least["value"]) if least else -math.inf if measure.lower_is_better else 0.0
     best, last = max(scores, default=-math.inf), scores[-1] if scores else -math.inf
-    scale = 100.0 if measure.unit == "points" and best > 1 else 1.0
-    room = scale if measure.lower_is_better else scale - floor
     why = ""
     if diverged:
         why = "the training diverged"
-    elif scores and math.isfinite(floor) and best < floor + LEAST_GAIN * room:
-        why = f"the best quality, {measure.shown(values[scores.index(best)])}, is no better than a trivial answer"
+    elif scores and not beaten(measure, floor, best):
+        shown = measure.shown(values[scores.index(best)])
+        why = (
+            f"the best quality, {shown}, is no better than {'the baseline' if least else 'a trivial answer'}"
+        )
     elif scores and math.isfinite(floor) and last < floor + (1 - MOST_LOST) * (best - floor):
         why = f"the quality fell from {measure.shown(values[scores.index(best)])} to {measure.shown(values[-1])}"
-    return [*lines, f"warning  {why}; {_advice(config)}"] if why else lines
+    if why:
+        lines.append(f"warning  {why}; {advice.tried(config, advice.cause(records, diverged))}")
+    return lines
 
 
-def _advice(config: RunConfig) -> str:
-    rate, epochs = config.optimizer.base_learning_rate, config.train_epochs
-    return (
-        f"try a smaller rate, --config.optimizer.base_learning_rate={rate / _SLOWER:.2g}, "
-        f"then more epochs, --config.train_epochs={2 * epochs:g}"
-    )
+def beaten(measure: Measure, floor: float, score: float) -> bool:
+    """Whether a score gains on the score `floor` of a baseline, by LEAST_GAIN; no finite floor is always beaten."""
+    scale = 100.0 if measure.unit == "points" and score > 1 else 1.0
+    room = scale if measure.lower_is_better else scale - floor
+    return not math.isfinite(floor) or score >= floor + LEAST_GAIN * room
+
+
+def poor(measure: Measure, records: Sequence[history.Record], step: int) -> str:
+    """Returns the line that warns of a checkpoint after `step` that is no better than the baseline; "" if it is, or
+    the history does not say.
+    """
+    least = next((r.get("baseline") for r in records[::-1] if r["kind"] == "run"), None) or {}
+    value = next((r["value"] for r in records[::-1] if r["kind"] == "evaluation" and r["step"] == step), None)
+    try:
+        if value is None or beaten(measure, measure.score(least["value"]), measure.score(value)):
+            return ""
+        return (
+            f"warning  {measure.shown(value)} is no better than the baseline, {measure.shown(least['value'])} "
+            f"({least['what']}); train further before you use it"
+        )
+    except (KeyError, TypeError, ValueError):
+        return ""

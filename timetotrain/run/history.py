@@ -4,7 +4,8 @@
 rules ask. It has one JSON object per line, each with `kind`, `step` and `seconds`. `seconds` is
 the training time so far, including earlier runs from the same checkpoints:
 
-    run         what runs: benchmark, system, seed, the quality's name and unit, target, steps of the whole run
+    run         what runs: benchmark, system, seed, the quality's name and unit, target, baseline (ending.baseline),
+                steps of the whole run
     train       loss, learning_rate and examples_per_second over the steps since the previous line
     progress    loss of a step inside a block; a `train` line of the same or a later step replaces it
     evaluation  value (as logged), epoch and loss: that of the evaluation if it has one, else of the last steps before
@@ -19,7 +20,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from common import files
@@ -43,13 +44,16 @@ class History:
         path: pathlib.Path,
         rate: Callable[[Sequence[int]], Sequence[float]] | None = None,
         earlier: Sequence[Record] = (),
+        baseline: Mapping[str, Any] | None = None,
     ):
         """`rate`: maps steps to learning rates; `earlier`: records of the runs that this one continues.
+
+        `baseline` is the data's, as timetotrain.run.ending.baseline returns it.
 
         Raises:
           UserError: the file cannot be written.
         """
-        self._config, self.path, self._rate = config, path, rate
+        self._config, self.path, self._rate, self._baseline = config, path, rate, baseline or {}
         self.records = list(earlier)
         self._offset = max((r["seconds"] for r in self.records), default=0.0)
         self._start, self._last, self._told = 0.0, 0.0, 0.0
@@ -68,7 +72,7 @@ class History:
         """Adds an event's records."""
         if isinstance(event, events.RunStarted):
             self._start = self._last = event.time
-            self._add("run", event.step, event.time, **_head(self._config))
+            self._add("run", event.step, event.time, **_head(self._config), baseline=dict(self._baseline))
         elif isinstance(event, events.BlockStarted):
             self._last = event.time  # Evaluation and checkpoint are not training time.
         elif isinstance(event, events.Trained):

@@ -61,7 +61,9 @@ class Recorder:
             raise UserError(f"{self.path}: exists; give another --run or --result_dir, or move it away")
         if config.system == automatic.NAME and not options.checkpoint_dir and processes == 1:
             self.options = dataclasses.replace(options, checkpoint_dir=str(self._free_checkpoints()))
-        self.kept = Kept(config, self.options, self.folder / f"history_{self.index}.jsonl")
+        self.baseline = ending.baseline(config, options.data_dir)
+        path = self.folder / f"history_{self.index}.jsonl"
+        self.kept = Kept(config, self.options, path, self.baseline)
         self._looker: Any = None
         self._log: Any = None
         self._resumed = 0  # The step at which the run resumed.
@@ -69,7 +71,6 @@ class Recorder:
         self._stopped: Any = None  # The run's last event, once the log contains it.
         self._new_folders: list[pathlib.Path] = []  # Folders for checkpoints that did not exist.
         self._lock: FolderLock | None = None  # On the folder for checkpoints.
-        self.baseline = ending.baseline(config, options.data_dir)
 
     def _close_lost(self) -> None:
         """Ends the logs of runs that were lost with their machine, so that the time they took stays on record."""
@@ -207,17 +208,16 @@ class Recorder:
 
     def _advice(self) -> list[str]:
         """Returns the lines about the quality beside the baseline, and how to continue a stopped run."""
-        values = [r["value"] for r in self._evaluations()]
         diverged = self._stopped.reason.startswith(events.NOT_FINITE)
         return [
-            *ending.against(self.config, self.baseline, list(reversed(values)), diverged),
+            *ending.against(self.config, self.baseline, self._records(), diverged),
             *ending.continued(self._stopped, self.options.checkpoint_dir),
         ]
 
-    def _evaluations(self) -> list[Any]:
-        """Returns the evaluations since this process started, newest first."""
+    def _records(self) -> list[Any]:
+        """Returns the history since this process started."""
         since = itertools.takewhile(lambda r: r["kind"] != "run", reversed(self.kept.records))
-        return [r for r in since if r["kind"] == "evaluation"]
+        return list(since)[::-1]
 
     def _profiled(self, profile: Any) -> str:
         """Returns the line about the profiled steps."""
@@ -234,7 +234,7 @@ class Recorder:
         record |= {
             "status": status,
             "score_minutes": minutes,
-            "quality": next((r["value"] for r in self._evaluations()), None),
+            "quality": next((r["value"] for r in self._records()[::-1] if r["kind"] == "evaluation"), None),
             "started": started.isoformat(timespec="seconds"),
             "resumed_from_step": self._resumed,
             "wall_clock_set_seconds": jump(),

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
+from typing import TYPE_CHECKING
 
+from common.errors import UserError
 from timetotrain.use.predict import add_trust
 
+if TYPE_CHECKING:
+    from common.export.trained import Trained
+
 FORMATS = ("savedmodel", "safetensors", "stablehlo", "onnx")
+PACKAGES = {"safetensors": "safetensors", "onnx": "tf2onnx"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +39,7 @@ def run(options: argparse.Namespace) -> int:
       UserError: see `common.export.trained.load` and `common.export.formats.write`.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    check_package(options.format)
     from common.export import formats, trained
 
     trust = trained.Trust(options.allow_plugins, options.allow_large)
@@ -40,5 +48,24 @@ def run(options: argparse.Namespace) -> int:
     size = sum(path.stat().st_size for path in files)
     names = f"{len(found.labels)} names of classes" if found.labels else "no names of classes"
     print(f"from     {found.path}, {found.benchmark}, step {found.step}, {names}", file=sys.stderr)
+    if line := _poor(found):
+        print(line, file=sys.stderr)
     print(f"export   {options.out} ({options.format}, {size / 1e6:.1f} MB)")
     return 0
+
+
+def check_package(kind: str) -> None:
+    """Raises UserError if the package that writes a format is missing, before anything is loaded."""
+    name = PACKAGES.get(kind)
+    if name and importlib.util.find_spec(name) is None:
+        raise UserError(f"--format={kind}: {name} is not installed; pip install timetotrain[export]")
+
+
+def _poor(found: Trained) -> str:
+    """Returns the line that warns of a network no better than its data's baseline, from the history beside it."""
+    from timetotrain.run import ending, history
+
+    try:
+        return ending.poor(found.config.quality, history.read(found.path.with_name(history.NAME)), found.step)
+    except UserError:  # The history is not needed for the export.
+        return ""

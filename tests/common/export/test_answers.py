@@ -104,7 +104,7 @@ def later(path, changed, seconds=5):
     return changed
 
 
-def test_a_video_has_labels_by_time(tmp_path):
+def test_a_video_has_labels_by_time(photo, tmp_path):
     path = tmp_path / "clip.mp4"
     with av.open(str(path), "w") as container:
         stream = container.add_stream("mpeg4", rate=10)
@@ -133,6 +133,8 @@ def test_a_video_has_labels_by_time(tmp_path):
     (tmp_path / "none.mp4").write_bytes(b"no video")
     bad, good = inference.ask(network("video", call), [str(tmp_path / "none.mp4"), str(path)])
     assert "none.mp4: cannot be decoded" in bad["error"] and good == answer
+    (bad,) = inference.ask(network("video", call), [photo])
+    assert bad["error"] == f"{photo}: a picture, and this network takes videos; leave it out"
 
 
 def test_a_video_that_claims_a_long_time_has_no_more_parts_than_frames():

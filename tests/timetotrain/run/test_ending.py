@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 
 import pytest
 
@@ -9,15 +10,24 @@ from common.config import benchmarks, data_description
 from common.config.data_description import Description
 from common.config.quality import Measure
 from common.train import events
-from timetotrain.run import ending
+from timetotrain.run import advice, ending
 
 MNIST = benchmarks.module("mnist", "presets").PRESETS["cpu-tiny"]
 SSD = benchmarks.module("ssd", "presets").PRESETS["cpu-tiny"]
 LEAST = {"value": 0.24, "what": "always the most frequent class, shirt"}
 
 
+def history(values, losses=(2.3, 2.5, 2.6)):
+    """A history of a run whose loss grew, unless `losses` say otherwise."""
+    train = [{"kind": "train", "step": 100 * i + 100, "loss": loss} for i, loss in enumerate(losses)]
+    return [
+        *train,
+        *({"kind": "evaluation", "step": 100 * i + 100, "value": v} for i, v in enumerate(values)),
+    ]
+
+
 def lines(config, least, values, diverged=False):
-    return ending.against(config, least, values, diverged)
+    return ending.against(config, least, history(values), diverged)
 
 
 def test_a_run_that_beats_its_baseline_shows_both():
@@ -29,16 +39,15 @@ def test_a_run_that_beats_its_baseline_shows_both():
 @pytest.mark.parametrize(
     ("least", "values", "why"),
     [
-        (LEAST, [0.2, 0.245], "the best quality, top-1 accuracy 24.5 %, is no better than a trivial answer"),
+        (LEAST, [0.2, 0.245], "the best quality, top-1 accuracy 24.5 %, is no better than the baseline"),
         (LEAST, [0.2, 0.7, 0.3], "the quality fell from top-1 accuracy 70.0 % to top-1 accuracy 30.0 %"),
     ],
 )
 def test_a_quality_of_nothing_is_a_warning_with_what_to_try(least, values, why):
     _, line = lines(MNIST, least, values)
     rate = MNIST.optimizer.base_learning_rate / 5
-    assert line.startswith(
-        f"warning  {why}; try a smaller rate, --config.optimizer.base_learning_rate={rate:.2g}"
-    )
+    smaller = f"try a smaller rate, --config.optimizer.base_learning_rate={rate:.2g}"
+    assert line.startswith(f"warning  {why}; the loss grew: {smaller}")
 
 
 def test_a_high_baseline_leaves_less_to_gain():
@@ -46,7 +55,7 @@ def test_a_high_baseline_leaves_less_to_gain():
     least = {**LEAST, "value": 0.985}
     assert len(lines(MNIST, least, [0.9, 0.993])) == 1
     assert len(lines(MNIST, least, [0.9, 0.9852])) == 1
-    assert "is no better than a trivial answer" in lines(MNIST, least, [0.9, 0.9851])[1]
+    assert "is no better than the baseline" in lines(MNIST, least, [0.9, 0.9851])[1]
 
 
 def test_a_detector_that_falls_to_nothing_says_so_without_a_known_baseline():
@@ -57,13 +66,40 @@ def test_a_detector_that_falls_to_nothing_says_so_without_a_known_baseline():
 
 def test_a_diverged_run_says_what_to_try_and_a_perplexity_needs_a_baseline():
     (line,) = lines(MNIST, {}, [], diverged=True)
-    assert line.startswith("warning  the training diverged; try a smaller rate")
+    assert line.startswith("warning  the training diverged; the loss grew: try a smaller rate")
 
     class Perplexity(type(MNIST)):
         quality = Measure("perplexity", lower_is_better=True)
 
     config = Perplexity(**{f.name: getattr(MNIST, f.name) for f in dataclasses.fields(MNIST)})
     assert lines(config, {}, [100.0, 400.0]) == []
+
+
+CURVES = json.loads(pathlib.Path(__file__).with_name("curves.json").read_text())
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_the_cause_of_a_run_made_wrong_is_named(name):
+    """Each curve is of a run of cpu-tiny that was made wrong in the way of its name; `command` repeats it."""
+    curve = CURVES[name]
+    records = [{"kind": "train", "step": step, "loss": loss} for step, loss in curve["losses"]]
+    records += [
+        {"kind": "evaluation", "step": step, "value": value, "loss": loss}
+        for step, value, loss in curve["evaluations"]
+    ]
+    expected = {"short": advice.SHORT, "large": advice.LARGE, "small": advice.SMALL, "data": advice.DATA}
+    assert advice.cause(records, curve["diverged"]) == expected[name.split("-")[1].rstrip("0123456789")]
+    assert advice.cause(records[:1]) == advice.SHORT
+
+
+def test_a_checkpoint_no_better_than_the_baseline_warns():
+    records = [{"kind": "run", "step": 0, "baseline": LEAST}, *history([0.2, 0.66])]
+    measure = MNIST.quality
+    assert ending.poor(measure, records, 100).startswith(
+        "warning  top-1 accuracy 20.0 % is no better than the baseline, top-1 accuracy 24.0 %"
+    )
+    assert ending.poor(measure, records, 200) == "" == ending.poor(measure, records[1:], 100)
+    assert ending.poor(measure, records, 300) == ""  # Never evaluated.
 
 
 def described(folder, **changes):

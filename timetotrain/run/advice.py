@@ -1,0 +1,71 @@
+"""Reads from a run's curve why it learned too little: too short, its rate too large or too small, or its data.
+
+The thresholds are this project's: they name the cause of every run in tests/timetotrain/run/curves.json, each of which
+was made wrong on purpose. TensorFlow-free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from common.config.schema import RunConfig
+from timetotrain.run import history
+
+SHORT, LARGE, SMALL, DATA = "too short", "rate too large", "rate too small", "data"
+_PARTS = 10  # The curve is read as the means of so many parts.
+_RISEN = 1.04  # A loss of so many times its start has grown.
+_MOVED = 0.1  # A loss that has lost less than this part of its start has hardly moved.
+_FEW_STEPS = 200  # Fewer steps show little of a rate; warmup takes most of them.
+_FALLS = 0.03  # Part of the loss that the last fifth of a run that still learns takes off the fifth before.
+_OVERFIT = 1.1  # An evaluation's loss of so many times the lowest one before has grown.
+_FACTOR = 5  # A sixth of SSD's rate learned steadily where the whole fell to nothing.
+
+
+def cause(records: Sequence[history.Record], diverged: bool = False) -> str:
+    """Returns SHORT, LARGE, SMALL or DATA.
+
+    Args:
+      records: the run's history (timetotrain/run/history.py).
+      diverged: whether the loss was not finite.
+    """
+    points = [r for r in records if r["kind"] == "train"]
+    losses = [r["loss"] for r in points]
+    if diverged or not all(map(math.isfinite, losses)):
+        return LARGE
+    if len(losses) < 2:
+        return SHORT
+    start, means = losses[0], _means(losses)
+    few = points[-1]["step"] < _FEW_STEPS
+    if max(means[1:]) > _RISEN * start or means[-1] > start - (start - min(means)) / 2:
+        # Grown above its start, or back half of the way: unless it has not moved at all.
+        return LARGE if max(means[1:]) > _RISEN * start or start - min(means) > _MOVED * abs(start) else SMALL
+    if start - means[-1] < _MOVED * abs(start):
+        return SHORT if few else SMALL
+    evaluated = [history.loss_of(r) for r in records if r["kind"] == "evaluation"]
+    if len(evaluated) > 1 and evaluated[-1] > _OVERFIT * min(evaluated) and means[-1] < min(evaluated):
+        return DATA
+    last, before = sum(means[-2:]), sum(means[-4:-2])
+    return SHORT if few or before - last > _FALLS * abs(before) else DATA
+
+
+def tried(config: RunConfig, why: str) -> str:
+    """Returns what to try against the cause `why`, then what to try next."""
+    rate = config.optimizer.base_learning_rate
+    smaller = f"--config.optimizer.base_learning_rate={rate / _FACTOR:.2g}"
+    larger = f"--config.optimizer.base_learning_rate={rate * _FACTOR:.2g}"
+    longer = f"--config.train_epochs={2 * config.train_epochs:g}"
+    return {
+        SHORT: f"the run was too short: train longer, {longer}; then try another rate, {larger} or {smaller}",
+        LARGE: f"the loss grew: try a smaller rate, {smaller}; then train longer, {longer}",
+        SMALL: f"the loss hardly moved: try a larger rate, {larger}; then train longer, {longer}",
+        DATA: "the loss has come to rest, and neither more epochs nor another rate will do: give more or cleaner data, "
+        "or start from weights, --config.init=FILE",
+    }[why]
+
+
+def _means(losses: Sequence[float]) -> list[float]:
+    """Returns the means of _PARTS equal parts of the curve; of a shorter curve, its points."""
+    count = min(_PARTS, len(losses))
+    edges = [len(losses) * i // count for i in range(count + 1)]
+    return [sum(losses[a:b]) / (b - a) for a, b in zip(edges, edges[1:])]
