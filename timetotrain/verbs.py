@@ -60,6 +60,7 @@ VERBS = {
         "the logs' settings beside the configuration files that they name", "compliance.code.settings"
     ),
     "power": Verb("the energy of runs, by the rules and by the stock tool", "compliance.power.command"),
+    "review": Verb("a round: uploads merged, all verdicts, scores and points", "compliance.review.command"),
     "why": Verb("why one run takes longer than another, term by term", "timetotrain.forecast.why"),
     "package": _compliance("build the submission of your results", "package"),
     "systems": Verb("list, show, detect and validate machines", "timetotrain.forecast.cli", ()),
