@@ -19,7 +19,7 @@ Steps = tf.Tensor | list[tf.Tensor]  # [T, ...], or T of [...].
 UNROLLED_STEPS = 64
 # The same limit under XLA.
 UNROLLED_IN_XLA = 4
-# Maximum number of steps in a turn of a loop under XLA. lab/bench/gpu_programs.py counts the kernels.
+# Maximum number of steps in a turn of a loop under XLA. lab/bench/compiled_step.py counts the kernels.
 STEPS_OF_A_TURN = 16
 
 

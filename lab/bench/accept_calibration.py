@@ -9,8 +9,6 @@ count epochs where the reference counts samples are left out: their answer is kn
 of the model on rounds 1.0 to 4.1, and writes nothing.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import random
@@ -270,16 +268,12 @@ def failures(found: Sequence[Published]) -> dict[str, int]:
 def main() -> None:
     """Reads the trees, measures, prints a summary and writes the files."""
     parser = scripts.parser(__doc__, "accept_calibration.json")
-    parser.add_argument("folder", type=Path, nargs="?", help="the folder with training_results_v1.0 ... v6.0")
     parser.add_argument("--fit", action="store_true", help="try other constants on rounds 1.0 to 4.1")
     parser.add_argument(
         "--kept", type=Path, help="where the read folders are kept, for another run of this script"
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args()
-    if options.folder is None:  # `make bench` runs every script.
-        print("nothing to measure: name the folder with the published results")
-        return
+    options = scripts.with_folder(parser, "the folder with training_results_v1.0 ... v6.0")
     with ProcessPoolExecutor(options.processes) as pool:
         found = read_all(options.folder, options.kept, pool)
         asked = [case for one in found for case in cases(one)]

@@ -6,8 +6,6 @@ the check, `borrow`, or `diff` says what it does not say of the unaltered tree. 
 advice by kind, and the folders that only rules that no stock tool has refuse.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import tempfile
@@ -22,7 +20,7 @@ from compliance.findings import ERROR, texts
 from compliance.submission.tree import judge_tree
 from compliance.verdict import NO_GO
 from lab.bench.compliance_trees import trees
-from lab.bench.harness import alterations
+from lab.bench.harness import alterations, scripts
 from lab.bench.harness.alterations import CONFIG, LORA, SMALL, TREES
 from lab.bench.harness.scripts import RESULTS, head, write
 
@@ -70,9 +68,14 @@ def of_trees(tree: Path, work: Path) -> list[dict]:
         one.change(copy)
         new = {rule for name, old in before.items() for rule, *_ in said(copy / name) - old}
         shutil.rmtree(copy)
-        noticed = bool(new & set(one.rules)) if one.rules else bool(new)
+        noticed = one.rule in new if one.rule else bool(new)
         rows.append(
-            {"fault": one.name, "expected": list(one.rules), "noticed": noticed, "rules": sorted(new)}
+            {
+                "fault": one.name,
+                "expected": [one.rule] * bool(one.rule),
+                "noticed": noticed,
+                "rules": sorted(new),
+            }
         )
     return rows
 
@@ -188,17 +191,13 @@ def of_published(folder: Path, most: int) -> dict:
 def main() -> None:
     """Makes the faults and writes the file."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("tree", type=Path, nargs="?", help="the unpacked v6.0 subset")
     parser.add_argument("--published", type=Path, help="the folder with training_results_v4.0 ... v5.1")
     parser.add_argument("--most-logs", type=int, default=400, help="of a submitter (default: %(default)s)")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "altered_trees.json")
-    options = parser.parse_args()
-    if options.tree is None:  # `make bench` runs every script.
-        print("nothing to alter: name the folder with the v6.0 subset")
-        return
+    options = scripts.with_folder(parser, "the unpacked v6.0 subset")
     with tempfile.TemporaryDirectory() as work:
-        rows = of_trees(options.tree, Path(work)) + of_borrowing(options.tree, Path(work))
-        rows += of_differences(options.tree, Path(work))
+        rows = of_trees(options.folder, Path(work)) + of_borrowing(options.folder, Path(work))
+        rows += of_differences(options.folder, Path(work))
     noticed = sum(row["noticed"] for row in rows)
     missed = [row["fault"] for row in rows if not row["noticed"]]
     result = {

@@ -12,8 +12,6 @@ longer that is than if every replica had the mean.
     python -m lab.bench.bucketing [--sets multi30k newstest2014] [--buckets 5 10] [--batch N]
 """
 
-from __future__ import annotations
-
 import gzip
 import sys
 from collections.abc import Callable, Iterator, Sequence

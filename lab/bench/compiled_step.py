@@ -1,17 +1,20 @@
-"""Our step and a JAX peer's of the same network on one TPU core, by its compiler: estimated time, bytes, memory.
+"""Our step and a JAX peer's of the same network for one TPU core or one GPU, according to the device's compiler.
 
-    python -m lab.bench.compiled_step [--cases resnet transformer ssd] [--target tpu-v3] [--jax-python PYTHON]
-        [--keep DIR] [--add] [--quick]
+    python -m lab.bench.compiled_step [--target tpu-v3 | h100] [--cases resnet ...] [--jax-python PYTHON] [--keep DIR]
+        [--checkout DIR --label NAME]
 
-Both steps are StableHLO and go through systems/compile. This needs no device, and nothing runs. The batch is that of
-one core in the 2,048-core preset. The step is for one replica: no exchange, batch norm over its own images, the whole
-update. The peers are flax's ResNet-50 with optax's SGD and with its LARS, and a Transformer of flax's attention with
-Adam. Each peer is compared with ours under the same optimizer, with the same kind of random numbers. For SSD we found
-no maintained JAX network, so ours has no peer. The compiler counts no cycles for calls of the device's random
-generator.
+Both steps are StableHLO and go through systems/compile. This needs no device, and nothing runs. A step is for one
+replica: no exchange, batch norm over its own images, the whole update. The peers are flax's ResNet-50 with optax's SGD
+or LARS, and a Transformer of flax's attention with Adam. Each peer is compared with ours under the same optimizer, with
+the same kind of random numbers. For the other networks we found no maintained JAX network.
+
+- tpu-v3: estimated time, bytes, memory, with the batch of one core in the 2,048-core preset. The compiler counts no
+  cycles for calls of the device's random generator.
+- h100: kernels, bytes, copies and loops of the steps of docs/replay.md, in bf16. Without a device XLA cannot choose
+  kernels of cuBLAS and cuDNN by timing them, so a real card's program has other kernels for the products.
+
+`--checkout` compiles the steps of an earlier commit under its own `--label`, beside those that the file has.
 """
-
-from __future__ import annotations
 
 import json
 import subprocess
@@ -22,11 +25,13 @@ from typing import Any, NamedTuple
 
 from lab.bench.harness import ROOT, scripts
 from lab.bench.harness.scripts import head, write
-from systems.compile import run
+from systems.compile import hlo, launches, run
 from systems.compile.targets import target
 
-SYSTEM = "tpu-v3-2048"
+_PLATFORMS = {"tpu-v3": "tpu", "h100": "cuda"}
 _ALONE = ("--config.replicas=single", "--config.num_replicas=1", "--config.partitions=1")
+_WITHOUT = ("--noexport_values", "--export_reference=none", "--export_programs=train")
+_BF16 = ("--config.precision=bf16", "--config.hardware=h100-1")
 
 
 class Case(NamedTuple):
@@ -34,101 +39,130 @@ class Case(NamedTuple):
 
     Attributes:
       title: name and batch.
-      batch: examples per core.
+      system: the preset.
+      batch: examples per device.
       flags: flags of the export.
       variants: {name: additional flags}, our rows.
       peers: {name: (our variant to compare with, contender, keywords)}.
     """
 
     title: str
+    system: str
     batch: int
     flags: tuple[str, ...]
-    variants: dict[str, tuple[str, ...]]
-    peers: dict[str, tuple[str, str, dict[str, Any]]]
+    variants: dict[str, tuple[str, ...]] = {"now": ()}
+    peers: dict[str, tuple[str, str, dict[str, Any]]] = {}
 
 
-def _transformer(layers: int) -> Case:
-    sizes = {"batch": 1, "length": 256, "sizes": [layers, 1024, 4096, 16, 33708, 0.1]}
-    return Case(
-        f"Transformer, {layers} layers, 1 packed sequence of 256",
-        1,
-        ("--config.optimizer.name=adam", f"--config.layers={layers}"),
-        {"counter": (), "hardware": ("--config.dropout_generator=hardware",)},
-        {
-            "flax, threefry": ("counter", "jax_transformer", sizes),
-            "flax, rbg": ("hardware", "jax_transformer", sizes | {"generator": "rbg"}),
-        },
-    )
+def _tpu(title: str, batch: int, flags: tuple[str, ...], *more: Any) -> Case:
+    return Case(title, "tpu-v3-2048", batch, flags, *more)
 
 
+def _gpu(title: str, system: str, batch: int, *flags: str, **peer: Any) -> Case:
+    peers = {"flax": ("now", *peer.popitem())} if peer else {}
+    return Case(title, system, batch, (*_BF16, *flags), peers=peers)
+
+
+def _span(images: int) -> str:
+    return f"--config.batch_norm_span={images}"
+
+
+_SIZES = [6, 1024, 4096, 16, 33708, 0.1]
+_TOKENS = {"batch": 1, "length": 256, "sizes": _SIZES}
 CASES = {
-    "resnet": Case(
-        "ResNet-50, 16 images",
-        16,
-        ("--config.batch_norm_span=16",),
-        {"LARS": (), "SGD": ("--config.optimizer.name=sgd",)},
-        {
-            "flax, LARS": ("LARS", "jax_resnet", {"batch": 16, "optimizer": "lars"}),
-            "flax, SGD": ("SGD", "jax_resnet", {"batch": 16}),
-        },
-    ),
-    "transformer": _transformer(6),
-    "ssd": Case("SSD-300, 4 images", 4, ("--config.batch_norm_span=4",), {"ours": ()}, {}),
+    "tpu-v3": {
+        "resnet": _tpu(
+            *("ResNet-50, 16 images", 16, (_span(16),)),
+            {"LARS": (), "SGD": ("--config.optimizer.name=sgd",)},
+            {
+                "flax, LARS": ("LARS", "jax_resnet", {"batch": 16, "optimizer": "lars"}),
+                "flax, SGD": ("SGD", "jax_resnet", {"batch": 16}),
+            },
+        ),
+        "transformer": _tpu(
+            *("Transformer, 6 layers, 1 packed sequence of 256", 1, ("--config.optimizer.name=adam",)),
+            {"counter": (), "hardware": ("--config.dropout_generator=hardware",)},
+            {
+                "flax, threefry": ("counter", "jax_transformer", _TOKENS),
+                "flax, rbg": ("hardware", "jax_transformer", _TOKENS | {"generator": "rbg"}),
+            },
+        ),
+        "ssd": _tpu("SSD-300, 4 images", 4, (_span(4),), {"ours": ()}),
+    },
+    "h100": {
+        "gnmt": _gpu("GNMT, 256 x 48", "tpu-v3-32", 256, "--config.bucket_limits=48"),
+        "maskrcnn": _gpu("Mask R-CNN, 4 images", "h100-8", 4),
+        "transformer": _gpu(
+            *("Transformer, 32 x 256", "tpu-v3-32", 32),
+            jax_transformer=_TOKENS | {"batch": 32, "generator": "rbg"},
+        ),
+        "resnet": _gpu(
+            *("ResNet-50, 256 images", "tpu-v3-32", 256, _span(256)),
+            jax_resnet={"batch": 256, "optimizer": "lars"},
+        ),
+        "ssd": _gpu("SSD-300, 128 images", "tpu-v3-32", 128, _span(128)),
+        "tsm_kinetics": _gpu("TSM, 16 clips of 8", "summit-1", 16),
+    },
 }
 
 
-def figures(report: dict[str, Any]) -> dict[str, Any]:
-    """Extracts the figures to keep from a compiler's report.
+def figures(report: dict[str, Any], text: str = "") -> dict[str, Any]:
+    """Returns the figures to keep of a compiler's report; `text` is the optimised program's, for a GPU.
 
     Raises:
       SystemExit: the program did not compile.
     """
     if "error" in report:
         sys.exit(f"compiled_step: {report['error']}")
+    about = {key: report[key] for key in ("digest", "needed_bytes")}
+    if text:
+        return {**about, **launches.launches(hlo.Program(text))}
     return {
+        **about,
         "estimated_ms": report["estimated_ms"],
         "optimal_ms": report["optimal_ms"],
         "bytes_accessed": report["cost"].get("bytes accessed"),
-        "needed_bytes": report["needed_bytes"],
         "cycles": report["cycles"]["total"],
         "cycles_by_kind": report["cycles"]["by_kind"],
         "copies": report["copies"],
         "generator_calls": report["cycles"]["without"].get("rng-bit-generator", 0),
-        "compile_seconds": report["compile_seconds"],
-        "digest": report["digest"],
     }
 
 
-def compiled(folder: Path, kind: str, keep: Path | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the figures and the versions for the training step exported into `folder`."""
+def compiled(folder: Path, kind: str, keep: Path) -> dict[str, Any]:
+    """Returns the figures of the training step (the first of several shapes) exported into `folder`."""
     manifest = json.loads((folder / "manifest.json").read_text())
-    (program,) = [p for p in manifest["programs"] if p["name"].startswith("train")]
+    program = next(p for p in manifest["programs"] if p["name"].startswith("train"))
     report = run.compiled(folder, manifest, program, target(kind, 1), _say, results=folder, keep=keep)
-    return figures(report), report.get("versions", {}) | manifest.get("versions", {})
+    texts = keep.glob(f"{report.get('digest')}-*.txt") if _PLATFORMS[kind] == "cuda" else ()
+    return figures(report, "".join(path.read_text() for path in texts))
 
 
-def measured(name: str, case: Case, kind: str, python: str, keep: Path | None) -> dict[str, Any]:
-    """Returns our rows, the peers' rows, and the ratio of each peer's estimate to ours."""
-    found: dict[str, Any] = {"title": case.title, "ours": {}, "peers": {}}
-    sizes = tuple(f"--config.{field}={case.batch}" for field in ("global_batch_size", "eval_batch_size"))
+def _exported(command: list[Any], where: Path) -> None:
+    if subprocess.run(list(map(str, command)), cwd=where).returncode:
+        sys.exit(f"compiled_step: {command[2]} was not exported from {where}; peers need flax (make aot)")
+
+
+def measured(
+    name: str, kind: str, python: str, keep: Path, checkout: Path = ROOT, label: str = ""
+) -> dict[str, Any]:
+    """Returns our rows and the peers' rows, with the ratio of each peer's estimate to ours; for `label`, ours alone."""
+    case, rows = CASES[kind][name], {"title": CASES[kind][name].title, "ours": {}, "peers": {}}
+    sizes = [f"--config.{field}={case.batch}" for field in ("global_batch_size", "eval_batch_size")]
     with tempfile.TemporaryDirectory() as scratch:
         for variant, flags in case.variants.items():
             folder = Path(scratch) / variant
-            run.export(name, SYSTEM, folder, [*_ALONE, *sizes, *case.flags, *flags], _say, "train")
-            found["ours"][variant], _ = compiled(folder, kind, keep and keep / f"{name}-{variant}")
-        for peer, (variant, module, keywords) in case.peers.items():
+            flags = [*_ALONE, *_WITHOUT, *sizes, *case.flags, *flags, f"--export={folder}"]
+            _exported([sys.executable, "-m", name, f"--system={case.system}", *flags], checkout)
+            rows["ours"][label or variant] = compiled(folder, kind, keep / f"{name}-{label or variant}")
+        for peer, (variant, module, keywords) in case.peers.items() if not label else ():
             folder = Path(scratch) / peer.replace(", ", "-")
-            command = [python, "-m", "lab.bench.contenders.jax_export", module, folder, json.dumps(keywords)]
-            if subprocess.run(list(map(str, command)), cwd=ROOT).returncode:
-                sys.exit(f"compiled_step: {module} was not exported; --jax-python needs flax (make aot)")
-            row, versions = compiled(folder, kind, keep and keep / folder.name)
-            ours = found["ours"][variant]["estimated_ms"]
-            found["peers"][peer] = row | {
-                "beside": variant,
-                "versions": versions,
-                "over_ours": row["estimated_ms"] / ours,
-            }
-    return found
+            export = [python, "-m", "lab.bench.contenders.jax_export", module, folder, json.dumps(keywords)]
+            _exported([*export, _PLATFORMS[kind]], ROOT)
+            row = rows["peers"][peer] = compiled(folder, kind, keep / folder.name)
+            if "estimated_ms" in row:
+                row["over_ours"] = row["estimated_ms"] / rows["ours"][variant]["estimated_ms"]
+    return rows
 
 
 def _say(line: str) -> None:
@@ -137,29 +171,28 @@ def _say(line: str) -> None:
 
 def main() -> None:
     parser = scripts.parser(__doc__, "compiled_step.json")
-    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--target", default="tpu-v3", help="kind of device; default: tpu-v3")
-    parser.add_argument(
-        "--jax-python", help="an interpreter with jax and flax; default: this one, after `make aot`"
-    )
+    parser.add_argument("--target", choices=CASES, default="tpu-v3", help="kind of device; default: tpu-v3")
+    parser.add_argument("--cases", nargs="+", help="default: all of the target")
+    parser.add_argument("--jax-python", help="an interpreter with jax and flax; default: this one")
     parser.add_argument("--keep", type=Path, help="put the optimised programs' text here")
-    parser.add_argument("--add", action="store_true", help="keep what the output has of other cases")
-    scripts.add_quick(parser)
+    parser.add_argument("--checkout", type=Path, default=ROOT, help="whose steps; default: this one's")
+    parser.add_argument("--label", default="", help="of the checkout's rows")
     options = parser.parse_args()
-    python = options.jax_python or run.compiler_python("tpu")
-    cases = (
-        {"transformer": _transformer(1)} if options.quick else {name: CASES[name] for name in options.cases}
-    )
-    result = {**head(), "target": options.target, "compiler": run.versions("tpu"), "cases": {}}
-    if options.add and options.output.exists():
-        result["cases"] = json.loads(options.output.read_text())["cases"]
-    for name, case in cases.items():
-        result["cases"][name] = found = measured(name, case, options.target, python, options.keep)
+    python = options.jax_python or run.compiler_python(_PLATFORMS[options.target])
+    result = json.loads(options.output.read_text()) if options.output.exists() else {"cases": {}}
+    about = {**head(), "compiler": run.versions(_PLATFORMS[options.target])}
+    for name in options.cases or CASES[options.target]:
+        with tempfile.TemporaryDirectory() as scratch:
+            keep = options.keep or Path(scratch)
+            rows = measured(name, options.target, python, keep, options.checkout, options.label)
+        before = result["cases"].get(f"{options.target}/{name}", {"ours": {}, "peers": {}})
         for side in ("ours", "peers"):
-            for row, values in found[side].items():
-                print(f"{case.title}: {row}: {values['estimated_ms']:.1f} ms by cycles", flush=True)
-        if not options.quick:
-            write(result, options.output)
+            for row, values in rows[side].items():
+                said = [f"{values['estimated_ms']:.1f} ms by cycles"] if "cycles" in values else None
+                print("\n".join([f"{rows['title']}: {row}", *(said or launches.lines(values))]), flush=True)
+            rows[side] = before[side] | rows[side]
+        result["cases"][f"{options.target}/{name}"] = about | rows
+        write(result, options.output)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ differences by class, with one example log per class. The stock checker takes mo
 verdicts in a file, so that an interrupted run can resume, and a second run repeats only our side.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter, defaultdict
@@ -89,15 +87,11 @@ def summary(pairs: list[Pair], folder: Path) -> dict:
 def main() -> None:
     """Judges the logs, prints the counts and writes the result file."""
     parser = scripts.parser(__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", help="the folder with training_results_v0.6 ... v5.1")
     parser.add_argument("--every", type=int, default=1, help="only every Nth log")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--stock", type=Path, help="where the stock checker's verdicts are kept")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance_published.json")
-    options = parser.parse_args()
-    if options.folder is None:  # `make bench` runs every script.
-        print("nothing to judge: name the folder with the published logs")
-        return
+    options = scripts.with_folder(parser, "the folder with training_results_v0.6 ... v5.1")
     kept, pairs = Kept(options.stock, options.folder), []
     tasks = [(path, name, kept.get(path)) for path, name in list(logs(options.folder))[:: options.every]]
     with ProcessPoolExecutor(options.processes, initializer=_start) as pool:

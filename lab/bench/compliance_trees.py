@@ -8,8 +8,6 @@ uses them, too, so that only the judgment of trees differs. --stock reads these 
 lab.bench.compliance_published keeps. Writes counts and every difference, by class.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools
@@ -33,6 +31,7 @@ from compliance.log.check_log import LogResult, check_logs
 from compliance.submission import rcp, rounds, summary, tree_params
 from compliance.submission.runs import read_run
 from compliance.submission.tree import judge_tree
+from lab.bench.harness import scripts
 from lab.bench.harness.scripts import RESULTS, head
 from lab.bench.harness.stock_checker import Kept, Stock
 
@@ -287,16 +286,12 @@ def main() -> None:
     """Compares the trees and writes the file after each, so that an interrupted run can resume."""
     _fast_checker()
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, nargs="?", help="the folder with training_results_v0.6 ... v5.1")
     parser.add_argument("--most-logs", type=int, default=100)
     parser.add_argument("--logs", choices=("ours", "stock"), default="ours")
     parser.add_argument("--stock", type=Path, help="the verdicts that lab.bench.compliance_published kept")
     parser.add_argument("--rounds", nargs="*", default=None, help='e.g. "5.0.0"; default: all')
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance_trees.json")
-    options = parser.parse_args()
-    if options.folder is None:  # `make bench` runs every script.
-        print("nothing to judge: name the folder with the published logs")
-        return
+    options = scripts.with_folder(parser, "the folder with training_results_v0.6 ... v5.1")
     done = json.loads(options.output.read_text())["trees"] if options.output.is_file() else []
     kept = {(row["round"], row["submitter"]): row for row in done}
     verdicts = Kept(options.stock, options.folder)

@@ -11,8 +11,6 @@ theirs, as on a GPU, and reports an operation for which XLA has no kernel. Witho
 always does.
 """
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable, Sequence

@@ -7,8 +7,6 @@ have fewer epochs, so that each takes minutes. Measuring a kind again replaces i
 with 1 if a quality is lower than such a run reaches.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import json

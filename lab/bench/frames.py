@@ -5,8 +5,6 @@ Runs on one core, on generated videos as large as Kinetics' (340 x 256); see con
     python -m lab.bench.frames [--rounds N] [--quick] [--output FILE]
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path

@@ -6,8 +6,6 @@ Each case is read twice. It is watched for an exception that is no line for the 
 a hang, and results that differ. Cases run in forked processes that may map 2 GB more than the imported libraries.
 """
 
-from __future__ import annotations
-
 import collections
 import copy
 import hashlib
@@ -32,44 +30,12 @@ KINDS = (
 )
 # Values that annotation programs write, and some that none would.
 _VALUES: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        -1,
-        0,
-        1,
-        2,
-        1e9,
-        -1e9,
-        1e300,
-        10**400,
-        float("nan"),
-        float("inf"),
-        0.5,
-        "",
-        "0",
-        "false",
-        "p1.jpg",
-    ),
-    *(
-        [],
-        {},
-        [1],
-        [[1, 2]],
-        [[0, 0, 9, 0, 9, 9]],
-        [0, 0, 9, 9],
-        [1e9, 0, 0, 1e9],
-        [-5, -5, 500, 500],
-        "é",
-        "\ud800",
-    ),
-    *(
-        {"size": [32, 48], "counts": [1536]},
-        {"size": [32, 48], "counts": [5]},
-        {"size": [48, 32], "counts": "0"},
-    ),
-    *("../p1.jpg", "a\0b", "images\\p0.jpg", "9" * 400, [[float("nan")] * 6], [[1e12, 0, 0, 1e12, -1e12, 5]]),
-)
+    None, True, -1, 0, 1, 2, 1e9, -1e9, 1e300, 10**400, float("nan"), float("inf"), 0.5, "", "0", "false",
+    "p1.jpg", [], {}, [1], [[1, 2]], [[0, 0, 9, 0, 9, 9]], [0, 0, 9, 9], [1e9, 0, 0, 1e9],
+    [-5, -5, 500, 500], "é", "\ud800", {"size": [32, 48], "counts": [1536]},
+    {"size": [32, 48], "counts": [5]}, {"size": [48, 32], "counts": "0"}, "../p1.jpg", "a\0b",
+    "images\\p0.jpg", "9" * 400, [[float("nan")] * 6], [[1e12, 0, 0, 1e12, -1e12, 5]],
+)  # fmt: skip
 
 
 def kind_of(number: int) -> tuple[str, str]:

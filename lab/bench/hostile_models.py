@@ -8,8 +8,6 @@ so that TensorFlow is imported only once. Each process has limited address space
 and not the machine.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import io
@@ -24,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.bench.harness import ROOT, hostile, hostile_exports, samples, trials
+from lab.bench.harness import ROOT, hostile, samples, trials
 from lab.bench.harness.scripts import head
 
 SECONDS = 300  # A longer case counts as hanging; on a busy machine it takes a minute to build a network.
@@ -45,7 +43,7 @@ def run(number: int, seed: int, sound: tuple[Path, Path], place: Path) -> dict[s
     rng = random.Random(f"{seed} {number}")
     verb, model = "predict", place / "model"
     if number % 2:
-        kind = f"export: {hostile_exports.mutate_export(sound[1], model, rng)}"
+        kind = f"export: {hostile.mutate_export(sound[1], model, rng)}"
     else:
         model = place / "checkpoint_00000001.npz"
         kind = f"checkpoint: {hostile.mutate_checkpoint(sound[0], model, rng)}"

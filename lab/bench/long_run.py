@@ -8,8 +8,6 @@ A block is one training step and an evaluation of a tiny preset, so that anythin
 The second form watches every process of a run under the launcher; results that the file has are kept.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import json

@@ -7,8 +7,6 @@ round's steps include the roots or bases of Shampoo and SOAP at their interval.
     python -m lab.bench.optimizers [--networks mnist ptb resnet transformer] [--rounds N] [--quick]
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 import time

@@ -15,8 +15,6 @@ with a program on all cores, where everything that Python does slows the program
 as beside a GPU or a TPU.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -6,8 +6,6 @@ with float64, relative to the largest element.
     python -m lab.bench.precision
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

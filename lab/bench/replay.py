@@ -6,13 +6,12 @@ Needs numpy and jax (any build: CPU, CUDA, TPU), but not TensorFlow; docs/replay
     python -m lab.bench.replay DIR [--steps N] [--peak TFLOPS] [--profile DIR] [--json FILE] [--torch PYTHON]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -67,14 +66,21 @@ def devices(count: int, precision: str) -> list[Any]:
 
 
 def torch_rows(python: str, folder: Path, options: argparse.Namespace) -> list[dict]:
-    """Returns the measurements of replay_torch.py, which runs in its own interpreter."""
-    script = [python, "-m", "lab.bench.replay_torch", str(folder.absolute())]
-    sizes = ["--warmup", options.warmup, "--rounds", options.rounds, "--steps", options.steps]
-    done = subprocess.run([*script, *map(str, sizes)], cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(f"torch: left out: {(done.stderr.strip().splitlines() or ['no message'])[-1]}", file=sys.stderr)
-        return []
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    """Returns PyTorch's rows, eager and compiled, as lab/bench/gpu measures them; runs in PyTorch's interpreter."""
+    rows = []
+    with tempfile.NamedTemporaryFile() as lock:
+        job = {"export": str(folder.absolute()), "lock": lock.name}
+        job |= {"rounds": options.rounds, "steps": max(options.steps, 1)}
+        for mode in ("torch", "torch_compiled"):
+            script = [python, "-m", "lab.bench.gpu.child", json.dumps(job | {"job": mode})]
+            done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
+            if done.returncode:
+                last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+                print(f"{mode}: left out: {last}", file=sys.stderr)
+                continue
+            told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+            rows += [{"mode": mode, **one["result"]} for one in told if "result" in one]
+    return rows
 
 
 def run(folder: Path, manifest: dict, program: dict, options: argparse.Namespace) -> dict[str, Any]:
@@ -154,7 +160,7 @@ def main() -> None:
         reports.append(run(options.folder, manifest, program, options))
         show(reports[-1])
     for row in torch:
-        print(f"torch {row['mode']}: {row['ms']:.2f} ms, {row['examples_per_second']:.1f} examples/s")
+        print(f"{row['mode']}: {row['ms']:.2f} ms, {row['examples_per_second']:.1f} examples/s")
     # Batches of several lengths have several programs; PyTorch's has only one.
     if torch and len(reports) == 1 and reports[0].get("ms"):
         reports[0]["of_best_torch"] = min(row["ms"] for row in torch) / reports[0]["ms"]

@@ -7,8 +7,6 @@ device normalizes), and also with the normalization on the same core.
     python -m lab.bench.resnet_input [--rounds N] [--output FILE]
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

@@ -11,8 +11,6 @@ on the Transformer.
 `--quick` runs one small round of everything. `make docs` makes tables of the result.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import json

@@ -13,8 +13,6 @@ A case's row in the output file replaces the one of an earlier run; the other ca
 into .cache/torch-venv on first use. `--quick` runs one small round of each case.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import fnmatch
 import json

@@ -1,7 +1,5 @@
 """Runs a study and writes its table and pictures to lab/studies/NAME/: python -m lab.studies NAME."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -12,8 +12,6 @@ only one. It is repeated with several seeds on test data, and once without its w
 what the warmup buys.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import math

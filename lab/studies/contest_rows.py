@@ -4,8 +4,6 @@ The rows of a cell (benchmark, batch, optimizer) are its short trials, the trial
 run's repetitions; `scaled` rows run one batch's best run at the others, by LEGW's rule.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import importlib

@@ -1,7 +1,5 @@
 """Finds the real data sets beside the project, and unpacks them once into a cache outside the tree."""
 
-from __future__ import annotations
-
 import lzma
 import os
 import tarfile

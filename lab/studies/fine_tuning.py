@@ -5,8 +5,6 @@ train on a few photographs of each other class: one starts from the trained weig
 from random weights. The first must win by MARGIN of top-1 accuracy on these classes' validation photographs.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import pathlib
@@ -16,7 +14,7 @@ from typing import Any
 
 from common.errors import UserError
 from lab.studies.data import ROOT, unpack
-from lab.studies.runner import guarded, move_aside, write_rows
+from lab.studies.runner import convert, counts, guarded, move_aside, write_rows
 from timetotrain.run import outcome
 
 ARCHIVE = "tiny_imagenet_20"
@@ -82,11 +80,9 @@ def _records(source: pathlib.Path, folder: pathlib.Path, classes: Sequence[str],
             target.mkdir(parents=True)
             for photo in photos[: most if split == "train" and most else None]:
                 os.symlink(photo.resolve(), target / photo.name)
-    command = [sys.executable, "-m", "resnet.convert", folder / "records"]
-    command += ["--train", folder / "photos" / "train", "--validation", folder / "photos" / "val"]
-    status = guarded([*command, "--train-shards", "2", "--validation-shards", "1"])
-    if status:
-        raise UserError(f"converting {source} failed; see above", status)
+    photos = folder / "photos"
+    arguments = ["--train", photos / "train", "--validation", photos / "val", "--train-shards", "2"]
+    convert(source, "resnet.convert", folder / "records", *arguments, "--validation-shards", "1")
     return folder / "records"
 
 
@@ -98,12 +94,7 @@ def _run(
     classes: Sequence[str],
     flags: list[str],
 ) -> dict[str, Any]:
-    from common.data import tfrecords
-
-    train, held_out = (
-        sum(tfrecords.count(str(file)) for file in sorted(records.glob(pattern)))
-        for pattern in ("train-*", "validation-*")
-    )
+    train, held_out = counts(records).values()
     results = work / "results" / name.replace(" ", "-")
     values = {
         "num_classes": len(classes),

@@ -8,8 +8,6 @@ at 4,096 images, scaled by the square-root rule, not tuned. As in the paper, the
 reaches the target: of 12 and 16 epochs, tried with seed 0, the smaller number at which every form passes 95 %.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import pathlib
@@ -22,7 +20,7 @@ from common.config.clock import Clock
 from common.errors import UserError
 from lab.studies import report
 from lab.studies.data import ROOT, cache
-from lab.studies.runner import Runner, at_least_zero, folder_for, guarded, settings
+from lab.studies.runner import Runner, add_flags, folder_for, guarded, settings
 from resnet.presets import PRESETS
 
 NAME = "lars-momentum"
@@ -100,13 +98,8 @@ def rows(rate: float = RATE) -> list[Row]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `python -m lab.studies lars-momentum`."""
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--minutes", type=float, help="maximum minutes: start no run after them")
-    parser.add_argument(
-        "--epochs", type=float, help="a trial of at most EPOCHS epochs, in a folder of its own"
-    )
-    parser.add_argument("--limit", type=at_least_zero, help="maximum number of runs to train now")
-    parser.add_argument("overrides", nargs="*", help="flags of every run, after --")
+    add_flags(parser, "--jobs", "--minutes", "--epochs", "--limit", "overrides")
+    parser.set_defaults(jobs=1)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,19 +5,16 @@ in its own process, for all of its epochs. The quality that counts is the last e
 tunes the base rate on held-out data and never touches the test set.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import math
-import os
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from common.errors import UserError
 from lab.studies import legw_report
 from lab.studies.data import ROOT
-from lab.studies.runner import Identity, Runner, at_least_zero, identity, published, settings
+from lab.studies.runner import Identity, Runner, add_flags, identity, published, settings
 
 SEEDS = 3  # Seeds for the smallest and the largest batch; the others have one.
 PARTS = ("legw", "competitors", "rates", "solvers", "long")
@@ -203,18 +200,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--base-warmup", type=float, help="and from another base warmup in epochs")
     parser.add_argument("--parts", help=f"which of {','.join(PARTS)}; else what takes at most three hours")
-    parser.add_argument(
-        "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time; as many as cores"
-    )
-    parser.add_argument("--limit", type=at_least_zero, help="maximum number of rows to train now")
-    parser.add_argument("--minutes", type=float, help="maximum minutes: start no row after them")
+    add_flags(parser, "--jobs", "--limit", "--minutes", "--epochs", "--list", "overrides")
     parser.add_argument(
         "--published", action="store_true", help="the runs in lab/studies/NAME are done; go on from there"
-    )
-    parser.add_argument("--epochs", type=float, help="a trial of EPOCHS epochs, in a folder of its own")
-    parser.add_argument("overrides", nargs="*", help="flags of every run, after --: --config.precision=bf16")
-    parser.add_argument(
-        "--list", action="store_true", help="print the rows and which are done; train nothing"
     )
 
 

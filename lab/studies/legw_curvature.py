@@ -5,8 +5,6 @@ of the best step along g, on a fixed small batch. H g comes from finite differen
 peak in early iterations; as the batch grows, it moves to later ones.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import importlib

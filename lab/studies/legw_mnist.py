@@ -1,7 +1,5 @@
 """Runs LEGW on MNIST: batches 128 to 8,192, its competitors, seven solvers, the tuned rate, long runs."""
 
-from __future__ import annotations
-
 import argparse
 
 from lab.studies import legw

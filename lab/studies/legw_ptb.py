@@ -1,7 +1,5 @@
 """Runs LEGW on the Penn Treebank: batches 20 to 640, its competitors, seven solvers, the tuned rate, long runs."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import pathlib

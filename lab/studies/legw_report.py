@@ -1,7 +1,5 @@
 """Writes the table and pictures of a LEGW study from the records of its rows."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pathlib

@@ -5,8 +5,6 @@ captions once. BLEU is sacreBLEU's with its default tokenizer, case-sensitive, o
 resumes from its last checkpoint.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import fcntl
@@ -23,7 +21,7 @@ from typing import Any
 from common.errors import UserError
 from lab.studies import report
 from lab.studies.data import ROOT, cache, filled, unpack
-from lab.studies.runner import guarded, run_and_time
+from lab.studies.runner import add_flags, convert, guarded, run_and_time
 
 PRESET = "cpu-multi30k"
 TEST, TEST_LINES = "test_2016_flickr", 1000
@@ -48,7 +46,7 @@ class Evaluation:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `python -m lab.studies multi30k`."""
     parser.add_argument("benchmark", choices=sorted(CONVERT), help="which network")
-    parser.add_argument("overrides", nargs="*", help="further flags of python -m BENCHMARK, after --")
+    add_flags(parser, "overrides")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -111,9 +109,7 @@ def _fill(
             tests[f"test.{side}"] = gzip.decompress(path.read_bytes())
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"{path}: cannot read it: {error}; get the archive again") from error
-    status = guarded([sys.executable, "-m", f"{benchmark}.convert", folder, *texts, *CONVERT[benchmark]])
-    if status:
-        raise UserError(f"converting {source} failed; see above", status)
+    convert(source, f"{benchmark}.convert", folder, *texts, *CONVERT[benchmark])
     for name, text in tests.items():
         (folder / name).write_bytes(text)
 

@@ -6,8 +6,6 @@ evaluates on the last fifth. Only runs without `--tune` use the validation image
 The same command resumes a killed study: finished benchmarks stay, the others resume from their last checkpoint.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import importlib
@@ -23,7 +21,7 @@ from common.config import overrides as configs
 from common.config.digest import digest
 from common.errors import UserError
 from lab.studies.data import ROOT, unpack
-from lab.studies.runner import move_aside, run_and_time, write_rows
+from lab.studies.runner import add_flags, move_aside, run_and_time, write_rows
 from timetotrain import figures
 from timetotrain.run.outcome import is_whole
 
@@ -39,10 +37,7 @@ SHOWN = 0.5  # Minimum score of the detections in the picture.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `python -m lab.studies nuclei`."""
     parser.add_argument("--benchmark", choices=BENCHMARKS, help="only this one")
-    parser.add_argument(
-        "--tune", action="store_true", help="evaluate on a fifth of the training images instead"
-    )
-    parser.add_argument("overrides", nargs="*", help="further flags of python -m BENCHMARK, after --")
+    add_flags(parser, "--tune", "overrides")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,17 +4,14 @@ contest.py has the rules, contest_rows.py the rows. Rows are runs of the real be
 study goes on where it stopped. `--plan` prints the hours of what is missing.
 """
 
-from __future__ import annotations
-
 import argparse
-import os
 from collections.abc import Sequence
 
 from common.errors import UserError
 from lab.studies import optimizers_report, report
 from lab.studies.contest import ARENAS, ENTRIES, STAGES, Arena
 from lab.studies.contest_rows import Contest, home
-from lab.studies.runner import at_least_zero
+from lab.studies.runner import add_flags
 
 TRIALS, SEEDS = 6, 5
 # Of optimizers and of rows that follow LEGW.
@@ -36,21 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trials", type=int, default=TRIALS, help=f"short trials of each optimizer and batch: {TRIALS}"
     )
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of each winner: {SEEDS}")
-    parser.add_argument("--epochs", type=float, help="a trial: so many epochs, in a folder of its own")
-    parser.add_argument(
-        "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time; as many as cores"
-    )
-    parser.add_argument("--limit", type=at_least_zero, help="train at most so many rows of each arena now")
-    parser.add_argument("--minutes", type=float, help="start no row after so many minutes")
+    add_flags(parser, "--epochs", "--jobs", "--limit", "--minutes", "--list", "overrides")
     parser.add_argument(
         "--plan",
         action="store_true",
         help="print the hours of what is missing (of a whole arena: into plan.csv too); train nothing",
     )
-    parser.add_argument(
-        "--list", action="store_true", help="print the rows and which are done; train nothing"
-    )
-    parser.add_argument("overrides", nargs="*", help="flags of every run, after --: --config.precision=bf16")
 
 
 def run(args: argparse.Namespace) -> int:

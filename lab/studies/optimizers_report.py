@@ -1,7 +1,5 @@
 """Writes the tables and the picture of the contest of optimizers, and the hours of its plan."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import importlib

@@ -1,7 +1,5 @@
 """Writes what the studies report: tables in Markdown, which they print, and pictures."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

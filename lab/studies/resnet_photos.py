@@ -4,12 +4,9 @@ The settings of the preset cpu-photos were chosen with `--tune`, which trains on
 evaluates on the last fifth. Only runs without `--tune` use the validation images.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import pathlib
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +14,7 @@ from common import files
 from common.config import overrides as configs
 from common.errors import UserError
 from lab.studies.data import ROOT, unpack
-from lab.studies.runner import guarded, move_aside, run_and_time, write_rows
+from lab.studies.runner import add_flags, convert, counts, move_aside, run_and_time, write_rows
 from resnet.presets import PRESETS
 from timetotrain.run import outcome
 
@@ -30,10 +27,7 @@ HELD_OUT = 0.2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `python -m lab.studies resnet-photos`."""
     parser.add_argument("--seeds", type=int, default=1, help="runs, with seeds 0, 1, ...")
-    parser.add_argument(
-        "--tune", action="store_true", help="evaluate on a fifth of the training images instead"
-    )
-    parser.add_argument("overrides", nargs="*", help="further flags of python -m resnet, after --")
+    add_flags(parser, "--tune", "overrides")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,8 +41,7 @@ def run(args: argparse.Namespace) -> int:
     _convert(source, records, args.tune)
     overrides = list(args.overrides)
     if args.tune:
-        counts = _counts(records)
-        overrides += [f"--config.num_{name}_examples={count}" for name, count in counts.items()]
+        overrides += [f"--config.num_{name}_examples={n}" for name, n in counts(records).items()]
     results = ROOT / "results" / f"study-resnet-photos-{part}"
     if moved := move_aside(results):
         print(f"{results}: moved to {moved}", flush=True)
@@ -61,28 +54,7 @@ def run(args: argparse.Namespace) -> int:
 def _convert(source: pathlib.Path, records: pathlib.Path, tune: bool) -> None:
     held_out = ["--hold-out", str(HELD_OUT)] if tune else ["--validation", str(source / "val")]
     shards = ["--train-shards", "8", "--validation-shards", "4"]
-    command = [
-        sys.executable,
-        "-m",
-        "resnet.convert",
-        records,
-        "--train",
-        source / "train",
-        *held_out,
-        *shards,
-    ]
-    status = guarded(command)
-    if status:
-        raise UserError(f"converting {source} failed; see above", status)
-
-
-def _counts(records: pathlib.Path) -> dict[str, int]:
-    from common.data import tfrecords
-
-    patterns = {"train": "train-*", "eval": "validation-*"}
-    return {
-        name: sum(tfrecords.count(str(f)) for f in sorted(records.glob(p))) for name, p in patterns.items()
-    }
+    convert(source, "resnet.convert", records, "--train", source / "train", *held_out, *shards)
 
 
 def _publish(logs: Sequence[pathlib.Path]) -> None:

@@ -4,8 +4,6 @@
 thread each do more than one run with two (docs/studies.md has the times).
 """
 
-from __future__ import annotations
-
 import argparse
 import concurrent.futures
 import dataclasses
@@ -197,6 +195,48 @@ def at_least_zero(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 0")
     return int(text)
+
+
+# Flags that several studies have.
+_FLAGS: dict[str, dict[str, Any]] = {
+    "--jobs": {
+        "type": int,
+        "default": len(os.sched_getaffinity(0)),
+        "help": "runs at a time; as many as cores",
+    },
+    "--minutes": {"type": float, "help": "maximum minutes: start no run after them"},
+    "--epochs": {"type": float, "help": "a trial of EPOCHS epochs, in a folder of its own"},
+    "--limit": {"type": at_least_zero, "help": "maximum number of runs to train now"},
+    "--list": {"action": "store_true", "help": "print the rows and which are done; train nothing"},
+    "--tune": {"action": "store_true", "help": "evaluate on a part of the training examples instead"},
+    "overrides": {"nargs": "*", "help": "flags of every run, after --: --config.precision=bf16"},
+}
+
+
+def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Adds flags that several studies have, by name."""
+    for name in names:
+        parser.add_argument(name, **_FLAGS[name])
+
+
+def convert(source: pathlib.Path, module: str, *arguments: object) -> None:
+    """Runs `python -m MODULE ARGUMENTS`, which converts the data of `source`.
+
+    Raises:
+      UserError: it failed.
+    """
+    if status := guarded([sys.executable, "-m", module, *arguments]):
+        raise UserError(f"converting {source} failed; see above", status)
+
+
+def counts(records: pathlib.Path) -> dict[str, int]:
+    """Returns the numbers of "train" and "eval" examples in a folder of TFRecords."""
+    from common.data import tfrecords
+
+    patterns = {"train": "train-*", "eval": "validation-*"}
+    return {
+        name: sum(tfrecords.count(str(f)) for f in sorted(records.glob(p))) for name, p in patterns.items()
+    }
 
 
 def move_aside(folder: pathlib.Path) -> pathlib.Path | None:

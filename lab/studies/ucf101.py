@@ -8,8 +8,6 @@ depends on them. The prediction for each test clip is kept for the paired tests.
 The same command resumes a killed study: finished runs stay.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import dataclasses
@@ -19,7 +17,6 @@ import os
 import pathlib
 import re
 import shutil
-import sys
 from collections.abc import Sequence
 
 from common.config import overrides as configs
@@ -27,9 +24,10 @@ from common.config.clock import Clock
 from common.config.digest import digest
 from common.errors import UserError
 from common.files import whole
+from lab.studies import runner
 from lab.studies import ucf101_report as report
 from lab.studies.data import ROOT, unpack
-from lab.studies.runner import Runner, folder_for, guarded, settings
+from lab.studies.runner import Runner, add_flags, folder_for, settings
 from timetotrain.run import closed_division
 from tsm_kinetics.config import Config
 from tsm_kinetics.presets import PRESETS
@@ -98,15 +96,10 @@ class Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `python -m lab.studies ucf101`."""
-    parser.add_argument(
-        "--tune", action="store_true", help="one try of settings: evaluate on groups of the training clips"
-    )
+    add_flags(parser, "--tune", "--jobs", "--minutes", "--epochs", "overrides")
+    parser.set_defaults(jobs=1)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help="train only these now")
     parser.add_argument("--seeds", type=int, help="train only the first N seeds now (with --tune: 1)")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
-    parser.add_argument("--minutes", type=float, help="maximum minutes: start no run after them")
-    parser.add_argument("--epochs", type=float, help="a trial of EPOCHS epochs, in a folder of its own")
-    parser.add_argument("overrides", nargs="*", help="flags of every run, after --")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -216,11 +209,10 @@ def convert(source: pathlib.Path, tune: bool) -> pathlib.Path:
         writer = csv.DictWriter(file, ("path", "label", "group", "split"))
         writer.writeheader()
         writer.writerows(clips(source, tune))
-    command = [sys.executable, "-m", "tsm_kinetics.convert", folder, f"--videos={source}", *CONVERT]
+    arguments = [folder, f"--videos={source}", *CONVERT]
     for side, split in zip(("train", "validation"), split_names(tune)):
-        command += [f"--{side}={listed}", f"--{side}-split={split}"]
-    if status := guarded(command):
-        raise UserError(f"converting {source} failed; see above", status)
+        arguments += [f"--{side}={listed}", f"--{side}-split={split}"]
+    runner.convert(source, "tsm_kinetics.convert", *arguments)
     return folder
 
 

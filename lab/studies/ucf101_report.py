@@ -1,7 +1,5 @@
 """Writes the tables, curve and paired tests of the UCF101 study; trains nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pathlib

@@ -90,10 +90,16 @@ def exchange() -> Table:
     )
 
 
+def _compiled(kind: str) -> list[dict[str, Any]]:
+    """Returns the cases of lab/bench/compiled_step.py that were compiled for a kind of device."""
+    cases = load("compiled_step.json")["cases"]
+    return [case for name, case in cases.items() if name.startswith(f"{kind}/")]
+
+
 def compiled_steps() -> Table:
     """Table of training steps compiled for one TPU v3 core, ours and the JAX peers'."""
     rows = []
-    for case in load("compiled_step.json")["cases"].values():
+    for case in _compiled("tpu-v3"):
         named = {name if name == "ours" else f"ours, {name}": row for name, row in case["ours"].items()}
         for name, row in (named | case["peers"]).items():
             copied = row["copies"]["cycles"] / row["cycles"]
@@ -115,9 +121,9 @@ def compiled_steps() -> Table:
 def gpu_programs() -> Table:
     """Table of what compiled steps launch and move on a GPU: an earlier commit's, ours now, and the JAX peers'."""
     rows = []
-    for case in load("gpu_programs.json")["cases"].values():
-        ours = {name: case[key] for key, name in (("before", "ours before"), ("now", "ours")) if key in case}
-        for name, row in (ours | case.get("peers", {})).items():
+    for case in _compiled("h100"):
+        ours = {"ours" if label == "now" else f"ours {label}": row for label, row in case["ours"].items()}
+        for name, row in (ours | case["peers"]).items():
             turns = Counter(f"{loop['turns'] or '?'} x {loop['kernels']}" for loop in row["loops"])
             loops = ", ".join(f"{count} of {loop}" for loop, count in turns.items()) or "none"
             rows.append({**row, "title": case["title"], "of": name, "loops": loops})

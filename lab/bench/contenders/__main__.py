@@ -5,8 +5,6 @@
 Answers are lines of JSON; harness/rounds.py reads them. This module imports neither TensorFlow nor PyTorch.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -3,19 +3,43 @@
 Both train on data that are ready in memory. `fit` runs one epoch of N steps, and nothing else in the measured time.
 """
 
-from __future__ import annotations
-
+import json
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
+from common.config.digest import from_dict
 from common.config.schema import RunConfig
 from common.data import pipeline
 from common.distributed import replicas
+from common.train.describe import parameters
 from common.train.loop import Loop
 from common.train.task import Task
 from timetotrain.run import allocator
+
+Run = Callable[[int], object]  # Runs N steps.
+Made = tuple[Run, tf.Module]  # How a contender runs, and its network.
+
+
+def maker(
+    kind: type[RunConfig], **contenders: Callable[[Any], Made]
+) -> Callable[[str, str, str], tuple[Run, dict[str, object]]]:
+    """Returns the `make` of a module.
+
+    Args:
+      kind: class of the configuration that the manifest ({"config": its fields}) holds.
+      **contenders: {name, or a mode such as "infer": function of the configuration}.
+    """
+
+    def make(name: str, mode: str, manifest: str) -> tuple[Run, dict[str, object]]:
+        """Returns (function that runs N steps, facts about the contender)."""
+        make_run = contenders.get(mode) or contenders[name]
+        run, network = make_run(from_dict(kind, json.loads(manifest)["config"]))
+        return run, {"version": tf.__version__, "parameters": parameters(network)}
+
+    return make
 
 
 def fused_loop(

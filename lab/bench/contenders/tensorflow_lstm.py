@@ -5,38 +5,25 @@ sentences in memory (dropout before every LSTM, label smoothing, clipping, Adam)
 lengths: it reverses within each sentence and masks attention and loss. The others have no such work.
 """
 
-from __future__ import annotations
-
 import dataclasses
-import json
-from collections.abc import Callable
+from functools import partial
 
 import tensorflow as tf
 import tf_keras
 
-from common.config.digest import from_dict
-from common.train.describe import parameters
 from gnmt.config import Config
 from gnmt.task import Task
-from lab.bench.contenders.tensorflow_loops import fit, fused_loop
+from lab.bench.contenders.tensorflow_loops import Made, fit, fused_loop, maker
 
 L = tf_keras.layers
-Run = Callable[[int], object]  # Runs N steps.
 
 
-def ours(config: Config) -> tuple[Run, tf.Module]:
-    """The fused loop of `python -m gnmt`."""
-    return fused_loop(Task, config)
-
-
-def plain(config: Config) -> tuple[Run, tf.Module]:
+def plain(config: Config) -> Made:
     """Ours with the textbook form of the LSTM."""
-    return ours(dataclasses.replace(config, hoisted=False))
+    return fused_loop(Task, dataclasses.replace(config, hoisted=False))
 
 
-def keras_fit(
-    config: Config, adam: type = tf_keras.optimizers.Adam, unroll: bool = False
-) -> tuple[Run, tf.Module]:
+def keras_fit(config: Config, adam: type = tf_keras.optimizers.Adam, unroll: bool = False) -> Made:
     """Stock layers under `fit`."""
     model, length = stack(config, unroll), config.max_sequence_length
     o, classes, part = config.optimizer, config.vocabulary_size, config.label_smoothing
@@ -57,7 +44,7 @@ def keras_fit(
     return fit(model, data), model
 
 
-def keras_tuned(config: Config) -> tuple[Run, tf.Module]:
+def keras_tuned(config: Config) -> Made:
     """`keras_fit` with its fast options: unrolled loops, and an optimizer with one kernel per variable."""
     return keras_fit(config, tf_keras.optimizers.legacy.Adam, unroll=True)
 
@@ -103,10 +90,6 @@ class _Attention(L.Layer):
         return tf.matmul(weights, memory)
 
 
-NETWORKS = {f.__name__: f for f in (ours, plain, keras_fit, keras_tuned)}
-
-
-def make(name: str, _: str, manifest: str) -> tuple[Run, dict[str, object]]:
-    """Returns (function that trains N steps, facts about the contender)."""
-    run, network = NETWORKS[name](from_dict(Config, json.loads(manifest)["config"]))
-    return run, {"version": tf.__version__, "parameters": parameters(network)}
+make = maker(
+    Config, ours=partial(fused_loop, Task), plain=plain, keras_fit=keras_fit, keras_tuned=keras_tuned
+)

@@ -6,8 +6,6 @@ with ten objects per image. Differences: tf-models-official matches anchors in i
 samples regions once per bin, ours four times; its suppression keeps 512 candidates per tile, one level after the other.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

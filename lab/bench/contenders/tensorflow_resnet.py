@@ -6,10 +6,7 @@ normalizes them in the step, as a real run does; the others get normalized float
 strided convolutions "same", which costs less.
 """
 
-from __future__ import annotations
-
-import json
-from collections.abc import Callable
+from functools import partial
 
 import orbit
 import tensorflow as tf
@@ -17,19 +14,9 @@ import tf_keras
 from official.vision.modeling import classification_model
 from official.vision.modeling.backbones import resnet as tfm_resnet
 
-from common.config.digest import from_dict
-from common.train.describe import parameters
-from lab.bench.contenders.tensorflow_loops import fit, fused_loop, set_policy
+from lab.bench.contenders.tensorflow_loops import Made, fit, fused_loop, maker, set_policy
 from resnet.config import Config
 from resnet.task import Task
-
-Run = Callable[[int], float]  # trains N steps, returns the last loss
-Made = tuple[Run, tf_keras.Model]
-
-
-def ours(config: Config) -> Made:
-    """The fused loop of `python -m resnet`."""
-    return fused_loop(Task, config, precompiled=True)
 
 
 def tf_orbit(config: Config) -> Made:
@@ -114,10 +101,4 @@ def _dataset(config: Config) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors((images, tf.one_hot(tf.range(batch) % classes, classes))).repeat()
 
 
-CONTENDERS = {f.__name__: f for f in (ours, tf_orbit, keras_fit)}
-
-
-def make(name: str, _: str, manifest: str) -> tuple[Run, dict[str, object]]:
-    """Returns (function that trains N steps, facts about the contender)."""
-    run, model = CONTENDERS[name](from_dict(Config, json.loads(manifest)["config"]))
-    return run, {"version": tf.__version__, "parameters": parameters(model)}
+make = maker(Config, ours=partial(fused_loop, Task, precompiled=True), tf_orbit=tf_orbit, keras_fit=keras_fit)

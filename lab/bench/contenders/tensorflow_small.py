@@ -5,8 +5,6 @@ Arguments: contender ("ours", "ours_unfolded" or "keras_fit"), network ("mlp", "
 ready-made floats.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

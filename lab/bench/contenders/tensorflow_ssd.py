@@ -5,32 +5,21 @@ loss on one batch in memory. Ours starts from uint8 pixels and boxes: as in a re
 normalizes pixels, matches the anchors and encodes the boxes. `keras_fit` gets normalized floats and finished targets.
 """
 
-from __future__ import annotations
-
-import json
 from collections.abc import Callable
+from functools import partial
 
 import tensorflow as tf
 import tf_keras
 
-from common.config.digest import from_dict
-from common.train.describe import parameters
-from lab.bench.contenders.tensorflow_loops import fit, fused_loop, set_policy
+from lab.bench.contenders.tensorflow_loops import Made, fit, fused_loop, maker, set_policy
 from ssd import input as pipeline
 from ssd import loss as multibox
 from ssd import model
 from ssd.config import Config
 from ssd.task import Task
 
-Run = Callable[[int], object]  # Runs N steps.
 
-
-def ours(config: Config) -> tuple[Run, tf_keras.Model]:
-    """The fused loop of `python -m ssd`."""
-    return fused_loop(Task, config)
-
-
-def keras_fit(config: Config) -> tuple[Run, tf_keras.Model]:
+def keras_fit(config: Config) -> Made:
     """Stock layers under `fit`; each call is one epoch of `steps` batches."""
     set_policy(config.precision)
     network = stock_network(config)
@@ -105,10 +94,4 @@ def _dataset(config: Config) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors((pipeline.normalise(batch["image"]), targets)).repeat()
 
 
-CONTENDERS = {f.__name__: f for f in (ours, keras_fit)}
-
-
-def make(name: str, _: str, manifest: str) -> tuple[Run, dict[str, object]]:
-    """Returns (function that trains N steps, facts about the contender)."""
-    run, network = CONTENDERS[name](from_dict(Config, json.loads(manifest)["config"]))
-    return run, {"version": tf.__version__, "parameters": parameters(network)}
+make = maker(Config, ours=partial(fused_loop, Task), keras_fit=keras_fit)

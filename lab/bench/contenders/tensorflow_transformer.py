@@ -6,31 +6,20 @@ fp32) on one batch of full sequences in memory. Ours masks by segment and embeds
 need; the others mask padding and add one fixed position signal.
 """
 
-from __future__ import annotations
-
-import json
-from collections.abc import Callable
+from functools import partial
 
 import tensorflow as tf
 import tf_keras
 
-from common.config.digest import from_dict
-from common.train.describe import parameters
-from lab.bench.contenders.tensorflow_loops import fit, fused_loop
+from lab.bench.contenders.tensorflow_loops import Made, fit, fused_loop, maker
 from transformer.config import Config
 from transformer.layers import EPSILON, position_signal
 from transformer.task import Task
 
 L = tf_keras.layers
-Run = Callable[[int], object]  # Runs N steps.
 
 
-def ours(config: Config) -> tuple[Run, tf_keras.Model]:
-    """The fused loop of `python -m transformer`."""
-    return fused_loop(Task, config)
-
-
-def keras_fit(config: Config, adam: type = tf_keras.optimizers.Adam) -> tuple[Run, tf_keras.Model]:
+def keras_fit(config: Config, adam: type = tf_keras.optimizers.Adam) -> Made:
     """Stock layers under `fit`."""
     model = stack(config)
     model.compile(_adam(config, adam), lambda labels, logits: _losses(config, labels, logits))
@@ -39,12 +28,12 @@ def keras_fit(config: Config, adam: type = tf_keras.optimizers.Adam) -> tuple[Ru
     return fit(model, data), model
 
 
-def keras_fused_adam(config: Config) -> tuple[Run, tf_keras.Model]:
+def keras_fused_adam(config: Config) -> Made:
     """`keras_fit` with the optimizer that updates each variable with one kernel."""
     return keras_fit(config, tf_keras.optimizers.legacy.Adam)
 
 
-def tf_models(config: Config) -> tuple[Run, tf_keras.Model]:
+def tf_models(config: Config) -> Made:
     """tf-models-official's Seq2SeqTransformer in a fused loop, with its translation task's step and its Adam."""
     from official.nlp.modeling.models import seq2seq_transformer as official
 
@@ -151,10 +140,10 @@ def _tokens(config: Config) -> tuple[tf.Tensor, tf.Tensor]:
     return tuple(tf.random.stateless_uniform(shape, [0, 0], 2, config.vocabulary_size, tf.int32))
 
 
-CONTENDERS = {f.__name__: f for f in (ours, keras_fit, keras_fused_adam, tf_models)}
-
-
-def make(name: str, _: str, manifest: str) -> tuple[Run, dict[str, object]]:
-    """Returns (function that runs N steps, facts about the contender)."""
-    run, model = CONTENDERS[name](from_dict(Config, json.loads(manifest)["config"]))
-    return run, {"version": tf.__version__, "parameters": parameters(model)}
+make = maker(
+    Config,
+    ours=partial(fused_loop, Task),
+    keras_fit=keras_fit,
+    keras_fused_adam=keras_fused_adam,
+    tf_models=tf_models,
+)

@@ -4,28 +4,20 @@ Arguments: "ours", "infer" or "train", manifest ({"config": a tsm_kinetics confi
 Training runs in the fused loop of `python -m tsm_kinetics`; its step starts from uint8 pixels and normalizes them.
 """
 
-from __future__ import annotations
-
-import json
-from collections.abc import Callable
+from functools import partial
 
 import tensorflow as tf
-import tf_keras
 
-from common.config.digest import from_dict
 from common.distributed import replicas
 from common.layers.precision import precision
-from common.train.describe import parameters
-from lab.bench.contenders.tensorflow_loops import fused_loop
+from lab.bench.contenders.tensorflow_loops import Made, fused_loop, maker
 from timetotrain.run import allocator
 from tsm_kinetics import model
 from tsm_kinetics.config import Config
 from tsm_kinetics.task import Task
 
-Run = Callable[[int], object]  # Runs N steps.
 
-
-def infer(config: Config) -> tuple[Run, tf_keras.Model]:
+def infer(config: Config) -> Made:
     """Computes logits of normalized clips."""
     allocator.keep_freed()
     policy = precision(config.precision)
@@ -41,15 +33,4 @@ def infer(config: Config) -> tuple[Run, tf_keras.Model]:
     return run, network
 
 
-def train(config: Config) -> tuple[Run, tf_keras.Model]:
-    """The fused loop."""
-    return fused_loop(Task, config)
-
-
-MODES = {f.__name__: f for f in (infer, train)}
-
-
-def make(_: str, mode: str, manifest: str) -> tuple[Run, dict[str, object]]:
-    """Returns (function that runs N steps, facts about the contender)."""
-    run, network = MODES[mode](from_dict(Config, json.loads(manifest)["config"]))
-    return run, {"version": tf.__version__, "parameters": parameters(network)}
+make = maker(Config, infer=infer, ours=partial(fused_loop, Task))

@@ -10,8 +10,6 @@ Arguments: contender, folder of `draw`. A step is the frames of a batch of train
     ffmpeg               a PyAV loop that decodes and converts to RGB; nothing else
 """
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import itertools

@@ -7,8 +7,6 @@ PyTorch and flax if they are installed, and whole runs if TensorFlow is. It writ
 same command again resumes.
 """
 
-from __future__ import annotations
-
 import argparse
 import fnmatch
 import importlib.util

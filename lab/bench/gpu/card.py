@@ -1,7 +1,5 @@
 """Describes the card, and measures its ceilings: the rate of copies and of matrix products."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -4,8 +4,6 @@ A job first prepares whatever needs no card. Then it takes the lock: shared to c
 JSON lines: {"at": ...} when it waits to measure and when it begins, and {"result": {...}} at the end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import importlib

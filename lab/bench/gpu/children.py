@@ -1,7 +1,5 @@
 """Runs measurements as processes, several at a time. If one hangs or dies, only its row is lost."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

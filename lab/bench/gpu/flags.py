@@ -6,8 +6,6 @@ Names and defaults are from openxla/xla xla/debug_options_flags.cc. A flag that 
 process; the row then has the error.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """Our exported steps on the card: compiles them, compares losses and weights with the export's, and times them."""
 
-from __future__ import annotations
-
 import collections
 import re
 import statistics

@@ -1,10 +1,9 @@
 """The same networks as PyTorch and flax users write them, on the same card; the code is in lab/bench/contenders."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -103,9 +102,11 @@ def torch(job: dict, turn: Turn, compiled: bool = False) -> dict[str, Any]:
     import torch as pytorch
 
     from lab.bench.contenders.torch_networks import NETWORKS
-    from lab.bench.contenders.torch_step import stepper
+    from lab.bench.contenders.torch_step import DTYPES, stepper
 
     manifest = json.loads((Path(job["export"]) / "manifest.json").read_text())
+    if manifest["benchmark"] not in NETWORKS or manifest["precision"] not in DTYPES:
+        sys.exit(f"error: {manifest['benchmark']} in {manifest['precision']}: PyTorch's networks lack it")
     cuda = pytorch.cuda.is_available()
     pytorch.backends.cudnn.benchmark = True
     pytorch.set_float32_matmul_precision("high")  # TF32, XLA's default.
@@ -138,6 +139,7 @@ def torch(job: dict, turn: Turn, compiled: bool = False) -> dict[str, Any]:
     return {
         **_times(seconds, manifest["batch"]["train"]),
         "loss": found[-1],
+        "version": pytorch.__version__,
         "compile_seconds": compile_seconds,
         "parameters": sum(p.numel() for p in network[0].parameters()),
         "parameters_of_the_export": manifest["parameters"],

@@ -1,7 +1,5 @@
 """Plans the rows of a card's measurement in stages, the most important first."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path

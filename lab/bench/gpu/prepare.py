@@ -7,8 +7,6 @@ and `small/NAME`, steps in float64 with the losses and weights of TensorFlow's u
 in FOLDER. Needs TensorFlow, and 8 GB of memory for the Transformer.
 """
 
-from __future__ import annotations
-
 import argparse
 import concurrent.futures
 import shutil

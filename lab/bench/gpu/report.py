@@ -1,7 +1,5 @@
 """The results file, written after every row, and the table that is printed from it."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

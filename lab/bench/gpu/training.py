@@ -1,7 +1,5 @@
 """Whole runs on the card, if TensorFlow is installed: to a target, and ResNet-50's loop fed with JPEG records."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Starts mnist under the launcher for the scripts that watch its processes, and finds those."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

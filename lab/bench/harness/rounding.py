@@ -1,7 +1,5 @@
 """The precision harness: float32 products and convolutions whose operands lose bits, as on GPUs (10) and TPUs (7)."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator

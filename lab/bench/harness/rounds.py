@@ -1,7 +1,5 @@
 """Runs contenders as processes that train on request, in alternating rounds, and computes the ratios of their times."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """Makes the smallest sound files of a user's data, and models, for scripts and tests that damage them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import types
@@ -17,28 +15,13 @@ _COUNT = 3
 _BOX = [8, 6, 20, 16]
 _POLYGON = [8, 6, 28, 6, 28, 22, 8, 22]
 CONTAINERS = {
-    "mp4": "mpeg4",
-    "avi": "mpeg4",
-    "mkv": "libx264",
-    "mpg": "mpeg1video",
-    "flv": "flv",
-    "wmv": "wmv2",
+    "mp4": "mpeg4", "avi": "mpeg4", "mkv": "libx264", "mpg": "mpeg1video", "flv": "flv", "wmv": "wmv2",
     "webm": "libvpx",
-}
+}  # fmt: skip
 PICTURES = (
-    "jpeg",
-    "progressive",
-    "exif",
-    "cmyk",
-    "png",
-    "png16",
-    "palette",
-    "alpha",
-    "tiff",
-    "tiff16",
-    "float",
-)
-PICTURES += ("lzw", "webp", "gif", "bmp", "jp2", "ppm")
+    "jpeg", "progressive", "exif", "cmyk", "png", "png16", "palette", "alpha", "tiff", "tiff16", "float",
+    "lzw", "webp", "gif", "bmp", "jp2", "ppm",
+)  # fmt: skip
 
 
 def _pixels(channels: int = 3) -> np.ndarray:

@@ -1,7 +1,5 @@
 """What every script of lab/bench/ needs: flags, the result file, interpreters of peers, errors in one line."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json
@@ -129,6 +127,16 @@ def parser(doc: str | None, output: str | None = None, rounds: int | None = None
         what = "result file" if output else "folder of the result files"
         made.add_argument("--output", type=Path, default=RESULTS / output, help=what)
     return made
+
+
+def with_folder(made: argparse.ArgumentParser, what: str) -> argparse.Namespace:
+    """Parses the command line with a folder, `what`; without one, which `make bench` leaves out, the script ends."""
+    made.add_argument("folder", type=Path, nargs="?", help=what)
+    options = made.parse_args()
+    if options.folder is None:
+        print(f"nothing to do: name {what}")
+        sys.exit(0)
+    return options
 
 
 def add_quick(made: argparse.ArgumentParser) -> None:

@@ -1,7 +1,5 @@
 """Runs the stock checker in this process, without isolation but fast enough for many logs, and keeps its verdicts."""
 
-from __future__ import annotations
-
 import builtins
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """Runs numbered trials in forked processes with limited memory; one that dies or hangs ends only its process."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """One process of lab/bench/scaling.py: sums gradients and updates weights in several ways; process 0 writes JSON."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import functools

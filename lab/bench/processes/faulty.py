@@ -5,8 +5,6 @@ holds the next batch for good, `CLOCK` sets the wall clock that Python reads bac
 a weight before the next steps.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from typing import Any

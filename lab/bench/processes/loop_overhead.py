@@ -4,8 +4,6 @@ Prints a line of JSON: seconds per step of the fused loop, and of the same step 
 (medians of alternating rounds), and their ratio minus 1.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

@@ -5,8 +5,6 @@ nothing: data from other replicas is already there. The replica does all of its 
 joining gradients into buckets and splitting them, the update, writing the weights.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json

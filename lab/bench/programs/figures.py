@@ -1,7 +1,5 @@
 """Interprets a replay's numbers: speeds, shares of a peak, and which differences are too large."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from typing import Any

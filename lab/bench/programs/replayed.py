@@ -3,8 +3,6 @@
 Imports numpy; imports jax only where needed.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -13,7 +13,7 @@ from common.config import benchmarks
 from common.errors import UserError
 from common.export import inference, saved_graph, trained
 from lab.bench import hostile_models
-from lab.bench.harness import hostile, hostile_exports, samples
+from lab.bench.harness import hostile, samples
 
 SAMPLE = 40  # Mutations that every run of the tests tries; lab/bench/hostile_models.py tries two thousand.
 
@@ -223,7 +223,7 @@ def described(export, **fields):
 
 
 def graphed(export, change):
-    hostile_exports.change_graph(export / "saved_model.pb", random.Random(0), change)
+    hostile.change_graph(export / "saved_model.pb", random.Random(0), change)
     return export
 
 
@@ -237,10 +237,10 @@ def test_a_description_of_another_form_is_one_line(export, place, fields):
     refused("predict", described(export, **fields), place, "model")
 
 
-@pytest.mark.parametrize("operation", hostile_exports.OPERATIONS)
+@pytest.mark.parametrize("operation", hostile.OPERATIONS)
 def test_an_operation_that_leaves_the_graph_is_not_loaded(export, operation, monkeypatch):
     def change(graph, rng):
-        hostile_exports.random_node(graph, rng).op = operation
+        hostile.random_node(graph, rng).op = operation
 
     graphed(export, change)
     monkeypatch.setattr(inference.tf.saved_model, "load", lambda *_: pytest.fail("it was loaded"))
@@ -266,7 +266,7 @@ def keras(graph, rng):
 
 
 def large(graph, rng):
-    tensor = hostile_exports.random_node(graph, rng, "Const").attr["value"].tensor
+    tensor = hostile.random_node(graph, rng, "Const").attr["value"].tensor
     tensor.tensor_shape.dim.add().size = hostile.HUGE
 
 

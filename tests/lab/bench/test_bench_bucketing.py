@@ -1,7 +1,5 @@
 """Tests the measures of bucketing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

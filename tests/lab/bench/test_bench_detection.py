@@ -1,7 +1,5 @@
 """Tests lab/bench/detection.py when a contender is missing or wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

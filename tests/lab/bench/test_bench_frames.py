@@ -1,7 +1,5 @@
 """Tests that every loop over frames of lab/bench/frames.py runs its steps."""
 
-from __future__ import annotations
-
 from lab.bench.contenders import video_frames
 
 

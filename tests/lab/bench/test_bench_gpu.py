@@ -1,7 +1,5 @@
 """Tests lab/bench/gpu: a card's measurement in miniature on a CPU, its processes, its file, its choice of flags."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import importlib.util

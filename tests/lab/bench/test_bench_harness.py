@@ -1,7 +1,5 @@
 """Tests the harness of lab/bench/: rounds, ratios, contenders as processes, peers' interpreters, result files."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Tests lab/bench/steps.py on given seconds: bars, pairs, slopes, files, and that all contenders get one network."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Tests lab/bench/compiled_step.py: flags, what they keep of a report, and the steps."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -24,10 +22,21 @@ REPORT = {
 }
 
 
-@pytest.mark.parametrize("name", list(compiled_step.CASES))
-def test_flags_are_fields_and_peers_have_a_variant(name):
-    case = compiled_step.CASES[name]
-    preset = benchmarks.module(name, "presets").PRESETS[compiled_step.SYSTEM]
+PROGRAM = """HloModule m
+
+ENTRY %main (x: f32[4,8]) -> f32[4,8] {
+  %x = f32[4,8]{1,0} parameter(0)
+  ROOT %copy.1 = f32[4,8]{0,1} copy(%x)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "kind, name", [(kind, name) for kind, cases in compiled_step.CASES.items() for name in cases]
+)
+def test_flags_are_fields_and_peers_have_a_variant(kind, name):
+    case = compiled_step.CASES[kind][name]
+    preset = benchmarks.module(name, "presets").PRESETS[case.system]
     for flags in case.variants.values():
         overrides.override_all(preset, [*case.flags, *flags])
     assert all(variant in case.variants for variant, _, _ in case.peers.values())
@@ -35,6 +44,7 @@ def test_flags_are_fields_and_peers_have_a_variant(name):
 
 def test_calls_without_a_cost_are_counted():
     assert compiled_step.figures(REPORT)["generator_calls"] == 3
+    assert compiled_step.figures(REPORT, PROGRAM)["kernels"] == 1
     with pytest.raises(SystemExit, match="out of memory"):
         compiled_step.figures({"error": "out of memory"})
 

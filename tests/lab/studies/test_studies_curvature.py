@@ -1,7 +1,5 @@
 """Tests the measured curvature along the gradient against the exact one, and that measuring changes no state."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Tests where studies find their data: in an archive, or in a folder that a user filled."""
 
-from __future__ import annotations
-
 import gzip
 import pathlib
 import tarfile
@@ -128,7 +126,7 @@ def test_a_text_that_cannot_be_read_is_one_line_before_anything_is_converted(
     (folder / f"{multi30k.TEST}.en.gz").write_bytes(gzip.compress(b"a"))
     if content is not None:
         (folder / f"{multi30k.TEST}.de.gz").write_bytes(content)
-    monkeypatch.setattr(multi30k, "guarded", lambda _: pytest.fail("converted"))
+    monkeypatch.setattr(multi30k, "convert", lambda *_: pytest.fail("converted"))
     with pytest.raises(UserError, match="test_2016_flickr.de.gz: cannot read it: .*; get the archive again"):
         multi30k._convert("gnmt")
     assert [p.name for p in (places / "cache").iterdir()] == ["text"]

@@ -1,7 +1,5 @@
 """Tests that the tables of results in the benchmarks' READMEs equal those of the studies."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import statistics

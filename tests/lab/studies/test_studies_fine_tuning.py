@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from common.errors import UserError
-from lab.studies import fine_tuning
+from lab.studies import fine_tuning, runner
 
 OPTIONS = argparse.Namespace(photos=2, pretrain_epochs=3.0, epochs=4.0, frozen_stages=1)
 
@@ -23,7 +23,7 @@ def photographs(folder, classes, each):
 def test_each_run_has_its_classes_and_only_the_last_starts_from_weights(tmp_path, monkeypatch):
     classes = [f"class{i:02d}" for i in range(20)]
     source, commands, runs = photographs(tmp_path / "source", classes, 3), [], []
-    monkeypatch.setattr(fine_tuning, "guarded", lambda command: commands.append(command) or 0)
+    monkeypatch.setattr(runner, "guarded", lambda command: commands.append(command) or 0)
 
     def run(name, records, work, epochs, classes, flags):
         runs.append((name, records, epochs, classes, flags))

@@ -1,7 +1,5 @@
 """Tests the runs and the table of the study of LARS's two momenta; trains nothing."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import dataclasses

@@ -1,7 +1,5 @@
 """Tests the rows of a LEGW study, its resumption row by row, and its files; trains nothing."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import importlib

@@ -1,7 +1,5 @@
 """Tests how the study of nuclei treats existing results; trains nothing."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import pathlib

@@ -1,7 +1,5 @@
 """Tests the contest of optimizers: equal effort, valid rows, winners, resuming and tables; trains nothing."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import importlib

@@ -1,7 +1,5 @@
 """Tests which runs the study of photographs publishes, and its files; trains nothing."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json
@@ -40,7 +38,7 @@ def photos(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "ROOT", tmp_path)
     monkeypatch.setattr(study, "FOLDER", tmp_path / "studies")
     monkeypatch.setattr(study, "unpack", lambda _: tmp_path / "cache" / "images")
-    monkeypatch.setattr(study, "guarded", lambda _: 0)
+    monkeypatch.setattr(study, "convert", lambda *_: None)
 
     def run(*ends: tuple[list[float], str]) -> pathlib.Path:
         def train(command, env) -> int:
@@ -103,7 +101,8 @@ def test_the_logs_of_the_last_call_stay_until_the_next(photos, tmp_path) -> None
 
 
 def test_a_conversion_that_fails_is_one_line(photos, monkeypatch) -> None:
-    monkeypatch.setattr(study, "guarded", lambda _: 3)
+    monkeypatch.setattr(runner, "guarded", lambda _: 3)
+    monkeypatch.setattr(study, "convert", runner.convert)
     with pytest.raises(UserError, match="converting .* failed") as error:
-        photos(([0.6], ""))
+        study.run(argparse.Namespace(seeds=1, tune=False, overrides=[]))
     assert error.value.exit_code == 3

@@ -1,7 +1,5 @@
 """Tests how a study handles the processes of its runs: benchmarks that fail, and signals; trains nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pathlib

@@ -1,7 +1,5 @@
 """Tests the UCF101 study: its split, its rows, its paired tests and its tables; trains nothing."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import itertools
