@@ -15,6 +15,7 @@ import platform
 import socket
 import struct
 import sys
+import time
 from collections.abc import Iterator, Sequence
 
 from common.errors import UserError
@@ -22,6 +23,8 @@ from common.errors import UserError
 # The launcher's --allow_public sets it.
 ALLOWED = "TIMETOTRAIN_ALLOW_PUBLIC"
 LOOPBACK = "127.0.0.1"
+# As long as the processes wait for each other (replicas/cluster.py): a cluster's names may come with its hosts.
+NAME_SECONDS = 120.0
 
 # <elf.h>: tags of the dynamic section, and the relocations of a pointer to a function, by machine.
 _STRTAB, _SYMTAB, _RELA, _RELASZ, _JMPREL, _PLTRELSZ = 5, 6, 7, 8, 23, 2
@@ -46,27 +49,37 @@ def own_address(hosts: Sequence[str], index: int) -> str:
       index: this process's.
 
     Raises:
-      UserError: the address is public, and the launcher was not told --allow_public.
+      UserError: no other host's name has an address for `NAME_SECONDS`; or the address is public, and the launcher
+        was not told --allow_public.
     """
     others = [host for host in hosts if host != hosts[index]]
     if not others and all(map(_is_loopback, hosts)):
         return LOOPBACK
-    address = LOOPBACK
-    for host in others or hosts:
-        with contextlib.suppress(OSError):
-            family, kind, *_, to = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-            with socket.socket(
-                family, kind
-            ) as probe:  # Sends nothing: connecting asks the kernel for a route.
-                probe.connect(to)
-                address = probe.getsockname()[0]
-            break
+    deadline = time.monotonic() + NAME_SECONDS
+    while not (address := next(filter(None, map(_route, others or hosts)), "")):
+        if time.monotonic() >= deadline:
+            raise UserError(
+                f"{', '.join((others or hosts)[:3])}: no such host, or no way to it, within {NAME_SECONDS:.0f} s; "
+                "check the names (--hosts, TF_CONFIG) and the network",
+                75,  # EX_TEMPFAIL: the launcher may try again.
+            )
+        time.sleep(1)
     if ipaddress.ip_address(address.partition("%")[0]).is_global and not os.environ.get(ALLOWED):
         raise UserError(
             f"{hosts[index]}: its address {address} is public, and who reaches a process's port can run code in it; "
             "use the hosts' addresses in a private network, or --allow_public behind a firewall"
         )
     return address
+
+
+def _route(host: str) -> str:
+    """Returns the address from which the kernel would send to a host; "" if it cannot."""
+    with contextlib.suppress(OSError):
+        family, kind, *_, to = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:  # Sends nothing: connecting asks the kernel for a route.
+            probe.connect(to)
+            return probe.getsockname()[0]
+    return ""
 
 
 def _is_loopback(host: str) -> bool:
@@ -76,11 +89,15 @@ def _is_loopback(host: str) -> bool:
 
 
 def sockaddr(given: bytes, address: str) -> bytes:
-    """Returns a sockaddr of the same family and port with `address` in place of a wildcard; `given` if it is none."""
+    """Returns a sockaddr of the same family and port with `address` in place of a wildcard; `given` if it is none.
+
+    An IPv4 socket cannot have an IPv6 address: it gets the loopback, so that it is open to nobody.
+    """
     (family,) = struct.unpack_from("=H", given)
     target = ipaddress.ip_address(address.partition("%")[0])
-    if family == socket.AF_INET and given[4:8] == bytes(4) and target.version == 4:
-        return given[:4] + target.packed + given[8:]
+    if family == socket.AF_INET and given[4:8] == bytes(4):
+        packed = target.packed if target.version == 4 else socket.inet_aton(LOOPBACK)
+        return given[:4] + packed + given[8:]
     if family == socket.AF_INET6 and given[8:24] in (bytes(16), bytes(10) + b"\xff\xff" + bytes(4)):
         mapped = target.packed if target.version == 6 else bytes(10) + b"\xff\xff" + target.packed
         return given[:8] + mapped + given[24:]

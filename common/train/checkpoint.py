@@ -16,8 +16,9 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,7 @@ class Saver:
         """`keep`: how many of the newest checkpoints stay; `protect(step)`: steps that stay when `step` is saved."""
         self._folder, self._keep, self._protect = pathlib.Path(folder), keep, protect
         self._writing: concurrent.futures.Future | None = None
+        self._data: Mapping[str, int] | None = None  # Of `Task.data_files`, which may take seconds.
 
     def save(self, loop: Loop, pending: Sequence[Evaluation] = ()) -> pathlib.Path:
         """Begins to write `folder`/checkpoint_<step>.npz, after the checkpoint before is written.
@@ -90,7 +92,9 @@ class Saver:
         earlier = [e for e in pending if e.block.end_step < step]
         meta = {"step": step, "digest": _digest(loop), "config": to_dict(loop.config)}
         meta |= {"benchmark": loop.config.benchmark, "labels": list(loop.task.labels())}
-        meta |= {"data": loop.task.data_files(), "pending": [dataclasses.asdict(e.block) for e in earlier]}
+        if self._data is None:
+            self._data = loop.task.data_files()
+        meta |= {"data": self._data, "pending": [dataclasses.asdict(e.block) for e in earlier]}
         # Training goes on while the thread writes, and `numpy()` can share memory with a variable.
         copies = {name: np.array(value) for name, value in arrays.items()}
         copies |= {f"{PENDING}{i}/{n}": np.array(x) for i, e in enumerate(earlier) for n, x in _outputs(e)}
@@ -281,12 +285,20 @@ def _load(loop: Loop, path: pathlib.Path) -> checkpoint_file.File:
 
 
 def _check_data(loop: Loop, file: checkpoint_file.File) -> None:
-    """Raises a UserError if the files of the data are not those of the run that saved."""
+    """Raises a UserError if the files of the data are not those of the run that saved.
+
+    A new file counts if its name differs from another's in digits alone, as one more shard's does.
+    """
     there, here = file.meta.get("data") or {}, loop.task.data_files()
-    if not there or not here or there == here:
+    if not there or not here:
         return
-    names = sorted(n for n in {*there, *here} if there.get(n) != here.get(n))
-    sizes = (f"{x[names[0]]:,} bytes" if names[0] in x else "absent" for x in (there, here))
+    forms = {re.sub(r"\d+", "0", name) for name in there}
+    changed = (n for n in {*there, *here} if there.get(n) != here.get(n))
+    names = sorted(n for n in changed if n in there or re.sub(r"\d+", "0", n) in forms)
+    if not names:
+        return
+    unit = "files" if names[0].endswith("/") else "bytes"
+    sizes = (f"{x[names[0]]:,} {unit}" if names[0] in x else "absent" for x in (there, here))
     raise UserError(
         f"{file.path}: its run trained on other data than --data_dir={loop.task.data_dir}: {names[0]} was "
         f"{next(sizes)}, is {next(sizes)} ({len(names)} of {len({*there, *here})} files differ); give the data of "

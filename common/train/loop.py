@@ -294,7 +294,7 @@ class Loop:
             yield dataclasses.replace(success or self._success(), time=now())
             # Save only after the report, so that a failed save cannot change the result.
             if save:  # These weights met the target, or an earlier block's did.
-                save(step)
+                self._save(save, step)
         elif decision.reason:
             yield events.RunStopped(now(), "aborted", step, decision.reason)
         return bool(decision.success or decision.reason)

@@ -166,17 +166,19 @@ class Task(abc.ABC):
         self.input.check(self.config, self.data_dir)
 
     def data_files(self) -> Mapping[str, int]:
-        """Returns the size of each file in the data folder, without our notes; it opens none.
+        """Returns the size of each file in the data folder, without our notes, and the number of each subfolder's.
 
-        A checkpoint holds them, so that a run does not go on with other data. They are {} for an object store.
+        A subfolder's name ends with "/". No file is opened. A checkpoint holds them, so that a run does not go on with
+        other data. They are {} for an object store.
         """
         if not self.data_dir or not self.data_dir.is_dir():
             return {}
         with os.scandir(self.data_dir) as entries:
-            files = [e for e in entries if e.is_file() and not e.name.startswith(".")]
-            return {
-                e.name: e.stat().st_size for e in sorted(files, key=lambda e: e.name) if not _is_note(e.name)
-            }
+            shown = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
+        files = {e.name: e.stat().st_size for e in shown if e.is_file() and not _is_note(e.name)}
+        return files | {
+            f"{e.name}/": sum(len(names) for *_, names in os.walk(e.path)) for e in shown if e.is_dir()
+        }
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
         """Returns one process's endless, seeded batches, as an uninterrupted run has them from `start_step` on."""

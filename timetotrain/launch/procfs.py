@@ -8,12 +8,22 @@ import pathlib
 from collections.abc import Iterator
 
 # proc(5) counts the fields of /proc/PID/stat from 1; `_fields` starts at the third, after the name in parentheses.
-STATE, PARENT, SESSION, START_TIME = (number - 3 for number in (3, 4, 6, 22))
+STATE, PARENT, SESSION, USER_TIME, SYSTEM_TIME, START_TIME = (n - 3 for n in (3, 4, 6, 14, 15, 22))
 
 
 def state(pid: int) -> str:
     """Returns the kernel's letter: R, S, D (waits for a device), T (stopped by a signal), Z (ended); "" if gone."""
     return (_fields(pid) or [""])[STATE]
+
+
+def work(pid: int) -> tuple[float, int]:
+    """Returns a process's processor seconds, and the bytes that it has read from and written to disks so far."""
+    fields, moved = _fields(pid), 0
+    with contextlib.suppress(OSError, ValueError):
+        lines = pathlib.Path(f"/proc/{pid}/io").read_text().splitlines()
+        moved = sum(int(line.split()[1]) for line in lines if line.startswith(("read_bytes", "write_bytes")))
+    ticks = sum(int(fields[field]) for field in (USER_TIME, SYSTEM_TIME)) if fields else 0
+    return ticks / os.sysconf("SC_CLK_TCK"), moved
 
 
 def children_of(parent: int) -> list[int]:

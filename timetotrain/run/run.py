@@ -12,7 +12,7 @@ from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.distributed import heartbeat
 from common.distributed.process import Process
-from common.errors import UserError
+from common.errors import PeerLostError, UserError
 from common.train import events
 from common.train.timing import now
 from timetotrain.run import ending
@@ -78,10 +78,12 @@ class Run:
         except BaseException as error:
             self.reporter.close()
             failed = now()
+            explained = self._explain(error)
+            _tell(explained or error)
             if self._saver is not None:
+                heartbeat.phase(heartbeat.SAVES)
                 with contextlib.suppress(Exception):  # The error that ends the run matters more.
                     self._saver.wait()  # The checkpoint before the error is worth the time.
-            explained = self._explain(error)
             if recorder is not None:
                 recorder.failed(str(explained or error) or type(error).__name__, failed, self.reporter.say)
             if explained:
@@ -166,7 +168,7 @@ class Run:
 
     def _saved(self, step: int) -> None:
         """As `_save`, and tells the launcher."""
-        before = heartbeat.phase("saves a checkpoint")
+        before = heartbeat.phase(heartbeat.SAVES)
         self._save(step)
         heartbeat.phase(before)
 
@@ -197,7 +199,7 @@ class Run:
         if self._profile is not None:
             self._profile.close()
         if self._saver is not None:
-            heartbeat.phase("saves a checkpoint")
+            heartbeat.phase(heartbeat.SAVES)
             self._saver.finish(self._replicas)
         try:
             self._replicas.close()
@@ -217,6 +219,12 @@ class Run:
 
         diagnose = None if self.loop is None else self.loop.task.diagnose
         return explained(error, self._replicas, "global_batch_size", diagnose, self.reporter.say)
+
+
+def _tell(error: BaseException) -> None:
+    """Tells the launcher at once, since the other processes wait; timetotrain/run/cli.py ends the process."""
+    text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}".splitlines()[0]
+    heartbeat.tell(**{"lost" if isinstance(error, PeerLostError) else "error": text})
 
 
 def _stopped_early(name: str, when: str = "during initialisation") -> UserError:

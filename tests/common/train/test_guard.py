@@ -122,8 +122,17 @@ def test_a_sharded_run_compares_its_weights():
         run_with(loop, 16, lambda: flip(loop, loop.state.model.trainable_variables[0], 1))
 
 
-def test_no_checkpoint_of_replicas_that_differ_is_saved():
-    loop, saved = make("mirrored", steps=1000), []
+def test_a_replay_need_not_evaluate_where_an_evaluation_puts_averages_in_the_weights_place():
+    """Schedule-Free's weights come back bit for bit, so that steps repeat across an evaluation, here at step 20."""
+    loop = make("mirrored", steps=30, optimizer=toy.Optimizer(name="schedule_free_sgd"))
+    with pytest.raises(UserError, match="at step 30.* the steps since 0 gives other bits on replica 1 alone"):
+        run_with(loop, 30, lambda: flip(loop, loop.state.model.trainable_variables[0], 1))
+
+
+@pytest.mark.parametrize("target", [2.0, 0.0])
+def test_no_checkpoint_of_replicas_that_differ_is_saved(target):
+    """Not even that of a run that has met its target."""
+    loop, saved = make("mirrored", steps=1000, quality_target=target), []
     call = loop.call
 
     def faulty(*arguments):

@@ -174,20 +174,30 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint_00000003.npz", f"{path.name}.damaged"]
 
 
-def test_a_run_does_not_go_on_with_other_data(tmp_path):
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ("train-1", r"train-1 was 10 bytes, is 11 bytes \(1 of 3 files differ\)"),
+        ("train-2", r"train-2 was absent, is 11 bytes \(1 of 4 files differ\)"),
+        ("class/b", r"class/ was 1 files, is 2 files \(1 of 3 files differ\)"),
+        ("README.md", ""),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_data(tmp_path, changed, message):
     folder, loop = tmp_path / "data", make(train_epochs=1)
-    folder.mkdir()
+    (folder / "class").mkdir(parents=True)
+    (folder / "class/a").write_bytes(b"1")
     for name in ("train-0", "train-1"):
         (folder / name).write_bytes(b"1" * 10)
     loop.task.data_dir = folder
     checkpoint.save(loop, tmp_path / "saved")
     (folder / "records.json").write_text("a note that a run adds")
     assert checkpoint.restore_latest(loop, tmp_path / "saved") == 0
-    (folder / "train-1").write_bytes(b"1" * 11)
-    message = (
-        r"trained on other data than --data_dir=.*: train-1 was 10 bytes, is 11 bytes \(1 of 2 files differ\)"
-    )
-    with pytest.raises(UserError, match=message):
+    (folder / changed).write_bytes(b"1" * 11)
+    if not message:
+        assert checkpoint.restore_latest(loop, tmp_path / "saved") == 0
+        return
+    with pytest.raises(UserError, match=f"trained on other data than --data_dir=.*: {message}"):
         checkpoint.restore_latest(loop, tmp_path / "saved")
 
 

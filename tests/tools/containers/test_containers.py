@@ -119,3 +119,8 @@ def test_a_kubernetes_job_starts_one_launcher_per_host_with_time_to_save():
     requested = launch.job(launch.parser().parse_args(words))
     assert len(requested.hosts) == job["completions"] == job["parallelism"] and requested.launcher == 1
     assert pod["spec"]["terminationGracePeriodSeconds"] > requested.limits.grace
+    # An eviction costs no attempt; a missed target and bad input are final, and a lost process (75) is not.
+    ignored, final = job["podFailurePolicy"]["rules"]
+    assert ignored["action"] == "Ignore" and pod["spec"]["restartPolicy"] == "Never"
+    assert final["action"] == "FailJob" and final["onExitCodes"]["values"] == [1, 2]
+    assert final["onExitCodes"]["containerName"] == container["name"]

@@ -34,7 +34,7 @@ class Limits:
 
     Attributes:
       settle: after a failure, the other processes have this long to end by themselves before they are asked to.
-      failure: this long after a failure, the remaining processes are killed.
+      failure: this long after a failure, the remaining processes are killed; after the grace if they still save.
       grace: this long after a signal, the remaining processes are killed; must cover a step and a checkpoint.
       stopped: a process that a signal has stopped (SIGSTOP) for this long is frozen.
       silent: a process without a heartbeat for this long after its first step is frozen.
@@ -171,7 +171,8 @@ class Watch:
         running = [worker for worker in self.workers if worker.running]
         if self._failed_at is not None:
             if now >= self._failed_at + self.limits.failure:
-                self._kill(running)
+                late = now >= self._failed_at + self.limits.grace
+                self._kill([w for w in running if late or not w.saves_after_error])
             elif now >= self._failed_at + self.limits.settle:
                 self._ask(running, signal.SIGTERM)
         elif self._stopping(now):

@@ -6,10 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from timetotrain.launch import procfs
 from timetotrain.launch.watch.worker import Worker
 
 # A run is stuck when a step takes this many times as long as its longest step so far.
 FACTOR = 20.0
+# What has no steps (a long compilation, evaluation or checkpoint) may take this many times its bound while the process
+# works: it uses this part of a core, or moves this many bytes a second from or to a disk. This project's choices.
+WORKING_FACTOR, WORKING_CORES, WORKING_BYTES = 10.0, 0.05, 1024.0
 TRAINS = "trains"  # The phase that has steps (timetotrain/run/run.py).
 # What a process does in a part of its step (common/train/step_timing.py); the first are the likelier causes.
 _PARTS = {"input": "waits for its input", "step": "computes", "sum": "waits for the sums of all ranks"}
@@ -17,10 +21,11 @@ _PARTS = {"input": "waits for its input", "step": "computes", "sum": "waits for 
 
 @dataclasses.dataclass
 class _Seen:
-    """A worker's last sign of progress, when it came, and the longest time between two while training."""
+    """A worker's last sign of progress, when it came, its work until then, and the longest time between two steps."""
 
     mark: Any = None
     at: float = 0.0
+    work: tuple[float, int] = (0.0, 0)
     longest: float = 0.0
 
 
@@ -64,11 +69,16 @@ class Detector:
         if mark != seen.mark:
             if seen.mark and seen.mark[0] == mark[0] == TRAINS:
                 seen.longest = max(seen.longest, now - seen.at)
-            seen.mark, seen.at = mark, now
+            seen.mark, seen.at, seen.work = mark, now, _work(worker)
         bound = max(self._least, FACTOR * seen.longest)
         if mark[0] != TRAINS or not seen.longest:
             bound = max(bound, self._phase)
-        return now - seen.at >= bound
+        if (waited := now - seen.at) < bound:
+            return False
+        if mark[0] == TRAINS or waited >= WORKING_FACTOR * bound:
+            return True
+        seconds, moved = (there - here for there, here in zip(_work(worker), seen.work))
+        return seconds < WORKING_CORES * waited and moved < WORKING_BYTES * waited
 
     def _doing(self, worker: Worker, now: float) -> str:
         facts = worker.told
@@ -77,3 +87,7 @@ class Detector:
         return (
             f"{does} for {now - self._seen[worker.rank].at:.0f} s, after step {max(facts.get('step', 0), 0)}"
         )
+
+
+def _work(worker: Worker) -> tuple[float, int]:
+    return procfs.work(worker.told["pid"]) if "pid" in worker.told else (0.0, 0)

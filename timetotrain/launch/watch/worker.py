@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from common.distributed.heartbeat import STACKS, VARIABLE
+from common.distributed.heartbeat import SAVES, STACKS, VARIABLE
 from timetotrain.launch import procfs
 from timetotrain.launch.children import kill_session
 
@@ -95,6 +95,11 @@ class Worker:
     @property
     def running(self) -> bool:
         return self.code is None
+
+    @property
+    def saves_after_error(self) -> bool:
+        """Whether it has failed, and its thread still writes the checkpoint from before."""
+        return "error" in self.told and self.told.get("phase") == SAVES
 
     def listen(self) -> None:
         """Reads the facts that the process has sent."""

@@ -79,6 +79,8 @@ def test_a_taken_port_is_named():
         (socket.AF_INET, "0.0.0.0", "127.0.0.1", "127.0.0.1"),
         (socket.AF_INET6, "::", "127.0.0.1", "::ffff:127.0.0.1"),
         (socket.AF_INET6, "::", "fd00::7", "fd00::7"),
+        (socket.AF_INET6, "::ffff:0.0.0.0", "10.1.2.3", "::ffff:10.1.2.3"),
+        (socket.AF_INET, "0.0.0.0", "fd00::7", "127.0.0.1"),
         (socket.AF_INET, "10.1.2.3", "127.0.0.1", "10.1.2.3"),
     ],
 )
@@ -108,9 +110,22 @@ def test_a_library_binds_to_the_address_and_sees_the_error_of_bind(capfd):
 
 
 def test_a_public_address_needs_a_word(monkeypatch):
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: (_ for _ in ()).throw(OSError))
-    monkeypatch.setattr(listening, "LOOPBACK", "8.8.8.8")  # Stands for what the kernel's route gives.
+    monkeypatch.setattr(listening, "_route", lambda host: "8.8.8.8")
     with pytest.raises(UserError, match="^a: its address 8.8.8.8 is public.*--allow_public"):
         listening.own_address(["a", "b"], 0)
     monkeypatch.setenv(listening.ALLOWED, "1")
     assert listening.own_address(["a", "b"], 0) == "8.8.8.8"
+
+
+@pytest.mark.parametrize("comes", [False, True])
+def test_a_name_without_an_address_is_waited_for_and_never_means_the_loopback(monkeypatch, comes):
+    answers = iter(["", "", "10.0.0.7"] if comes else [])
+    monkeypatch.setattr(listening, "_route", lambda host: next(answers, ""))
+    monkeypatch.setattr(listening, "NAME_SECONDS", 20.0 if comes else 0.0)
+    monkeypatch.setattr(listening.time, "sleep", lambda seconds: None)
+    if comes:
+        assert listening.own_address(["a", "b"], 0) == "10.0.0.7"
+        return
+    with pytest.raises(UserError, match="^b: no such host, or no way to it, within 0 s; check") as caught:
+        listening.own_address(["a", "b"], 0)
+    assert caught.value.exit_code == 75

@@ -135,6 +135,46 @@ def test_a_run_that_stands_still_names_the_rank_that_the_others_wait_for(parts, 
         )
 
 
+@pytest.mark.parametrize("does, stuck", [("True", False), ("time.sleep(0.01)", True)])
+def test_a_long_phase_without_steps_goes_on_while_its_process_works(does, stuck):
+    """A compilation or a checkpoint of hours is no reason to end a run."""
+    process = subprocess.Popen([sys.executable, "-c", f"import time\nwhile True: {does}"])
+    try:
+        told = {"phase": "evaluates", "step": 5, "pid": process.pid}
+        workers, detector = [types.SimpleNamespace(rank=0, told=told)], progress.Detector(least=0.1, phase=4)
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < 4.5:
+            late = detector.stuck(workers, passed)
+            time.sleep(0.2)
+        assert bool(late) == stuck
+        assert detector.stuck(workers, 41)  # Ten times the bound, whatever it does.
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_without_a_launcher_does_not_wait_without_end():
+    code = (
+        "import time; from common.distributed import heartbeat as h; h.ALONE_SECONDS = h._ALONE_POLL_SECONDS = 0.3; "
+        "h.start(True); h.at_step(7); time.sleep(60)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert ended.returncode == 75
+    assert re.search("error: no step for 0 s, after step 7;.*in <module>", ended.stderr, re.S)
+
+
+def test_a_process_that_failed_may_end_its_checkpoint():
+    """The launcher hears of the error first, and ends the others; the one that saves has the grace."""
+    code = (
+        "import time; from common.distributed import heartbeat as h; h.start(); h.phase(h.SAVES); time.sleep(1); "
+        "h.tell(error='a fault'); time.sleep(2); print('saved'); raise SystemExit(2)"
+    )
+    line = arguments({}, 1, [("settle", 0.1), ("failure", 0.5), ("grace", 20)])
+    line = [*line[: line.index("--") + 1], sys.executable, "-uc", code]
+    ended = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert (ended.returncode, ended.stdout) == (2, "saved\n") and "rank 0 failed: a fault" in ended.stderr
+
+
 def test_one_process_that_works_holds_up_the_others_without_an_alarm():
     """The others wait for a rank that saves: a phase without steps has its own bound."""
     workers = [types.SimpleNamespace(rank=rank, told={"phase": "trains", "step": 5}) for rank in range(2)]
