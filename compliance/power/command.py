@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -11,6 +12,10 @@ from compliance.log import rules
 from compliance.power import checks, power_logs
 from compliance.submission import scores, tree_system
 from compliance.submission.tree_files import place_of
+
+INFORMATIVE = (
+    "informative: sensors of one host, in band; no measurement by the rules, and no part of a submission"
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     found = [
         row_of(folder, options.ruleset)
         for folder in scores.result_folders(options.tree)
-        if (folder / "power").is_dir()
+        if power_logs.kind(folder)
     ]
     if not found:
         raise UserError(
@@ -71,6 +76,8 @@ def row_of(folder: Path, ruleset: str | None = None) -> Energies:
         for joules in (by_rules, by_stock)
     ]
     logs = [str(one.path) for one in card.runs]
+    if power_logs.kind(folder) == power_logs.IN_BAND:
+        return _energies(folder, card, runs, by_rules, (None,) * len(runs), (values[0], None), [INFORMATIVE])
     remarks = [
         f"{f.message} {f.found}" for f in checks.check(folder, logs, card.ruleset, _description(folder))
     ]
@@ -79,6 +86,18 @@ def row_of(folder: Path, ruleset: str | None = None) -> Energies:
         remarks.insert(
             0, f"the stock checker refuses the names of the power logs of {len(bad)} of {len(logs)} runs"
         )
+    return _energies(folder, card, runs, by_rules, by_stock, values, remarks)
+
+
+def _energies(
+    folder: Path,
+    card: scores.ScoreCard,
+    runs: Sequence[power_logs.RunPower],
+    by_rules: Sequence[float | None],
+    by_stock: Sequence[float | None],
+    values: Sequence[float | None],
+    remarks: Sequence[str],
+) -> Energies:
     return Energies(
         folder, tuple(one.path.stem for one in card.runs), tuple(by_rules), tuple(by_stock),
         tuple(_watts(one) for one in runs), *(None if value is None else value * card.scaling for value in values),

@@ -19,6 +19,8 @@ from compliance.submission.tree_files import plain_files
 
 _READING = re.compile(rb'"time_ms":\s*(\d+),.*"key":\s*"power_reading",\s*"value":\s*([-+.\deE]+)\s*[,}]')
 
+# Beside a log: the readings of a round, and those that `run --power` takes of its own host, which are informative.
+MEASURED, IN_BAND = "power", "power_in_band"
 MOST_READINGS = 2_000_000  # of a log: three weeks at one a second
 _LONGEST_QUICK = 2000
 _MOST = 1e15  # above any time in ms and any power in watts; sums of products of two are floats
@@ -188,6 +190,11 @@ def _total(parts: list[float | None]) -> float | None:
     return None if any(part is None for part in parts) else sum(parts)
 
 
+def kind(folder: Path) -> str:
+    """Returns the name of the folder with a folder's power logs, MEASURED before IN_BAND; "" without one."""
+    return next((name for name in (MEASURED, IN_BAND) if (folder / name).is_dir()), "")
+
+
 def of_run(run: Run, folder: Path) -> RunPower:
     """Reads the power logs of a run, `power/<name of its log>/node_<j>.txt` and `sw_<k>.txt`.
 
@@ -196,7 +203,7 @@ def of_run(run: Run, folder: Path) -> RunPower:
     Raises:
       UserError: a file cannot be read.
     """
-    place = folder / "power" / run.path.stem
+    place = folder / (kind(folder) or MEASURED) / run.path.stem
     if place.is_symlink() or place.parent.is_symlink():
         return RunPower(run, ())
     names = plain_files(place, "node_*.txt") + plain_files(place, "sw_*.txt")

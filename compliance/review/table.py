@@ -15,6 +15,7 @@ from compliance.findings import ERROR, Finding
 from compliance.log.check_log import LogResult
 from compliance.log.find_round import of_folder
 from compliance.power import command as power
+from compliance.power import power_logs
 from compliance.report import index
 from compliance.report.published import published_score
 from compliance.review import points, uploads
@@ -159,7 +160,7 @@ def _row(
     shown = index.row(card, findings, folder)
     judged, score = folder.convergence, card.score
     joules = stock = None
-    if (folder.path / "power").is_dir():
+    if power_logs.kind(folder.path) == power_logs.MEASURED:
         try:
             energies = power.row_of(folder.path, folder.ruleset)
             joules, stock = energies.score, energies.stock_score

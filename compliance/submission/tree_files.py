@@ -17,6 +17,9 @@ _ANYWHERE_FROM = "1.0.0"
 _MAX_FOLDERS = 20_000
 _SCRIPTS = ("README.md", "setup.sh", "init_datasets.sh", "run_and_time.sh")
 
+# Compiled code, and what `run --power` measures.
+_NO_LOGS = frozenset({"__pycache__", "power_in_band"})
+
 
 def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
     """Finds the logs below `root`.
@@ -33,7 +36,7 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
         findings.append(unreadable_directory(error.filename, error))
 
     for directory, names, files in os.walk(root, onerror=unreadable):
-        names[:] = sorted(name for name in names if not name.startswith(".") and name != "__pycache__")
+        names[:] = sorted(name for name in names if not name.startswith(".") and name not in _NO_LOGS)
         code, deep = _is_code(directory), _too_deep(directory)
         for name in () if code else names:  # links in code hide no logs
             path = os.path.join(directory, name)
