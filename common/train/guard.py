@@ -22,6 +22,7 @@ from common.distributed.weight_update import WholeUpdate
 from common.errors import UserError
 from common.train import checkpoint_variables
 from common.train.step import State
+from common.train.timing import now
 
 # Steps between two comparisons, each of which copies the weights and slots to the host. This project's choice;
 # lab/bench/guard.py measures the cost.
@@ -60,13 +61,13 @@ class Guard:
 
     Attributes:
       steps: steps between comparisons; 0, or a single replica: none.
+      noted_at: when a state was last noted, in seconds since 1970.
     """
 
     def __init__(self, loop: Replayed, steps: int = 0):
-        self._loop, self.steps = loop, steps
-        self._equal: tuple[int, list[list[np.ndarray]]] | None = (
-            None  # The last step of equal replicas, and its state.
-        )
+        self._loop, self.steps, self.noted_at = loop, steps, 0.0
+        # The last step of equal replicas, or the first of the run, and its state.
+        self._equal: tuple[int, list[list[np.ndarray]]] | None = None
 
     @property
     def enabled(self) -> bool:
@@ -74,8 +75,11 @@ class Guard:
 
     def begin(self) -> None:
         """Notes the state before the first step, which `Agreement.check_start` has compared."""
-        if self.enabled:
-            self._equal = int(self._loop.state.step), self._state()
+        self._note(int(self._loop.state.step))
+
+    def _note(self, step: int) -> None:
+        if self.enabled or self._loop.replicas.num_processes == 1:
+            self._equal, self.noted_at = (step, self._state()), now()
 
     def until_check(self, done: int, steps: int) -> int:
         """Returns how many of the next `steps` steps, after `done`, may run before the next comparison."""
@@ -93,9 +97,9 @@ class Guard:
         digests = self._digests()
         name = self._different(digests)
         if not name:
-            self._equal = step, self._state()
+            self._note(step)
             return
-        since = self._replay(step)
+        since = self.replay(step)
         where = f"at step {step}, {name} differs between the replicas"
         if int(self._loop.state.step) != step:
             raise UserError(
@@ -169,8 +173,8 @@ class Guard:
             for v in self._loop.state.variables()
         ]
 
-    def _replay(self, step: int) -> int:
-        """Repeats the steps since the last comparison, up to `step`; returns the step where they begin."""
+    def replay(self, step: int) -> int:
+        """Repeats the steps since the noted state, up to `step`; returns the step where they begin."""
         since, copies = self._equal
         local = self._loop.replicas.local_results
         variables = self._loop.state.variables()

@@ -21,7 +21,7 @@ from common.data import pipeline
 from common.distributed.replicas.base import Replicas, Shard
 from common.distributed.spatial.sharing import shared_input
 from common.layers.precision import precision as make_precision
-from common.train import events
+from common.train import divergence, events
 from common.train.agreement import Agreement, Decision
 from common.train.batch_shapes import in_turn
 from common.train.block import FusedBlock, Result, batch_size
@@ -273,8 +273,7 @@ class Loop:
         step = int(self.state.step)
         reason = scale.lost()
         if result.losses.size and not math.isfinite(result.losses[-1]):
-            loss = f"{events.NOT_FINITE[0]} {result.losses[-1]} at step {step}"
-            reason = f"{loss}; lower the learning rate or lengthen the warmup"
+            reason = divergence.reason(self, result.losses[-1], step)
         if reason:  # No checkpoint, because the weights are spoilt or no longer change.
             yield events.RunStopped(now(), "aborted", step, reason)
             return True

@@ -88,14 +88,14 @@ def test_the_replica_and_the_variable_of_a_flipped_bit_are_named(replicas, where
 def test_a_replay_that_does_not_repeat_names_no_one(monkeypatch):
     loop = make("mirrored")
     variable = loop.state.model.trainable_variables[0]
-    replay = loop.guard._replay
+    replay = loop.guard.replay
 
     def worse(step):
         since = replay(step)
         flip(loop, variable, 0)
         return since
 
-    monkeypatch.setattr(loop.guard, "_replay", worse)
+    monkeypatch.setattr(loop.guard, "replay", worse)
     with pytest.raises(UserError, match="a replay of the steps since 8 does not say which is wrong"):
         run_with(loop, 16, lambda: flip(loop, variable, 1))
 

@@ -1,0 +1,92 @@
+"""Tests that a run whose loss is not finite names what was so first, and the last healthy step."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+import tensorflow as tf
+
+from common.config.schema import Optimizer
+from common.distributed import replicas as backends
+from common.train import divergence
+from common.train.loop import Loop
+from tests.common.distributed.replicas import processes
+from tests.common.train import toy
+
+
+class SpoiltInput(toy.Task):
+    def train_input(self, shard, batch_size, start_step):
+        batches = shard.batches_per_step(self.config.global_batch_size, batch_size)
+
+        def spoil(i, batch):
+            late = i // batches + start_step >= 6
+            return {**batch, "x": tf.where(late, batch["x"] * float("nan"), batch["x"])}
+
+        return super().train_input(shard, batch_size, start_step).enumerate().map(spoil)
+
+
+class SpoiltGradient(toy.Task):
+    """The loss is finite, the gradient of the root of 0 is not."""
+
+    def loss(self, model, batch):
+        terms = super().loss(model, batch)
+        term = terms["cross_entropy"]
+        return {
+            "all": dataclasses.replace(term, total=term.total + tf.sqrt(0 * tf.reduce_sum(model.weights[0])))
+        }
+
+
+class SpoiltLoss(toy.Task):
+    def loss(self, model, batch):
+        terms = super().loss(model, batch)
+        term = terms["cross_entropy"]
+        return {"all": dataclasses.replace(term, total=term.total / 0.0)}
+
+
+HUGE = Optimizer("sgd", 1e39, momentum=0.9, scaled_momentum=False)
+CASES = {
+    "input": (
+        SpoiltInput,
+        {},
+        "7; first not finite: the input 'x' of step 7, after the healthy step 6; mend the data",
+    ),
+    "gradient": (
+        SpoiltGradient,
+        {},
+        r"2; first not finite: the gradient of \S+ of step 1, after the healthy step 0; lower",
+    ),
+    "loss": (
+        SpoiltLoss,
+        {},
+        "1; first not finite: the loss itself, .* of step 1, after the healthy step 0; lower",
+    ),
+    "slot": (
+        toy.Task,
+        {"optimizer": HUGE},
+        r"2; first not finite: the slot 'momentum' of \S+ of step 1, after the healthy",
+    ),
+}
+
+
+def end(task, **changes):
+    config = toy.config(quality_target=2.0, **changes)
+    return list(Loop(task(config), backends.make(config)).run())[-1]
+
+
+@pytest.mark.parametrize("replicas", ["single", "mirrored", "pjrt"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_first_tensor_that_is_not_finite_is_named(case, replicas):
+    processes.require(replicas)
+    task, changes, expected = CASES[case]
+    stopped = end(task, replicas=replicas, num_replicas=1 if replicas == "single" else 2, **changes)
+    assert stopped.status == "aborted" and re.match(rf"loss is \S+ at step {expected}", stopped.reason), (
+        stopped.reason
+    )
+    assert stopped.step == int(re.search(r"at step (\d+)", stopped.reason)[1])
+
+
+def test_a_replay_that_would_take_long_is_left_out(monkeypatch):
+    monkeypatch.setattr(divergence, "REPLAY_SECONDS", -1)
+    assert end(SpoiltLoss).reason == "loss is inf at step 1; lower the learning rate or lengthen the warmup"
