@@ -6,7 +6,9 @@ the same functions themselves: `check_schedule`, `check_optimizer` and `check_ba
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from common.config import plugins
@@ -32,6 +34,8 @@ GRAFTS = ("sgd", "adagrad", "adam")
 SCHEDULES = ("constant", "poly", "step", "cosine", "noam", "gnmt")
 WARMUPS = ("linear", "exponential")
 LARGEST_SEED = 2**32 - 1  # The largest seed that np.random.seed accepts.
+# Of float32: the least normal number (devices flush smaller ones to 0), where infinity begins, half a digit below 1.
+_LEAST_NORMAL, _LARGEST, _HALF_DIGIT = 2.0**-126, 2.0**128 * (1 - 2.0**-25), 2.0**-25
 _AVERAGES = ("momentum", "beta_1", "beta_2", "rho")
 
 
@@ -175,6 +179,29 @@ def _check_digits(config: Any) -> None:
             f"config.optimizer.matrix_epsilon={rule.matrix_epsilon}: roots in config.precision={config.precision} need "
             f"at least {least}; use 1e-6"
         )
+    if double:
+        return
+    for path, value in _numbers(config):
+        if value and not _LEAST_NORMAL <= abs(value) < _LARGEST:
+            raise UserError(
+                f"config.{path}={value}: float32 holds numbers from {_LEAST_NORMAL:.2g} to {_LARGEST:.2g}, which "
+                f"config.precision={config.precision} computes with; use one of them"
+            )
+        if 1 - _HALF_DIGIT <= value < 1:
+            raise UserError(
+                f"config.{path}={value}: float32 rounds it to 1; use at most {1 - 4 * _HALF_DIGIT:.7f}"
+            )
+
+
+def _numbers(config: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yields (path, value) of each number that is no integer, those of groups included."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _numbers(value, f"{prefix}{field.name}.")
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float):
+                yield prefix + field.name, number
 
 
 def check_backend(config: Any) -> None:
