@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.detection import boxes as box_ops
+from common.optim import products
 
 # A box with sides of CANONICAL_SIZE pixels belongs to pyramid level CANONICAL_LEVEL (FPN, equation 1).
 CANONICAL_SIZE, CANONICAL_LEVEL = 224.0, 4
@@ -154,5 +155,8 @@ def crop_masks(masks: tf.Tensor, inside: tf.Tensor, boxes: tf.Tensor, size: int)
         hats = tf.nn.relu(1 - tf.abs(place[..., None] - tf.range(number, dtype=boxes.dtype)))
         return tf.where(extent[..., None] > 0, hats, tf.zeros_like(hats))
 
-    rows = tf.matmul(weights(0), tf.cast(masks, boxes.dtype))
-    return tf.matmul(rows, weights(1), transpose_b=True)
+    # Targets compare the result with 0.5: weights that a device rounds would turn pixels on an object's edge.
+    across, down = (tf.reshape(weights(axis), [-1, size, number]) for axis in (1, 0))
+    rows = products.exact(down, tf.reshape(tf.cast(masks, boxes.dtype), [-1, number, number]))
+    cropped = products.exact(rows, across, transpose_b=True)
+    return tf.reshape(cropped, tf.concat([tf.shape(boxes)[:-1], [size, size]], 0))

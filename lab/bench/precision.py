@@ -1,4 +1,4 @@
-"""Worst errors of the optimizers' iterations with float32 products whose operands are rounded as devices round them.
+"""Worst errors of iterations, norms, sums and masks with float32 products whose operands devices round.
 
 23 bits are float32's own, 10 are TF32's on a GPU, 7 are bfloat16's on a TPU. Each row is compiled by XLA and compared
 with float64, relative to the largest element.
@@ -6,12 +6,14 @@ with float64, relative to the largest element.
     python -m lab.bench.precision
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from common.config.schema import Optimizer
+from common.detection import boxes, roi_align
+from common.layers import batch_norm_compiled, cross_entropy, layer_norm
 from common.optim import muon, optimizers, shampoo, soap
 from lab.bench.harness.rounding import BF16, FLOAT32, TF32, rounding
 
@@ -60,6 +62,62 @@ def _power_step(dtype: np.dtype) -> tf.Tensor:
     )
 
 
+def _normal(shape: Sequence[int], dtype: np.dtype, mean: float = 0.0) -> tf.Tensor:
+    return tf.constant(np.random.default_rng(2).normal(mean, 1, shape), dtype)
+
+
+def _normalised(kind: str) -> Callable[[np.dtype], tf.Tensor]:
+    """A norm in XLA's form and its gradient, of values whose mean is 30 standard deviations."""
+
+    def run(dtype: np.dtype) -> tf.Tensor:
+        x, ones = _normal([64, 1024], dtype, 30), tf.ones([1024], dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            if kind == "layer":
+                y = layer_norm.normalized(x, ones, 0 * ones, 1e-5)
+            else:
+                y, *_ = batch_norm_compiled.normalise(tf.transpose(x), ones[:64], 0 * ones[:64], 1e-5, False)
+                y = tf.transpose(y)
+            loss = tf.reduce_sum(y * y * y)
+        return tf.concat([y, tape.gradient(loss, x) / 10], 0)
+
+    return run
+
+
+def _losses(dtype: np.dtype) -> tf.Tensor:
+    """Losses and gradients over 10,000 classes, each relative to about 1."""
+    logits, targets = 5 * _normal([64, 10_000], dtype), tf.range(64)
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        losses = cross_entropy.sparse_cross_entropy(logits, targets, 0.1)
+    return tf.concat([losses / 20, tf.reshape(tape.gradient(losses, logits), [-1])], 0)
+
+
+def _metric(dtype: np.dtype) -> tf.Tensor:
+    """A sum over 200,000 examples in batches, as an evaluation adds it, relative to its value."""
+    parts = tf.abs(_normal([2000, 100], dtype))
+    total = tf.zeros([], dtype)
+    return tf.scan(lambda total, part: total + tf.reduce_sum(part), parts, total)[-1:]
+
+
+def _boxes(dtype: np.dtype) -> tuple[tf.Tensor, tf.Tensor]:
+    """Boxes [1, 16, 4] in pixels and masks [1, 16, 28, 28] of 0 and 1."""
+    rng = np.random.default_rng(3)
+    corner, side = rng.uniform(0, 40, [1, 16, 2]), rng.uniform(8, 60, [1, 16, 2])
+    return tf.constant(np.concatenate([corner, corner + side], -1), dtype), tf.constant(
+        rng.integers(0, 2, [1, 16, 28, 28]), dtype
+    )
+
+
+def _masks(dtype: np.dtype) -> tf.Tensor:
+    corners, masks = _boxes(dtype)
+    return roi_align.crop_masks(masks, corners, corners + tf.constant([1, 2, -3, 1], dtype), 28)
+
+
+def _regions(dtype: np.dtype) -> tf.Tensor:
+    return roi_align.roi_align({2: _normal([1, 32, 32, 8], dtype)}, _boxes(dtype)[0], 7)
+
+
 # Row: what runs, as a function of the dtype.
 ROWS: dict[str, Callable[[np.dtype], tf.Tensor]] = {
     "Shampoo's root, rank 10": lambda dtype: shampoo.inverse_root(tf.constant(_sums(10), dtype), 1e-6)[0],
@@ -73,6 +131,14 @@ ROWS: dict[str, Callable[[np.dtype], tf.Tensor]] = {
     "muon, 12 steps": _steps("muon"),
     "lars, 12 steps": _steps("lars", weight_decay=1e-4),
     "lamb, 12 steps": _steps("lamb", weight_decay=1e-4),
+    "layer norm, mean 30": _normalised("layer"),
+    "batch norm, mean 30": _normalised("batch"),
+    "cross-entropy, 10,000 classes": _losses,
+    "evaluation's sum": _metric,
+    "clipping's norm": lambda dtype: optimizers.clipped([_normal([500_000], dtype)], 1.0)[0],
+    "overlap of boxes": lambda dtype: boxes.iou(*[_boxes(dtype)[0]] * 2),
+    "masks' targets": _masks,
+    "RoI align, as a layer": _regions,
 }
 
 

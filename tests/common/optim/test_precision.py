@@ -22,9 +22,9 @@ SUMS = precision._sums(10)
 
 @pytest.mark.parametrize("name", precision.ROWS)
 def test_an_iteration_loses_nothing_on_a_device_that_rounds(name: str) -> None:
-    """Muon rounds as its authors' code does, which runs in bfloat16."""
+    """Muon rounds as its authors' code does, which runs in bfloat16; RoI align as the layers around it."""
     own, gpu, tpu = (precision.worst(name, bits) for bits in (FLOAT32, TF32, BF16))
-    if "Muon" in name:
+    if "Muon" in name or name == "RoI align, as a layer":
         assert own < 1e-5 and gpu < 0.01 and tpu < 0.05
     elif name == "muon, 12 steps":
         assert max(own, gpu, tpu) < 1e-4
