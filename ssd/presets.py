@@ -322,9 +322,30 @@ PRESETS: dict[str, Config] = named(
 )
 
 
+def _anchor_classes(config: Config) -> int:
+    """Returns the number of an image's scores: anchors times classes."""
+    cells = zip(config.anchors_per_cell, config.feature_sizes, strict=True)
+    return config.num_classes * sum(number * size * size for number, size in cells)
+
+
+def _area(config: Config) -> float:
+    return (config.image_size / 384) ** 2 * config.width / 16
+
+
 def _example_bytes(config: Config) -> float:
-    """Estimates the memory per training image, in bytes (lab/bench/batch_memory.py: cpu-nuclei)."""
-    return 5.5e7 * (config.image_size / 384) ** 2 * config.width / 16
+    """Estimates the bytes of a training image (lab/bench/batch_memory.py: cpu-nuclei, 2 and 1,201 classes)."""
+    return 5e7 * _area(config) + 13 * _anchor_classes(config)
+
+
+def _eval_bytes(config: Config) -> float:
+    """Estimates the memory per image of an evaluation, in bytes (as `_example_bytes`)."""
+    return 1e7 * _area(config) + 9 * _anchor_classes(config)
+
+
+def _weight_bytes(config: Config) -> float:
+    """Returns the bytes of the heads' weights, gradients and momenta: 3 x 3 kernels for each class."""
+    channels = sum(n * c for n, c in zip(config.anchors_per_cell, (4, 8, 8, 4, 4, 4))) * config.width
+    return 3 * 4 * 9 * channels * config.num_classes
 
 
 def _reading(config: Config, _: Machine, __: int) -> dict[str, tuple[Any, str]]:
@@ -351,5 +372,11 @@ def _rate_part(config: Config, base: Config) -> tuple[float, str]:
 
 
 HERE = Rule(
-    own="cpu-nuclei", example_bytes=_example_bytes, gpu_batch=64, choices=_reading, rate_part=_rate_part
+    own="cpu-nuclei",
+    example_bytes=_example_bytes,
+    eval_bytes=_eval_bytes,
+    weight_bytes=_weight_bytes,
+    gpu_batch=64,
+    choices=_reading,
+    rate_part=_rate_part,
 )

@@ -47,6 +47,9 @@ class Rule:
       own: the preset for the user's own data.
       example_bytes: function of the configuration; returns the bytes of memory that one example takes in a training
         step. lab/bench/batch_memory.py measured them; the configuration's sizes scale them.
+      eval_bytes: the same of an evaluation; `example_bytes` by default.
+      weight_bytes: function of the configuration; returns the bytes of weights, gradients and slots that grow with the
+        data's classes, beyond RESERVE_BYTES.
       gpu_batch: maximum number of examples per GPU.
       tiny: the preset for the generated data.
       choices: function of (configuration, machine, bytes of the data folder); returns further fields
@@ -60,6 +63,8 @@ class Rule:
     own: str
     example_bytes: Callable[[Any], float]
     gpu_batch: int
+    eval_bytes: Callable[[Any], float] | None = None
+    weight_bytes: Callable[[Any], float] = lambda _: 0.0
     tiny: str = TINY
     choices: Callable[[Any, Machine, int], Mapping[str, tuple[Any, str]]] = lambda *_: {}
     rate_part: Callable[[Any, Any], tuple[float, str]] = lambda *_: (1.0, "")
@@ -234,10 +239,12 @@ def _devices(chosen: _Chosen, machine: Machine) -> None:
 def _batch(chosen: _Chosen, rule: Rule, machine: Machine, base: RunConfig, seen: float) -> None:
     """Chooses the batch sizes, then the learning rate and warmup by LEGW; `seen`: examples over all epochs."""
     config = chosen.config
-    groups, cost = config.num_groups, rule.example_bytes(config)
+    groups, cost, eval_cost = config.num_groups, *example_bytes(rule, config)
     part = JAX_PART if config.replicas == "pjrt" else GPU_PART
     memory = (part * min(machine.gpus) if machine.gpus else HOST_PART * machine.memory) - RESERVE_BYTES
-    fits = max(1, int(memory / cost))
+    memory -= rule.weight_bytes(config)
+    fits, eval_fits = max(1, int(memory / cost)), max(1, int(memory / eval_cost))
+    holds = f"holds {fits}" if memory >= cost else "may not hold even one"
     device = rule.gpu_batch if machine.gpus else power_of_two(base.global_batch_size)
     busy = (
         "enough to keep a GPU busy"
@@ -246,7 +253,7 @@ def _batch(chosen: _Chosen, rule: Rule, machine: Machine, base: RunConfig, seen:
     )
     steps = min(LEAST_STEPS, base.train_epochs * _examples(base) / base.global_batch_size)
     limits = [
-        (fits * groups, f"the memory holds {fits} of {cost / 1e6:.2g} MB a device"),
+        (fits * groups, f"the memory {holds} of {cost / 1e6:.2g} MB a device"),
         (device * groups, busy),
         (max(seen / steps, LEAST_BATCH * groups), f"leaves {steps:.0f} steps for {seen:.0f} examples"),
     ]
@@ -266,8 +273,13 @@ def _batch(chosen: _Chosen, rule: Rule, machine: Machine, base: RunConfig, seen:
         "optimizer.base_learning_rate", part * rate, f"{why}; {whole:.3g} of the rate of {base.system}"
     )
     needed = power_of_two(max(1, 2 * -(-config.examples_per_evaluation // groups) - 1))
-    largest = min(needed, fits, max(device, base.eval_batch_size))
+    largest = min(needed, eval_fits, max(device, base.eval_batch_size))
     chosen.take("eval_batch_size", power_of_two(largest) * groups, "a power of two that fits")
+
+
+def example_bytes(rule: Rule, config: Any) -> tuple[float, float]:
+    """Returns the estimated bytes of memory that an example takes in a training step and in an evaluation."""
+    return rule.example_bytes(config), (rule.eval_bytes or rule.example_bytes)(config)
 
 
 def _refused(config: RunConfig) -> bool:

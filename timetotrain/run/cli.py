@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from common.config import backend, benchmarks
+from common.config import automatic, backend, benchmarks
 from common.config.schema import RunConfig
 from common.distributed import heartbeat
 from common.distributed import process as processes
@@ -155,5 +155,8 @@ def _dry_run(task: Any, said: dict[str, Any]) -> int:
             "step_seconds": seconds,
             "step_processor_seconds": used,
         }
-        print(json.dumps({"loss": loss, **times, "compiled": str(loop.compiled), **said}))
+        rule = benchmarks.module(task.config.benchmark, "presets").HERE
+        train, evaluation = automatic.example_bytes(rule, task.config)
+        memory = {"example_bytes": round(train), "evaluation_example_bytes": round(evaluation)}
+        print(json.dumps({"loss": loss, **times, **memory, "compiled": str(loop.compiled), **said}))
     return 0

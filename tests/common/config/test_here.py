@@ -48,6 +48,23 @@ def test_a_configuration_is_valid_open_and_without_a_target(benchmark, of):
             assert math.isclose(*parts, rel_tol=0.05)
 
 
+@pytest.mark.parametrize("of", [LAPTOP, SMALL, SERVER])
+def test_a_detector_s_batches_count_its_classes(of):
+    """With 1,201 and 5,001 classes, the batches were those of one class."""
+    module, batches = presets("ssd"), []
+    for classes in (2, 1201, 5001, 10_000):
+        data = {"num_train_examples": 10**5, "num_eval_examples": 10**4, "num_classes": classes}
+        config, chosen = automatic.choose(module, (), data, None, of)
+        part = (0.8 * of.gpus[0] if of.gpus else 0.5 * of.memory) - automatic.RESERVE_BYTES
+        part -= module.HERE.weight_bytes(config)
+        sizes = [n // config.num_groups for n in (config.global_batch_size, config.eval_batch_size)]
+        fit = [n * cost <= part for n, cost in zip(sizes, automatic.example_bytes(module.HERE, config))]
+        why = next((c.why for c in chosen if c.field == "global_batch_size"), "")
+        assert all(fit) or (sizes == [1, 1] and "may not hold even one" in why)
+        batches.append(sizes)
+    assert batches[0] > batches[3]
+
+
 @pytest.mark.parametrize("benchmark", NAMES)
 def test_the_generated_data_keep_the_batch_and_length_of_their_preset(benchmark):
     module = presets(benchmark)

@@ -188,7 +188,9 @@ def test_describe_and_dry_run():
     assert np.isfinite(said["loss"])
     assert min(said["build_seconds"], said["step_seconds"]) > 0
     assert said["build_seconds"] + said["step_seconds"] < took
-    assert said["step_processor_seconds"] > 0
+    assert (
+        said["step_processor_seconds"] > 0 and said["example_bytes"] >= said["evaluation_example_bytes"] > 0
+    )
 
 
 # -- Data ----------------------------------------------------------------------------------------------------
