@@ -3,8 +3,6 @@
 A healthy run pays nothing but the copy of its first state on the host, or of its last compared one (guard.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -8,8 +8,6 @@ each case, with the ratio of predicted to measured bytes. Needs Linux.
     python -m lab.bench.batch_memory [BENCHMARK ...]
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import importlib

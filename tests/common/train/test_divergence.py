@@ -1,7 +1,5 @@
 """Tests that a run whose loss is not finite names what was so first, and the last healthy step."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 
