@@ -62,6 +62,12 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         counts = converter.convert(out, pairs.train, pairs.held, settings)
         words = bpe.Bpe(out / _FILES.codes, out / _FILES.vocabulary)
         held = [(words.encode(s, languages[0]), words.encode(t, languages[1])) for s, t in pairs.held.pairs()]
+        least = custom_text.baseline(
+            pairs,
+            out / _FILES.eval_source,
+            out / _FILES.eval_reference,
+            lambda texts, answers: bleu.sacre(texts, answers, lowercase=True, tokenize="intl"),
+        )
         source, target = (max(len(pair[side]) for pair in held) for side in (0, 1))
     fields = {
         "vocabulary_size": counts["vocabulary"],
@@ -90,11 +96,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
             # A translation may be longer than its reference.
             "decode.target_length": max(PRESETS[PREVIEW].decode.target_length, target + _ROOM),
         },
-        baseline=custom_text.copied(
-            out / _FILES.eval_source,
-            out / _FILES.eval_reference,
-            lambda texts, copies: bleu.sacre(texts, copies, lowercase=True, tokenize="intl"),
-        ),
+        baseline=least,
     )
     return Made(description, (), "pairs", custom_text.facts(pairs, counts))
 

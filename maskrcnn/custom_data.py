@@ -22,10 +22,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     """Writes the records and their description into `out`; see common.detection.custom_pictures.convert."""
     counts, *rest = custom_pictures.convert("maskrcnn", sources[0], out, options, masks=True)
     fields = {"num_train_examples": counts.images, "data.skip_empty": False}
-    nothing = {"BBOX": 0.0, "SEGM": 0.0}
-    return custom_pictures.made(
-        "maskrcnn", out, counts, *rest, fields, {"max_instances": counts.most}, baseline=nothing
-    )
+    return custom_pictures.made("maskrcnn", out, counts, *rest, fields, {"max_instances": counts.most})
 
 
 def preview(data_dir: Path, description: Description, count: int) -> list[Card]:

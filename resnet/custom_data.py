@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import folder_conversion, given_splits, near_copies, pictures, text_files
+from common.data import baselines, folder_conversion, given_splits, near_copies, pictures, text_files
 from common.data.folder_conversion import Card, Looked, Made, Options
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
@@ -92,10 +92,16 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         (len(train), len(held)),
         report.lines,
         labels,
-        baseline=given_splits.majority(*shown),
+        baseline=baselines.classifier(
+            *(part for side, names in zip((train, held), shown) for part in (_features(side, looked), names))
+        ),
         held_out=given_splits.relative([item.place for item in held], folder),
     )
     return Made(description, folder_conversion.balance(labels, *shown), "pictures", _facts(looked.values()))
+
+
+def _features(part: Sequence[Item], looked: Mapping[str, Looked]) -> list[bytes]:
+    return [looked[item.place].colours + looked[item.place].thumbnail for item in part]
 
 
 def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[list[Item], list[Item]]:

@@ -56,6 +56,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         counts = converter.convert(out, pairs.train, pairs.held, size, settings)
         words = Subwords(out / _FILES.vocabulary)
         tokens, worst = max((len(words.encode(source)), source) for source, _ in pairs.held.pairs())
+        least = custom_text.baseline(pairs, out / _FILES.eval_source, out / _FILES.eval_reference, bleu.t2t)
     if tokens > packed:
         raise UserError(
             f"a sentence to evaluate on has {tokens} subwords, a packed row {packed}: {worst[:60]!r}...; "
@@ -78,7 +79,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         (counts["pairs"], counts["eval"]),
         custom_text.listed(pairs, counts),
         defaults={"decode.source_length": tokens},
-        baseline=custom_text.copied(out / _FILES.eval_source, out / _FILES.eval_reference, bleu.t2t),
+        baseline=least,
     )
     facts = [*custom_text.facts(pairs, counts), ("packed rows", f"{counts['packed']} of {packed} tokens")]
     return Made(description, (), "pairs", facts)

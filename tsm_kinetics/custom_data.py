@@ -14,7 +14,7 @@ import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import folder_conversion, given_splits, pictures, text_files, videos
+from common.data import baselines, folder_conversion, given_splits, pictures, text_files, videos
 from common.data.folder_conversion import Card, Made, Options
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
@@ -88,7 +88,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         (len(indices[0]), len(indices[1])),
         report.lines,
         labels,
-        baseline=given_splits.majority(*shown),
+        baseline=baselines.majority(*shown),
         held_out=given_splits.relative([item.path for item in held if item.path in written], sources[0]),
     )
     return Made(description, folder_conversion.balance(labels, *shown), "videos", _facts(indices))

@@ -81,6 +81,7 @@ class Looked:
     doubts: tuple[str, ...]
     digest: str
     thumbnail: bytes = b""
+    colours: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -147,9 +146,3 @@ def relative(paths: Sequence[str], source: Path) -> list[str]:
     """Returns paths of files as seen from the source folder, or from the folder of a source file."""
     base = source if source.is_dir() else source.parent
     return [os.path.relpath(path, base) for path in paths]
-
-
-def majority(train: Sequence[str], held: Sequence[str]) -> tuple[float, str]:
-    """Returns the share of `held` in the class that `train` has most often, as `finish` takes a baseline."""
-    name = max(sorted(set(train)), key=Counter(train).__getitem__)
-    return held.count(name) / len(held), f"always the most frequent class, {name}"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from common.data import near_copies
+from common.data import baselines, near_copies
 
 # Pillow's formats that are tried. Others run programs (EPS), name other files or have no signature (TGA).
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "JPEG2000", "AVIF", "PPM")
@@ -171,8 +171,8 @@ def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
         raise BadPictureError(_reason(error)) from error
 
 
-def checked(data: bytes, png: bool = False, turn: bool = True) -> tuple[Picture, str, bytes]:
-    """Returns (the picture, a digest of what is stored, a thumbnail) after decoding it as a training run does.
+def checked(data: bytes, png: bool = False, turn: bool = True) -> tuple[Picture, str, bytes, bytes]:
+    """Returns (the picture, a digest of what is stored, a thumbnail, a histogram of colours), decoded as in a run.
 
     Lossless files of the same pixels have the same digest if all become JPEG.
 
@@ -188,7 +188,7 @@ def checked(data: bytes, png: bool = False, turn: bool = True) -> tuple[Picture,
         )
     if min(width, height) < _SMALL:
         picture = dataclasses.replace(picture, doubts=(*picture.doubts, SMALL))
-    return picture, digest(picture.encoded), near_copies.thumbnail(pixels)
+    return picture, digest(picture.encoded), near_copies.thumbnail(pixels), baselines.histogram(pixels)
 
 
 def digest(encoded: bytes) -> str:

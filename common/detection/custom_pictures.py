@@ -13,10 +13,10 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from common.config.data_description import BACKGROUND, Description
-from common.data import folder_conversion, near_copies, pictures
+from common.data import baselines, folder_conversion, near_copies, pictures
 from common.data.folder_conversion import Looked, Made, Options
 from common.data.report import Report
-from common.detection import coco_source, coco_tidy
+from common.detection import coco_eval, coco_source, coco_tidy
 from common.detection import convert as converter
 from common.detection.annotation_formats import Source
 from common.errors import UserError
@@ -36,6 +36,7 @@ class Counts:
       images, with_objects: number of training images, and of those with an object.
       held: number of images to evaluate on.
       most: largest number of objects in a training image.
+      baseline: average precision of an answer without a network; {"BBOX", "SEGM"} with masks.
     """
 
     labels: tuple[str, ...]
@@ -43,6 +44,7 @@ class Counts:
     with_objects: int
     held: int
     most: int
+    baseline: float | dict[str, float]
 
 
 def convert(
@@ -85,6 +87,7 @@ def convert(
         len(per_image),
         len(contents[1]["images"]),
         max(per_image.values(), default=1),
+        _baseline(train, out / ANNOTATIONS, masks),
     )
     per_class = [[names[item["category_id"] - 1] for item in c["annotations"]] for c in contents]
     return counts, report.lines, folder_conversion.balance(names, *per_class), _facts(contents, per_image)
@@ -155,12 +158,8 @@ def made(
     facts: Sequence[tuple[str, str]],
     fields: Mapping[str, Any],
     defaults: Mapping[str, Any],
-    baseline: float | Mapping[str, float] = 0.0,
 ) -> Made:
-    """Writes the description with `fields` and those that SSD and Mask R-CNN share; returns the result.
-
-    `baseline` is the quality of an empty answer, in the form of the run's log.
-    """
+    """Writes the description with `fields` and those that SSD and Mask R-CNN share; returns the result."""
     shared = {
         "num_classes": len(counts.labels),
         "num_eval_examples": counts.held,
@@ -177,9 +176,23 @@ def made(
         broken,
         counts.labels,
         defaults,
-        baseline=(baseline, "an empty answer"),
+        baseline=(counts.baseline, "the median box of each class in every picture"),
     )
     return Made(description, balance, "objects", facts)
+
+
+def _baseline(train: Mapping[str, Any], annotations: Path, masks: bool) -> float | dict[str, float]:
+    """Returns the average precision of median boxes on the pictures to evaluate on, as the run logs its quality."""
+    held = coco_eval.ground_truth(str(annotations)).dataset
+    results = baselines.median_boxes(train, held)
+
+    def precision(kind: str) -> float:
+        found = coco_eval.average_precision(annotations, [dict(item) for item in results], kind)
+        return max(found["AP"], 0.0)  # -1: no object is there to find.
+
+    quality = {"BBOX": precision("bbox"), "SEGM": precision("segm")} if masks else precision("bbox")
+    coco_eval.ground_truth.cache_clear()  # Another conversion may write the same file.
+    return quality
 
 
 def _divided(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import folder_conversion, near_copies, text_files
+from common.data import baselines, folder_conversion, near_copies, text_files
 from common.data.folder_conversion import Options
 from common.data.report import Report
 from common.errors import UserError, counted
@@ -234,16 +234,15 @@ def _written(folder: Path, name: str, pairs: Sequence[parallel.Pair]) -> Text:
     return Text([paths[0]], [paths[1]])
 
 
-def copied(
-    sources: Path, references: Path, score: Callable[[Sequence[str], Sequence[str]], float]
+def baseline(
+    pairs: Pairs, sources: Path, references: Path, score: Callable[[Sequence[str], Sequence[str]], float]
 ) -> tuple[float, str]:
-    """Returns the BLEU, from 0 to 1, of the untranslated sentences to evaluate on, as `finish` takes a baseline.
+    """Returns the BLEU, from 0 to 1, of an answer without a network to the sentences to evaluate on.
 
     `score` maps (references, hypotheses) to BLEU from 0 to 100.
     """
-    texts = zip(*parallel.read_pairs(sources, references))
-    copies, right = next(texts), next(texts)
-    return score(right, copies) / 100, "copying the source"
+    held = list(parallel.read_pairs(sources, references))
+    return baselines.nearest(pairs.train.pairs(), held, score)
 
 
 def shards(pairs: Pairs) -> int:

@@ -98,7 +98,7 @@ def read_file(what: str, path: Path, png: bool) -> str:
         return hashlib.sha256(b"".join(clip.frames) + repr(clip.times).encode()).hexdigest()
     from common.data import pictures
 
-    picture, digest, _ = pictures.checked(pictures.contents(path), png)
+    picture, digest, *_ = pictures.checked(pictures.contents(path), png)
     return hashlib.sha256(picture.encoded + digest.encode()).hexdigest()
 
 

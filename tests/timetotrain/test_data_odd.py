@@ -222,7 +222,7 @@ def test_photographs_of_a_table_are_those_of_folders(tmp_path, capsys):
     assert one.files == other.files and one.labels == ("blue", "red")
     held = (tmp_path / "table" / folder_conversion.HELD_OUT).read_text().splitlines()
     assert len(held) == one.split["eval"] and all((source / name).is_file() for name in held)
-    assert one.baseline == {"value": 0.5, "what": "always the most frequent class, blue"}
+    assert one.baseline == {"value": 1.0, "what": "logistic regression on colours and a thumbnail"}
 
 
 def shard(path, files):
@@ -345,7 +345,7 @@ def test_a_test_folder_beside_the_split_and_loose_pictures_are_said(tmp_path, ca
     )
 
 
-def test_a_baseline_of_text_is_a_copy_of_the_source(tmp_path):
+def test_a_baseline_of_text_is_a_copy_of_the_source_where_that_is_best(tmp_path):
     needs_text()
     source, target = custom_sources.sentences(tmp_path / "text")
     target.write_text(source.read_text())

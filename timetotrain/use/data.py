@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import errno
 import os
 import shutil
@@ -17,6 +18,7 @@ from common.errors import UserError, near
 from common.files import ROOT
 
 if TYPE_CHECKING:
+    from common.config.data_description import Description
     from common.data.folder_conversion import Made, Options
     from common.data.report import Report
 
@@ -116,6 +118,15 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _to_beat(description: Description) -> list[tuple[str, str]]:
+    """Returns the quality of an answer without a network, which a run has to beat; [] if none is known."""
+    least = description.baseline
+    if not least:
+        return []
+    shown = benchmarks.module(description.benchmark, "config").Config.quality.shown(least["value"])
+    return [("to beat", f"{shown}, {least['what']}")]
+
+
 def _inside(folder: Path) -> int:
     """Returns the number of entries in a folder; -1 if it does not exist."""
     try:
@@ -183,6 +194,7 @@ def _options(options: argparse.Namespace, benchmark: str) -> Options:
 def _page(module: ModuleType, out: Path, made: Made, report: Report) -> Path:
     from common.data import dataset_page
 
+    made = dataclasses.replace(made, facts=[*made.facts, *_to_beat(made.description)])
     try:
         cards = module.preview(out, made.description, _SHOWN)
         seen = f"As the preset {module.PREVIEW} reads them; another preset may have another size."
@@ -203,6 +215,8 @@ def _say(out: Path, made: Made, page: Path | None, report: Report) -> None:
     print(f"{out}: {split['train']} for training, {split['eval']} for evaluation{classes}")
     if page:
         print(f"look at {page}")
+    for name, value in _to_beat(description):
+        print(f"{name}: {value}")
     print(f"next: timetotrain run {description.benchmark} --system=here --data_dir={out}")
 
 

@@ -1,0 +1,151 @@
+"""Answers without a network, whose quality a run has to beat: what an hour without one would give. TensorFlow-free.
+
+Each function returns (quality, what the answer is), as `folder_conversion.finish` takes a baseline.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+COLOURS = 4  # Bins of each colour in a histogram.
+# A logistic regression takes so many pictures to train on, steps, and at most so many products in a step.
+_MOST_PICTURES, _STEPS, _MOST_PRODUCTS = 4000, 300, 2e8
+_RATE, _DECAY = 1.0, 1e-3
+_MOST_PAIRS = 100_000  # Sentence pairs that are searched for the nearest.
+_COMMON = 0.1  # A word in more than this part of the sentences tells none from another.
+
+
+def histogram(pixels: np.ndarray) -> bytes:
+    """Returns the colour histogram of a picture uint8 [H, W, 3]: the shares of COLOURS^3 bins, in 255ths."""
+    rows, columns = (max(1, side // 128) for side in pixels.shape[:2])
+    bins = pixels[::rows, ::columns].reshape(-1, 3).astype(np.int64) * COLOURS // 256
+    counts = np.bincount(bins @ (COLOURS**2, COLOURS, 1), minlength=COLOURS**3)
+    return np.round(255 * counts / counts.sum()).astype(np.uint8).tobytes()
+
+
+def majority(train: Sequence[str], held: Sequence[str]) -> tuple[float, str]:
+    """Returns the share of `held` in the class that `train` has most often."""
+    name = max(sorted(set(train)), key=collections.Counter(train).__getitem__)
+    return held.count(name) / len(held), f"always the most frequent class, {name}"
+
+
+def classifier(
+    train: Sequence[bytes], labels: Sequence[str], held: Sequence[bytes], expected: Sequence[str]
+) -> tuple[float, str]:
+    """Returns the accuracy on `held` of a logistic regression, or of the most frequent class if that has more.
+
+    Args:
+      train, held: the features of the pictures: colour histogram and grey thumbnail, uint8 of one length.
+      labels, expected: their classes.
+    """
+    plain = majority(labels, expected)
+    classes = sorted(set(labels))
+    order = np.random.default_rng(0).permutation(len(train))[:_MOST_PICTURES]
+    if len(order) * len(classes) * len(train[0]) > _MOST_PRODUCTS or not train[0]:
+        return plain
+    x, x_held = (
+        np.frombuffer(b"".join(part), np.uint8).reshape(len(part), -1)
+        for part in ([train[i] for i in order], held)
+    )
+    # Roots spread the small shares of a histogram.
+    x, x_held = np.sqrt(x.astype(np.float32)), np.sqrt(x_held.astype(np.float32))
+    mean, deviation = x.mean(0), x.std(0) + 1
+    y = np.array([classes.index(labels[i]) for i in order])
+    scores = _logistic((x - mean) / deviation, y, (x_held - mean) / deviation, len(classes))
+    right = np.mean([classes[i] == name for i, name in zip(scores.argmax(1), expected)])
+    return max(plain, (float(right), "logistic regression on colours and a thumbnail"))
+
+
+def _logistic(x: np.ndarray, y: np.ndarray, x_held: np.ndarray, classes: int) -> np.ndarray:
+    """Returns the logits [held, classes] after _STEPS of gradient descent with Nesterov's momentum."""
+    x, x_held = (np.hstack([part, np.ones([len(part), 1], np.float32)]) for part in (x, x_held))
+    weights = np.zeros([x.shape[1], classes], np.float32)
+    velocity = np.zeros_like(weights)
+    hot = np.eye(classes, dtype=np.float32)[y]
+    rate = _RATE / np.mean(np.sum(x**2, axis=1))
+    for _ in range(_STEPS):
+        ahead = weights + 0.9 * velocity
+        logits = x @ ahead
+        logits = np.exp(logits - logits.max(1, keepdims=True))
+        slope = x.T @ (logits / logits.sum(1, keepdims=True) - hot) / len(x) + _DECAY * ahead
+        velocity = 0.9 * velocity - rate * slope
+        weights = weights + velocity
+    return x_held @ weights
+
+
+def median_boxes(train: Mapping[str, Any], held: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns one median box per class for every picture of `held`, in pycocotools' form.
+
+    The box is the median of centres, widths and heights as parts of the picture; its score is the share of the
+    training pictures that have the class.
+
+    Args:
+      train, held: contents in COCO's form, with positive categories and sound boxes.
+    """
+    sizes = {image["id"]: (image["width"], image["height"]) for image in train["images"]}
+    boxes, owners = collections.defaultdict(list), collections.defaultdict(set)
+    for item in train["annotations"]:
+        if not item["iscrowd"]:
+            (x, y, w, h), (width, height) = item["bbox"], sizes[item["image_id"]]
+            boxes[item["category_id"]].append(
+                ((x + w / 2) / width, (y + h / 2) / height, w / width, h / height)
+            )
+            owners[item["category_id"]].add(item["image_id"])
+    found = []
+    for category, parts in sorted(boxes.items()):
+        x, y, w, h = np.median(parts, axis=0).tolist()
+        for image in held["images"]:
+            width, height = image["width"], image["height"]
+            box = [(x - w / 2) * width, (y - h / 2) * height, w * width, h * height]
+            score = len(owners[category]) / len(sizes)
+            found.append({"image_id": image["id"], "category_id": category, "bbox": box, "score": score})
+    return found
+
+
+def nearest(
+    train: Iterable[tuple[str, str]],
+    held: Sequence[tuple[str, str]],
+    score: Callable[[Sequence[str], Sequence[str]], float],
+) -> tuple[float, str]:
+    """Returns the BLEU, from 0 to 1, of the nearest training sentence's translation, or of copies if that is more.
+
+    The nearest source has the largest cosine of its words' tf-idf.
+
+    Args:
+      train, held: pairs of (source, target).
+      score: maps (references, hypotheses) to BLEU from 0 to 100.
+    """
+    pairs = [pair for pair, _ in zip(train, range(_MOST_PAIRS))]
+    sources, references = [source for source, _ in held], [target for _, target in held]
+    texts = [collections.Counter(_words(source)) for source, _ in pairs]
+    lists: dict[str, list[int]] = collections.defaultdict(list)
+    for number, words in enumerate(texts):
+        for word in words:
+            lists[word].append(number)
+    weight = {word: math.log((1 + len(pairs)) / len(numbers)) for word, numbers in lists.items()}
+    norms = [math.sqrt(sum((n * weight[w]) ** 2 for w, n in words.items())) or 1.0 for words in texts]
+    lengths, most = np.array(norms), max(10, _COMMON * len(pairs))
+    postings = {w: np.array(numbers) for w, numbers in lists.items() if len(numbers) <= most}
+    found = []
+    for source in sources:
+        sums = np.zeros(len(pairs))
+        for word, count in collections.Counter(_words(source)).items():
+            if word in postings:
+                numbers = postings[word]
+                sums[numbers] += count * weight[word] ** 2 * np.array([texts[i][word] for i in numbers])
+        found.append(pairs[int(np.argmax(sums / lengths))][1])
+    copied = score(references, sources) / 100, "copying the source"
+    return max(copied, (score(references, found) / 100, "the translation of the nearest training sentence"))
+
+
+def _words(text: str) -> list[str]:
+    """Returns the words of a sentence; pairs of characters where a script writes no blanks."""
+    words = re.findall(r"\w+", text.casefold())
+    run = "".join(words)
+    return words if len(run) < 15 * len(words) else [a + b for a, b in zip(run, run[1:])] or words
