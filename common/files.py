@@ -156,6 +156,12 @@ def write_csv(
     write_atomically(path, text.getvalue().encode(), fix)
 
 
+def markdown_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """Returns a table in Markdown."""
+    lines = [f"| {' | '.join(map(str, row))} |" for row in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
 def write_text(path: pathlib.Path, text: str) -> None:
     """Writes a text for people and prints it."""
     write_atomically(path, text.encode())

@@ -1,19 +1,17 @@
-"""The detectors' own operations against tf-models-official's, and Mask R-CNN's training step against its.
+"""The detectors' own operations against tf-models-official's.
 
 Operations of one kind take the same inputs. Where the results must be equal, the script checks this before timing.
 Rounds alternate. The result is the median over rounds of (their seconds / our seconds) in the same round.
 
-    python -m lab.bench.detection [--rounds N] [--only NAME...] [--compile] [--size H W] [--output FILE]
+    python -m lab.bench.detection [--rounds N] [--only NAME...] [--compile] [--output FILE]
 
-"step" is the training step of one image of `--size` (by default as large as published). Each contender has its own
-process; contenders/tensorflow_maskrcnn.py says what differs. `--compile` compiles every operation with XLA, ours and
-theirs, as on a GPU, and reports an operation for which XLA has no kernel. Without it they run as on a CPU. The step
-always does.
+`--compile` compiles every operation with XLA, ours and theirs, as on a GPU, and reports an operation for which XLA has
+no kernel. Without it they run as on a CPU.
 """
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,11 +21,11 @@ from official.vision.ops import sampling_ops, spatial_transform_ops
 
 from common.detection import nms, roi_align, sampling, topk
 from lab.bench.harness import scripts
-from lab.bench.harness.rounds import alternate, command, compare, rows_of
+from lab.bench.harness.rounds import alternate, rows_of
 from lab.bench.harness.scripts import head, write
 
 # Minimum ratio of their seconds to ours. ROIAlign has no bar of its own: it is part of Mask R-CNN's step.
-BARS = {"topk": 1.2, "nms_proposals": 1.2, "nms_classes": 1.2, "step": 1.0}
+BARS = {"topk": 1.2, "nms_proposals": 1.2, "nms_classes": 1.2}
 SECONDS = 1.0  # per contender and round; at least one call
 
 # An operation's contenders: {name: function without arguments}; "ours" comes first.
@@ -191,14 +189,6 @@ def measure(name: str, rounds: int, jit: bool) -> dict[str, Any]:
     }
 
 
-def measure_step(size: Sequence[int], rounds: int) -> dict[str, Any]:
-    """Times Mask R-CNN's training step for one image in fp32."""
-    settings = ["fp32", "1", *map(str, size)]
-    called = {name: command("tensorflow_maskrcnn", name, *settings) for name in ("ours", "official")}
-    rows = compare(called, 1, rounds)
-    return {"contenders": rows, "cannot": {}, "bar": BARS["step"], "size": list(size)}
-
-
 def _seconds(run: Callable[[], Any]) -> float:
     """Returns the seconds per call, over several calls if one is short."""
     began, calls = time.perf_counter(), 0
@@ -211,8 +201,7 @@ def _seconds(run: Callable[[], Any]) -> float:
 
 def main() -> None:
     parser = scripts.parser(__doc__, "detection.json", rounds=7)
-    parser.add_argument("--only", nargs="+", choices=[*CASES, "step"], default=[*CASES, "step"])
-    parser.add_argument("--size", nargs=2, type=int, metavar=("H", "W"), default=[832, 1344])
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
     about = head("tf-models-official")
@@ -220,10 +209,7 @@ def main() -> None:
     about["compiled"] = options.compile
     found = {}
     for name in options.only:
-        if name == "step":
-            found[name] = measure_step(options.size, options.rounds)
-        else:
-            found[name] = measure(name, options.rounds, options.compile)
+        found[name] = measure(name, options.rounds, options.compile)
         for contender, row in found[name]["contenders"].items():
             over = "     -" if row["ratio_to_ours"] is None else f"{row['ratio_to_ours']:6.2f}x"
             print(f"{name:22} {contender:10} {row['seconds'] * 1e3:10.2f} ms {over}", flush=True)

@@ -142,6 +142,14 @@ def _sized(package: Any, system: str, batch: int, length: int, quick: int) -> tu
     return (preset, 2, quick) if quick else (preset, batch, length)
 
 
+def _maskrcnn(pythons: Mapping[str, str], quick: bool) -> Case:
+    """One image as large as published; contenders/tensorflow_maskrcnn.py says what differs."""
+    size = ("128", "192") if quick else ("832", "1344")
+    calls = {name: command("tensorflow_maskrcnn", name, "fp32", "1", *size) for name in (OURS, "official")}
+    title = f"Mask R-CNN, one image of {'x'.join(size)}, fp32"
+    return Case(title, "training", "s", 1, 1, calls, {"official": 1.0})
+
+
 def _transformer(
     system: str, name: str, batch: int, length: int, steps: int, pairs: bool
 ) -> Callable[..., Case]:
@@ -236,6 +244,7 @@ CASES: dict[str, Callable[..., Case]] = {
             ("i3d_3x1x1", "I3D 3x1x1", 0.9),
         )
     },
+    "maskrcnn": _maskrcnn,
     "mnist-lstm": _small("mnist", "MNIST LSTM, batch 128, fp32", 0, "images/s", 128, 200, _LSTM),
     "ptb-lstm": _small("ptb", "PTB LSTM, 20 streams of 20 words, fp32", 0, "words/s", 400, 100, _LSTM),
     **{

@@ -155,7 +155,7 @@ def markdown(found: list[tuple[Row, dict]]) -> str:
         values = (first.form, f"{first.rate:g}", f"{first.warmup:g}", f"{first.momentum:g}")
         lines.append((*values, *cells, mean, f"{first.paper:g}"))
     seeds = (f"seed {seed}" for seed in SEEDS)
-    return report.table(("momentum", "rate", "warmup", "m", *seeds, "mean", "paper"), lines)
+    return files.markdown_table(("momentum", "rate", "warmup", "m", *seeds, "mean", "paper"), lines)
 
 
 def _epochs(record: dict) -> str:

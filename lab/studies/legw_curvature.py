@@ -199,4 +199,4 @@ def _publish(folder: pathlib.Path, curves: Mapping[int, Sequence]) -> None:
             peaks = [max(found, key=lambda point: point[1]) for found in (curve, smooth)]
             lines.append((batch, *(f"{height:.3g}, {at}" for at, height in peaks), f"{smooth[-1][1]:.3g}"))
     head = ("batch", "largest L, at iteration", "largest median, at iteration", "median at the end")
-    print(report.table(head, lines))
+    print(files.markdown_table(head, lines))

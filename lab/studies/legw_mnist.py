@@ -6,6 +6,19 @@ from lab.studies import legw
 from lab.studies.data import unpack
 from lab.studies.runner import settings
 
+
+def solver(name: str, rate: float, epsilon: float, **more: float) -> tuple[str, ...]:
+    """Returns the flags of a solver at its own rate."""
+    values = {"name": name, "base_learning_rate": rate, "epsilon": epsilon, **more}
+    return settings(**{f"optimizer__{field}": value for field, value in values.items()})
+
+
+_POLY = settings(
+    schedule__kind="poly",
+    schedule__power=2,
+    schedule__end_learning_rate=0,
+    schedule__decay_over_whole_run=True,
+)
 # The base values equal PRESETS in mnist/presets.py, which tests/lab/studies/test_studies_legw.py checks.
 STUDY = legw.Study(
     name="legw-mnist",
@@ -18,11 +31,7 @@ STUDY = legw.Study(
     never=2.0,
     lower_is_better=False,
     unit="accuracy",
-    held_out=(
-        "--config.data.held_out=10000",
-        "--config.num_train_examples=50000",
-        "--config.num_eval_examples=10000",
-    ),
+    held_out=settings(data__held_out=10000, num_train_examples=50000, num_eval_examples=10000),
     tuned_rates=(0.04, 0.08, 0.16, 0.32, 0.64),
     base_rates=(0.005, 0.01, 0.02, 0.04, 0.08),
     base_warmup=0.05,
@@ -33,48 +42,20 @@ STUDY = legw.Study(
     changes={
         "clip-1": settings(optimizer__clip_norm=1),
         "nesterov": settings(optimizer__nesterov=True),
-        "poly": settings(
-            schedule__kind="poly",
-            schedule__power=2,
-            schedule__end_learning_rate=0,
-            schedule__decay_over_whole_run=True,
-        ),
+        "poly": _POLY,
     },
     long_epochs=100,
     long_flags=(),
     solvers={
-        "sgd": ("--config.optimizer.momentum=0", "--config.optimizer.base_learning_rate=0.2"),
+        "sgd": settings(optimizer__momentum=0, optimizer__base_learning_rate=0.2),
         "momentum": (),
-        "nesterov": ("--config.optimizer.nesterov=true",),
-        "adagrad": (
-            "--config.optimizer.name=adagrad",
-            "--config.optimizer.base_learning_rate=0.01",
-            "--config.optimizer.epsilon=0",  # As the published runs had it.
-        ),
-        "rmsprop": (
-            "--config.optimizer.name=rmsprop",
-            "--config.optimizer.base_learning_rate=0.001",
-            "--config.optimizer.momentum=0",
-            "--config.optimizer.epsilon=1e-7",
-        ),
-        "adam": (
-            "--config.optimizer.name=adam",
-            "--config.optimizer.base_learning_rate=0.001",
-            "--config.optimizer.epsilon=1e-8",
-        ),
-        "adadelta": (
-            "--config.optimizer.name=adadelta",
-            "--config.optimizer.base_learning_rate=1",
-            "--config.optimizer.rho=0.95",
-            "--config.optimizer.epsilon=1e-6",
-        ),
+        "nesterov": settings(optimizer__nesterov=True),
+        "adagrad": solver("adagrad", 0.01, 0),  # No epsilon, as the published runs had it.
+        "rmsprop": solver("rmsprop", 0.001, 1e-7, momentum=0),
+        "adam": solver("adam", 0.001, 1e-8),
+        "adadelta": solver("adadelta", 1, 1e-6, rho=0.95),
     },
-    poly=(
-        "--config.schedule.kind=poly",
-        "--config.schedule.power=2",
-        "--config.schedule.end_learning_rate=0",
-        "--config.schedule.decay_over_whole_run=true",
-    ),
+    poly=_POLY,
     data=lambda: unpack("mnist"),
 )
 add_arguments = legw.add_arguments

@@ -60,7 +60,7 @@ def markdown(study: Any, records: Sequence[dict]) -> str:
         for method in dict.fromkeys(r["method"] for r in compared):
             mine = [r for r in compared if r["method"] == method]
             lines.append((method, *(cell([r["quality"] for r in mine if r["batch"] == b]) for b in batches)))
-        tables.append(report.table(("method", *batches), lines))
+        tables.append(files.markdown_table(("method", *batches), lines))
     rest: dict[tuple, list[float | None]] = defaultdict(list)
     for r in records:
         if r["part"] != "methods":
@@ -68,7 +68,7 @@ def markdown(study: Any, records: Sequence[dict]) -> str:
             rest[r["part"], r["method"], r["batch"], rate].append(r["quality"])
     if rest:
         lines = [(*names, cell(qualities)) for names, qualities in rest.items()]
-        tables.append(report.table(("part", "method", "batch", "rate", study.unit), lines))
+        tables.append(files.markdown_table(("part", "method", "batch", "rate", study.unit), lines))
     return "\n\n".join(tables)
 
 

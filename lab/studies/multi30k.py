@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from common import files
 from common.errors import UserError
 from lab.studies import report
 from lab.studies.data import ROOT, cache, filled, unpack
@@ -223,7 +224,7 @@ def _publish(
     ]
     _draw(folder / f"{benchmark}.png", benchmark, found, test)
     head = ("set", "epochs", "minutes", "sacreBLEU", "BLEU, lower-cased, as the benchmark's")
-    print(report.table(head, lines))
+    print(files.markdown_table(head, lines))
 
 
 def _draw(path: pathlib.Path, benchmark: str, found: Sequence[Evaluation], test: dict[str, Any]) -> None:

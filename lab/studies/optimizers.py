@@ -7,8 +7,9 @@ study goes on where it stopped. `--plan` prints the hours of what is missing.
 import argparse
 from collections.abc import Sequence
 
+from common import files
 from common.errors import UserError
-from lab.studies import optimizers_report, report
+from lab.studies import optimizers_report
 from lab.studies.contest import ARENAS, ENTRIES, STAGES, Arena
 from lab.studies.contest_rows import Contest, home
 from lab.studies.runner import add_flags
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         if args.plan:
             lines = optimizers_report.plan(contest, names, batches, stages, args)
             hours = sum(float(line[-1]) for line in lines)
-            print(report.table(optimizers_report.PLAN, lines))
+            print(files.markdown_table(optimizers_report.PLAN, lines))
             print(f"{arena.benchmark}: {hours:.1f} hours of one core")
             if not (args.optimizers or args.batches or args.epochs or args.base) and stages == list(STAGES):
                 optimizers_report.write_plan(arena.benchmark, lines)

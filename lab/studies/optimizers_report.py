@@ -94,7 +94,7 @@ def publish(contest: Contest, folder: pathlib.Path) -> None:
     files.write_atomically(path, text.encode())
     head, lines = table(contest, found)
     files.write_csv(folder / "results.csv", head, lines)
-    print(report.table(head, lines))
+    print(files.markdown_table(head, lines))
     _draw(contest, found, folder / "steps.png")
 
 

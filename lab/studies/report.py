@@ -1,17 +1,12 @@
-"""Writes what the studies report: tables in Markdown, which they print, and pictures."""
+"""Draws the pictures of the studies."""
 
 import contextlib
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from timetotrain import figures
-
-
-def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """Returns a Markdown table."""
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (head, ("---",) * len(head), *rows))
 
 
 @contextlib.contextmanager

@@ -334,6 +334,4 @@ def _summary(end: outcome.Ending) -> dict:
 def write_rows(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes `rows` to results.csv in `folder` and prints them as a table; all rows have the same fields."""
     files.write_csv(folder / "results.csv", list(rows[0]), [list(row.values()) for row in rows])
-    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-    lines += ["| " + " | ".join(str(v) for v in row.values()) + " |" for row in rows]
-    print("\n".join(lines) + "\n")
+    print(files.markdown_table(list(rows[0]), [list(row.values()) for row in rows]) + "\n")

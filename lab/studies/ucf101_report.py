@@ -151,7 +151,7 @@ def markdown(runs: Sequence[Run], found: Comparison | None) -> str:
         minutes = statistics.mean(record["minutes"] for record in mine.values())
         lines.append((model, *cells, f"{statistics.mean(values):.1%}", deviation, f"{minutes:.1f}"))
     seeds_head = (f"seed {seed}" for seed in seeds)
-    blocks = [report.table(("network", *seeds_head, "mean", "deviation", "minutes a run"), lines)]
+    blocks = [files.markdown_table(("network", *seeds_head, "mean", "deviation", "minutes a run"), lines)]
     if found:
         blocks.append(
             f"TSM less TSN: {100 * found.difference:+.1f} points of top-1, {found.clips} clips, seeds: {found.seeds}. "
@@ -167,7 +167,7 @@ def markdown(runs: Sequence[Run], found: Comparison | None) -> str:
         (label, *(f"{statistics.mean(hits):.0%}" if hits else "" for hits in by_model.values()))
         for label, by_model in sorted(right.items())
     ]
-    return "\n\n".join([*blocks, report.table(("class", *PAIR), classes)])
+    return "\n\n".join([*blocks, files.markdown_table(("class", *PAIR), classes)])
 
 
 def draw(runs: Sequence[Run], path: pathlib.Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from common.files import markdown_table
 from systems.compile import series
 from systems.compile.store import RESULTS
 
@@ -106,7 +107,7 @@ def _tpus(records: list[dict], results: Path) -> str:
                 sum(report["wide_arithmetic"].values()) or "none",
             )
         )
-    return _table(_HEAD, rows) if rows else ""
+    return markdown_table(_HEAD, rows) if rows else ""
 
 
 def _estimate(report: dict[str, Any]) -> str:
@@ -132,7 +133,7 @@ def _gpus(records: list[dict], results: Path) -> str:
                 f"{sum(row['bytes'] for row in moved) / 1e6:.1f}",
             )
         )
-    return _table(_GPU_HEAD, rows) if rows else ""
+    return markdown_table(_GPU_HEAD, rows) if rows else ""
 
 
 def _wide(kernels: dict) -> str:
@@ -159,8 +160,3 @@ def _compiled(records: list[dict], results: Path, *parts: str) -> list[tuple[tup
                 )
                 found.append((start, report))
     return found
-
-
-def _table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
-    lines = ["| " + " | ".join(map(str, head)) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])

@@ -48,7 +48,7 @@ def test_every_missed_goal_is_shown() -> None:
 
 
 def test_rows_have_the_files_ratios_and_goals() -> None:
-    rows = {(row.case, row.peer): row for row in measurements.training()}
+    rows = {(row.case, row.peer): row for row in measurements.steps("training")}
     row = rows["ResNet-50, 224 pixels, batch 16, fp32", "PyTorch"]
     file = json.loads((measurements.RESULTS / "steps.json").read_text())
     contenders = file["cases"]["resnet-fp32"]["contenders"]

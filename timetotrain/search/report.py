@@ -72,13 +72,13 @@ def _row(trial: FrozenTrial, plan: Plan) -> dict[str, Any]:
 
 def _table(trials: Sequence[FrozenTrial], plan: Plan, chosen: set[int]) -> str:
     heads = ["trial", *plan.space, "quality", "minutes", "state"]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    rows = []
     for trial in trials:
         row = _row(trial, plan)
         cells = [_cell(row[head]) for head in heads]
         cells[0] = f"**{cells[0]}**" if trial.number in chosen else cells[0]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append(cells)
+    return files.markdown_table(heads, rows) + "\n"
 
 
 def _cell(value: Any) -> str:

@@ -13,11 +13,12 @@ from pathlib import Path
 from common.config import benchmarks
 from common.config.clock import Clock
 from common.config.schema import RunConfig
+from common.files import markdown_table
 from systems.compile import document as compiled_presets
 from systems.forecast import document as forecast_tables
 from timetotrain.forecast import presets
 from tools.docs import accept, compliance, gpu, measurements, studies, tables
-from tools.docs.measurements import Table, markdown_table
+from tools.docs.measurements import Table
 from tools.mutate import summary
 
 FOLDER = "built"

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,6 @@ class Limit:
     file: str
 
 
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
 def load(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / name).read_text(encoding="utf-8"))
 
@@ -90,17 +85,6 @@ def _figure(case: dict[str, Any]) -> str:
     value = seconds * case["examples"] if case["unit"].startswith("s") else case["examples"] / seconds
     digits = 0 if value >= 1000 else 1 if value >= 10 else 2
     return f"{value:,.{digits}f} {case['unit']}"
-
-
-def training() -> Iterator[Comparison]:
-    """Yields rows of the training steps of whole networks."""
-    yield from steps("training")
-    file = "detection.json"
-    step = load(file)["cases"]["step"]
-    ours = f"{step['contenders']['ours']['seconds']:.1f} s"
-    goals = {"official": step["bar"]}
-    size = "x".join(map(str, step["size"]))
-    yield from _peers(f"Mask R-CNN, one image of {size}, fp32", ours, step["contenders"], file, goals)
 
 
 def parts() -> Iterator[Comparison]:
@@ -160,8 +144,7 @@ def inputs() -> Iterator[Comparison]:
 
 def comparisons() -> Iterator[Comparison]:
     """Yields the rows of every comparison with a peer."""
-    yield from training()
-    for table in ("small", "inference"):
+    for table in ("training", "small", "inference"):
         yield from steps(table)
     yield from parts()
     yield from inputs()

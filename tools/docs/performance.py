@@ -9,8 +9,9 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from common.files import markdown_table
 from tools.docs import gpu, measurements, tables
-from tools.docs.measurements import ROOT, Comparison, markdown_table
+from tools.docs.measurements import ROOT, Comparison
 
 PAGES = (
     "README.md",
@@ -33,7 +34,7 @@ OTHERS = ("PyTorch", "JAX")  # Peers without TensorFlow.
 
 def short() -> str:
     """Makes README.md's table: the fastest peers of a few cases."""
-    found = [*measurements.training(), *measurements.steps("small")]
+    found = [*measurements.steps("training"), *measurements.steps("small")]
     rows = []
     for case, name in SHORT.items():
         peers = [row for row in found if row.case == case and not row.peer.startswith("ours")]
@@ -76,7 +77,7 @@ def missed() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "short": short,
-    "training": lambda: by_case(measurements.training()),
+    "training": lambda: by_case(measurements.steps("training")),
     "small": lambda: by_case(measurements.steps("small")),
     "missed": missed,
     "gpu-steps": lambda: markdown_table(*gpu.steps()),

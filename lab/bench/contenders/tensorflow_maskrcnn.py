@@ -1,4 +1,4 @@
-"""The contenders of detection.py's training step, both in TensorFlow.
+"""The contenders of steps.py's Mask R-CNN, both in TensorFlow.
 
 Arguments: contender, precision, batch, height, width. Both train Mask R-CNN on ResNet-50-FPN with all settings of the
 MLPerf benchmark, batch norm in evaluation mode, SGD with momentum .9, no weight decay, on one batch of noise in memory
