@@ -10,6 +10,7 @@ from compliance.acceptance.text import as_json, as_text
 from compliance.acceptance.whole import STALE_MINUTES, whole
 from compliance.api import check
 from compliance.log import rules
+from compliance.submission import rounds
 from compliance.verdict import GO, NO_GO, NOT_CHECKED
 
 _EXIT = {GO: 0, OPEN: 0, NO_GO: 1, NOT_CHECKED: 2}
@@ -50,6 +51,9 @@ def run(options: argparse.Namespace) -> int:
         raise UserError(
             f"{options.tree}: no results/<system>/<benchmark>/ with logs; name the folder above results/"
         )
+    folders = {(one.benchmark, one.ruleset) for tree in outcome.submissions for one in tree.folders}
+    for line in sorted(filter(None, (rounds.retirement(*one) for one in folders))):
+        print(line, file=sys.stderr)
     found = whole(outcome, stale_minutes=options.stale)
     print(as_json(found) if options.format == "json" else as_text(found))
     return _EXIT[found.answer]

@@ -29,6 +29,7 @@ from compliance.packaging.package_inputs import (
     read_results,
 )
 from compliance.packaging.package_output import Entry, write_package
+from compliance.submission.rounds import retirement
 
 SMOKE = "SMOKE"
 
@@ -92,6 +93,12 @@ def run(args: argparse.Namespace) -> int:
     if written is None:
         return 1
     print(f"Wrote {args.output}: {top}/ with {len(entries)} files, {top}.tar and SHA256SUMS.")
+    # ORG/results/SYSTEM/BENCHMARK/LOG; runs of this repository keep the rules of v0.7.
+    places = [entry.path.split("/") for entry in entries]
+    ruleset = args.ruleset or ("" if args.description else "0.7.0")
+    for name in sorted({parts[3] for parts in places if parts[1] == "results" and len(parts) == 5}):
+        if line := retirement(name, ruleset):
+            print(line)
     return 0
 
 

@@ -41,3 +41,30 @@ def required_runs(benchmark: str, ruleset: str = "0.7.0") -> int:
 def may_fail(benchmark: str) -> int:
     """Returns how many runs of a folder may miss the target or break a rule: the olympic mean drops them as slowest."""
     return _MAY_FAIL.get(benchmark, 1)
+
+
+def last_round(benchmark: str, ruleset: str = "") -> str:
+    """Returns the last round that had a benchmark; "" for one that the newest round has, or that no round had.
+
+    `ruleset` is the round of the runs: `ssd` is SSD-ResNet34 up to 1.1 and RetinaNet from 2.0 on.
+    """
+    tables = _facts()["benchmarks"]
+    had = [name for name in sorted(tables, key=number) if benchmark in tables[name]]
+    if benchmark == "ssd" and number(ruleset) < (2, 0) and ruleset:
+        had = [name for name in had if number(name) < (2, 0)]
+    return "" if not had or benchmark in tables[max(tables, key=number)] else had[-1]
+
+
+def retirement(benchmark: str, ruleset: str = "") -> str:
+    """Returns what a submitter must know of a retired benchmark, in one line; "" for one that is not retired.
+
+    A division for retired benchmarks was proposed (mlcommons/training_policies #579) and declined for v6.0.
+    """
+    last = last_round(benchmark, ruleset)
+    if not last:
+        return ""
+    short = last.removesuffix(".0")
+    return (
+        f"{benchmark} is retired: v{short} was its last round, and no later one takes such runs. "
+        f"Compare them with that round: timetotrain check --ruleset {last}, timetotrain report --ruleset {last}"
+    )

@@ -9,6 +9,7 @@ from compliance.log import find_round, rules
 from compliance.log.check_log import check_log
 from compliance.log.engine import StreamChecker
 from compliance.log.logs import parse_line
+from compliance.submission import rounds
 from compliance.submission.tree import judge_tree
 from tests.compliance import made_logs, result_logs
 
@@ -140,3 +141,28 @@ def test_optimizer_names_with_a_space_are_checked(tmp_path):
 def test_every_round_names_its_benchmarks():
     assert rules.rulesets_with("llama31_405b") == ("5.0.0", "5.1.0", "6.0.0")
     assert rules.rulesets_with("nothing") == ()
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "ruleset", "last"),
+    [
+        ("resnet", "0.7.0", "4.0.0"),
+        ("ssd", "0.7.0", "1.1.0"),
+        ("ssd", "3.0.0", "4.1.0"),
+        ("gnmt", "", "0.7.0"),
+        ("llama31_405b", "5.1.0", "6.0.0"),
+        ("llama31_8b", "5.1.0", ""),
+        ("tsm_kinetics", "0.7.0", ""),
+    ],
+)
+def test_the_last_round_of_a_retired_benchmark(benchmark, ruleset, last):
+    line = rounds.retirement(benchmark, ruleset)
+    assert rounds.last_round(benchmark, ruleset) == last and bool(line) == bool(last)
+    assert f"--ruleset {last}" in line if last else line == ""
+
+
+def test_accept_says_that_a_benchmark_is_retired(tmp_path, capsys):
+    org = tmp_path / "training_results_v4.0" / "Org"
+    written(org / "results" / "x" / "resnet", made_logs.log("4.0.0", "closed", "resnet"))
+    main(["accept", str(org)])
+    assert "resnet is retired: v4.0 was its last round" in capsys.readouterr().err
