@@ -1,8 +1,9 @@
 """Compares weights and slots that must be equal on every replica, and finds the replica whose bits changed.
 
 Every replica adds the same summed gradients to the same weights, so one digest holds for all of them. If a digest
-differs, the steps since the last comparison run again from its state and from their inputs. The replica that then gets
-other bits than before is the one that erred.
+differs, the steps since the last comparison run again from its state and from their inputs. A wrong weight makes wrong
+gradients, which all replicas add, so that every replica may get other bits than before. The one that erred is the one
+that differs from all others, or, of two, the one whose weights are by far the farther from the repeated ones.
 
 What all replicas receive alike is not seen: an error in a gradient before the sum, in a batch, or in a slot that only
 one replica holds (`shard_weight_update`). lab/bench/guard.py measures what is.
@@ -30,6 +31,7 @@ STEPS = 1000
 _TOLD_STEPS = 20  # Steps of a replay between two signs of progress.
 FAULTY = 70  # EX_SOFTWARE in sysexits.h: an internal error was detected.
 LOST = 75  # EX_TEMPFAIL: another process erred.
+_CLEAR = 2.0  # How many times as far from the replay as the other replica the one that erred is; our choice.
 _MODULUS = (1 << 61) - 1  # Sums stay below the largest value that `Replicas.agree` compares.
 _Digests = list[dict[str, int]]  # Of each local replica, by the variables' names.
 
@@ -99,6 +101,7 @@ class Guard:
         if not name:
             self._note(step)
             return
+        before = self._copies(name)
         since = self.replay(step)
         where = f"at step {step}, {name} differs between the replicas"
         if int(self._loop.state.step) != step:
@@ -108,17 +111,17 @@ class Guard:
                 FAULTY,
             )
         again = self._digests()
-        erred = self._erred(digests, again)
-        if self._different(again) or len(erred) != 1:
+        erred = self._erred([each[name] for each in digests], before, self._copies(name))
+        if self._different(again) or erred is None:
             raise UserError(
                 f"{where}; a replay of the steps since {since} does not say which is wrong: the steps do not repeat, "
                 "or a machine fails all the time; start again with the same --checkpoint_dir on other machines",
                 FAULTY,
             )
-        process = erred[0] // self._local
+        process = erred // self._local
         reason = (
-            f"rank {process} computed wrong: {where}, and a replay of the steps since {since} gives other bits on "
-            f"replica {erred[0]} alone; its memory or processor fails: leave that machine out, and start again with "
+            f"rank {process} computed wrong: {where}, and by a replay of the steps since {since} the fault is on "
+            f"replica {erred} alone; its memory or processor fails: leave that machine out, and start again with "
             "the same --checkpoint_dir"
         )
         if process != self._loop.replicas.process_index:  # The launcher asks whose failure it is.
@@ -159,11 +162,34 @@ class Guard:
         agree = self._loop.replicas.agree
         return agree(max(values)) + agree(-min(values))
 
-    def _erred(self, before: _Digests, again: _Digests) -> list[int]:
-        """Returns the numbers of the replicas whose digests changed, of all processes."""
+    def _copies(self, name: str) -> list[np.ndarray]:
+        return [
+            np.array(x.numpy(), np.float64)
+            for x in self._loop.replicas.local_results(self._variables()[name])
+        ]
+
+    def _erred(self, digests: list[int], before: list[np.ndarray], again: list[np.ndarray]) -> int | None:
+        """Returns the number of the replica that erred, of all processes; None if that is not clear.
+
+        `digests` and `before` are of a variable that differed, `again` is that variable after a replay.
+        """
+        digests = self._of_all(digests)
+        odd = [r for r, each in enumerate(digests) if digests.count(each) == 1]
+        if len(odd) == 1 < len(digests) - len(odd):
+            return odd[0]
+        with np.errstate(all="ignore"):
+            apart = np.array([np.max(np.abs(b - a), initial=0.0) for b, a in zip(before, again, strict=True)])
+        # A float's bits are in the order of the numbers; what is not a number comes last. `agree` has no use for three.
+        bits = np.abs(apart).view(np.int64) >> 3
+        apart = (np.array(self._of_all(bits.tolist())) << 3).view(np.float64)
+        *_, second, farthest = np.argsort(apart.view(np.int64))
+        return None if apart[farthest] <= _CLEAR * apart[second] else int(farthest)
+
+    def _of_all(self, values: list[int]) -> list[int]:
+        """Returns every replica's value, from those of this process's replicas, which are not negative."""
         replicas, first = self._loop.replicas, self._loop.replicas.process_index * self._local
-        changed = {first + i for i, pair in enumerate(zip(before, again)) if pair[0] != pair[1]}
-        return [r for r in range(replicas.num_replicas) if replicas.agree(int(r in changed))]
+        own = dict(enumerate(values, first))
+        return [replicas.agree(own.get(r, 0)) for r in range(replicas.num_replicas)]
 
     def _state(self) -> list[list[np.ndarray]]:
         """Returns a copy of all variables on the host; one copy where the replicas are equal."""

@@ -85,6 +85,19 @@ def test_the_replica_and_the_variable_of_a_flipped_bit_are_named(replicas, where
     assert caught.value.exit_code == guard.FAULTY
 
 
+@pytest.mark.parametrize("replicas, number", [("mirrored", 2), ("mirrored", 3), ("pjrt", 2)])
+def test_a_wrong_weight_is_named_although_it_makes_all_later_gradients_wrong(replicas, number):
+    """Every replica then gets other bits in the replay: one that differs from the others, or is farther, erred."""
+    loop = make(replicas, number, global_batch_size=12, eval_batch_size=12)
+    loop.guard.begin()
+    train, nothing = loop.train_input(0), loop.synthetic(False)
+    loop.call(train, nothing, 3, 0)
+    flip(loop, loop.state.model.trainable_variables[-2], 1)
+    loop.call(train, nothing, 5, 0)
+    with pytest.raises(UserError, match="^rank 0 computed wrong: at step 8, .*on replica 1 alone"):
+        loop.guard.check(8)
+
+
 def test_a_replay_that_does_not_repeat_names_no_one(monkeypatch):
     loop = make("mirrored")
     variable = loop.state.model.trainable_variables[0]
@@ -125,7 +138,7 @@ def test_a_sharded_run_compares_its_weights():
 def test_a_replay_need_not_evaluate_where_an_evaluation_puts_averages_in_the_weights_place():
     """Schedule-Free's weights come back bit for bit, so that steps repeat across an evaluation, here at step 20."""
     loop = make("mirrored", steps=30, optimizer=toy.Optimizer(name="schedule_free_sgd"))
-    with pytest.raises(UserError, match="at step 30.* the steps since 0 gives other bits on replica 1 alone"):
+    with pytest.raises(UserError, match="at step 30.* the steps since 0 the fault is on replica 1 alone"):
         run_with(loop, 30, lambda: flip(loop, loop.state.model.trainable_variables[0], 1))
 
 
