@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from common.errors import UserError
-from tools.mutate import faults, plugins, runner
+from tools.mutate import faults, runner
 from tools.mutate.__main__ import changed_since
 
 FAULTS = faults.hand_written()
@@ -72,10 +72,6 @@ def test_the_test_that_caught_a_fault_is_run_first_and_the_others_where_it_notic
     before = f"{tests}::test_the_flag_wants_a_number"
     (result,) = runner.run([fault], tmp_path, slots=1, by={"rate": before})
     assert result.outcome == runner.CAUGHT and result.by not in ("", before)
-
-
-def test_words_are_compared_without_their_endings() -> None:
-    assert plugins.words("clip_by_square, Momenta (4)") == {"clip", "square", "moment"}
 
 
 def test_what_changed_is_told_since_a_revision_and_an_unknown_one_is_one_line(tmp_path: pathlib.Path) -> None:

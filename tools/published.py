@@ -1,10 +1,44 @@
-"""What the scripts tools/published_*.py share: their arguments, their errors, and the folders of the rounds."""
+"""Computes tables from the published results: python -m tools.published power|scores|systems FOLDER
 
+FOLDER has one folder per round (v0.6, v0.7, v1.0, ..., v5.1), with the submitters' folders of
+mlcommons/training_results_<round>.
+
+power: systems/forecast/data/power.csv, the watts of published runs, from `<org>/results/<system>/<benchmark>/power/
+result_*/*.txt` of v4.0, v4.1 and v5.0: a file of power_reading lines per node (`node_*.txt`) and per switch
+(`sw_*.txt`). A file's watts are the mean of its readings of at least half of its highest, which leaves out idling
+before and after the run. A run's watts are the sum of its files, a row's the median of its runs. Nodes count those with
+a file; a run whose log lacks nodes of others is left out.
+
+scores: compliance/data/published_scores_later.csv, from rounds v1.0 on: `<org>/results/<system>/<benchmark>/
+result_*.txt` (and scaling.json, if the review committee wrote one) and `<org>/systems/<system>.json`. Scores follow
+compliance/submission/scores.py: the olympic mean of the runs that say success and reach the round's target, times the
+factor in scaling.json. Folders are left out and counted if they have no score, belong to a division other than closed,
+or lack a number of accelerators.
+
+systems: compliance/data/published_systems.csv, the fields of `<org>/systems/<system>.json` that say what the
+accelerators and hosts are. Files that are no JSON objects are left out and counted.
+"""
+
+import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean, median
 
 from common.errors import UserError
+from common.files import ROOT, write_csv
+from compliance.submission import rounds
+from compliance.submission.runs import number
+from compliance.submission.scores import ScoreCard, result_folders, score_directory
+
+LATER = ("v1.0", "v1.1", "v2.0", "v2.1", "v3.0", "v3.1", "v4.0", "v4.1", "v5.0", "v5.1")
+COPIED = (
+    *("system_name", "number_of_nodes", "accelerators_per_node", "accelerator_model_name"),
+    *("host_processors_per_node", "host_processor_model_name"),
+)
+_SCORE_FIELDS = ("n_accelerators", "score_minutes", "global_batch_size", "to_converge")
+_DATA = ROOT / "compliance/data"
 
 
 def command(doc: str, arguments: Sequence[str], count: int, write: Callable[..., str | None]) -> int:
@@ -39,3 +73,111 @@ def folders(root: Path, rounds: Iterable[str]) -> Iterator[tuple[str, Path]]:
         if not (root / name).is_dir():
             raise UserError(f"{root / name}: no such folder; it has the files of training_results_{name}")
         yield name, root / name
+
+
+def power(root: Path, _: Counter) -> Iterator[tuple[str, ...]]:
+    """The rows of power.csv, in order."""
+    for name, place in folders(root, ROUNDS["power"]):
+        for folder in sorted(place.glob("*/results/*/*/power")):
+            org, _, system, benchmark = folder.relative_to(place).parts[:4]
+            runs = [found for run in sorted(folder.iterdir()) if (found := _run(run))]
+            if runs:
+                most = max(nodes for nodes, _, _ in runs)
+                whole_runs = [run for run in runs if run[0] == most]
+                watts, switches = (median(run[i] for run in whole_runs) for i in (1, 2))
+                yield name, org, system, benchmark, str(most), f"{watts:.0f}", f"{switches:.0f}"
+
+
+def _run(folder: Path) -> tuple[int, float, float] | None:
+    """(nodes, watts of all nodes, watts of all switches); None if there is no reading."""
+    nodes = [watts for path in sorted(folder.glob("node_*.txt")) if (watts := _watts(path))]
+    switches = [watts for path in sorted(folder.glob("sw_*.txt")) if (watts := _watts(path))]
+    return (len(nodes), sum(nodes), sum(switches)) if nodes else None
+
+
+def _watts(path: Path) -> float:
+    """The mean of a log's readings of at least half of the highest; 0 if it has none."""
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if '"power_reading"' in line and line.startswith(":::MLLOG "):
+            try:
+                found.append(float(json.loads(line.removeprefix(":::MLLOG "))["value"]))
+            except (ValueError, TypeError, KeyError):
+                continue
+    high = [watts for watts in found if 2 * watts >= max(found)]
+    return fmean(high) if high else 0.0
+
+
+def scores(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
+    """The rows of published_scores_later.csv, in order; `left_out` counts, by reason, the folders that give no row."""
+    for name, place in folders(root, ROUNDS["scores"]):
+        ruleset = f"{name[1:]}.0"
+        for folder in result_folders(place):
+            try:
+                card = score_directory(folder, ruleset, results=[])
+            except UserError:
+                left_out["cannot be read"] += 1
+                continue
+            if reason := _unfit(card, ruleset):
+                left_out[reason] += 1
+                continue
+            org = folder.relative_to(place).parts[0]
+            batch = number(card.runs[0].header.get("global_batch_size"))
+            yield (
+                name, org, card.system, card.benchmark, str(card.accelerators), f"{card.score:.4f}",
+                "" if batch is None else f"{batch:.10g}", "" if card.epochs is None else f"{card.epochs:.10g}",
+            )  # fmt: skip
+
+
+def _unfit(card: ScoreCard, ruleset: str) -> str:
+    if card.benchmark not in rounds.benchmarks(ruleset):
+        return "no benchmark of the round"
+    if card.score is None:
+        return "no score"
+    if any(run.header.get("submission_division") != "closed" for run in card.runs):
+        return "not closed"
+    return "" if card.accelerators else "no number of accelerators"
+
+
+def systems(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
+    """The rows of published_systems.csv; `left_out` counts the files that are no JSON objects."""
+    for name, place in folders(root, ROUNDS["systems"]):
+        for path in sorted(place.glob("*/systems/*.json")):
+            try:
+                found = json.loads(path.read_text(encoding="utf-8-sig", errors="replace"))
+            except ValueError:
+                found = None
+            if not isinstance(found, dict):
+                left_out["no JSON objects"] += 1
+                continue
+            values = (" ".join(str(found.get(field, "")).split()) for field in COPIED)
+            yield (name, path.parts[-3], path.stem, *values)
+
+
+# Table -> (its rows, its file, its columns after round, org and system); the rounds that it reads.
+TABLES: dict[str, tuple[Callable[[Path, Counter], Iterator[tuple[str, ...]]], Path, tuple[str, ...]]] = {
+    "power": (
+        power, ROOT / "systems/forecast/data/power.csv", ("benchmark", "nodes", "node_watts", "switch_watts"),
+    ),
+    "scores": (scores, _DATA / "published_scores_later.csv", ("benchmark", *_SCORE_FIELDS)),
+    "systems": (systems, _DATA / "published_systems.csv", COPIED),
+}  # fmt: skip
+ROUNDS = {"power": ("v4.0", "v4.1", "v5.0"), "scores": LATER, "systems": ("v0.6", "v0.7", *LATER)}
+
+
+def main(arguments: list[str]) -> int:
+    """Writes the table and reports what was left out."""
+    return command(__doc__, arguments if arguments[:1] and arguments[0] in TABLES else [], 2, _write)
+
+
+def _write(name: str, root: str) -> str:
+    left_out: Counter = Counter()
+    make, target, fields = TABLES[name]
+    table = list(make(Path(root), left_out))
+    write_csv(target, ("round", "org", "system", *fields), table, line_end="\n")
+    reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
+    return f"Wrote {target.name}: {len(table)} rows; left out: {reasons or 'none'}."
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from common.errors import UserError
-from tools import published_headers, published_power, published_scores, published_systems
+from tools import published, published_headers
 
 
 def test_a_wrong_folder_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys):
@@ -30,25 +30,34 @@ def test_a_script_may_be_absent_a_log_may_not(monkeypatch):
         published_headers.headers({"0.6": "a", "0.7": "b"})
 
 
-def rows(path):
-    with path.open() as lines:
-        return list(csv.DictReader(lines))
+@pytest.fixture
+def target(tmp_path, monkeypatch):
+    """The file that every table goes to, in a folder that has no round yet."""
+    path = tmp_path / "table.csv"
+    tables = {name: (make, path, fields) for name, (make, _, fields) in published.TABLES.items()}
+    monkeypatch.setattr(published, "TABLES", tables)
+    return path
 
 
-def test_a_description_is_a_row_and_no_json_is_counted(tmp_path, monkeypatch, capsys):
-    target = tmp_path / "table.csv"
-    monkeypatch.setattr(published_systems, "TARGET", target)
-    for name in published_systems.ROUNDS:
-        (tmp_path / name).mkdir()
+def written(name, target):
+    """The one row of a table, made from the folder's rounds."""
+    for round_ in published.ROUNDS[name]:
+        (target.parent / round_).mkdir(exist_ok=True)
+    assert published.main([name, str(target.parent)]) == 0
+    with target.open() as lines:
+        (row,) = csv.DictReader(lines)
+    return row
+
+
+def test_a_description_is_a_row_and_no_json_is_counted(tmp_path, target, capsys):
     folder = tmp_path / "v1.0/Org/systems"
     folder.mkdir(parents=True)
     (folder / "box.json").write_text(
         json.dumps({"accelerator_model_name": "Chip\n 1", "number_of_nodes": 2, "framework": "left out"})
     )
     (folder / "broken.json").write_text("{,}")
-    assert published_systems.main([str(tmp_path)]) == 0
-    assert "1 descriptions; no JSON objects: 1" in capsys.readouterr().out
-    (row,) = rows(target)
+    row = written("systems", target)
+    assert "1 rows; left out: 1 no JSON objects" in capsys.readouterr().out
     assert (row["round"], row["org"], row["system"]) == ("v1.0", "Org", "box")
     assert (row["accelerator_model_name"], row["number_of_nodes"]) == ("Chip 1", "2")
     assert "framework" not in row
@@ -61,26 +70,20 @@ def log(path, watts):
     path.write_text("".join(f":::MLLOG {json.dumps(record)}\n" for record in records) + "noise\n")
 
 
-def test_watts_are_the_sum_of_nodes_while_they_are_busy(tmp_path, monkeypatch):
-    target = tmp_path / "power.csv"
-    monkeypatch.setattr(published_power, "TARGET", target)
-    for name in published_power.ROUNDS:
-        (tmp_path / name).mkdir()
+def test_watts_are_the_sum_of_nodes_while_they_are_busy(tmp_path, target):
     runs = tmp_path / "v4.1/Org/results/box/bert/power"
     for run, high in (("result_0", 1000.0), ("result_1", 1200.0), ("result_2", 1100.0)):
         log(runs / run / "node_0.txt", [100.0, high, high, 100.0])  # Idle before and after.
         log(runs / run / "node_1.txt", [high + 100, high - 100])
         log(runs / run / "sw_0.txt", [50.0])
     log(runs / "result_3/node_0.txt", [5000.0])  # Its other node is missing.
-    assert published_power.main([str(tmp_path)]) == 0
-    (row,) = rows(target)
+    row = written("power", target)
     assert (row["nodes"], row["node_watts"], row["switch_watts"]) == ("2", "2200", "50")
 
 
-@pytest.mark.parametrize("tool", [published_power, published_scores, published_systems])
-def test_a_missing_round_is_one_line_and_writes_nothing(tool, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tool, "TARGET", tmp_path / "table.csv")
-    assert tool.main([str(tmp_path)]) == 2
+@pytest.mark.parametrize("name", published.TABLES)
+def test_a_missing_round_is_one_line_and_writes_nothing(name, tmp_path, target, capsys):
+    assert published.main([name, str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {tmp_path / tool.ROUNDS[0]}: no such folder") and error.count("\n") == 1
-    assert not (tmp_path / "table.csv").exists()
+    assert error.startswith(f"error: {tmp_path / published.ROUNDS[name][0]}: no such folder")
+    assert error.count("\n") == 1 and not target.exists()

@@ -8,7 +8,6 @@ built page may link to committed files, as `../docs/NAME.md`.
 import importlib
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 from common.config import benchmarks
 from common.config.clock import Clock
@@ -19,7 +18,7 @@ from systems.forecast import document as forecast_tables
 from timetotrain.forecast import presets
 from tools.docs import accept, compliance, gpu, measurements, studies, tables
 from tools.docs.measurements import Table
-from tools.mutate import summary
+from tools.mutate.faults import RESULTS, summary
 
 FOLDER = "built"
 
@@ -32,18 +31,14 @@ def page(title: str, text: str, *sections: tuple[str, Table]) -> str:
 
 def mutations() -> str:
     """Returns the outcomes of `make mutate`."""
-
-    def results(path: Path) -> dict:
-        return json.loads(path.read_text(encoding="utf-8"))
-
-    return "\n\n".join(
-        [
-            "# Faults that the tests must notice",
-            "`make mutate` puts one fault at a time into a copy of the project and runs its tests.",
-            "The faults are written by hand, from the papers and the logs.",
-            summary.summary(results(summary.RESULTS)),
-        ]
-    )
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    lines = [
+        "# Faults that the tests must notice",
+        "`make mutate` puts one fault at a time into a copy of the project and runs its tests.",
+        "The faults are written by hand, from the papers and the logs.",
+        summary(results),
+    ]
+    return "\n\n".join(lines)
 
 
 def scaling() -> str:

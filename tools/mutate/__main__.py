@@ -16,9 +16,8 @@ from tqdm import tqdm
 
 from common.errors import UserError
 from tools.mutate import runner
-from tools.mutate.faults import ROOT, Fault, hand_written
+from tools.mutate.faults import RESULTS, ROOT, Fault, hand_written, summary
 from tools.mutate.runner import CAUGHT
-from tools.mutate.summary import RESULTS, summary
 
 EQUIVALENT = "equivalent"
 

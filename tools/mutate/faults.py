@@ -1,4 +1,4 @@
-"""Reads the hand-written faults of faults/*.toml.
+"""Reads the hand-written faults of faults/*.toml, and counts the results of trying them.
 
 Each file holds `[[fault]]` tables:
 
@@ -13,10 +13,12 @@ Each file holds `[[fault]]` tables:
 
 import dataclasses
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent / "faults"
+RESULTS = Path(__file__).parent / "results.json"  # Of `make mutate`, by fault.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,3 +61,19 @@ def hand_written() -> list[Fault]:
         for table in tomllib.loads(path.read_text(encoding="utf-8"))["fault"]:
             found.append(Fault(**{**table, "tests": tuple(table["tests"])}))
     return found
+
+
+def summary(results: Mapping[str, dict]) -> str:
+    """Table of outcomes by folder; a fault whose tests time out counts as survived."""
+    folders: dict[str, dict[str, int]] = {}
+    for entry in results.values():
+        folder = "/".join(entry["file"].split("/")[: 2 if entry["file"].startswith("common/") else 1])
+        row = folders.setdefault(folder, dict.fromkeys(("caught", "survived", "equivalent"), 0))
+        row[entry["outcome"] if entry["outcome"] in row else "survived"] += 1
+    total = {
+        name: sum(row[name] for row in folders.values()) for name in ("caught", "survived", "equivalent")
+    }
+    rows = [(f"`{folder}`", row) for folder, row in sorted(folders.items())] + [("all", total)]
+    lines = ["| folder | caught | survived | equivalent |", "|---|---|---|---|"]
+    lines += [f"| {name} | {row['caught']} | {row['survived']} | {row['equivalent']} |" for name, row in rows]
+    return "\n".join(lines)

@@ -15,10 +15,9 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tools.mutate.faults import ROOT, Fault
-from tools.mutate.plugins import FirstFailure, LikeliestFirst
 
 CAUGHT, SURVIVED, TIMEOUT, BROKEN = "caught", "survived", "timeout", "broken"
 # Pytest's statuses: all passed; one failed; one could not be imported. Any other status: the entry itself is wrong.
@@ -83,8 +82,21 @@ class _Run(NamedTuple):
         return self.folder.with_suffix(".failed")
 
 
-def _forked(folder: Path, arguments: list[str], log: Path, failed: Path, fault: Fault | None = None) -> int:
-    """Forks a child that runs pytest in `folder`, the tests likeliest to notice the fault first; returns its pid."""
+class _FirstFailure:
+    """A pytest plugin that writes the name of the first test that fails, or of a file that cannot be imported."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and not self.path.exists():
+            self.path.write_text(report.nodeid, encoding="utf-8")
+
+    pytest_collectreport = pytest_runtest_logreport
+
+
+def _forked(folder: Path, arguments: list[str], log: Path, failed: Path) -> int:
+    """Forks a child that runs pytest in `folder`; returns its pid."""
     child = os.fork()
     if child:
         return child
@@ -104,8 +116,7 @@ def _forked(folder: Path, arguments: list[str], log: Path, failed: Path, fault: 
 
         failed.unlink(missing_ok=True)
         options = ["-x", "-q", "-n0", "-m", "not study and not e2e", *arguments]
-        plugins = [FirstFailure(failed), *([LikeliestFirst(fault)] if fault else [])]
-        status = pytest.main(options, plugins=plugins)
+        status = pytest.main(options, plugins=[_FirstFailure(failed)])
         sys.stdout.flush()
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", flush=True)
@@ -113,34 +124,18 @@ def _forked(folder: Path, arguments: list[str], log: Path, failed: Path, fault: 
     os._exit(int(status))
 
 
-class _Sound:
-    """Knows which tests pass without a fault; runs each only once."""
-
-    def __init__(self, scratch: Path, timeout: float):
-        self.scratch = scratch
-        self.timeout = timeout
-        self.known: dict[str, bool] = {}
-
-    def passes(self, test: str, folder: Path) -> bool:
-        """Whether a test passes in a copy without a fault."""
-        if test not in self.known:
-            whole_file = [] if "::" in test else ["--collect-only"]
-            log = self.scratch / "sound.log"
-            child = _forked(folder, [*whole_file, test], log, self.scratch / "sound.failed")
-            self.known[test] = _ended(child, self.timeout) == 0
-        return self.known[test]
-
-
-def _ended(child: int, timeout: float) -> int | None:
-    """Waits for a child; returns its status, or None after `timeout` seconds."""
+def _passes(test: str, folder: Path, timeout: float) -> bool:
+    """Whether a test passes, or a file can be imported, in a copy without a fault."""
+    arguments = [test] if "::" in test else ["--collect-only", test]
+    child = _forked(folder, arguments, folder.with_suffix(".sound.log"), folder.with_suffix(".sound.failed"))
     began = time.monotonic()
     while time.monotonic() - began < timeout:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            return os.waitstatus_to_exitcode(status)
+            return os.waitstatus_to_exitcode(status) == 0
         time.sleep(0.05)
     _kill(child)
-    return None
+    return False
 
 
 def _kill(child: int) -> None:
@@ -155,7 +150,7 @@ def _begin(fault: Fault, folder: Path, first: str, unsound: tuple[str, ...] = ()
     target.write_text(fault.applied(work.original), encoding="utf-8")
     left_out = [part for test in unsound for part in ("--deselect" if "::" in test else "--ignore", test)]
     arguments = [*left_out, *([first] if first else fault.tests)]
-    return _forked(folder, arguments, work.log, work.failed, fault), work
+    return _forked(folder, arguments, work.log, work.failed), work
 
 
 def run(
@@ -178,7 +173,7 @@ def run(
     free = [scratch / f"copy{i}" for i in range(slots)]
     for folder in free:
         copy_project(folder)
-    sound = _Sound(scratch, timeout)
+    sound: dict[str, bool] = {}  # Whether a test passes without a fault.
     waiting = list(faults)[::-1]
     running: dict[int, _Run] = {}
     while waiting or running:
@@ -200,7 +195,9 @@ def run(
             test = (
                 work.failed.read_text(encoding="utf-8") if outcome == CAUGHT and work.failed.exists() else ""
             )
-            unsound = (test,) if test and not sound.passes(test, work.folder) else ()
+            if test and test not in sound:
+                sound[test] = _passes(test, work.folder, timeout)
+            unsound = () if sound.get(test, True) else (test,)
             # The test that caught it before has been renamed, or no longer notices it.
             gone = bool(work.first) and outcome != CAUGHT
             if unsound or gone:
