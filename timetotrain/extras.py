@@ -1,6 +1,6 @@
 """Replaces a missing package's traceback with one line that names the extra to install. TensorFlow-free.
 
-tests/timetotrain/test_extras.py checks the table against pyproject.toml.
+tests/timetotrain/test_packaging.py checks the table against pyproject.toml.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
-"""Tests that every relative link of every Markdown file leads to an existing file, and to an anchor in it."""
+"""Tests that links lead to files and anchors, lists are complete, promises name tests, figures equal their files."""
 
+import ast
 import functools
+import json
 import re
+from typing import Any
 
 import pytest
 
+from tests.test_imports import ROOMS
 from tools.docs import markdown
 
 NAMES = markdown.tracked("*.md")
@@ -61,3 +65,120 @@ def test_links_and_anchors_are_found() -> None:
 )
 def test_what_a_link_means(name: str, link: str, found: tuple[str, str] | None) -> None:
     assert markdown.target(name, link) == found
+
+
+# Matches "mlperf_facts 1.4 and 1.5", "tf_distribution_facts 1, traps a to d", "docs/sources.md, mlperf 1.4".
+_CITED = re.compile(
+    r"(?:\b(mlperf|tf_distribution)_facts|docs/sources\.md,\s+(mlperf|tf))"
+    r"(?:\s|#)+(?:section\s+)?(\d+(?:\.\d+)?(?:(?:,| and)\s+\d+(?:\.\d+)?(?!\w))*)"
+)
+
+
+def headings() -> set[tuple[str, str]]:
+    """(notes, number) of every numbered entry."""
+    text = (markdown.ROOT / "docs/sources.md").read_text(encoding="utf-8")
+    return set(re.findall(r"^###? (mlperf|tf) (\d+(?:\.\d+)?) \S", text, re.M))
+
+
+def citations() -> set[tuple[str, str]]:
+    found = set()
+    for name in markdown.tracked("*.py", "*.sh", "*.md"):
+        if name == "docs/sources.md" or name.startswith("tests/docs/"):
+            continue
+        for old, new, numbers in _CITED.findall((markdown.ROOT / name).read_text(encoding="utf-8")):
+            notes = {"tf_distribution": "tf"}.get(old or new, old or new)
+            found |= {(notes, number) for number in re.findall(r"\d+(?:\.\d+)?", numbers)}
+    return found
+
+
+def test_every_cited_entry_is_there() -> None:
+    known, cited = headings(), citations()
+    assert {("mlperf", "1.4"), ("mlperf", "2"), ("tf", "1")} <= cited & known
+    assert cited <= known, f"docs/sources.md lacks {sorted(cited - known)}"
+
+
+def test_every_page_is_in_the_menu_or_listed() -> None:
+    """The menu has at most 25 entries and fits on a screen; docs/index.md leads to all pages."""
+    text = (markdown.ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    menu = re.findall(r"[\w/.-]+\.md\b", text[text.index("\n  - README.md") :])
+    assert len(menu) <= 25
+    listed = {markdown.target("docs/index.md", link) for link in markdown.page("docs/index.md").links}
+    pages = {
+        name for name in markdown.tracked("*.md") if re.match(r"docs/|[A-Z]+\.md|[a-z_]+/README\.md", name)
+    }
+    assert pages <= {*menu, *(target[0] for target in listed if target)}
+
+
+def test_architecture_names_every_room_in_order() -> None:
+    text = (markdown.ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    common, program = text[text.index("Rooms of `common/`") :].split("Rooms of `timetotrain/`")
+    rows = re.findall(r"^\| (`[a-z_./]+`(?:, `[a-z_./]+`)?) \|", common, re.M)
+    assert [room.strip("`/").removesuffix(".py") for row in rows for room in row.split(", ")] == list(ROOMS)
+    folders = {path.parent.name for path in (markdown.ROOT / "timetotrain").glob("*/__init__.py")}
+    assert set(re.findall(r"^\| `([a-z]+)/` \|", program, re.M)) == folders
+
+
+def test_the_path_of_a_benchmark_has_at_most_12_files() -> None:
+    text = (markdown.ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    path = text[text.index("## The path of one benchmark") : text.index("## The layers")]
+    assert 9 <= len(re.findall(r"\]\(\.\./[a-z_/]+\.py\)", path)) <= 12
+
+
+SECURITY = (markdown.ROOT / "docs/security.md").read_text(encoding="utf-8")
+NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", SECURITY)
+
+
+def test_every_promise_names_a_test() -> None:
+    tables = re.findall(r"^\| what \| promise \| test \|\n((?:\|.*\n)+)", SECURITY, re.MULTILINE)
+    rows = [line for table in tables for line in table.splitlines()[1:]]
+    assert len(rows) == len(NAMED) > 20
+
+
+@pytest.mark.parametrize(("file", "name"), NAMED)
+def test_the_test_is_there(file: str, name: str) -> None:
+    tree = ast.parse((markdown.ROOT / file).read_text(encoding="utf-8"))
+    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+README = (markdown.ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = markdown.ROOT / "lab/bench/results"
+
+
+def read(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def test_the_step_on_the_gpu() -> None:
+    lines = map(json.loads, (RESULTS / "gpu/h200-2026-11.jsonl").read_text(encoding="utf-8").splitlines())
+    found = next(line for line in lines if line.get("benchmark") == "resnet")
+    ms = found["programs"][0]["ms"]
+    assert found["batch"]["train"] == 256
+    assert f"256 images takes {ms:.1f} ms in bf16: {256 / ms * 1000:,.0f} images/s" in README
+
+
+def test_the_seconds_of_the_checker() -> None:
+    row = read("compliance.json")["rows"]["1000 published v5.0 logs"]
+    ours, stock = row["ours"]["seconds"], row["stock"]["seconds"]
+    assert f"1,000 published v5.0 logs in {ours:.2f} s; MLCommons' checker takes {stock:.1f} s" in README
+
+
+def test_the_published_logs() -> None:
+    rounds = read("compliance_published.json")["rounds"].values()
+    assert f"On {sum(each['logs'] for each in rounds):,} published logs, four verdicts differ" in README
+    assert sum(each["stock pass"] - each["ours pass"] for each in rounds) == 4
+
+
+def test_the_errors_of_the_forecasts() -> None:
+    """README and docs/prediction.md have the true error that systems/forecast/data/errors.json has."""
+    kept = json.loads((markdown.ROOT / "systems/forecast/data/errors.json").read_text(encoding="utf-8"))
+    later, chip, system = (kept[name]["law"] for name in ("later rounds", "accelerator", "system"))
+    assert f"half are within {later[0]:.1f} %, nine of ten within {later[1]:.1f} %" in README
+    assert (
+        f"scores: {chip[0]:.1f} and {chip[1]:.1f} %, without the system's: {system[0]:.1f} and {system[1]:.1f} %"
+        in README
+    )
+    page = (markdown.ROOT / "docs/prediction.md").read_text(encoding="utf-8")
+    for row in kept.values():
+        assert (
+            f"| {row['scores']:,} | {row['law'][0]:.1f} / {row['law'][1]:.1f} | {row['inside']:.0%} |" in page
+        )

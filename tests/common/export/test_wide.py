@@ -1,9 +1,10 @@
-"""Tests that exported steps in float32 compute nothing in 64 bits that a device would have to emulate."""
+"""Tests of exported programs: no 64-bit operation that a device would emulate, and artifacts of the program alone."""
 
 import dataclasses
 import importlib
 
 import pytest
+import tensorflow as tf
 
 from common.distributed import stablehlo
 from common.export import cost
@@ -44,3 +45,25 @@ def test_64_bit_operations_are_counted():
         "    %5 = stablehlo.multiply %c, %c : tensor<f64>\n"
     )
     assert cost.wide(text) == {"add 3xi64": 1, "convert 3xi64": 1, "multiply f64": 1}
+
+
+def lowered_step():
+    def step(batch):
+        with tf.name_scope("network/dense"):
+            square = tf.matmul(batch, batch)
+        for _ in tf.range(3):
+            square = tf.tanh(square)
+        return {"loss": tf.reduce_sum(square)}
+
+    return stablehlo.lower(tf.function(step, jit_compile=True), tf.ones([4, 4]), "step")
+
+
+def test_the_same_step_has_the_same_artifact():
+    assert (
+        lowered_step().artifact() == lowered_step().artifact()
+    )  # Though TensorFlow has numbered the functions.
+
+
+def test_an_artifact_names_layers_and_no_file():
+    artifact = lowered_step().artifact()
+    assert b"network/dense/MatMul" in artifact and b".py" not in artifact
