@@ -22,28 +22,14 @@ if TYPE_CHECKING:
 
 # `check` reports these rules as advice, `package` as errors: a submission needs them, a published log may lack them.
 PACKAGING_ERRORS = frozenset(
-    {
-        *(
-            "line.order",
-            "eval.schedule",
-            "train_samples.count",
-            "eval_samples.count",
-            "smoke_run",
-            "no_mlperf_result",
-            "resumed_from_step",
-            "run.before-init",
-        ),
-        *(
-            "tree.duplicate",
-            "tree.seed",
-            "tree.run-count",
-            "tree.score",
-            "tree.file-missing",
-            "tree.system-missing",
-        ),
-        *("system.count", "system.field", "tree.system-unclear", "tree.layout"),
-    }
-)
+    (
+        "line.order", "eval.schedule", "train_samples.count", "eval_samples.count", "smoke_run",
+        "no_mlperf_result",
+    )
+    + ("resumed_from_step", "run.before-init", "tree.duplicate", "tree.seed", "tree.run-count", "tree.score")
+    + ("tree.file-missing", "tree.system-missing", "system.count", "system.field", "tree.system-unclear")
+    + ("tree.layout",)
+)  # fmt: skip
 
 
 class Outcome(NamedTuple):

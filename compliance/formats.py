@@ -219,9 +219,5 @@ def as_junit(outcome: Outcome) -> str:
 
 
 FORMATS: dict[str, Callable[[Outcome], str]] = {
-    "text": as_text,
-    "json": as_json,
-    "html": as_html,
-    "junit": as_junit,
-    "sarif": as_sarif,
-}
+    "text": as_text, "json": as_json, "html": as_html, "junit": as_junit, "sarif": as_sarif,
+}  # fmt: skip

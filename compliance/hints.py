@@ -4,20 +4,10 @@ from collections.abc import Iterable
 
 # Names that published logs or frameworks use -> the names in the rules.
 _ALIASES = {
-    "mask": "maskrcnn",
-    "mask_rcnn": "maskrcnn",
-    "resnet50": "resnet",
-    "imagenet": "resnet",
-    "nmt": "gnmt",
-    "rnn_translator": "gnmt",
-    "single_stage_detector": "ssd",
-    "tsm": "tsm_kinetics",
-    "close": "closed",
-    "on-prem": "onprem",
-    "on_prem": "onprem",
-    "accuracy": "eval_accuracy",
-    "batch_size": "global_batch_size",
-}
+    "mask": "maskrcnn", "mask_rcnn": "maskrcnn", "resnet50": "resnet", "imagenet": "resnet", "nmt": "gnmt",
+    "rnn_translator": "gnmt", "single_stage_detector": "ssd", "tsm": "tsm_kinetics", "close": "closed",
+    "on-prem": "onprem", "on_prem": "onprem", "accuracy": "eval_accuracy", "batch_size": "global_batch_size",
+}  # fmt: skip
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:

@@ -21,9 +21,7 @@ def as_sarif(outcome: Outcome) -> str:
     run = {
         "tool": {"driver": {"name": "compliance", "rules": [_rule(name, outcome) for name in ids]}},
         "columnKind": "unicodeCodePoints",
-        "invocations": [
-            {"executionSuccessful": True, "exitCode": outcome.verdict.exit_status},
-        ],
+        "invocations": [{"executionSuccessful": True, "exitCode": outcome.verdict.exit_status}],
         "artifacts": [{"location": _artifact(path)} for path in outcome.files],
         "results": [_result(finding, ids.index(finding.rule)) for finding in outcome.findings],
         "properties": {"verdict": outcome.verdict.answer},

@@ -54,17 +54,8 @@ HIDDEN = (
     "common.export",
 )
 BACKENDS = (
-    "single",
-    "mirrored",
-    "multiworker",
-    "horovod",
-    "tpu",
-    "strategy",
-    "keyed",
-    "cluster",
-    "xla",
-    "pjrt",
-)
+    "single", "mirrored", "multiworker", "horovod", "tpu", "strategy", "keyed", "cluster", "xla", "pjrt",
+)  # fmt: skip
 
 
 @functools.cache

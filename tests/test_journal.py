@@ -22,17 +22,9 @@ def pytest_configure(config):
 
 def run(folder: pathlib.Path, processes: int) -> int:
     command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        f"-n{processes}",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        "/dev/null",
+        sys.executable, "-m", "pytest", "-q", f"-n{processes}", "-p", "no:cacheprovider", "-c", "/dev/null",
         ".",
-    ]
+    ]  # fmt: skip
     return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode
 
 

@@ -155,16 +155,10 @@ def test_hops_are_counted_through_functions_and_attributes() -> None:
 
 # Machines that nobody has submitted on -> the published row whose values their presets take.
 ROWS = {
-    "tpu-v5e-16": "tpu-v4-16",
-    "tpu-v5e-256": "tpu-v3-256",
-    "tpu-v6e-16": "tpu-v4-16",
-    "tpu-v6e-256": "tpu-v3-256",
-    "h100-1": "dgx-1",
-    "h100-8": "dgx-1",
-    "h200-1": "dgx-1",
-    "h200-8": "dgx-1",
+    "tpu-v5e-16": "tpu-v4-16", "tpu-v5e-256": "tpu-v3-256", "tpu-v6e-16": "tpu-v4-16",
+    "tpu-v6e-256": "tpu-v3-256", "h100-1": "dgx-1", "h100-8": "dgx-1", "h200-1": "dgx-1", "h200-8": "dgx-1",
     "b200-8": "dgx-1",
-}
+}  # fmt: skip
 # What such a preset may have of its own: the backend, and what a machine's memory, cores and number format decide.
 OWN = {"system", "hardware", "source", "division", "replicas", "private_threads"}
 OWN_OF_GPUS = OWN | {"precision", "loss_scale", "accumulation_steps"}

@@ -116,12 +116,7 @@ def worst(name: str) -> dict[str, float]:
             for n, kind in KINDS.items():
                 own = source.bias_rate if kind == "bias" and source.bias_rate else source.rate
                 theirs[n] = source.update(
-                    theirs[n],
-                    gradients[n] * source.clip(norm),
-                    theirs_slots[n],
-                    own(step),
-                    kind,
-                    step,
+                    theirs[n], gradients[n] * source.clip(norm), theirs_slots[n], own(step), kind, step
                 )
             for n, w in weights.items():
                 moved = np.abs(theirs[n] - start[n]).max()

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from compliance.acceptance.answer import OPEN
-from compliance.acceptance.text import as_json, as_text
-from compliance.acceptance.whole import STALE_MINUTES, whole
+from compliance.acceptance.whole import STALE_MINUTES, as_json, as_text, whole
 from compliance.api import check
 from compliance.log import rules
 from compliance.submission import rounds

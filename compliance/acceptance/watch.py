@@ -11,8 +11,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from compliance.acceptance.answer import Answer, Folder, Log, answer, ended
-from compliance.acceptance.text import as_text, folder_lines
-from compliance.acceptance.whole import whole
+from compliance.acceptance.whole import as_text, folder_lines, whole
 from compliance.api import check
 from compliance.findings import ERROR, Finding
 from compliance.log.check_log import check_log

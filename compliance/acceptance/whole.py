@@ -1,5 +1,6 @@
-"""Answers for whole trees: every folder of runs, and together."""
+"""Answers for whole trees, every folder of runs and together, as text and JSON too."""
 
+import json
 import math
 import time
 from collections import defaultdict
@@ -11,16 +12,16 @@ from compliance.acceptance.answer import OPEN, Answer, Folder, Log, answer, ende
 from compliance.api import Outcome
 from compliance.findings import ERROR, Finding
 from compliance.log.check_log import LogResult
+from compliance.sarif import clean
 from compliance.submission import tree_params
 from compliance.submission.facts import Facts
 from compliance.submission.scaling import factor
 from compliance.submission.verdict import ResultFolder, Submission
-from compliance.verdict import GO, NO_GO
+from compliance.verdict import GO, NO_GO, Verdict
 
 STALE_MINUTES = 60.0  # a log without run_stop that nobody has written to for so long has ended
 # These findings of `check` are about the runs so far; `answer` judges them again, with the runs that are still to come.
 _AGAIN = frozenset({"tree.run-count", "tree.score", "tree.rcp"})
-_SHOWN = 5
 
 
 class Whole(NamedTuple):
@@ -39,14 +40,7 @@ class Whole(NamedTuple):
             if self.answer == OPEN and self.probability is not None
             else ""
         )
-        shown = "; ".join(self.reasons[:_SHOWN])
-        more = len(self.reasons) - _SHOWN
-        return (
-            self.answer
-            + chance
-            + (f": {shown}" if shown else "")
-            + (f"; and {more} more" if more > 0 else "")
-        )
+        return Verdict(self.answer + chance, self.reasons).line
 
 
 def whole(outcome: Outcome, now: float | None = None, stale_minutes: float = STALE_MINUTES) -> Whole:
@@ -128,3 +122,58 @@ def _held(answers: Sequence[Answer]) -> tuple[Answer, ...]:
         one._replace(answer=OPEN, advice=one.advice.replace("submit it", wait)) if one.answer == GO else one
         for one in answers
     )
+
+
+def as_text(found: Whole) -> str:
+    """Formats an answer for people: a block for each folder, the answer for the tree on the last line."""
+    lines = [line for one in found.answers for line in [*folder_lines(one), ""]]
+    return "\n".join(clean(line) for line in [*lines, found.line])
+
+
+def folder_lines(one: Answer) -> list[str]:
+    """Returns the lines about one folder: answer, reasons, advice, the other pruning."""
+    lines = [f"{one.name}: {short(one)}"]
+    lines += [f"  because {reason}" for reason in one.reasons]
+    lines.append(f"  next: {one.advice}")
+    if one.both is not None and one.both.note:
+        lines.append(f"  prunings differ: {one.both.note}")
+    return lines
+
+
+def short(one: Answer) -> str:
+    """Returns answer, runs, probability and factor in a few words."""
+    text = f"{one.answer}, {one.runs} of {one.needed} runs"
+    if one.answer == OPEN and one.probability is not None:
+        text += f", probability {one.probability:.2f}"
+    if one.factor is not None and one.factor >= 1.00005:
+        text += f", factor {one.factor:.4f}" + (" expected" if one.answer == OPEN else "")
+    return text
+
+
+def as_json(found: Whole) -> str:
+    """Formats an answer for programs."""
+    content = {
+        "answer": found.answer,
+        "probability": found.probability,
+        "reasons": found.reasons,
+        "folders": [_json(one) for one in found.answers],
+    }
+    return json.dumps(content, indent=1)
+
+
+def _json(one: Answer) -> dict[str, object]:
+    both = one.both
+    return {
+        "name": one.name,
+        "answer": one.answer,
+        "runs": one.runs,
+        "needed": one.needed,
+        "probability": one.probability,
+        "factor": one.factor,
+        "reasons": one.reasons,
+        "advice": one.advice,
+        "prunings": {"stock": both.stock._asdict(), "rule": both.rule._asdict(), "note": both.note}
+        if both
+        else None,
+        "estimate": one.estimate._asdict() if one.estimate else None,
+    }

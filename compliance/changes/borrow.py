@@ -247,16 +247,11 @@ def _cells(row: Setting, again: bool) -> list[str]:
 def _json(found: Borrowing) -> str:
     rows = [
         {
-            "name": r.name,
-            "own": r.own,
-            "other": r.other,
-            "again": r.again,
-            "kind": r.kind,
-            "rule": r.rule,
+            "name": r.name, "own": r.own, "other": r.other, "again": r.again, "kind": r.kind, "rule": r.rule,
             "wrong": r.wrong,
         }
         for r in found.rows
-    ]
+    ]  # fmt: skip
     content = {"benchmark": found.benchmark, "ruleset": found.ruleset, "allowed": not found.refused}
     return json.dumps(
         content | {"refused": found.refused, "rows": rows, "same": found.same, "notes": found.notes}, indent=2

@@ -94,14 +94,9 @@ def _first_lines(path: Path) -> list[bytes] | None:
 
 # What a shell's `env` or `export -p` prints of a run's environment.
 _ENVIRONMENT = (
-    b"PATH=",
-    b"LD_LIBRARY_PATH=",
-    b"PYTHONPATH=",
-    b"HOSTNAME=",
-    b"SLURM_",
-    b"CUDA_VISIBLE_DEVICES=",
+    b"PATH=", b"LD_LIBRARY_PATH=", b"PYTHONPATH=", b"HOSTNAME=", b"SLURM_", b"CUDA_VISIBLE_DEVICES=",
     b"NCCL_",
-)
+)  # fmt: skip
 
 
 def has_environment(path: Path) -> bool:

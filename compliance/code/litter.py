@@ -11,32 +11,15 @@ from compliance.findings import ADVICE, Finding, finding
 
 _COMPILED = (".o", ".so", ".a", ".pyc", ".pyo", ".pyd", ".class", ".dll", ".exe", ".obj", ".cubin", ".hsaco")
 _ARCHIVES = (
-    ".tar",
-    ".tgz",
-    ".gz",
-    ".bz2",
-    ".xz",
-    ".zst",
-    ".zip",
-    ".7z",
-    ".rar",
-    ".whl",
-    ".egg",
-    ".jar",
-    ".deb",
+    ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".whl", ".egg", ".jar", ".deb",
     ".rpm",
-)
+)  # fmt: skip
 _CACHES = frozenset(
     (
-        "__pycache__",
-        ".ipynb_checkpoints",
-        ".pytest_cache",
-        ".mypy_cache",
-        ".ruff_cache",
-        "node_modules",
+        "__pycache__", ".ipynb_checkpoints", ".pytest_cache", ".mypy_cache", ".ruff_cache", "node_modules",
         "CMakeFiles",
     )
-)
+)  # fmt: skip
 _WANTED = {
     "tree.compiled": "sources alone",
     "tree.archive": "files that can be read",

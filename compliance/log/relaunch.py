@@ -16,15 +16,11 @@ _SHOWN = 8
 # Rules that a second run in a log breaks by itself, besides <key>.occurs and <key>.order.
 _FOLLOW = frozenset(
     (
-        "line.order",
-        "run.before-init",
-        "init.reversed",
-        "run.reversed",
-        "interval.unpaired",
+        "line.order", "run.before-init", "init.reversed", "run.reversed", "interval.unpaired",
         "eval_accuracy.twice",
     )
     + ("eval.schedule", "written.schedule", "eval.place", "run_stop.status", "run_stop.target-after")
-)
+)  # fmt: skip
 
 
 @dataclass

@@ -14,7 +14,7 @@ from compliance.log.lines import TOKEN
 from compliance.packaging.package_inputs import SAFE_NAME, SCRIPTS, open_file, read_file
 from compliance.packaging.package_output import Entry
 from compliance.submission import scaling
-from compliance.submission.organisations import same
+from compliance.submission.coherence import same_organisation
 from compliance.submission.runs import Run, read_run
 from compliance.submission.scaling import factor
 
@@ -111,7 +111,7 @@ def refuse_unfit(folders: list[Folder], org: str, smoke: bool) -> None:
                     f"{run.path}: is a smoke run, which is no result; practise with --smoke, or package full-size runs"
                 )
             logged = run.header.get("submission_org")
-            if not isinstance(logged, str) or not same(logged, org):
+            if not isinstance(logged, str) or not same_organisation(logged, org):
                 raise UserError(
                     f"{run.path}: its submission_org is {str(logged)[:60]!r}, not {org}; give --org as the folder of "
                     "your organisation is called (Inventec for 'Inventec Corporation')"

@@ -39,11 +39,7 @@ def axis(values: Iterable[float], count: int = 5, widen: bool = False) -> Axis:
     plain = Axis(low, high)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     places = [n * step for n in range(first, last + 1) if low - 1e-9 * step <= n * step <= high + 1e-9 * step]
-    return Axis(
-        low,
-        high,
-        tuple((plain(value), f"{value:,.{digits}f}") for value in places),
-    )
+    return Axis(low, high, tuple((plain(value), f"{value:,.{digits}f}") for value in places))
 
 
 def _round_step(raw: float) -> float:

@@ -141,15 +141,11 @@ def _findings(findings: Sequence[Finding]) -> list[dict]:
         groups.setdefault(kind, []).append(f"{Path(finding.path).name}{line}")
     rows = [
         {
-            "severity": kind[0],
-            "rule": kind[1],
-            "message": kind[2],
-            "expected": kind[3],
-            "fix": kind[4],
+            "severity": kind[0], "rule": kind[1], "message": kind[2], "expected": kind[3], "fix": kind[4],
             "places": places,
         }
         for kind, places in groups.items()
-    ]
+    ]  # fmt: skip
     return sorted(rows, key=lambda row: row["severity"] != ERROR)
 
 

@@ -9,7 +9,6 @@ from compliance.hints import hidden
 from compliance.log.check_log import LogResult
 from compliance.log.rules import DIVISIONS
 from compliance.submission import rounds
-from compliance.submission.organisations import same
 
 _DIVISION_FROM = (4, 0)
 _PLACEHOLDER = re.compile(
@@ -122,7 +121,7 @@ def organisations(org: Path, logged: Iterable[object], submitters: Iterable[obje
         ("submitter of the descriptions", submitters),
     ):
         names = sorted({value for value in values if isinstance(value, str) and value})
-        others = [one for one in names if not same(one, org.name) and not is_placeholder(one)]
+        others = [one for one in names if not same_organisation(one, org.name) and not is_placeholder(one)]
         if others:
             found = f"{', '.join(value[:60] for value in others[:5])} ({what})"
             yield finding("tree.organisation", ADVICE, org, org.name, found)
@@ -138,3 +137,38 @@ def hidden_names(org: Path, systems: Iterable[str], described: Iterable[dict]) -
     for path, name in places:
         if found := hidden(name):
             yield finding("name.hidden", ADVICE, path, "characters that a reader can see", found)
+
+
+# Words for the legal form of a company.
+_COMPANY_FORMS = frozenset(
+    ("corporation", "corp", "inc", "incorporated", "ltd", "limited", "llc", "gmbh", "co", "company", "ag")
+    + ("plc",)
+)
+_SHORTEST_NAME = 3  # letters of a name that another one begins with
+
+
+def same_organisation(name: str, other: str) -> bool:
+    """Whether two names are of one organisation: alike but for case, punctuation, legal form, or further words.
+
+    "Quanta" is "Quanta Cloud", and no part of a word counts: "Goo" is not "Google". Initials count as the name: "QCT"
+    is "Quanta_Cloud_Technology". The order of partners does not count. mlcommons/policies, submission_rules.adoc,
+    "Directory structure", asks for the name in three places and says of none how it is spelled.
+    """
+    if "+" in name and "+" in other:
+        return {"".join(_organisation_words(one)) for one in name.split("+")} == {
+            "".join(_organisation_words(one)) for one in other.split("+")
+        }
+    ours, theirs = _organisation_words(name), _organisation_words(other)
+    (short, _), (long, words) = sorted(
+        (("".join(ours), ours), ("".join(theirs), theirs)), key=lambda one: len(one[0])
+    )
+    begins = {"".join(words[:count]) for count in range(1, len(words))}
+    if short == long or (len(short) >= _SHORTEST_NAME and short in begins):
+        return True
+    initials = ("".join(word[0] for word in words) for words in (ours, theirs) if len(words) > 1)
+    return len(short) > 1 and short in initials
+
+
+def _organisation_words(name: str) -> list[str]:
+    words = re.findall(r"[^\W_]+", name[:200].casefold())
+    return [word for word in words if word not in _COMPANY_FORMS] or words

@@ -89,17 +89,14 @@ class Run:
 
 _HEADER = frozenset(
     (
-        "submission_benchmark",
-        "submission_division",
-        "submission_org",
-        "submission_platform",
+        "submission_benchmark", "submission_division", "submission_org", "submission_platform",
         "submission_status",
     )
-    + ("global_batch_size", "seed", "smoke_run", "train_samples", "eval_samples", "opt_name")
-    + ("resumed_from_step",)
-)
-
-
+    + (
+        "global_batch_size", "seed", "smoke_run", "train_samples", "eval_samples", "opt_name",
+        "resumed_from_step",
+    )
+)  # fmt: skip
 _NO_SETTINGS = frozenset(("cache_clear", "submission_poc_name", "submission_poc_email", "submission_entry"))
 _MAX_SETTINGS = 200
 
@@ -157,23 +154,9 @@ def read_run(path: str | Path, ruleset: str | None = None) -> Run:
     moments = (marks.get(key) for key in ("init_start", "init_stop", "run_start", "run_stop"))
     blocks, evals = spans["block"].spans() or spans["epoch"].spans(), spans["eval"].spans()
     return Run(
-        path,
-        ruleset,
-        name,
-        header,
-        settings,
-        *moments,
-        status,
-        blocks,
-        evals,
-        tuple(judge.kept.items),
-        judge.kept.count,
-        judge.best,
-        judge.unit,
-        bad,
-        _bounds(spec, header.get("global_batch_size")),
-        bool(spec),
-    )
+        path, ruleset, name, header, settings, *moments, status, blocks, evals, tuple(judge.kept.items),
+        judge.kept.count, judge.best, judge.unit, bad, _bounds(spec, header.get("global_batch_size")), bool(spec),
+    )  # fmt: skip
 
 
 def _end(how: dict, results: dict[str, Record], marks: dict[str, float]) -> str:

@@ -21,15 +21,7 @@ from compliance.findings import ERROR, Finding, finding
 from compliance.hints import nearest
 from compliance.log.check_log import LogResult, check_logs
 from compliance.log.find_round import Choice, find, of_folder, of_submission
-from compliance.submission import (
-    coherence,
-    repo_rules,
-    rounds,
-    tree_files,
-    tree_runs,
-    tree_system,
-    verdict,
-)
+from compliance.submission import coherence, repo_rules, rounds, tree_files, tree_runs, tree_system, verdict
 from compliance.submission.verdict import ResultFolder, Submission, TreeOutcome
 from compliance.verdict import GO, NOT_CHECKED, Verdict, together
 
@@ -38,10 +30,7 @@ LogChecker = Callable[[Sequence[str], "str | None", "str | None"], list[LogResul
 
 
 def judge_tree(
-    root: Path,
-    ruleset: str | None = None,
-    division: str | None = None,
-    log_checker: LogChecker | None = None,
+    root: Path, ruleset: str | None = None, division: str | None = None, log_checker: LogChecker | None = None
 ) -> TreeOutcome:
     """Checks everything below `root`.
 

@@ -77,8 +77,7 @@ def test_sizes():
 
 
 @pytest.mark.parametrize(
-    "window",
-    [Window(7, 3, 7, low=1), Window(9, 3, 4, stride=2), Window(5, 2, 9, low=1, input_dilation=2)],
+    "window", [Window(7, 3, 7, low=1), Window(9, 3, 4, stride=2), Window(5, 2, 9, low=1, input_dilation=2)]
 )
 def test_pairs_of_a_window_are_those_of_a_loop_over_all_places(window: Window):
     """Naive form: lay out the dilated input with its padding and slide the dilated kernel over it."""

@@ -13,14 +13,8 @@ _NUMBERS = (1, 1152, 0.5, 0.001, 2, 72, 16, True, "x", [40, 50], [1, 2], {"x": 1
 _CHOSEN = {"global_batch_size": 1152, "num_prompts_per_step": 72}
 _EVENTS = ("cache_clear", "init_start", "init_stop", "run_start")
 _TRAINING = (
-    "block_start",
-    "epoch_start",
-    "epoch_stop",
-    "eval_start",
-    "eval_accuracy",
-    "eval_stop",
-    "block_stop",
-)
+    "block_start", "epoch_start", "epoch_stop", "eval_start", "eval_accuracy", "eval_stop", "block_stop",
+)  # fmt: skip
 _METADATA = {"first_epoch_num": 1, "epoch_count": 1, "epoch_num": 1, "samples_count": 1152, "step_num": 4}
 
 

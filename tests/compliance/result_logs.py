@@ -116,12 +116,8 @@ def log(
     def put(key, value=None, event="POINT_IN_TIME", after=1, **metadata):
         clock[0] += after
         record = {
-            "namespace": "",
-            "time_ms": round(clock[0]),
-            "event_type": event,
-            "key": key,
-            "value": value,
-        }
+            "namespace": "", "time_ms": round(clock[0]), "event_type": event, "key": key, "value": value,
+        }  # fmt: skip
         record["metadata"] = {"file": "timetotrain/run/mllog.py", "lineno": 1, **metadata}
         lines.append(":::MLLOG " + json.dumps(record))
 

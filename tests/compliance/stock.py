@@ -90,14 +90,9 @@ def verdict(path: str, ruleset: str) -> Verdict:
         return Verdict("refused", [f"line {unsafe.line}: {unsafe.key} selects no rules of the checker"], [])
     seconds = int(BASE_SECONDS + SECONDS_PER_MB * Path(path).stat().st_size / 1e6)
     command = [
-        sys.executable,
-        "-I",
-        str(_WORKER),
-        str(Path(path).resolve()),
-        ruleset,
-        str(MEMORY_BYTES),
+        sys.executable, "-I", str(_WORKER), str(Path(path).resolve()), ruleset, str(MEMORY_BYTES),
         str(seconds),
-    ]
+    ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="stock-checker-") as empty:
         try:
             done = subprocess.run(

@@ -13,7 +13,7 @@ from compliance.formats import as_text, merged
 from compliance.report import charts, page
 from compliance.report import index as rows_of_index
 from compliance.report.published import published
-from compliance.submission import organisations, rcp, summary, tree_runs
+from compliance.submission import coherence, rcp, summary, tree_runs
 from compliance.submission.runs import read_run
 from compliance.submission.tree import judge_tree
 from tests.compliance import llama_logs, made_logs
@@ -167,7 +167,7 @@ def test_organisations_of_logs_folder_and_description(tree, folder, logged, subm
     ],
 )
 def test_a_name_begins_another_at_the_end_of_a_word(name, other, one):
-    assert organisations.same(name, other) is organisations.same(other, name) is one
+    assert coherence.same_organisation(name, other) is coherence.same_organisation(other, name) is one
 
 
 def test_a_field_of_the_description_is_shown_with_its_value(tree):

@@ -172,14 +172,6 @@ def test_a_check_imports_nothing_heavy(log):
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     loaded = set(json.loads(done.stdout))
     heavy = {
-        "tensorflow",
-        "numpy",
-        "pandas",
-        "scipy",
-        "yaml",
-        "jinja2",
-        "matplotlib",
-        "mlperf_logging",
-        "difflib",
-    }
+        "tensorflow", "numpy", "pandas", "scipy", "yaml", "jinja2", "matplotlib", "mlperf_logging", "difflib",
+    }  # fmt: skip
     assert not loaded & (heavy | {"concurrent", "multiprocessing", "subprocess"})

@@ -60,14 +60,8 @@ def test_every_key_that_the_rules_require_is_missed():
     for benchmark in BENCHMARKS:
         records = entries(benchmark)
         optional = {
-            "seed",
-            "block_start",
-            "block_stop",
-            "eval_start",
-            "eval_stop",
-            "model_bn_span",
-            "lars_epsilon",
-        }
+            "seed", "block_start", "block_stop", "eval_start", "eval_stop", "model_bn_span", "lars_epsilon",
+        }  # fmt: skip
         for key in {record["key"] for record in records} - optional:
             without = [record for record in records if record["key"] != key]
             assert any(key in finding.message or key in finding.expected for finding in errors(without)), key

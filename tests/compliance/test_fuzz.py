@@ -26,37 +26,16 @@ LINES, LOGS = (100_000, 2_000) if FULL else (10_000, 200)
 
 VALUES = [
     *(
-        '""',
-        '"x"',
-        "null",
-        "0",
-        "1",
-        "-1",
-        "true",
-        "[]",
-        "{}",
-        "[1,2]",
-        "0.759",
-        "0.5",
-        "25.3",
-        "75.9",
+        '""', '"x"', "null", "0", "1", "-1", "true", "[]", "{}", "[1,2]", "0.759", "0.5", "25.3", "75.9",
         "1e400",
     ),
     *(
-        "NaN",
-        "-Infinity",
-        '"0.76"',
-        '"closed"',
-        '"open"',
-        '"resnet"',
-        '"sgd"',
-        '"mask"',
-        '"common"',
+        "NaN", "-Infinity", '"0.76"', '"closed"', '"open"', '"resnet"', '"sgd"', '"mask"', '"common"',
         "0.0001",
     ),
     *("[40,50]", "[1,50]", '{"BBOX":0.4,"SEGM":0.4}', '{"BBOX":0.4}', "9" * 400, "9" * 5000, "1e-9", "8192"),
     *("[" * 2000, '"' + "../" * 20 + 'proc/self/cwd/evil"', '"\\ud800"', '{"a":{"a":{"a":[]}}}'),
-]
+]  # fmt: skip
 _VALUE = re.compile(r'"value": ("[^"]*"|[^,{}\[\]]+|\[[^\]]*\])')
 _METADATA = re.compile(r'"(epoch_num|first_epoch_num|epoch_count|status|method)": ("[^"]*"|[^,{}\[\]]+)')
 

@@ -22,19 +22,8 @@ ROOT = Path(__file__).parents[2]
 ROUNDS = ("v0.7", "v1.0", "v2.1", "v3.1", "v4.0", "v4.1", "v5.0", "v5.1")
 NAMES = ("", ".x", "a b", "results", "systems", "result_1.txt", "x" * 200, "\udcff", "package_checker_params")
 ODD_VALUES = (
-    "null",
-    "1e999",
-    "9" * 5000,
-    "-1",
-    '"a"',
-    "[" * 2000,
-    "{}",
-    "NaN",
-    '"\\ud800"',
-    "true",
-    "[1]",
-    '""',
-)
+    "null", "1e999", "9" * 5000, "-1", '"a"', "[" * 2000, "{}", "NaN", '"\\ud800"', "true", "[1]", '""',
+)  # fmt: skip
 SECONDS_EACH = 20
 
 

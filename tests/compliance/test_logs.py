@@ -12,13 +12,9 @@ from compliance.log.logs import _MAX_A_LINE as MAX_A_LINE
 from compliance.log.logs import BadLine, Record, form_of, guess_ruleset, parse_line, read_log
 
 RECORD = {
-    "namespace": "main",
-    "time_ms": 1000,
-    "event_type": "POINT_IN_TIME",
-    "key": "seed",
-    "value": 7,
+    "namespace": "main", "time_ms": 1000, "event_type": "POINT_IN_TIME", "key": "seed", "value": 7,
     "metadata": {"lineno": 3},
-}
+}  # fmt: skip
 LINE = ":::MLLOG " + json.dumps(RECORD)
 SECONDS = ':::MLL 12.5 seed: {"value": 7, "metadata": {"lineno": 3}}'
 

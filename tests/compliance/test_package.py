@@ -318,15 +318,10 @@ def test_records_that_do_not_allow_a_true_package(tmp_path, results, source, cha
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "[]",
-        "{}",
-        '{"schema": 1, "runs": {}}',
-        '{"schema": 2, "runs": {"result_0.txt": {}}}',
-        '{"schema": 1, "runs": {"../x": {}}}',
-        "[" * 100_000,
+        "", "[]", "{}", '{"schema": 1, "runs": {}}', '{"schema": 2, "runs": {"result_0.txt": {}}}',
+        '{"schema": 1, "runs": {"../x": {}}}', "[" * 100_000,
     ],
-)
+)  # fmt: skip
 def test_a_damaged_run_json_is_one_clear_line(tmp_path, results, source, text):
     given = results("resnet")
     (given / SYSTEM / "resnet" / "run.json").write_text(text)

@@ -172,13 +172,8 @@ def test_a_described_wattage_narrows_what_is_plausible(tmp_path):
 
 def test_readings_that_are_no_numbers_are_bad_ones(tmp_path):
     odd = [
-        (9 * 10**399, 700),
-        (2000, 9 * 10**399),
-        (10**5000, 1),
-        (1e300, 1),
-        (2000, -1e300),
-        (2000, math.inf),
-    ]
+        (9 * 10**399, 700), (2000, 9 * 10**399), (10**5000, 1), (1e300, 1), (2000, -1e300), (2000, math.inf),
+    ]  # fmt: skip
     lines = [record("power_reading", watts, time) for time, watts in odd[:2] + odd[3:]]
     lines += ['x "time_ms": 1' + "0" * 400 + ', "key": "power_reading", "value": 1e999}' + ":::MLLOG"]
     one = read(tmp_path, "\n".join([*lines, record("power_reading", 300, 3000)]))

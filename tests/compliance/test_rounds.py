@@ -100,11 +100,7 @@ def test_every_valid_log_passes_under_the_ruleset_that_is_found_for_it(tmp_path)
 def test_a_log_that_fits_no_round_asks_for_the_ruleset(tmp_path, capsys):
     records = made_logs.log("4.0.0", "closed", "bert")
     named = next(record for record in records if record["key"] == "submission_benchmark")
-    for value, reason in (
-        ("quake", "no round"),
-        ("deepcam", "of MLPerf HPC"),
-        (None, "no round"),
-    ):
+    for value, reason in (("quake", "no round"), ("deepcam", "of MLPerf HPC"), (None, "no round")):
         named["value"] = value
         path = written(tmp_path, records)
         result = check_log(path)

@@ -11,12 +11,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # One replica, small batches and a short search, because a beam of five at full width is slow on a CPU.
 SINGLE = {
-    "replicas": "single",
-    "num_replicas": 1,
-    "global_batch_size": 2,
-    "eval_batch_size": 1,
-    "division": "open",
-}
+    "replicas": "single", "num_replicas": 1, "global_batch_size": 2, "eval_batch_size": 1, "division": "open",
+}  # fmt: skip
 STEP_EACH = """
 import dataclasses, json, sys
 from common.distributed import replicas

@@ -21,10 +21,7 @@ from gnmt.task import Task, smoothed_cross_entropy
 from tests.gnmt.small import PLAIN, SMALL, VOCABULARY, batch, build, tensors
 from tests.gnmt.transcription import Transcription
 
-WIRINGS = [
-    {"wiring": "reference", "output_bias": True},
-    {"wiring": "google", "output_bias": False},
-]
+WIRINGS = [{"wiring": "reference", "output_bias": True}, {"wiring": "google", "output_bias": False}]
 wirings = pytest.mark.parametrize("wiring", WIRINGS, ids=["reference", "google"])
 
 

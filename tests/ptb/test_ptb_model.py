@@ -163,12 +163,8 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def loop(data_dir: pathlib.Path, **changes) -> Loop:
     """A small loop of eleven steps without a target; it evaluates after the fourth and the eighth step."""
     fixed = {
-        "units": 8,
-        "train_steps": 11,
-        "steps_per_block": 4,
-        "quality_target": 1.0,
-        "eval_batch_size": 40,
-    }
+        "units": 8, "train_steps": 11, "steps_per_block": 4, "quality_target": 1.0, "eval_batch_size": 40,
+    }  # fmt: skip
     config = dataclasses.replace(PRESETS["cpu-tiny"], **{**fixed, **changes})
     return Loop(Task(config, str(data_dir)), backends.make(config))
 

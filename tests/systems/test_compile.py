@@ -56,12 +56,8 @@ def exported(tmp_path: pathlib.Path) -> pathlib.Path:
     (folder / "train.mlir.bc").write_bytes(b"artifact")
     images = {"name": "image", "role": "input", "shape": [4, 2], "dtype": "bfloat16"}
     program = {
-        "name": "train",
-        "file": "train.mlir.bc",
-        "inputs": [images],
-        "arguments": [images],
-        "results": [],
-    }
+        "name": "train", "file": "train.mlir.bc", "inputs": [images], "arguments": [images], "results": [],
+    }  # fmt: skip
     about = {"num_replicas": 8, "state": [], "constants": [], "programs": [program]}
     (folder / "manifest.json").write_text(json.dumps(about))
     return folder

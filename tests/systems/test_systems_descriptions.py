@@ -15,21 +15,12 @@ ASKED_FOR = [
     *(f"tpu-v4-{cores}" for cores in (16, 128, 512)),
     *(f"tpu-{kind}-{chips}" for kind in ("v5e", "v6e") for chips in (16, 256)),
     *(
-        "h100-1",
-        "h100-8",
-        "h200-1",
-        "h200-8",
-        "b200-8",
-        "v100-8",
-        "dgx-1",
-        "dgx-2h",
-        "cpu-cluster-1024",
-        "demo",
-        "local",
+        "h100-1", "h100-8", "h200-1", "h200-8", "b200-8", "v100-8", "dgx-1", "dgx-2h", "cpu-cluster-1024",
+        "demo", "local",
     ),
     *(f"dgx-2h-{nodes}" for nodes in (4, 10, 16, 32, 60, 64)),
     *(f"summit-{nodes}" for nodes in (1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 1024)),
-]
+]  # fmt: skip
 
 
 def test_every_system_that_presets_name_is_there():

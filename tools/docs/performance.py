@@ -13,11 +13,7 @@ from common.files import markdown_table
 from tools.docs import gpu, measurements, tables
 from tools.docs.measurements import ROOT, Comparison
 
-PAGES = (
-    "README.md",
-    "docs/performance.md",
-    "docs/reliability.md",
-)
+PAGES = ("README.md", "docs/performance.md", "docs/reliability.md")
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
 # README.md's rows: {case: its name in README.md}.
 SHORT = {

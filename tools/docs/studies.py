@@ -15,10 +15,7 @@ TUNE = STUDY / "tune.json"
 CONTEST = ROOT / "lab/studies" / "optimizers"
 _VERBS = ("data", "run", "export", "predict")
 # (base rate, base warmup in epochs) -> LEGW's results with them, on the test text. The first pair is the presets'.
-BASES = {
-    ("0.03", "0.025"): STUDY / "results.json",
-    ("0.1", "0.1"): STUDY / "at-0.1" / "results.json",
-}
+BASES = {("0.03", "0.025"): STUDY / "results.json", ("0.1", "0.1"): STUDY / "at-0.1" / "results.json"}
 # Flags that every run of the study sets, and the preset's values of the others.
 _COMMON = ("legw", "data.eval_split", "num_eval_examples", "quality_target", "division", "precision")
 _PRESET = {"schedule.warmup_epochs": "0.025"}

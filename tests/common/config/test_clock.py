@@ -113,11 +113,7 @@ def test_whole_steps_per_epoch_follow_the_configured_rounding(config):
 # Steps, steps between evaluations, and epochs of the evaluations in the published logs (docs/sources.md, mlperf 1.1).
 @pytest.mark.parametrize(
     "name, steps, per_block, evaluations",
-    [
-        ("tpu-v3-32", 22536, 1252, 18),
-        ("tpu-v3-2048", 2983, 157, 19),
-        ("tpu-v3-8192", 1738, 79, 22),
-    ],
+    [("tpu-v3-32", 22536, 1252, 18), ("tpu-v3-2048", 2983, 157, 19), ("tpu-v3-8192", 1738, 79, 22)],
 )
 def test_published_steps(name, steps, per_block, evaluations):
     clock = Clock.of(PRESETS[name])

@@ -217,13 +217,8 @@ def test_from_dict_refuses_unknown_fields() -> None:
 
 def test_split_overrides() -> None:
     argv = [
-        "--system=x",
-        "--config.seed=3",
-        "--config.optimizer.name",
-        "lars",
-        "-config.names=a,b",
-        "--dry_run",
-    ]
+        "--system=x", "--config.seed=3", "--config.optimizer.name", "lars", "-config.names=a,b", "--dry_run",
+    ]  # fmt: skip
     overrides, rest = configs.split_overrides(argv)
     assert overrides == [("optimizer.name", "lars"), ("seed", "3"), ("names", "a,b")]
     assert rest == ["--system=x", "--dry_run"]

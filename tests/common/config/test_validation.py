@@ -24,19 +24,8 @@ from common.optim import optimizers, schedules
 WHOLE = (-(2**40), -1, 0, 1, 2, 3, 7, 64, 1000, 2**32, 2**40)
 NUMBERS = (float("nan"), float("-inf"), float("inf"), -1.0, 0.0, 1e-9, 0.5, 1.0, 1.5, 300.0, 1e12)
 WORDS = (
-    "",
-    "foo",
-    "none",
-    "os:nothing",
-    "nowhere:f",
-    ":",
-    "cosine",
-    "step",
-    "noam",
-    "gnmt",
-    "adam",
-    "adagrad",
-)
+    "", "foo", "none", "os:nothing", "nowhere:f", ":", "cosine", "step", "noam", "gnmt", "adam", "adagrad",
+)  # fmt: skip
 KINDS = {
     bool: st.booleans(),
     int: st.sampled_from(WHOLE) | st.integers(),

@@ -115,14 +115,10 @@ def test_files_that_the_note_does_not_know_are_counted(files):
 @pytest.mark.parametrize(
     "content",
     [
-        "",
-        "[]",
-        "3",
-        '{"format": 2, "files": {}}',
-        '{"format": 1, "files": {"a": [1]}}',
+        "", "[]", "3", '{"format": 2, "files": {}}', '{"format": 1, "files": {"a": [1]}}',
         '{"format": 1, "files": 7}',
     ],
-)
+)  # fmt: skip
 def test_a_damaged_note_is_one_line(files, tmp_path, content):
     (tmp_path / record_counts.NAME).write_text(content)
     with pytest.raises(UserError, match=r"records.json: no note of records \(.*; remove it, then python -m"):

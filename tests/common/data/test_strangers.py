@@ -33,24 +33,12 @@ def test_a_plain_name_is_one(name):
     "name",
     [
         *(
-            "",
-            ".",
-            "..",
-            ".hidden",
-            "/x",
-            "a/b",
-            "a\\b",
-            "C:x",
-            "x\0",
-            "x\n",
-            "\x1b[1m",
-            "x" * 256,
-            "ä" * 200,
-            "\udcff",
+            "", ".", "..", ".hidden", "/x", "a/b", "a\\b", "C:x", "x\0", "x\n", "\x1b[1m", "x" * 256,
+            "ä" * 200, "\udcff",
         ),
         *("con", "NUL.txt", "com1", "lpt9.x", "x.", "x ", "a*", 3, None, b"x"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_plain_name_is_none(name):
     assert not is_plain_name(name)
 

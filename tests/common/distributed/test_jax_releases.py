@@ -37,12 +37,7 @@ def program(tmp_path_factory):
     lowered = stablehlo.lower(every, tf.constant(values[0]), "program")
     (folder / "program.mlir.bc").write_bytes(lowered.artifact(partitioned=True))
     donated = {argument: result for result, argument in lowered.aliases.items()}
-    about = {
-        "replicas": N,
-        "arguments": lowered.arguments,
-        "results": lowered.results,
-        "donated": donated,
-    }
+    about = {"replicas": N, "arguments": lowered.arguments, "results": lowered.results, "donated": donated}
     (folder / "about.json").write_text(json.dumps(about))
     (place,) = donated
     given = {place: [np.zeros([5, 7])] * N, 1 - place: values}

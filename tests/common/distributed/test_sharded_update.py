@@ -150,17 +150,10 @@ def test_one_small_all_reduce_carries_the_norms_of_all_layers(monkeypatch):
 
 # With 2 replicas every route is the flat one.
 IN_PROCESSES = {
-    "sgd": sharded(),
-    "lars": ROUTES["2d"],
-    "adam": ROUTES["blocks"],
-    "lazy_adam": ROUTES["hierarchical"],
-    "adam clipped": Communication("2d", bucket_bytes=2500),
-    "lamb": sharded(),
-    "schedule_free_sgd": sharded(),
-    "muon": sharded(),
-    "shampoo": sharded(),
-    "soap": sharded(),
-}
+    "sgd": sharded(), "lars": ROUTES["2d"], "adam": ROUTES["blocks"], "lazy_adam": ROUTES["hierarchical"],
+    "adam clipped": Communication("2d", bucket_bytes=2500), "lamb": sharded(), "schedule_free_sgd": sharded(),
+    "muon": sharded(), "shampoo": sharded(), "soap": sharded(),
+}  # fmt: skip
 
 
 def resumed(backend, number, folder):

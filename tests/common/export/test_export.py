@@ -31,11 +31,7 @@ needs_jax = pytest.mark.skipif(not PYTHON, reason="no jax here (make setup); or 
 # Small steps of every benchmark.
 SMALL = {
     "mnist": {
-        "global_batch_size": 8,
-        "eval_batch_size": 8,
-        "model": "mlp",
-        "hidden_units": 32,
-        "dropout": 0.2,
+        "global_batch_size": 8, "eval_batch_size": 8, "model": "mlp", "hidden_units": 32, "dropout": 0.2,
     },
     "ptb": {"global_batch_size": 4, "eval_batch_size": 4},
     "resnet": {"global_batch_size": 4, "eval_batch_size": 4, "width": 8, "image_size": 32},
@@ -44,7 +40,7 @@ SMALL = {
     "tsm_kinetics": {"global_batch_size": 2, "eval_batch_size": 2},
     "gnmt": {"global_batch_size": 4, "eval_batch_size": 4, "bucket_limits": (18, 36)},
     "maskrcnn": {"global_batch_size": 2, "eval_batch_size": 2},
-}
+}  # fmt: skip
 
 
 def exported(benchmark, folder, precision, reference="compiled", **changes):

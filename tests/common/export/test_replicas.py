@@ -50,10 +50,7 @@ CASES = {
     ),
     "sharded update in blocks": (
         8,
-        {
-            "optimizer": LARS,
-            "communication": Communication(shard_weight_update=True, shard_in_blocks=True),
-        },
+        {"optimizer": LARS, "communication": Communication(shard_weight_update=True, shard_in_blocks=True)},
         {("all_reduce", 1, 8)},
     ),
 }

@@ -155,12 +155,7 @@ def test_kerass_resnet50_has_torchvisions_names():
         }
     )
     assert sorted(made) == [
-        *(
-            "bn1/moving_mean",
-            "fc/kernel",
-            "layer1.0.downsample.0/kernel",
-            "layer1.0.downsample.1/moving_mean",
-        ),
+        *("bn1/moving_mean", "fc/kernel", "layer1.0.downsample.0/kernel", "layer1.0.downsample.1/moving_mean")
     ]
     np.testing.assert_array_equal(made["layer1.0.downsample.1/moving_mean"], np.full(3, 3.0))
     np.testing.assert_array_equal(made["bn1/moving_mean"], np.full(3, 3.0))

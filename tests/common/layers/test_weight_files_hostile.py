@@ -47,14 +47,10 @@ def test_the_pickle_by_hand_is_sound(tmp_path):
 @pytest.mark.parametrize(
     "size, stride, offset",
     [
-        ([10**12], [0], 0),
-        ([10**6, 10**6], [0, 0], 0),
-        ([5], [1], 0),
-        ([2], [10**12], 0),
-        ([-1], [1], 0),
+        ([10**12], [0], 0), ([10**6, 10**6], [0, 0], 0), ([5], [1], 0), ([2], [10**12], 0), ([-1], [1], 0),
         ([1], [1], -1),
     ],
-)
+)  # fmt: skip
 def test_a_tensor_larger_than_its_storage_is_refused(tmp_path, size, stride, offset):
     path = zipped(tmp_path, tensor(size, stride, offset), a=bytes(16))
     with pytest.raises(UserError, match="net.pth: not a whole file of weights .a tensor"):

@@ -75,8 +75,7 @@ def peer(name: str, c: Optimizer) -> optax.GradientTransformation:
     masks = {"conv": True}
     hidden = {n: n in masks for n in KINDS}
     return optax.chain(
-        optax.masked(rest, {n: not is_hidden for n, is_hidden in hidden.items()}),
-        _only_conv(orthogonal),
+        optax.masked(rest, {n: not is_hidden for n, is_hidden in hidden.items()}), _only_conv(orthogonal)
     )
 
 

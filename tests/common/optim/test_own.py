@@ -120,11 +120,7 @@ def test_a_search_takes_it(mine):
 def test_a_description_has_its_name(mine):
     done = subprocess.run(
         [
-            sys.executable,
-            "-m",
-            "resnet",
-            "--system=cpu-tiny",
-            "--describe",
+            sys.executable, "-m", "resnet", "--system=cpu-tiny", "--describe",
             "--config.optimizer.name=mine:lion",
         ],
         cwd=ROOT,
@@ -132,7 +128,7 @@ def test_a_description_has_its_name(mine):
         capture_output=True,
         text=True,
         check=False,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["hyperparameters"]["opt_name"] == "mine:lion"
 

@@ -162,12 +162,7 @@ def _of(model):
 
 @pytest.mark.parametrize(
     "backend",
-    [
-        {},
-        SHARDED,
-        {"replicas": "pjrt", "num_replicas": 2},
-        {**SHARDED, "replicas": "pjrt"},
-    ],
+    [{}, SHARDED, {"replicas": "pjrt", "num_replicas": 2}, {**SHARDED, "replicas": "pjrt"}],
     ids=["single", "mirrored sharded", "pjrt", "pjrt sharded"],
 )
 @pytest.mark.parametrize("optimizer", AVERAGING)

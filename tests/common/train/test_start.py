@@ -180,13 +180,8 @@ def test_a_later_field_at_its_default_leaves_the_digest():
     for later in ("segments", "shard_in_blocks"):
         del plain["communication"][later]
     matrix = (
-        "orthogonal_steps",
-        "matrix_block",
-        "matrix_decay",
-        "matrix_epsilon",
-        "root_interval",
-        "root_start",
-    )
+        "orthogonal_steps", "matrix_block", "matrix_decay", "matrix_epsilon", "root_interval", "root_start",
+    )  # fmt: skip
     corrections = ("corrected_epsilon", "one_warmup_delta", "trust_in_velocity")
     for later in ("averaging_power", "adamw_rate_factor", *matrix, "grafting", *corrections):
         del plain["optimizer"][later]

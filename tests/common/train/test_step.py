@@ -33,14 +33,10 @@ class Halves(toy.Task):
 def moves(count: int = 1, task: type[toy.Task] = toy.Task, **changes) -> list[np.ndarray]:
     """How far the first `count` updates, each an epoch, move each weight."""
     fields = {
-        "precision": "fp64",
-        "replicas": "single",
-        "quality_target": 2.0,
-        "optimizer": SGD,
-        "num_train_examples": 16,
-        "train_epochs": count,
+        "precision": "fp64", "replicas": "single", "quality_target": 2.0, "optimizer": SGD,
+        "num_train_examples": 16, "train_epochs": count,
         "schedule": Schedule(kind="constant", warmup_epochs=0),
-    }
+    }  # fmt: skip
     config = toy.config(**fields | changes)
     loop = Loop(task(config), backends.make(config))
     local = loop.replicas.local_results

@@ -15,15 +15,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 def test_a_command_that_does_not_exist_is_one_line():
     line = [
-        sys.executable,
-        "-m",
-        "timetotrain",
-        "launch",
-        "--replicas=multiworker",
-        "--processes=2",
-        "--",
+        sys.executable, "-m", "timetotrain", "launch", "--replicas=multiworker", "--processes=2", "--",
         "/no/where",
-    ]
+    ]  # fmt: skip
     result = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
     assert result.stderr == "error: /no/where: No such file or directory; is the command right?\n"

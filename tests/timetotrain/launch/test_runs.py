@@ -45,13 +45,8 @@ def command(data, folder, backend, processes, *flags):
     if backend == "single":
         return run
     launcher = [
-        sys.executable,
-        "-m",
-        "timetotrain",
-        "launch",
-        f"--replicas={backend}",
-        f"--processes={processes}",
-    ]
+        sys.executable, "-m", "timetotrain", "launch", f"--replicas={backend}", f"--processes={processes}",
+    ]  # fmt: skip
     return [*launcher, *flags, "--", *run, f"--config.num_replicas={processes}"]
 
 
@@ -182,13 +177,9 @@ def test_the_sbatch_file_runs_two_tasks(data, tmp_path, backend):
     run_line = command(data, tmp_path, backend, 2)
     flags = run_line[run_line.index("--") + 1 :]
     submit = [
-        "sbatch",
-        "--wait",
-        "--nodes=1",
-        "--ntasks=2",
-        f"--output={output}",
+        "sbatch", "--wait", "--nodes=1", "--ntasks=2", f"--output={output}",
         "timetotrain/launch/slurm.sbatch",
-    ]
+    ]  # fmt: skip
     submit += [f"--replicas={backend}", "--processes=2", "--", *flags]
     result = subprocess.run(submit, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
     assert result.returncode == 1, output.read_text()  # The status of rank 0, whose target is out of reach.
@@ -200,16 +191,9 @@ def start_preset(data, folder, backend, launcher, *options, **variables):
     flags = command(data, folder, backend, 2)
     flags = flags[flags.index("mnist") + 1 :]
     line = [
-        sys.executable,
-        "-m",
-        "timetotrain",
-        "run",
-        "mnist",
-        f"--launcher={launcher}",
-        "--generate=0",
-        *options,
-        *flags,
-    ]
+        sys.executable, "-m", "timetotrain", "run", "mnist", f"--launcher={launcher}", "--generate=0",
+        *options, *flags,
+    ]  # fmt: skip
     # A launcher that refuses root: Open MPI's.
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     variables = {**environment(), **root, "PYTHON": sys.executable, **variables}
@@ -265,14 +249,8 @@ def test_two_launchers_of_mpirun_meet(data, tmp_path):
 def test_the_check_says_a_line_of_each_thing_that_a_run_needs(data, tmp_path, backend):
     need(backend)
     line = [
-        sys.executable,
-        "-m",
-        "timetotrain",
-        "launch",
-        f"--replicas={backend}",
-        "--processes=2",
-        "--check",
-    ]
+        sys.executable, "-m", "timetotrain", "launch", f"--replicas={backend}", "--processes=2", "--check",
+    ]  # fmt: skip
     line += ["--", "python", f"--data_dir={data}", f"--result_dir={tmp_path}"]
     done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr

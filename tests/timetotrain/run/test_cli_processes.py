@@ -23,15 +23,9 @@ def data(tmp_path, images):
 def launched(*arguments):
     """The command line under timetotrain launch, with two processes on this machine."""
     return [
-        sys.executable,
-        "-m",
-        "timetotrain",
-        "launch",
-        "--replicas=horovod",
-        "--processes=2",
-        "--",
+        sys.executable, "-m", "timetotrain", "launch", "--replicas=horovod", "--processes=2", "--",
         *command(*arguments),
-    ]
+    ]  # fmt: skip
 
 
 def test_a_run_of_two_processes(tmp_path, data):

@@ -104,13 +104,8 @@ def test_other_machines_need_no_gpu(gpus, hardware):
 
 def test_a_run_on_an_absent_gpu_writes_nothing(tmp_path):
     command = [
-        sys.executable,
-        "-m",
-        "resnet",
-        "--system=v100-8",
-        "--replicas=single",
-        "--config.num_replicas=1",
-    ]
+        sys.executable, "-m", "resnet", "--system=v100-8", "--replicas=single", "--config.num_replicas=1",
+    ]  # fmt: skip
     done = subprocess.run(
         [*command, f"--data_dir={tmp_path}", f"--result_dir={tmp_path / 'results'}"],
         capture_output=True,

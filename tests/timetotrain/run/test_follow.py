@@ -23,20 +23,10 @@ from timetotrain.follow import command, page, server, tensorboard
 from timetotrain.run import examples
 
 HEAD = {
-    "kind": "run",
-    "step": 0,
-    "seconds": 0.0,
-    "benchmark": "resnet",
-    "system": "here",
-    "seed": 1,
-    "quality": "top-1 accuracy",
-    "unit": "%",
-    "lower_is_better": False,
-    "names": {},
-    "target": 0.8,
-    "train_steps": 40,
-    "global_batch_size": 8,
-}
+    "kind": "run", "step": 0, "seconds": 0.0, "benchmark": "resnet", "system": "here", "seed": 1,
+    "quality": "top-1 accuracy", "unit": "%", "lower_is_better": False, "names": {}, "target": 0.8,
+    "train_steps": 40, "global_batch_size": 8,
+}  # fmt: skip
 
 
 def records(steps=20, loss=lambda step: 2.0 / step):

@@ -30,10 +30,7 @@ def start(monkeypatch, tmp_path):
     monkeypatch.setattr(toy.Task, "__init__", _init)
 
     def started(stop_at=None, **changes):
-        options = RunOptions(
-            result_dir=str(tmp_path / "out"),
-            checkpoint_dir=str(tmp_path / "saved"),
-        )
+        options = RunOptions(result_dir=str(tmp_path / "out"), checkpoint_dir=str(tmp_path / "saved"))
         config = toy.config(quality_target=None, train_epochs=6, **changes)
         found = recorder.Recorder(config, options, 1, [], {"config_overrides": {}})
         whole = run.Run("resnet", config, options, MAIN, found)

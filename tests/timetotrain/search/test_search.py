@@ -304,14 +304,8 @@ def test_directions_and_the_threshold_follow_the_objective() -> None:
 
 
 PARTS = [
-    "bowl",
-    "--system=both",
-    "--data-dir=.",
-    "--name=it",
-    "--space",
-    "train_epochs=1,10",
-    "--sampler=grid",
-]
+    "bowl", "--system=both", "--data-dir=.", "--name=it", "--space", "train_epochs=1,10", "--sampler=grid",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("part", "best"), [("BBOX", "10"), ("SEGM", "1")])

@@ -31,19 +31,9 @@ from tests.common.train import toy
 
 # (backend, replicas). In the last four worlds each replica is a process; "pjrt x 2" is pjrt in two processes.
 WORLDS = [
-    ("mirrored", 1),
-    ("mirrored", 2),
-    ("mirrored", 4),
-    ("pjrt", 1),
-    ("pjrt", 2),
-    ("pjrt", 4),
-    ("pjrt", 8),
-    ("pjrt x 2", 4),
-    ("horovod", 2),
-    ("horovod", 4),
-    ("multiworker", 2),
-    ("multiworker", 4),
-]
+    ("mirrored", 1), ("mirrored", 2), ("mirrored", 4), ("pjrt", 1), ("pjrt", 2), ("pjrt", 4), ("pjrt", 8),
+    ("pjrt x 2", 4), ("horovod", 2), ("horovod", 4), ("multiworker", 2), ("multiworker", 4),
+]  # fmt: skip
 # Backends whose replicas are all in this process.
 HERE = ("mirrored", "pjrt")
 GROUPS = [1, 2, 4]

@@ -172,15 +172,9 @@ def wrong_number(number):
 
 
 CALLS = [
-    linear_collectives,
-    dtypes,
-    looped,
-    many_at_once,
-    constants_and_unused_results,
-    shifted,
-    outside,
+    linear_collectives, dtypes, looped, many_at_once, constants_and_unused_results, shifted, outside,
     wrong_number,
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=[2, 4])

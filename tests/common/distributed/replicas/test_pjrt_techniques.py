@@ -83,8 +83,7 @@ def test_more_techniques_train_as_under_mirrored(name):
 
 
 @pytest.mark.parametrize(
-    "precision, changes",
-    [("bf16", {}), ("fp16", {"loss_scale": 2.0**40, "loss_scale_growth_steps": 3})],
+    "precision, changes", [("bf16", {}), ("fp16", {"loss_scale": 2.0**40, "loss_scale_growth_steps": 3})]
 )
 def test_sixteen_bits_train_as_on_one_replica(precision, changes):
     """The fp16 run begins with overflows, whose updates are skipped."""

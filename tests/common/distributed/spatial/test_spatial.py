@@ -17,19 +17,9 @@ from tests.common.distributed.spatial.partitioned import BATCH, CHANNELS, FILTER
 HEIGHTS = (300, 150, 75, 38, 19, 10, 5, 3, 1)  # of the SSD's feature maps
 # (kernel, stride, padding)
 CONVOLUTIONS = [
-    (1, 1, "same"),
-    (1, 2, 0),
-    (2, 2, "valid"),
-    (3, 1, "same"),
-    (3, 1, "valid"),
-    (3, 2, "same"),
-    (3, 2, 1),
-    (3, 2, ((0, 1), (0, 1))),
-    (5, 3, "same"),
-    (7, 1, 3),
-    (7, 2, "same"),
-    (7, 2, 3),
-]
+    (1, 1, "same"), (1, 2, 0), (2, 2, "valid"), (3, 1, "same"), (3, 1, "valid"), (3, 2, "same"), (3, 2, 1),
+    (3, 2, ((0, 1), (0, 1))), (5, 3, "same"), (7, 1, 3), (7, 2, "same"), (7, 2, 3),
+]  # fmt: skip
 POOLS = [(2, 2, "same"), (3, 1, "same"), (3, 2, "same"), (3, 2, "valid"), (3, 2, 1)]
 
 

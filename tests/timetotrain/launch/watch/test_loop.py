@@ -24,13 +24,8 @@ def arguments(orders, processes=2, limits=()):
     seconds = [f"--{name}_seconds={value}" for name, value in {**LIMITS, **dict(limits)}.items()]
     command = [sys.executable, "-m", "tests.timetotrain.launch.watch.fake_worker", json.dumps(orders)]
     launcher = [
-        sys.executable,
-        "-m",
-        "timetotrain",
-        "launch",
-        "--replicas=multiworker",
-        f"--processes={processes}",
-    ]
+        sys.executable, "-m", "timetotrain", "launch", "--replicas=multiworker", f"--processes={processes}",
+    ]  # fmt: skip
     return [*launcher, *seconds, "--", *command]
 
 
@@ -118,8 +113,7 @@ def test_a_process_without_heartbeats_counts_as_frozen():
 
 
 @pytest.mark.parametrize(
-    "parts, named, does",
-    [(("sum", "input"), 1, "waits for its input"), (("step", "sum"), 0, "computes")],
+    "parts, named, does", [(("sum", "input"), 1, "waits for its input"), (("step", "sum"), 0, "computes")]
 )
 def test_a_run_that_stands_still_names_the_rank_that_the_others_wait_for(parts, named, does):
     orders = {str(rank): f"hang in {part}" for rank, part in enumerate(parts)}
@@ -263,14 +257,9 @@ def test_bad_input_is_no_reason_to_start_again(trained, tmp_path):
 def test_a_run_that_is_stopped_while_it_starts_does_not_start_again():
     line = arguments({}, limits=[("settle", 0.1)])
     line = [
-        *line[: line.index("--")],
-        "--max_restarts=1",
-        "--",
-        "sh",
-        "-c",
-        "kill -TERM $$",
+        *line[: line.index("--")], "--max_restarts=1", "--", "sh", "-c", "kill -TERM $$",
         "--checkpoint_dir=d",
-    ]
+    ]  # fmt: skip
     result = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert result.returncode == 143 and "restart" not in result.stderr
 
