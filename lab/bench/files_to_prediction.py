@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from common.config import benchmarks
-from common.errors import UserError
+from common.errors import UserError, answering
 from lab.bench.harness import ROOT, scripts
-from lab.bench.harness.scripts import head, status_of, write
+from lab.bench.harness.scripts import head, write
 from lab.studies import data
 from timetotrain.run import outcome
 
@@ -205,6 +205,7 @@ def _find(value: Any, name: str) -> Any:
     return next((found for part in value.values() if (found := _find(part, name)) is not None), None)
 
 
+@answering()
 def main() -> int:
     parser = scripts.parser(__doc__, OUTPUT)
     parser.add_argument("--kinds", nargs="+", choices=list(REAL), default=list(REAL), help="default: all")
@@ -227,4 +228,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(status_of(main))
+    sys.exit(main())

@@ -24,9 +24,10 @@ from official.vision.dataloaders import classification_input, input_reader_facto
 
 from common.data import tfrecords
 from common.distributed.replicas.base import Shard
+from common.errors import answering
 from lab.bench.harness import scripts
 from lab.bench.harness.rounds import alternate
-from lab.bench.harness.scripts import head, status_of, write
+from lab.bench.harness.scripts import head, write
 from lab.studies.data import unpack
 from resnet import input as resnet_input
 from resnet.config import Config, Data
@@ -132,6 +133,7 @@ def run(rounds: int) -> dict[str, Any]:
     }
 
 
+@answering()
 def main() -> int:
     """Prints the table and writes the JSON; the exit status says whether the bar was reached."""
     parser = scripts.parser(__doc__, "resnet_input.json", rounds=7)
@@ -145,4 +147,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(status_of(main))
+    sys.exit(main())

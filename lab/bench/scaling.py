@@ -38,9 +38,8 @@ def exchange(backend: str, processes: int, network: tuple[str, str, str], rounds
         process = [sys.executable, "-m", "lab.bench.processes.exchange"]
         flags = {"backend": backend, "processes": processes}
         flags |= dict(zip(("benchmark", "system", "optimizer"), network))
-        flags |= {"rounds": rounds, "steps": steps, "output": output}
-        given = [f"--{name}={value}" for name, value in flags.items()]
-        output_of("scaling", [sys.executable, *launch, *process, *given])
+        flags |= {"rounds": rounds, "steps": steps, "output": str(output)}
+        output_of("scaling", [sys.executable, *launch, *process, json.dumps(flags)])
         return json.loads(output.read_text())
 
 

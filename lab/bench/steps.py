@@ -345,7 +345,7 @@ def main() -> None:
         "--cases", nargs="+", default=["*"], help=f"patterns of {', '.join(CASES)}, fused-loop"
     )
     parser.add_argument("--torch", action="store_true", help=f"with {TORCH}, installed on first use")
-    scripts.add_torch_python(parser)
+    parser.add_argument("--torch-python", help="an interpreter that has it; else PyTorch is left out")
     parser.add_argument("--jax-python", help="an interpreter that has jax; without it JAX is left out")
     scripts.add_quick(parser)
     options = parser.parse_args()

@@ -33,22 +33,11 @@ from lab.studies.contest import (
     whole_trials,
 )
 from lab.studies.data import ROOT
-from lab.studies.runner import Runner, published, settings
+from lab.studies.runner import Runner, Runs, published, settings
 
 SAMPLER_SEED = 52
 # This project's assumption, not a measurement: an epoch's evaluation takes this part of its steps' time.
 EVALUATION_PART = 0.1
-
-
-@dataclasses.dataclass(frozen=True)
-class _Study:
-    """The interface of `runner.Study` for the trials or the final runs of an arena."""
-
-    name: str
-    benchmark: str
-    preset: str
-    data: object
-    flags: tuple[str, ...]
 
 
 def home(arena: Arena) -> pathlib.Path:
@@ -78,7 +67,7 @@ class Contest:
             ("validation", arena.validation, whole),
             ("test", arena.test, whole),
         ):
-            study = _Study(
+            study = Runs(
                 f"optimizers-{arena.benchmark}-{part}",
                 arena.benchmark,
                 arena.preset,

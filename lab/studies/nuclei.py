@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from common.config import overrides as configs
 from common.config.digest import digest
 from common.errors import UserError
 from lab.studies.data import ROOT, unpack
-from lab.studies.runner import add_flags, move_aside, run_and_time, write_rows
+from lab.studies.runner import add_flags, evaluated, move_aside, run_and_time, write_rows
 from timetotrain import figures
 from timetotrain.run.outcome import is_whole
 
@@ -188,20 +189,11 @@ def draw(data_dir: pathlib.Path, checkpoints: pathlib.Path, overrides: list[str]
 
 def _detections(
     data_dir: pathlib.Path, checkpoints: pathlib.Path, overrides: list[str]
-) -> dict[str, np.ndarray]:
+) -> Mapping[str, np.ndarray]:
     """Returns the arrays of an evaluation with the newest checkpoint's weights."""
-    from common.distributed import replicas
-    from common.train import checkpoint, checkpoint_file
-    from common.train.loop import Loop
-    from common.train.probe import Probe
-
-    module = importlib.import_module("maskrcnn.presets")
-    config = configs.override_all(module.PRESETS[SYSTEM], overrides)
-    config = dataclasses.replace(config, replicas="single")
-    task = importlib.import_module("maskrcnn.task").Task(config, str(data_dir))
-    loop = Loop(task, replicas.make(config))
-    checkpoint.restore_weights(loop.state, checkpoint_file.checkpoints(checkpoints)[-1])
-    return dict(Probe(loop).evaluate()[1])
+    preset = importlib.import_module("maskrcnn.presets").PRESETS[SYSTEM]
+    config = dataclasses.replace(configs.override_all(preset, overrides), replicas="single")
+    return evaluated(importlib.import_module("maskrcnn.task").Task(config, str(data_dir)), checkpoints)
 
 
 def _annotated(content: dict, image: dict) -> np.ndarray:
@@ -211,7 +203,7 @@ def _annotated(content: dict, image: dict) -> np.ndarray:
     return np.stack([masks.decode(shape, image["height"], image["width"]) for shape in shapes], -1)
 
 
-def _predicted(arrays: dict[str, np.ndarray], image: dict) -> np.ndarray:
+def _predicted(arrays: Mapping[str, np.ndarray], image: dict) -> np.ndarray:
     from common.detection import masks
 
     row = arrays["image_id"].tolist().index(image["id"])

@@ -46,6 +46,17 @@ class Study(Protocol):
     flags: tuple[str, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """A study of these fields alone."""
+
+    name: str
+    benchmark: str
+    preset: str
+    data: Callable[[], pathlib.Path]
+    flags: tuple[str, ...] = ()
+
+
 class Row(Protocol):
     """One run, a dataclass: a file name, the seed, its own flags."""
 
@@ -237,6 +248,27 @@ def counts(records: pathlib.Path) -> dict[str, int]:
     return {
         name: sum(tfrecords.count(str(f)) for f in sorted(records.glob(p))) for name, p in patterns.items()
     }
+
+
+def evaluated(task: Any, checkpoints: pathlib.Path) -> Mapping[str, Any]:
+    """Returns the arrays of an evaluation with the newest checkpoint's weights.
+
+    Raises:
+      UserError: the folder has no checkpoint.
+    """
+    from common.distributed import replicas
+    from common.train import checkpoint, checkpoint_file
+    from common.train.loop import Loop
+    from common.train.probe import Probe
+
+    saved = checkpoint_file.checkpoints(checkpoints)
+    if not saved:
+        raise UserError(f"{checkpoints}: the run's weights are gone; remove its record to train it again")
+    loop = Loop(task, replicas.make(task.config))
+    checkpoint.restore_weights(loop.state, saved[-1])
+    arrays = Probe(loop).evaluate()[1]
+    loop.replicas.close()
+    return arrays
 
 
 def move_aside(folder: pathlib.Path) -> pathlib.Path | None:

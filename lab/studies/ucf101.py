@@ -249,10 +249,6 @@ def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[repo
     import tensorflow as tf
 
     from common.data import tfrecords
-    from common.distributed import replicas
-    from common.train import checkpoint, checkpoint_file
-    from common.train.loop import Loop
-    from common.train.probe import Probe
     from common.train.task import Outputs
     from tsm_kinetics import shards
     from tsm_kinetics.task import Task
@@ -265,13 +261,7 @@ def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[repo
             return Outputs(arrays={"scores": scores, "weight": batch["weight"]})
 
     config = configured(flags, row.seed)
-    loop = Loop(Scored(config, str(data_dir)), replicas.make(config))
-    saved = checkpoint_file.checkpoints(ROOT / row.checkpoints)
-    if not saved:
-        raise UserError(f"{row.checkpoints}: the run's weights are gone; remove its record to train it again")
-    checkpoint.restore_weights(loop.state, saved[-1])
-    arrays = Probe(loop).evaluate()[1]
-    loop.replicas.close()
+    arrays = runner.evaluated(Scored(config, str(data_dir)), ROOT / row.checkpoints)
     best = arrays["scores"][arrays["weight"] > 0].argmax(-1)
 
     classes = (data_dir / "classes.txt").read_text().splitlines()

@@ -17,12 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from common import untrusted
-from common.errors import UserError
+from common.errors import UserError, answering
 from lab.bench.gpu import children, flags
 from lab.bench.gpu.children import Row
 from lab.bench.gpu.plan import Plan, Stage
 from lab.bench.gpu.report import Report, line, with_floor
-from lab.bench.harness.scripts import status_of
 
 # If the times of two programs, one compiled alone and one beside others, differ by less, they count as the same.
 _SAME = 1.01
@@ -109,6 +108,7 @@ def unpacked(exports: Path, scratch: Path) -> Path:
     return exports
 
 
+@answering()
 def run() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m lab.bench.gpu", description=__doc__.splitlines()[0], allow_abbrev=False
@@ -143,4 +143,4 @@ def run() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(status_of(run))
+    sys.exit(run())

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.errors import UserError
+from common.errors import UserError, answering
 from lab.bench.harness import ROOT
-from lab.bench.harness.scripts import status_of
 
 WORTH = 1.01  # A set counts only if it is faster by this factor and slows no network down by it.
 _CONVOLUTIONS = ("resnet", "ssd", "tsm_kinetics", "maskrcnn")
@@ -146,6 +145,7 @@ def settings(report: Mapping[str, Any], source: str) -> list[dict[str, str]]:
     return [{"variable": "XLA_FLAGS", "value": flags, "why": why, "source": source}]
 
 
+@answering()
 def run() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("result", type=Path, help="what lab.bench.gpu wrote")
@@ -171,4 +171,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(status_of(run))
+    sys.exit(run())

@@ -16,9 +16,8 @@ import tarfile
 import time
 from pathlib import Path
 
-from common.errors import UserError
+from common.errors import UserError, answering
 from lab.bench.harness import ROOT
-from lab.bench.harness.scripts import status_of
 
 ARCHIVE = "exports.tar.xz"
 _ALONE = ["--config.replicas=single", "--config.num_replicas=1"]
@@ -92,6 +91,7 @@ def pack(folder: Path, archive: Path) -> None:
                 packed.add(path, path.relative_to(folder).as_posix())
 
 
+@answering()
 def run() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("folder", type=Path, help="gets exports.tar.xz")
@@ -135,4 +135,4 @@ def made(chosen: list[tuple[str, str]], folder: Path, processes: int, keep: bool
 
 
 if __name__ == "__main__":
-    sys.exit(status_of(run))
+    sys.exit(run())

@@ -7,13 +7,12 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from common.config.hardware import cpu_flags
-from common.errors import UserError
 from lab.bench.harness import ROOT
 
 RESULTS = ROOT / "lab/bench/results"
@@ -82,13 +81,12 @@ def peers(torch_python: str | None, jax_python: str | None = None) -> dict[str, 
     return {name: str(Path(python).absolute()) for name, python in found.items() if python}
 
 
-def left_out(interpreters: Mapping[str, str], wanted: Sequence[str], decisive: bool = True) -> list[str]:
-    """Returns and prints the `wanted` peers that have no interpreter; if they are `decisive`, there is no verdict."""
+def left_out(interpreters: Mapping[str, str], wanted: Sequence[str]) -> list[str]:
+    """Returns and prints the `wanted` peers that have no interpreter; without them there is no verdict."""
     missing = [name for name in wanted if name not in interpreters]
     if missing:
         flags = ", ".join(f"--{name}-python" for name in missing)
-        end = "; no verdict without them" if decisive else ""
-        print(f"left out: {', '.join(missing)} (give {flags}){end}", flush=True)
+        print(f"left out: {', '.join(missing)} (give {flags}); no verdict without them", flush=True)
     return missing
 
 
@@ -144,23 +142,7 @@ def add_quick(made: argparse.ArgumentParser) -> None:
     made.add_argument("--quick", action="store_true", help=QUICK)
 
 
-def add_torch_python(made: argparse.ArgumentParser) -> None:
-    """Adds `--torch-python`."""
-    made.add_argument(
-        "--torch-python", help=f"an interpreter that has {TORCH}; without it PyTorch is left out"
-    )
-
-
 _TIMEOUT_SECONDS = 3600
-
-
-def status_of(main: Callable[[], int | None]) -> int:
-    """Returns a script's exit status. A `UserError` goes to standard error and has its own status."""
-    try:
-        return main() or 0
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
 
 
 def output_of(script: str, command: Sequence[str]) -> str:

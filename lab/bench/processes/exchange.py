@@ -1,12 +1,16 @@
-"""One process of lab/bench/scaling.py: sums gradients and updates weights in several ways; process 0 writes JSON."""
+"""One process of lab/bench/scaling.py: sums gradients and updates weights in several ways; process 0 writes JSON.
 
-import argparse
+Argument: JSON with benchmark, system, optimizer, backend, processes, rounds, steps, output.
+"""
+
 import dataclasses
 import functools
 import importlib
 import json
 import statistics
+import sys
 import time
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,13 +42,7 @@ OPTIMIZERS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("backend", "benchmark", "system", "optimizer"):
-        parser.add_argument(f"--{name}", required=True)
-    for name in ("processes", "rounds", "steps"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--output", type=Path, required=True)
-    options = parser.parse_args()
+    options = types.SimpleNamespace(**json.loads(sys.argv[1]))
     preset = importlib.import_module(f"{options.benchmark}.presets").PRESETS[options.system]
     config = dataclasses.replace(
         preset,
@@ -68,7 +66,7 @@ def main() -> None:
     times = alternate(calls, options.rounds)
     if replicas.main:
         found = {name: variant.result(times[name]) for name, variant in variants.items()}
-        options.output.write_text(json.dumps(found))
+        Path(options.output).write_text(json.dumps(found))
 
 
 class Variant:
