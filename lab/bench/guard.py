@@ -106,6 +106,8 @@ class Injector:
                 if kind in KINDS[:2] and int(loop.state.step) == fault["step"]:
                     self._flip(kind, number, fault)
                 loop.call(batches, nothing, edge - int(loop.state.step), 0)
+                if edge > fault["step"]:  # A fault that passes: it does not happen again in a replay.
+                    self._fault[0].assign(-1)
                 if edge % EVERY == 0:
                     loop.guard.check(edge)
         except UserError as error:

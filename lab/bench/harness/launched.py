@@ -23,17 +23,24 @@ class Launched:
     """A run under the launcher, in `folder`, whose processes carry a mark in their environment."""
 
     def __init__(
-        self, folder: Path, data: Path, backend: str, processes: int, flags: Sequence[str], *run: str
+        self,
+        folder: Path,
+        data: Path,
+        backend: str,
+        processes: int,
+        flags: Sequence[str],
+        *run: str,
+        prefix: Sequence[str] = (),
     ):
-        """`flags` are the launcher's, `run` are the run's own."""
+        """`flags` are the launcher's, `run` are the run's own; `prefix` runs the launcher."""
         self.folder, self.mark = folder, f"{os.getpid()}-{time.time_ns()}"
-        line = [sys.executable, "-m", "timetotrain", "launch", f"--replicas={backend}", *flags]
+        line = [*prefix, sys.executable, "-m", "timetotrain", "launch", f"--replicas={backend}", *flags]
         line += [f"--processes={processes}", "--", sys.executable, "-m", "lab.bench.processes.faulty"]
         line += ["--system=cpu-tiny", f"--data_dir={data}", f"--result_dir={folder}", f"--replicas={backend}"]
         line += [f"--config.num_replicas={processes}", *NETWORK, *BATCH, *run]
         environment = {**os.environ, "FAULT_MARK": self.mark, "TF_NUM_INTRAOP_THREADS": "1"}
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        self._errors = open(folder / "errors", "w+b")  # noqa: SIM115
+        self._errors = open(folder / "errors", "a+b")  # noqa: SIM115
         self.launcher = subprocess.Popen(
             line, cwd=ROOT, env=environment, stderr=self._errors, stdout=subprocess.DEVNULL
         )

@@ -15,6 +15,10 @@ import time
 import numpy as np
 import pytest
 
+from lab.bench import listening
+from lab.bench.harness import launched
+from lab.bench.processes import faulty
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 STEPS, EPOCH = 420, 84
 FLAGS = [
@@ -161,6 +165,29 @@ def test_a_run_restarts_with_the_hosts_that_are_left(data, tmp_path, alone):
     assert "restart 1 of 1: from the newest checkpoint, with 1 processes" in text
     for name, value in weights(tmp_path).items():
         np.testing.assert_allclose(value, alone[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_a_rank_whose_tf_data_pipeline_stalls_is_named(data, tmp_path):
+    """A map function that never returns, as on a dead file server: its process lives, and its heart beats."""
+    flags = ["--progress_seconds=15", "--phase_seconds=600", "--max_restarts=0"]
+    run = launched.Launched(tmp_path, data, "multiworker", 2, flags, "--config.train_steps=100000")
+    try:
+        until = time.monotonic() + 200
+        while not run.steps() and time.monotonic() < until:
+            time.sleep(0.2)
+        os.kill(run.pids()[1], faulty.STALL)
+        assert run.launcher.wait(120) == 3
+        assert "error: rank 1 makes no progress: it waits for its input" in run.text
+        assert "warning: stuck: rank 0" in run.text and not run.pids()
+    finally:
+        run.close()
+
+
+@pytest.mark.parametrize("backend", ["multiworker", "pjrt", "horovod"])
+def test_the_processes_of_one_host_listen_on_the_loopback_alone(data, backend):
+    need(backend)
+    shown = listening.one_host(backend, data, 200)
+    assert shown and shown <= {"127.0.0.1", "::1"}
 
 
 def slurm_runs():
