@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from compliance import api, cli_check, findings, verdict
+from compliance.formats import FORMATS
 from compliance.log.check_log import LogResult
 from compliance.report import page
 from compliance.submission.verdict import Submission
@@ -99,3 +100,19 @@ def test_the_types_of_the_page_have_these_fields():
         known = {*dir(types[name]), *getattr(types[name], "__dataclass_fields__", ())}
         words = set(re.findall(r"`([\w ]+)`", re.sub(r"\(`go`.*?\)", "", fields)))
         assert words <= known, name
+
+
+def test_check_in_every_format_and_mllog_need_only_python(tmp_path):
+    """The page shows an installation without dependencies."""
+    log = tmp_path / "result_0.txt"
+    log.write_text(result_logs.log("resnet"))
+    names = ["jinja2", "yaml", "mlperf_logging", "numpy", "scipy", "pandas", "shtab"]
+    program = (
+        "import sys\n"
+        f"for name in {names!r}: sys.modules[name] = None\n"
+        "import compliance.mllog\n"
+        "from compliance.cli import main\n"
+        f"sys.exit(max(main(['check', {str(log)!r}, '--format', form]) for form in {list(FORMATS)!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=60)
+    assert done.returncode == 0, done
