@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.config.automatic import Rule
+from common.config.automatic import FLIPPED, SCALED, Rule
 from common.config.clock import Clock
 from common.config.presets import later_machines, named, without_metadata
 from common.config.schema import Optimizer, Schedule
@@ -346,4 +346,9 @@ def _example_bytes(config: Config) -> float:
     return 1.2e8 * height * width / 256**2 * max(config.fpn_channels / 64, config.backbone_width / 16)
 
 
-HERE = Rule(own="cpu-nuclei", example_bytes=_example_bytes, gpu_batch=8)
+HERE = Rule(
+    own="cpu-nuclei",
+    example_bytes=_example_bytes,
+    gpu_batch=8,
+    told={"short_side": SCALED, "data.flip": FLIPPED},
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.config.automatic import Rule
+from common.config.automatic import CROPPED, FLIPPED, SCALED, Rule
 from common.config.clock import Clock
 from common.config.hardware import Machine
 from common.config.presets import later_machines, named, rule_keys, without_metadata
@@ -141,4 +141,10 @@ def _reading(config: Config, machine: Machine, size: int) -> dict[str, tuple[Any
     }
 
 
-HERE = Rule(own="cpu-photos", example_bytes=_example_bytes, gpu_batch=256, choices=_reading)
+HERE = Rule(
+    own="cpu-photos",
+    example_bytes=_example_bytes,
+    gpu_batch=256,
+    choices=_reading,
+    told={"image_size": SCALED, "data.flip": FLIPPED, "data.area_range": CROPPED},
+)

@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from common.config.automatic import Rule
+from common.config.automatic import CROPPED, FLIPPED, SCALED, Rule
 from common.config.clock import Clock
 from common.config.hardware import Machine
 from common.config.presets import later_machines, named, without_metadata
@@ -379,4 +379,5 @@ HERE = Rule(
     gpu_batch=64,
     choices=_reading,
     rate_part=_rate_part,
+    told={"image_size": SCALED, "data.flip": FLIPPED, "data.crop_sides": CROPPED},
 )

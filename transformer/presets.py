@@ -333,4 +333,9 @@ def _example_bytes(config: Config) -> float:
     return config.packed_length * (24 * config.vocabulary_size + layers)
 
 
-HERE = Rule(own="cpu-multi30k", example_bytes=_example_bytes, gpu_batch=128)
+HERE = Rule(
+    own="cpu-multi30k",
+    example_bytes=_example_bytes,
+    gpu_batch=128,
+    told={"num_train_examples": "rows into which the sentence pairs are packed"},
+)

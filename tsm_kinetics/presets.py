@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.config.automatic import Rule
+from common.config.automatic import FLIPPED, SCALED, Rule
 from common.config.presets import momentum_key, named, solver_keys, without_metadata
 from common.config.schema import Optimizer, Schedule
 from tsm_kinetics.config import Config, Data
@@ -219,4 +219,13 @@ def _example_bytes(config: Config) -> float:
     return 6e6 * area * (1 if config.precision == "bf16" else 2)
 
 
-HERE = Rule(own="cpu-ucf101", example_bytes=_example_bytes, gpu_batch=64)
+HERE = Rule(
+    own="cpu-ucf101",
+    example_bytes=_example_bytes,
+    gpu_batch=64,
+    told={
+        "image_size": SCALED,
+        "data.flip": FLIPPED,
+        "data.scales": "sides of a random crop, as parts of the short side",
+    },
+)

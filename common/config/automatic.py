@@ -37,6 +37,10 @@ RESERVE_BYTES = 1 << 30  # TensorFlow, the weights of a small preset and their s
 LEAST_STEPS, LEAST_BATCH = 500, 4
 EVALUATIONS = 10
 WARMUP_PART = 0.2
+# What `Rule.told` says of fields that several benchmarks have.
+SCALED = "every picture is scaled to it, in pixels; details smaller than a pixel are lost"
+FLIPPED = "mirrors half of the pictures; set False where left and right differ, as for text"
+CROPPED = "range of a random crop, as part of the picture; (1.0, 1.0) keeps all of it"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Rule:
         {path: (value, why)}.
       rate_part: function of (configuration, starting preset); returns the part of the preset's learning rate that suits
         the data, and why.
+      told: {path: what it does to the data} of fields that are said to the user even if the preset's value stays.
       counts: function of (configuration, data folder); returns {path: value} of the fields that the files themselves
         fix, {} if files are missing. It serves benchmarks without a converter, whose data have no description.
     """
@@ -68,6 +73,7 @@ class Rule:
     tiny: str = TINY
     choices: Callable[[Any, Machine, int], Mapping[str, tuple[Any, str]]] = lambda *_: {}
     rate_part: Callable[[Any, Any], tuple[float, str]] = lambda *_: (1.0, "")
+    told: Mapping[str, str] = dataclasses.field(default_factory=dict)
     counts: Callable[[Any, pathlib.Path], Mapping[str, Any]] = lambda *_: {}
 
 
@@ -172,6 +178,11 @@ def choose(
     for path, value in overrides:
         if path == "legw":
             chosen.config = configs.override(chosen.config, path, value)
+    given = {path for path, _ in overrides}
+    for path, why in rule.told.items():
+        if path not in given:
+            before = [choice.why for choice in chosen.list if choice.field == path]
+            chosen.say(path, "; ".join([*before, why]))
     return chosen.config, chosen.list
 
 
@@ -209,7 +220,12 @@ class _Chosen:
         if path in self.given or operator.attrgetter(path)(self.config) == value:
             return
         self.config = with_field(self.config, path, value)
-        self.list = [choice for choice in self.list if choice.field != path] + [Choice(path, value, why)]
+        self.say(path, why)
+
+    def say(self, path: str, why: str) -> None:
+        """Lists a field with its value and `why`; it replaces what was said of it."""
+        choice = Choice(path, operator.attrgetter(path)(self.config), why)
+        self.list = [other for other in self.list if other.field != path] + [choice]
 
 
 def _start(base: RunConfig) -> RunConfig:

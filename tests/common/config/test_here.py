@@ -217,3 +217,15 @@ def test_the_machine_is_read_from_proc_and_nvidia_smi(tmp_path):
     ]
     assert hardware.parse_gpus([["143771", "9.0", "580.65.06"]]) == [hardware.Gpu(143771 << 20, 9.0, 580)]
     assert hardware.detect(pathlib.Path(tmp_path / "nowhere")).memory == 4 << 30
+
+
+def test_what_is_done_to_pictures_is_said_even_if_the_preset_stays():
+    module = presets("resnet")
+    _, chosen = automatic.choose(module, [("data.flip", "false")], {"num_train_examples": 900}, None, LAPTOP)
+    said = {c.field: (c.value, c.why) for c in chosen}
+    base = module.PRESETS[said["preset"][0]]
+    assert said["image_size"] == (base.image_size, automatic.SCALED) and "data.flip" not in said
+    assert said["data.area_range"] == (base.data.area_range, automatic.CROPPED)
+    _, chosen = automatic.choose(presets("transformer"), [], {"num_train_examples": 367}, None, LAPTOP)
+    (line,) = [str(c) for c in chosen if c.field == "num_train_examples"]
+    assert line == "num_train_examples=367: of the data; rows into which the sentence pairs are packed"
