@@ -5,7 +5,7 @@
 | savedmodel | a folder | preprocessing, network, results; `assets.extra/` has labels and vocabulary |
 | safetensors | model.safetensors | the weights by name; the rest in its metadata |
 | stablehlo | model.stablehlo, weights.npz, model.json | the network on fixed-size arrays; weights are arguments |
-| onnx | model.onnx | the network on fixed-size arrays, opset 18 |
+| onnx | model.onnx | the network on fixed-size arrays, of a classifier in any number, opset 18 |
 """
 
 from __future__ import annotations
@@ -117,7 +117,12 @@ def onnx(trained: Trained, folder: pathlib.Path) -> None:
     """Writes only the network, as ONNX, with tf2onnx."""
     library = _library("tf2onnx", "onnx")
     serving = trained.serving
-    specs = [tf.TensorSpec(s.shape, s.dtype, name) for name, s in serving.core.items()]
+    # A classifier takes any number of pictures at once; the other networks have results of one size for one input.
+    free = serving.kind == "classes"
+    specs = [
+        tf.TensorSpec([None, *s.shape[1:]] if free else s.shape, s.dtype, name)
+        for name, s in serving.core.items()
+    ]
     function = tf.function(serving.features, input_signature=specs, autograph=False)
     try:
         made, _ = library.convert.from_function(function, input_signature=specs, opset=OPSET)

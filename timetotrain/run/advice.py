@@ -14,11 +14,11 @@ from timetotrain.run import history
 
 SHORT, LARGE, SMALL, DATA = "too short", "rate too large", "rate too small", "data"
 _PARTS = 10  # The curve is read as the means of so many parts.
-_RISEN = 1.04  # A loss of so many times its start has grown.
+_RISEN = 1.02  # A loss of so many times its start has grown.
 _MOVED = 0.1  # A loss that has lost less than this part of its start has hardly moved.
 _FEW_STEPS = 200  # Fewer steps show little of a rate; warmup takes most of them.
 _FALLS = 0.03  # Part of the loss that the last fifth of a run that still learns takes off the fifth before.
-_OVERFIT = 1.1  # An evaluation's loss of so many times the lowest one before has grown.
+_OVERFIT = 1.03  # An evaluation's loss of so many times the lowest one before has grown.
 _FACTOR = 5  # A sixth of SSD's rate learned steadily where the whole fell to nothing.
 
 

@@ -175,9 +175,13 @@ def test_onnx_computes_the_same(digits, tmp_path):
     pytest.importorskip("tf2onnx")
     runtime = pytest.importorskip("onnxruntime")
     formats.write(trained.load(digits.path), tmp_path / "out", "onnx")
-    image = np.random.default_rng(0).integers(0, 256, [1, 28, 28]).astype(np.uint8)
-    (found,) = runtime.InferenceSession(tmp_path / "out" / "model.onnx").run(None, {"image": image})
-    np.testing.assert_allclose(found, digits.serving.features(tf.constant(image)), atol=1e-6)
+    session = runtime.InferenceSession(tmp_path / "out" / "model.onnx")
+    for count in (1, 3):
+        image = np.random.default_rng(0).integers(0, 256, [count, 28, 28]).astype(np.uint8)
+        values = np.array([*(tf.io.encode_png(one[..., None]).numpy() for one in image), b""], object)[:-1]
+        (found,) = session.run(None, {"image": image})
+        # As `timetotrain predict` answers of the same files.
+        np.testing.assert_allclose(found, digits.answers([values])["scores"], atol=1e-6)
 
 
 def test_a_checkpoint_answers_as_the_network(digits):
