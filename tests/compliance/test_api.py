@@ -1,7 +1,9 @@
-"""Tests the library: `from compliance import check`, its typed outcome, and the verdict in one line."""
+"""Tests the library: `from compliance import check`, its typed outcome, the verdict in one line, and output forms."""
 
+import json
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 import compliance
 from common.errors import UserError
 from compliance import Outcome, Verdict, api, check, formats
-from compliance.findings import Finding
+from compliance.api import check_paths
+from compliance.findings import Finding, Groups
 from compliance.log.check_log import LogResult
 from tests.compliance import result_logs
 
@@ -96,3 +99,39 @@ def test_the_verdict_of_several_paths_names_the_path(tmp_path):
     verdict = check([good, bad, smoke]).verdict
     assert verdict.answer == "no-go" and verdict.exit_status == 1
     assert f"{bad}: eval_accuracy.target" in verdict.reasons
+
+
+def test_wrong_usage_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        check_paths([tmp_path / "absent"])
+    with pytest.raises(UserError, match="unknown ruleset"):
+        check_paths([tmp_path], ruleset="0.5.0")
+
+
+def test_equal_findings_are_grouped_with_every_line(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_text(result_logs.log("resnet") + ":::MLLOG nonsense\n" * 1000)
+    (finding,) = check_paths([path])
+    assert (finding.rule, len(finding.lines), finding.lines[1] - finding.lines[0]) == ("line-json", 1000, 1)
+    groups = Groups()
+    one = Finding("a", "error", "p", 1, "", "m", "e", "f", "x")
+    groups.add([one, one._replace(line=5), one._replace(rule="b")])
+    assert [list(finding.lines) for finding in groups.findings()] == [[1, 5], []]
+
+
+HOSTILE = Finding(
+    "a.b", "error", "<p>&\x00", 2, "<script>\x1b[2J\ud800", 'm "<&>"', "e", "\x07f", "x", (2, 9)
+)
+
+
+def test_every_form_is_well_formed_whatever_the_log_holds():
+    advice = HOSTILE._replace(severity="advice", path="q")
+    outcome = Outcome(["<p>&\x00", "r"], [HOSTILE, advice], [])
+    data = json.loads(formats.as_json(outcome))
+    assert (data["errors"], data["advice"], data["findings"][0]["lines"]) == (1, 1, [2, 9])
+    suite = ET.fromstring(formats.as_junit(outcome))
+    assert [len(case.findall("failure")) for case in suite] == [1, 0, 0]
+    page = formats.as_html(outcome)
+    assert "<script>" not in page and "<p>&\x00" not in page
+    text = formats.as_text(outcome)
+    assert "\x1b" not in text and "lines 2, 9 (2 in all)" in text

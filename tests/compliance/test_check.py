@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ import pytest
 import compliance.log.lines
 import compliance.submission.tree_runs
 from common.errors import UserError
-from compliance import formats
-from compliance.api import PACKAGING_ERRORS, Outcome, check, check_paths
-from compliance.findings import Finding, Groups
+from compliance.api import PACKAGING_ERRORS, check, check_paths
 from compliance.log.check_log import check_log
 from compliance.submission.coherence import compare
 from systems import schema
@@ -231,42 +228,6 @@ def test_many_logs_give_the_same_findings_as_one_by_one(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_POOL_BYTES", 0)
     assert check_paths([org]) == alone
     assert check_log(str(place / "result_2.txt")).passes is False
-
-
-def test_wrong_usage_is_one_line(tmp_path):
-    with pytest.raises(UserError, match="no such file"):
-        check_paths([tmp_path / "absent"])
-    with pytest.raises(UserError, match="unknown ruleset"):
-        check_paths([tmp_path], ruleset="0.5.0")
-
-
-def test_equal_findings_are_grouped_with_every_line(tmp_path):
-    path = tmp_path / "log.txt"
-    path.write_text(result_logs.log("resnet") + ":::MLLOG nonsense\n" * 1000)
-    (finding,) = check_paths([path])
-    assert (finding.rule, len(finding.lines), finding.lines[1] - finding.lines[0]) == ("line-json", 1000, 1)
-    groups = Groups()
-    one = Finding("a", "error", "p", 1, "", "m", "e", "f", "x")
-    groups.add([one, one._replace(line=5), one._replace(rule="b")])
-    assert [list(finding.lines) for finding in groups.findings()] == [[1, 5], []]
-
-
-HOSTILE = Finding(
-    "a.b", "error", "<p>&\x00", 2, "<script>\x1b[2J\ud800", 'm "<&>"', "e", "\x07f", "x", (2, 9)
-)
-
-
-def test_every_form_is_well_formed_whatever_the_log_holds():
-    advice = HOSTILE._replace(severity="advice", path="q")
-    outcome = Outcome(["<p>&\x00", "r"], [HOSTILE, advice], [])
-    data = json.loads(formats.as_json(outcome))
-    assert (data["errors"], data["advice"], data["findings"][0]["lines"]) == (1, 1, [2, 9])
-    suite = ET.fromstring(formats.as_junit(outcome))
-    assert [len(case.findall("failure")) for case in suite] == [1, 0, 0]
-    page = formats.as_html(outcome)
-    assert "<script>" not in page and "<p>&\x00" not in page
-    text = formats.as_text(outcome)
-    assert "\x1b" not in text and "lines 2, 9 (2 in all)" in text
 
 
 def test_what_the_packager_refuses_exists():

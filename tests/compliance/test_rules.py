@@ -1,4 +1,4 @@
-"""Tests the rule files: a closed vocabulary, and the same keys as the stock checker's rules."""
+"""Tests the rule files: a closed vocabulary, the stock checker's keys, and the epochs of evaluations."""
 
 import importlib.util
 from pathlib import Path
@@ -11,6 +11,8 @@ from compliance import explain
 from compliance.findings import texts
 from compliance.log import rules
 from compliance.log.predicates import compile_predicate, describe
+from compliance.log.rules import load
+from compliance.log.whole_run import Story
 
 STOCK = Path(importlib.util.find_spec("mlperf_logging").submodule_search_locations[0]) / "compliance_checker"
 OWN = ("tsm_kinetics", "mnist", "ptb")
@@ -157,3 +159,47 @@ def test_the_table_names_every_required_key(ruleset):
     known = rules.benchmarks(ruleset)[0]
     with pytest.raises(UserError, match=f"did you mean {known}"):
         explain.table(ruleset, "closed", known + "x")
+
+
+@pytest.mark.parametrize(
+    ("epochs", "follows"),
+    [
+        ((40,), True),
+        ((40, 50, 55, 60), True),
+        ((40, 50, 55, 60, 65, 70, 75, 80, 85, 90), True),
+        ((50, 55), False),
+        ((40, 45, 50), False),
+        ((5, 10, 40), False),
+        ((40, 50, 60), False),
+        ((40, 50, 55, 60, 65, 70, 75, 80, 90), False),
+        ((40, 50, 55, 60, 65, 70, 75, 80, 83), False),
+        ((1e11,), False),
+    ],
+)
+def test_evaluations_at_epochs_that_the_rules_list(epochs, follows):
+    """training_rules.adoc of 2020, "Quality measure": SSD, fixed at epochs 40, 50, 55, ..., 80."""
+    assert ("eval.schedule" in _after(epochs, "0.7.0/closed")) == (not follows)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "follows"),
+    [
+        # What Google's and NVIDIA's logs of round v0.6 say, and 120,000 images counted from 0.
+        ((33, 43, 49, 54, 59, 65), True),
+        ((33, 44, 49, 54, 60, 65, 71, 76, 81), True),
+        ((33, 44, 49, 55, 61, 66, 71), True),
+        ((32, 43, 48, 53), True),
+        ((32, 37, 43), False),
+        ((33, 49), False),
+    ],
+)
+def test_evaluations_of_round_v06_are_those_of_the_reference(epochs, follows):
+    assert ("eval.schedule" in _after(epochs, "0.6.0/any")) == (not follows)
+
+
+def _after(epochs, place):
+    """The rules that a log breaks which evaluates after `epochs`, judged alone."""
+    ruleset, _, folder = place.partition("/")
+    story = Story(lambda rule, *_, **__: rule)
+    story.epochs = list(epochs)
+    return set(story.end(load(ruleset, f"{folder}/ssd"), None))
