@@ -346,9 +346,18 @@ def _example_bytes(config: Config) -> float:
     return 1.2e8 * height * width / 256**2 * max(config.fpn_channels / 64, config.backbone_width / 16)
 
 
+def _eval_bytes(config: Config) -> float:
+    """Estimates the memory per image of an evaluation, in bytes: as in training, and corners for each class.
+
+    Eight float32 tensors [proposals, classes, 4] is a count, not a measurement.
+    """
+    return _example_bytes(config) + 8 * 16 * config.rpn_eval_post_nms * config.num_classes
+
+
 HERE = Rule(
     own="cpu-nuclei",
     example_bytes=_example_bytes,
+    eval_bytes=_eval_bytes,
     gpu_batch=8,
     told={"short_side": SCALED, "data.flip": FLIPPED},
 )

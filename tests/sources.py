@@ -276,3 +276,26 @@ def legw(batch: int, k: int) -> Source:
     warmup, total = 0.3125 * k * epoch, math.ceil(90 * epoch)
     rate = lambda step: peak * step / warmup if step <= warmup else peak * (1 - step / total) ** 2  # noqa: E731
     return Source("TensorFlow", rate, tf_lars(2e-4, 0.9))
+
+
+# -- Muon -------------------------------------------------------------------------------------------------------------
+
+
+def muon(wd: float, m: float = 0.95, nesterov: bool = True) -> Update:
+    """KellerJordan/Muon muon.py 7-36 and 39-54, in float64 instead of bfloat16; kernels [outputs, inputs]."""
+
+    def update(
+        weight: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, _: str, __: int
+    ) -> np.ndarray:
+        mean = slots["mean"] = m * slots.get("mean", 0) + (1 - m) * gradient
+        x = (1 - m) * gradient + m * mean if nesterov else mean
+        tall = x.shape[0] > x.shape[1]
+        x = x.T if tall else x
+        x = x / (np.linalg.norm(x) + 1e-7)
+        for _step in range(5):
+            gram = x @ x.T
+            x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+        x = x.T if tall else x
+        return weight * (1 - rate * wd) - rate * max(1, weight.shape[0] / weight.shape[1]) ** 0.5 * x
+
+    return update

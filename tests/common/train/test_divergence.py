@@ -1,13 +1,18 @@
 """Tests that a run whose loss is not finite names what was so first, and the last healthy step."""
 
 import dataclasses
+import math
 import re
 
 import pytest
 import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from common.config.automatic import with_field
 from common.config.schema import Optimizer
 from common.distributed import replicas as backends
+from common.errors import UserError
 from common.train import divergence
 from common.train.loop import Loop
 from tests.common.distributed.replicas import processes
@@ -88,3 +93,27 @@ def test_the_first_tensor_that_is_not_finite_is_named(case, replicas):
 def test_a_replay_that_would_take_long_is_left_out(monkeypatch):
     monkeypatch.setattr(divergence, "REPLAY_SECONDS", -1)
     assert end(SpoiltLoss).reason == "loss is inf at step 1; lower the learning rate or lengthen the warmup"
+
+
+# What a run computes with: epochs and batches count examples.
+NUMBERS = (
+    "loss_scale",
+    *(f"optimizer.{f.name}" for f in dataclasses.fields(Optimizer) if f.type in (float, "float")),
+)
+
+
+@pytest.mark.parametrize("name", ["sgd", "lars", "adam", "adagrad", "rmsprop", "lamb", "shampoo"])
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(
+    st.sampled_from(NUMBERS), st.sampled_from([1e-300, 1e-45, 1.2e-38, 1e-30, 1e-8, 1 - 1e-7, 1 - 1e-9, 1e39])
+)
+def test_a_number_is_refused_or_three_steps_stay_finite(name, path, value):
+    config = toy.config(optimizer=Optimizer(name, 1e-3, epsilon=1e-8), steps_per_block=3, train_steps=3)
+    try:
+        config = with_field(config, path, value)
+        config.validate()
+    except UserError:
+        return
+    loop = Loop(toy.Task(config), backends.make(config))
+    losses = loop.call(loop.train_input(0), loop.synthetic(False), 3, 0).losses
+    assert len(losses) == 3 and divergence._in_variables(loop) == "" and all(map(math.isfinite, losses))
