@@ -78,6 +78,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "missed": missed,
     "gpu-steps": lambda: markdown_table(*gpu.steps()),
     "faults": lambda: markdown_table(*tables.faults()),
+    "guard": lambda: markdown_table(*tables.guard()),
     "soak": lambda: markdown_table(*tables.soak()),
     "long-runs": lambda: markdown_table(*tables.long_runs()),
 }

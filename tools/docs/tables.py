@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from tools.docs.measurements import Table, load
 
 
@@ -143,33 +145,51 @@ def gpu_programs() -> Table:
 
 
 def faults() -> Table:
-    """Table of injected faults, by kind and backend: how many came back by themselves, and the seconds lost."""
-    groups: dict[tuple[str, str], list[Any]] = {}
-    for key, outcome in load("faults.json")["matrix"].items():
-        backend, kind, *_ = key.split("/")
-        groups.setdefault((kind, backend), []).append(outcome)
-    rows = [
-        {
-            "kind": kind,
-            "backend": backend,
-            "count": len(outcomes),
-            "right": sum(each["as_it_should"] for each in outcomes),
-            "back": sum(each["came_back"] and each["equal"] for each in outcomes),
-            "hung": sum(each["hung"] for each in outcomes),
-            "lost": statistics.median(each["seconds_lost"] for each in outcomes),
-        }
-        for (kind, backend), outcomes in sorted(groups.items())
-    ]
+    """Table of injected faults, by kind and of all: how they ended, and the seconds lost by those that came back."""
+    matrix = load("faults.json")["matrix"]
+    kinds = sorted({key.split("/")[1] for key in matrix})
+    rows = []
+    for kind in [*kinds, "all"]:
+        chosen = {key: each for key, each in matrix.items() if kind in ("all", key.split("/")[1])}
+        outcomes = list(chosen.values())
+        lost = [each["seconds_lost"] for each in outcomes if each["came_back"] and each["equal"]]
+        rows.append(
+            {
+                "kind": kind,
+                "backends": len({key.split("/")[0] for key in chosen}),
+                "count": len(outcomes),
+                "right": sum(each["as_it_should"] for each in outcomes),
+                "back": len(lost),
+                "undisturbed": sum(each["equal"] and not each["came_back"] for each in outcomes),
+                "hung": sum(each["hung"] for each in outcomes),
+                "median": f"{statistics.median(lost):.0f}" if lost else "-",
+                "most": f"{np.percentile(lost, 99):.0f}" if lost else "-",
+            }
+        )
     return table_of(
         rows,
         fault="{kind}",
-        backend="{backend}",
+        backends="{backends}",
         injected="{count}",
         ended_as_it_should="{right}",
         came_back_to_equal_weights="{back}",
+        went_on_undisturbed="{undisturbed}",
         hung="{hung}",
-        median_seconds_lost="{lost:.0f}",
+        median_seconds_lost="{median}",
+        p99="{most}",
     )
+
+
+def guard() -> Table:
+    """Table of flipped bits, by where: how many the comparison of replicas sees, and names the replica of."""
+    trials = load("guard.json")["trials"]
+    kinds = dict.fromkeys(trial["kind"] for trial in trials)
+    rows = [
+        {"kind": kind, "trials": len(own), **{name: sum(t[name] for t in own) for name in ("seen", "named")}}
+        for kind in kinds
+        if (own := [trial for trial in trials if trial["kind"] == kind])
+    ]
+    return table_of(rows, flipped_in="{kind}", trials="{trials}", seen="{seen}", replica_named="{named}")
 
 
 def soak() -> Table:
