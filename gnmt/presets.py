@@ -12,8 +12,9 @@ from typing import Any
 
 from common.config.automatic import Rule
 from common.config.clock import Clock
+from common.config.optimizer import Adam
 from common.config.presets import later_machines, named, rule_keys, without_metadata
-from common.config.schema import Communication, Optimizer, Schedule
+from common.config.schema import Communication, Schedule
 from gnmt.config import Config, Data, Decode
 
 
@@ -57,7 +58,7 @@ _V06 = Config(
     steps_per_block=420,
     wiring="google",
     output_bias=False,
-    optimizer=Optimizer(name="adam", base_learning_rate=0.0045, epsilon=1e-8, clip_replica_norm=5.0),
+    optimizer=Adam(base_learning_rate=0.0045, epsilon=1e-8, clip_replica_norm=5.0),
     schedule=replace(_HALVINGS, warmup_steps=200.0, decay_start_step=1924, decay_interval=241),
 )
 
@@ -71,7 +72,7 @@ _V06_PRESETS = {
         eval_batch_size=512,
         train_steps=8 * 840,
         steps_per_block=840,
-        optimizer=Optimizer(name="adam", base_learning_rate=0.0035, epsilon=1e-8, clip_replica_norm=5.0),
+        optimizer=Adam(base_learning_rate=0.0035, epsilon=1e-8, clip_replica_norm=5.0),
         schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=4000, decay_interval=300),
     ),
     "tpu-v3-128": replace(
@@ -112,7 +113,7 @@ _V07 = Config(
     smoothing_over="others",
     wiring="google",
     output_bias=False,
-    optimizer=Optimizer(name="adam", base_learning_rate=0.0045, epsilon=1e-8, clip_replica_norm=5.0),
+    optimizer=Adam(base_learning_rate=0.0045, epsilon=1e-8, clip_replica_norm=5.0),
     schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=1924, decay_interval=241),
 )
 
@@ -138,7 +139,7 @@ _V100_8 = Config(
     bias_scale=0.1,
     decode=Decode(target_length=150),
     train_epochs=8.0,
-    optimizer=Optimizer(name="adam", base_learning_rate=0.002, epsilon=1e-8, clip_norm=5.0),
+    optimizer=Adam(base_learning_rate=0.002, epsilon=1e-8, clip_norm=5.0),
     schedule=replace(
         _HALVINGS,
         warmup_steps=200.0,
@@ -158,7 +159,7 @@ _V07_PRESETS = {
         global_batch_size=4096,
         train_steps=8 * 840,
         steps_per_block=840,
-        optimizer=Optimizer(name="adam", base_learning_rate=0.003, epsilon=1e-8, clip_replica_norm=5.0),
+        optimizer=Adam(base_learning_rate=0.003, epsilon=1e-8, clip_replica_norm=5.0),
         schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=3000, decay_interval=300),
     ),
     "tpu-v4-128": replace(
@@ -193,7 +194,7 @@ _V07_PRESETS = {
         source="NV7 benchmarks/gnmt/implementations/pytorch/config_DGX2.sh and results/dgx2h_ngc20.06_pytorch/gnmt",
         num_replicas=16,
         global_batch_size=3072,
-        optimizer=Optimizer(name="adam", base_learning_rate=0.002875, epsilon=1e-8, clip_norm=5.0),
+        optimizer=Adam(base_learning_rate=0.002875, epsilon=1e-8, clip_norm=5.0),
         schedule=replace(
             _HALVINGS,
             warmup_steps=200.0,
@@ -212,7 +213,7 @@ _V07_PRESETS = {
         global_batch_size=8192,
         eval_batch_size=4096,
         train_epochs=12.0,
-        optimizer=Optimizer(name="adam", base_learning_rate=0.004, epsilon=1e-8, clip_norm=5.0),
+        optimizer=Adam(base_learning_rate=0.004, epsilon=1e-8, clip_norm=5.0),
         schedule=replace(
             _HALVINGS,
             warmup_steps=200.0,
@@ -231,7 +232,7 @@ _V07_PRESETS = {
         global_batch_size=16384,
         eval_batch_size=4096,
         train_epochs=14.0,
-        optimizer=Optimizer(name="adam", base_learning_rate=0.005, epsilon=1e-8, clip_norm=5.0),
+        optimizer=Adam(base_learning_rate=0.005, epsilon=1e-8, clip_norm=5.0),
         schedule=replace(
             _HALVINGS,
             warmup_steps=200.0,
@@ -264,7 +265,7 @@ _CPU_PRESETS = {
         width=96,
         dropout=0.1,
         init_scale=0.3,
-        optimizer=Optimizer(name="adam", base_learning_rate=0.005, epsilon=1e-8, clip_replica_norm=5.0),
+        optimizer=Adam(base_learning_rate=0.005, epsilon=1e-8, clip_replica_norm=5.0),
         schedule=replace(_HALVINGS, warmup_steps=50.0, decay_start_step=800, decay_interval=100),
         data=Data(source_language="en", target_language="en"),
         decode=Decode(source_length=40, target_length=40),
@@ -287,7 +288,7 @@ _CPU_PRESETS = {
         width=256,
         dropout=0.2,
         init_scale=0.2,
-        optimizer=Optimizer(name="adam", base_learning_rate=0.002, epsilon=1e-8, clip_replica_norm=5.0),
+        optimizer=Adam(base_learning_rate=0.002, epsilon=1e-8, clip_replica_norm=5.0),
         # Four halvings over the last two fifths of 3171 steps, as in the published schedules.
         schedule=replace(_HALVINGS, warmup_steps=200.0, decay_start_step=1900, decay_interval=320),
         data=Data(source_language="en", target_language="de"),

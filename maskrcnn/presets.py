@@ -12,8 +12,9 @@ from typing import Any
 
 from common.config.automatic import FLIPPED, SCALED, Rule
 from common.config.clock import Clock
+from common.config.optimizer import Sgd
 from common.config.presets import later_machines, named, without_metadata
-from common.config.schema import Optimizer, Schedule
+from common.config.schema import Schedule
 from maskrcnn.config import Config, Data
 
 
@@ -48,8 +49,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 
 # Momentum as in TensorFlow 1: the velocity does not contain the rate. As in Detectron, only kernels decay, and biases
 # have twice the rate.
-_SGD = Optimizer(
-    name="sgd",
+_SGD = Sgd(
     momentum=0.9,
     weight_decay=1e-4,
     skip_kinds=("norm", "bias"),

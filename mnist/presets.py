@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from common.config.automatic import Rule
+from common.config.optimizer import Sgd
 from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
-from common.config.schema import Optimizer, Schedule
+from common.config.schema import Schedule
 from common.errors import UserError
 from mnist import idx
 from mnist.config import Config, Data
@@ -42,7 +43,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 _LEGW = Config(
     global_batch_size=128,
     train_epochs=25.0,
-    optimizer=Optimizer(name="sgd", base_learning_rate=0.04, momentum=0.9, scaled_momentum=True),
+    optimizer=Sgd(base_learning_rate=0.04, momentum=0.9, scaled_momentum=True),
     schedule=Schedule(kind="constant", warmup_epochs=0.05),
 )
 
@@ -66,7 +67,7 @@ PRESETS: dict[str, Config] = named(
             eval_batch_size=128,
             train_epochs=20.0,
             lstm_units=64,
-            optimizer=Optimizer(name="sgd", base_learning_rate=0.05, momentum=0.9, scaled_momentum=True),
+            optimizer=Sgd(base_learning_rate=0.05, momentum=0.9, scaled_momentum=True),
             schedule=Schedule(kind="constant", warmup_epochs=0.5),
         ),
         # Presets "cpu-128" to "cpu-8192".
@@ -85,9 +86,7 @@ PRESETS: dict[str, Config] = named(
             train_epochs=5.0,
             quality_target=0.9,
             hidden_layers=1,
-            optimizer=Optimizer(
-                name="sgd", base_learning_rate=0.05, momentum=0.0, weight_decay=0.001, scaled_momentum=True
-            ),
+            optimizer=Sgd(base_learning_rate=0.05, momentum=0.0, weight_decay=0.001, scaled_momentum=True),
         ),
         "cpu-cnn": replace(
             _MAGMADNN,
@@ -95,7 +94,7 @@ PRESETS: dict[str, Config] = named(
             model="cnn",
             global_batch_size=128,
             train_epochs=20.0,
-            optimizer=Optimizer(name="sgd", base_learning_rate=0.05, momentum=0.0, scaled_momentum=True),
+            optimizer=Sgd(base_learning_rate=0.05, momentum=0.0, scaled_momentum=True),
         ),
     }
 )

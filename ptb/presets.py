@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from common.config.automatic import Rule
+from common.config.optimizer import Sgd
 from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
-from common.config.schema import Optimizer, Schedule
+from common.config.schema import Schedule
 from ptb import text
 from ptb.config import Config
 
@@ -43,9 +44,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 _LEGW = Config(
     global_batch_size=20,
     train_epochs=13.0,
-    optimizer=Optimizer(
-        name="sgd", base_learning_rate=0.03, momentum=0.9, scaled_momentum=True, clip_norm=5.0
-    ),
+    optimizer=Sgd(base_learning_rate=0.03, momentum=0.9, scaled_momentum=True, clip_norm=5.0),
     schedule=Schedule(
         kind="step", warmup_epochs=0.025, boundaries=(7.0, 8.0, 9.0, 10.0, 11.0, 12.0), factor=0.5
     ),
@@ -66,9 +65,7 @@ PRESETS: dict[str, Config] = named(
             units=64,
             num_steps=10,
             quality_target=4.0,
-            optimizer=Optimizer(
-                name="sgd", base_learning_rate=0.1, momentum=0.9, scaled_momentum=True, clip_norm=5.0
-            ),
+            optimizer=Sgd(base_learning_rate=0.1, momentum=0.9, scaled_momentum=True, clip_norm=5.0),
             schedule=Schedule(
                 kind="step", warmup_epochs=0.1, boundaries=(7.0, 8.0, 9.0, 10.0, 11.0, 12.0), factor=0.5
             ),

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from common.config.schema import Optimizer, Schedule
+from common.config.optimizer import Lamb, Lars, Sgd
+from common.config.schema import Schedule
 from resnet.config import Config, Data
 
 # --- ImageNet in Minutes. The abstract gives batch 32K, 90 epochs and 74.9 % but no hyperparameters. LEGW, by the same
@@ -26,7 +27,7 @@ _CPU_CLUSTER = Config(
     eval_batch_size=50176,
     epochs_per_block=1.0,
     label_smoothing=0.0,
-    optimizer=Optimizer(name="lars", base_learning_rate=32.0, weight_decay=5e-4),
+    optimizer=Lars(base_learning_rate=32.0, weight_decay=5e-4),
 )
 _CPU_CLUSTER_PRESETS = {
     "cpu-cluster-1024": replace(
@@ -83,7 +84,7 @@ _ALEXNET_PRESETS = {
         accumulation_steps=512 // 128,
         train_steps=150000,
         steps_per_block=5000,
-        optimizer=Optimizer(name="sgd", base_learning_rate=0.01, weight_decay=5e-4),
+        optimizer=Sgd(base_learning_rate=0.01, weight_decay=5e-4),
         schedule=Schedule(
             kind="poly", warmup_epochs=0.0, power=2.0, end_learning_rate=0.0, decay_over_whole_run=True
         ),
@@ -95,7 +96,7 @@ _ALEXNET_PRESETS = {
         accumulation_steps=8192 // 128,
         train_steps=15600,
         steps_per_block=150,
-        optimizer=Optimizer(name="lars", base_learning_rate=10.0, weight_decay=5e-4),
+        optimizer=Lars(base_learning_rate=10.0, weight_decay=5e-4),
         schedule=Schedule(
             kind="poly",
             warmup_epochs=600 * 8192 / 1281167,
@@ -113,7 +114,7 @@ _ALEXNET_PRESETS = {
         accumulation_steps=16384 // 128,
         train_steps=7800,
         steps_per_block=150,
-        optimizer=Optimizer(name="lars", base_learning_rate=24.0, weight_decay=5e-4),
+        optimizer=Lars(base_learning_rate=24.0, weight_decay=5e-4),
         schedule=Schedule(
             kind="poly",
             warmup_epochs=400 * 16384 / 1281167,
@@ -152,7 +153,7 @@ _LEGW_PRESETS = {
         source=f"LEGW, Table 1 and figure 2.2: batch {batch}",
         global_batch_size=batch,
         accumulation_steps=batch // 128,
-        optimizer=Optimizer(name="lars", base_learning_rate=2**power, weight_decay=2e-4),
+        optimizer=Lars(base_learning_rate=2**power, weight_decay=2e-4),
         schedule=Schedule(
             kind="poly", warmup_epochs=warmup, power=2.0, end_learning_rate=0.0, decay_over_whole_run=True
         ),
@@ -166,7 +167,7 @@ _LEGW_STEP_PRESETS = {
         source=f"LEGW, figure 2.1: batch {batch}",
         global_batch_size=batch,
         accumulation_steps=batch // 128,
-        optimizer=Optimizer(name="lars", base_learning_rate=2**power, weight_decay=2e-4),
+        optimizer=Lars(base_learning_rate=2**power, weight_decay=2e-4),
         schedule=Schedule(kind="step", warmup_epochs=warmup, boundaries=(30.0, 60.0, 80.0), factor=0.1),
     )
     for batch, power, warmup in _TABLE_1
@@ -187,8 +188,7 @@ _LAMB_PRESETS = {
         train_steps=3519,
         epochs_per_block=1.0,
         quality_target=0.763,
-        optimizer=Optimizer(
-            name="lamb",
+        optimizer=Lamb(
             base_learning_rate=0.04,
             weight_decay=1.5,
             epsilon=1e-6,
@@ -223,8 +223,7 @@ _NESTEROV_PRESETS = {
         epochs_per_block=1.0,
         quality_target=0.77185,
         label_smoothing=0.2,
-        optimizer=Optimizer(
-            name="sgd",
+        optimizer=Sgd(
             base_learning_rate=4.131896390902391,
             momentum=0.9274758113254791,
             nesterov=True,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from common.config.schema import Communication, Optimizer, Schedule
+from common.config.optimizer import Lars, Sgd
+from common.config.schema import Communication, Schedule
 from resnet.config import Config, Data
 
 # --- Round v0.6: 72 epochs at batches up to 16384; L2 in the loss in addition to LARS's own decay; scaled momentum.
@@ -29,8 +30,7 @@ _V06_32K = replace(
     eval_batch_size=32768,
     train_steps=2983,
     steps_per_block=157,
-    optimizer=Optimizer(
-        name="lars",
+    optimizer=Lars(
         base_learning_rate=31.2,
         weight_decay=1e-4,
         l2_in_loss=1e-4,
@@ -54,9 +54,7 @@ _V06_PRESETS = {
         eval_batch_size=4096,
         train_steps=22536,
         steps_per_block=1252,
-        optimizer=Optimizer(
-            name="lars", base_learning_rate=10.0, weight_decay=2e-4, l2_in_loss=2e-4, scaled_momentum=True
-        ),
+        optimizer=Lars(base_learning_rate=10.0, weight_decay=2e-4, l2_in_loss=2e-4, scaled_momentum=True),
     ),
     "tpu-v3-128": replace(
         _V06,
@@ -67,18 +65,14 @@ _V06_PRESETS = {
         eval_batch_size=16384,
         train_steps=5634,
         steps_per_block=313,
-        optimizer=Optimizer(
-            name="lars", base_learning_rate=25.0, weight_decay=2e-4, l2_in_loss=2e-4, scaled_momentum=True
-        ),
+        optimizer=Lars(base_learning_rate=25.0, weight_decay=2e-4, l2_in_loss=2e-4, scaled_momentum=True),
     ),
     "tpu-v3-256": replace(
         _V06_32K,
         hardware="tpu-v3-256",
         source="G6 benchmarks/resnet/tpu-v3-256/run_and_time.sh and results/tpu-v3-256/resnet",
         num_replicas=256,
-        optimizer=Optimizer(
-            name="lars", base_learning_rate=33.0, weight_decay=2e-4, l2_in_loss=2e-4, scaled_momentum=True
-        ),
+        optimizer=Lars(base_learning_rate=33.0, weight_decay=2e-4, l2_in_loss=2e-4, scaled_momentum=True),
     ),
     "tpu-v3-512": replace(
         _V06_32K,
@@ -111,9 +105,7 @@ _V06_PRESETS = {
         division="open",
         num_replicas=2048,
         communication=_SHARDED,
-        optimizer=Optimizer(
-            name="lars", base_learning_rate=31.2, weight_decay=1e-4, l2_in_loss=1e-4, epsilon=1e-5
-        ),
+        optimizer=Lars(base_learning_rate=31.2, weight_decay=1e-4, l2_in_loss=1e-4, epsilon=1e-5),
     ),
     "tpu-v3-2048-unscaled-tuned": replace(
         _V06_32K,
@@ -124,8 +116,7 @@ _V06_PRESETS = {
         num_replicas=2048,
         communication=_SHARDED,
         train_steps=2512,
-        optimizer=Optimizer(
-            name="lars",
+        optimizer=Lars(
             base_learning_rate=29.0,
             momentum=0.929,
             weight_decay=1e-4,
@@ -190,7 +181,7 @@ _NVIDIA = Config(
 # Its LARS corrects momentum by the ratio of the rates. The schedule's first step is 2, because an update without
 # gradients comes before the clock and MXNet counts before it updates; the decay ends at the last step of the epochs
 # (NV7 resnet/implementations/mxnet/common/fit.py: SGDwFASTLARS, PolySchedule).
-_NVIDIA_LARS = Optimizer(name="lars", scaled_momentum=True, trust_in_velocity=True)
+_NVIDIA_LARS = Lars(scaled_momentum=True, trust_in_velocity=True)
 
 _V07_PRESETS = {
     "v100-8": replace(
@@ -208,7 +199,7 @@ _V07_PRESETS = {
         first_block_steps=3 * 513,
         steps_per_block=4 * 513,
         batch_norm_span=312,
-        optimizer=Optimizer(name="lars", base_learning_rate=9.5, weight_decay=2e-4),
+        optimizer=Lars(base_learning_rate=9.5, weight_decay=2e-4),
         schedule=Schedule(
             kind="poly",
             warmup_epochs=5.0,
@@ -258,7 +249,7 @@ _V07_PRESETS = {
         first_block_steps=385,
         steps_per_block=4 * 385,
         # The classifier's bias decays too (NV7 resnet/implementations/mxnet/common/fit.py: set_wd_mult).
-        optimizer=Optimizer(name="sgd", base_learning_rate=6.0, weight_decay=2.5e-5, skip_kinds=("norm",)),
+        optimizer=Sgd(base_learning_rate=6.0, weight_decay=2.5e-5, skip_kinds=("norm",)),
         schedule=Schedule(
             kind="poly",
             warmup_epochs=5.0,
@@ -303,7 +294,7 @@ _V07_PRESETS = {
         first_block_steps=3 * 312,
         steps_per_block=4 * 312,
         batch_norm_span=128,
-        optimizer=Optimizer(name="lars", base_learning_rate=13.0, weight_decay=2e-4),
+        optimizer=Lars(base_learning_rate=13.0, weight_decay=2e-4),
         schedule=Schedule(
             kind="poly",
             warmup_epochs=2.0,
@@ -330,7 +321,7 @@ _V07_PRESETS = {
         train_steps=11 * 2502,
         steps_per_block=2502,
         batch_norm_span=128,
-        optimizer=Optimizer(name="lars", base_learning_rate=8.5, weight_decay=2e-4),
+        optimizer=Lars(base_learning_rate=8.5, weight_decay=2e-4),
         schedule=Schedule(
             kind="poly",
             warmup_epochs=5.0,
@@ -349,7 +340,7 @@ _V07_PRESETS = {
         train_steps=7500,
         steps_per_block=625,
         batch_norm_span=128,
-        optimizer=Optimizer(name="lars", base_learning_rate=17.0, weight_decay=2e-4),
+        optimizer=Lars(base_learning_rate=17.0, weight_decay=2e-4),
         data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), private_threads=100),
     ),
     "tpu-v4-512": replace(
@@ -362,7 +353,7 @@ _V07_PRESETS = {
         train_steps=11 * 626,
         steps_per_block=626,
         batch_norm_span=64,
-        optimizer=Optimizer(name="lars", base_learning_rate=17.0, weight_decay=2e-4),
+        optimizer=Lars(base_learning_rate=17.0, weight_decay=2e-4),
         schedule=Schedule(
             kind="poly",
             warmup_epochs=5.0,
@@ -374,7 +365,7 @@ _V07_PRESETS = {
         _V07_64K,
         source="G7 benchmarks/resnet/tpu-v3-8192-TF/run_and_time.sh and results/tpu-v3-8192-TF/resnet",
         train_steps=1738,
-        optimizer=Optimizer(name="lars", base_learning_rate=24.699, momentum=0.951807, weight_decay=1e-4),
+        optimizer=Lars(base_learning_rate=24.699, momentum=0.951807, weight_decay=1e-4),
         schedule=Schedule(kind="poly", warmup_epochs=31.0, power=2.0, end_learning_rate=1e-4),
     ),
     # JAX counts 79 / 4 = 19.75 steps per epoch: 92 epochs, 33 warmup epochs, decay over 1166.25 steps.
@@ -383,8 +374,7 @@ _V07_PRESETS = {
         source="G7 resnet-research-JAX-tpu-v3-8192/train.py and results/tpu-v3-8192-JAX/resnet",
         communication=_SHARDED,
         train_steps=23 * 79,
-        optimizer=Optimizer(
-            name="lars",
+        optimizer=Lars(
             base_learning_rate=23.080977304670448,
             momentum=0.9537213777059405,
             weight_decay=1e-4,

@@ -13,8 +13,9 @@ from typing import Any
 from common.config.automatic import CROPPED, FLIPPED, SCALED, Rule
 from common.config.clock import Clock
 from common.config.hardware import Machine
+from common.config.optimizer import Sgd
 from common.config.presets import later_machines, named, rule_keys, without_metadata
-from common.config.schema import Optimizer, Schedule
+from common.config.schema import Schedule
 from resnet import large_batch_presets, mlperf_presets
 from resnet.config import Config, Data
 
@@ -90,9 +91,7 @@ PRESETS: dict[str, Config] = named(
             width=16,
             image_size=32,
             num_classes=12,
-            optimizer=Optimizer(
-                name="sgd", base_learning_rate=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4
-            ),
+            optimizer=Sgd(base_learning_rate=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4),
             schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
             data=Data(cache="decoded", shuffle_buffer=4000, area_range=(0.4, 1.0)),
         ),
@@ -110,9 +109,7 @@ PRESETS: dict[str, Config] = named(
             width=32,
             image_size=48,
             num_classes=20,
-            optimizer=Optimizer(
-                name="sgd", base_learning_rate=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4
-            ),
+            optimizer=Sgd(base_learning_rate=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),
             schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
             data=Data(cache="decoded", shuffle_buffer=10000, area_range=(0.25, 1.0)),
         ),

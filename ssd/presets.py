@@ -14,8 +14,9 @@ from typing import Any
 from common.config.automatic import CROPPED, FLIPPED, SCALED, Rule
 from common.config.clock import Clock
 from common.config.hardware import Machine
+from common.config.optimizer import Sgd
 from common.config.presets import later_machines, named, without_metadata
-from common.config.schema import Optimizer, Schedule
+from common.config.schema import Schedule
 from ssd.config import Config, Data
 
 
@@ -46,7 +47,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 
 
 # Momentum as in TensorFlow 1: the velocity does not contain the rate. The loss decays every variable.
-_SGD = Optimizer(name="sgd", momentum=0.9, weight_decay=5e-4, skip_kinds=(), scaled_momentum=True)
+_SGD = Sgd(momentum=0.9, weight_decay=5e-4, skip_kinds=(), scaled_momentum=True)
 
 # Google's code rounds the steps of the drops down.
 _STEPS = Schedule(kind="step", drops_round_down=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 
 import shtab
 
@@ -65,7 +66,9 @@ def _add_benchmarks(parser: argparse.ArgumentParser) -> None:
         added = flags.add(made, RunFlags, {"system": [automatic.NAME, *module.PRESETS]})
         for flag, path in flags.paths(RunFlags).items():
             added[flag].complete = _PATHS[path]  # type: ignore[attr-defined]
-        for field in fields.describe(module.Config()):
+        config = module.Config()
+        config = dataclasses.replace(config, optimizer=config.optimizer.every_field())
+        for field in fields.describe(config):
             choices = ("true", "false") if field.kind == "true or false" else None
             meaning = field.meaning.replace("%", "%%")
             action = made.add_argument(f"--config.{field.path}", choices=choices, help=meaning)

@@ -6,10 +6,10 @@ import dataclasses
 from typing import ClassVar
 
 from common.config.closed_fields import data_field, later_field, system_field
+from common.config.optimizer import LATER_OPTIMIZERS
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, one_of
 from common.config.schema import RunConfig
-from common.config.validation import LATER_OPTIMIZERS
 from common.errors import UserError
 
 # The converter's note beside the records: its length limits and its counts.

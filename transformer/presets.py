@@ -13,8 +13,9 @@ from typing import Any
 
 from common.config.automatic import Rule
 from common.config.clock import Clock
+from common.config.optimizer import Adam, LazyAdam
 from common.config.presets import later_machines, named, rule_keys, without_metadata
-from common.config.schema import Communication, Optimizer, Schedule
+from common.config.schema import Communication, Schedule
 from transformer.config import Config, Data, Decode
 
 
@@ -27,13 +28,15 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     """
     optimizer, schedule = config.optimizer, config.schedule
     warmup = schedule.warmup_length(Clock.of(config).steps_per_epoch)
-    adam = {f"opt_adam_{field}": getattr(optimizer, field) for field in ("beta_1", "beta_2", "epsilon")}
+    rule = rule_keys(config)
+    if not rule:
+        rule = {f"opt_adam_{field}": getattr(optimizer, field) for field in ("beta_1", "beta_2", "epsilon")}
     return [
         ("global_batch_size", config.global_batch_size, {}),
         ("opt_name", optimizer.name, {}),
         ("opt_base_learning_rate", optimizer.base_learning_rate, {}),
         ("opt_learning_rate_warmup_steps", round(warmup), {}),
-        *without_metadata(rule_keys(config) or adam),
+        *without_metadata(rule),
         ("max_sequence_length", config.max_sequence_length, {"method": "discard"}),
     ]
 
@@ -47,7 +50,7 @@ _V06_512 = Config(
     eval_batch_size=512,
     train_steps=4 * 1087,
     steps_per_block=1087,
-    optimizer=Optimizer(name="lazy_adam", base_learning_rate=2.0, beta_2=0.98, epsilon=1e-9),
+    optimizer=LazyAdam(base_learning_rate=2.0, beta_2=0.98, epsilon=1e-9),
     schedule=Schedule(kind="noam", warmup_steps=1000.0, width=1024),
 )
 _V06_2048 = Config(
@@ -58,7 +61,7 @@ _V06_2048 = Config(
     eval_batch_size=2048,
     train_steps=7 * 271,
     steps_per_block=271,
-    optimizer=Optimizer(name="lazy_adam", base_learning_rate=1.3, beta_1=0.86, beta_2=0.92, epsilon=1e-9),
+    optimizer=LazyAdam(base_learning_rate=1.3, beta_1=0.86, beta_2=0.92, epsilon=1e-9),
     schedule=Schedule(kind="noam", warmup_steps=550.0, width=1024),
 )
 
@@ -115,7 +118,7 @@ _V07_512 = Config(
     global_batch_size=512,
     eval_batch_size=3072,
     train_epochs=4.0,
-    optimizer=Optimizer(name="lazy_adam", base_learning_rate=1.875, beta_2=0.98, epsilon=1e-9),
+    optimizer=LazyAdam(base_learning_rate=1.875, beta_2=0.98, epsilon=1e-9),
     schedule=Schedule(kind="noam", warmup_steps=1107.0, width=1024),
 )
 _V07_2048 = Config(
@@ -144,9 +147,7 @@ _V100_8 = Config(
     accumulation_steps=4,
     eval_batch_size=512,
     train_epochs=6.0,
-    optimizer=Optimizer(
-        name="adam", base_learning_rate=1.9e-3 * math.sqrt(750 * 1024), beta_2=0.98, epsilon=1e-9
-    ),
+    optimizer=Adam(base_learning_rate=1.9e-3 * math.sqrt(750 * 1024), beta_2=0.98, epsilon=1e-9),
     schedule=Schedule(kind="noam", warmup_steps=750.0, width=1024),
 )
 
@@ -168,7 +169,7 @@ _V07_PRESETS = {
         hardware="tpu-v4-512",
         source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v4-512-TF/transformer",
         num_replicas=512,
-        optimizer=Optimizer(name="lazy_adam", base_learning_rate=1.9, beta_1=0.88, beta_2=0.94, epsilon=1e-9),
+        optimizer=LazyAdam(base_learning_rate=1.9, beta_1=0.88, beta_2=0.94, epsilon=1e-9),
     ),
     "tpu-v3-8192": replace(
         _V07_2048,
@@ -176,9 +177,7 @@ _V07_PRESETS = {
         source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v3-8192-TF/transformer (there each "
         "sequence lies on 4 cores; here on one, and the other three idle)",
         num_replicas=2048,
-        optimizer=Optimizer(
-            name="lazy_adam", base_learning_rate=1.875, beta_1=0.88, beta_2=0.92, epsilon=1e-9
-        ),
+        optimizer=LazyAdam(base_learning_rate=1.875, beta_1=0.88, beta_2=0.92, epsilon=1e-9),
     ),
     "tpu-v3-8192-jax": replace(
         _V07_2048,
@@ -188,8 +187,7 @@ _V07_PRESETS = {
         communication=_SHARDED,
         # The log says 256, so only the packed length limited the pairs.
         max_sequence_length=256,
-        optimizer=Optimizer(
-            name="adam",
+        optimizer=Adam(
             base_learning_rate=3.3092157691415953,
             beta_1=0.9086575725261137,
             beta_2=0.9198719118104947,
@@ -216,9 +214,7 @@ _V07_PRESETS = {
         global_batch_size=512,
         max_sequence_length=80,
         accumulation_steps=2,
-        optimizer=Optimizer(
-            name="adam", base_learning_rate=1.976e-3 * math.sqrt(1000 * 1024), beta_2=0.98, epsilon=1e-9
-        ),
+        optimizer=Adam(base_learning_rate=1.976e-3 * math.sqrt(1000 * 1024), beta_2=0.98, epsilon=1e-9),
         schedule=Schedule(kind="noam", warmup_steps=1000.0, width=1024),
     ),
     # 737,280 tokens are 2880 sequences.
@@ -233,8 +229,7 @@ _V07_PRESETS = {
         accumulation_steps=1,
         eval_batch_size=3040,
         train_epochs=8.0,
-        optimizer=Optimizer(
-            name="adam",
+        optimizer=Adam(
             base_learning_rate=1.732e-3 * math.sqrt(400 * 1024),
             beta_1=0.86,
             beta_2=0.92,
@@ -253,8 +248,7 @@ _V07_PRESETS = {
         accumulation_steps=1,
         eval_batch_size=3840,
         train_epochs=8.0,
-        optimizer=Optimizer(
-            name="adam",
+        optimizer=Adam(
             base_learning_rate=1.732e-3 * math.sqrt(400 * 1024),
             beta_1=0.86,
             beta_2=0.92,
@@ -289,7 +283,7 @@ _CPU_PRESETS = {
         epochs_per_block=2.0,
         vocabulary_size=396,
         width=64,
-        optimizer=Optimizer(name="lazy_adam", base_learning_rate=1.0, beta_2=0.98, epsilon=1e-9),
+        optimizer=LazyAdam(base_learning_rate=1.0, beta_2=0.98, epsilon=1e-9),
         schedule=Schedule(kind="noam", warmup_steps=100.0, width=64),
         decode=Decode(source_length=40, extra_length=10),
     ),
@@ -311,7 +305,7 @@ _CPU_PRESETS = {
         width=128,
         residual_dropout=0.3,
         # Cosine, because a run of 45 minutes ends long before an inverse square root lowers the rate enough.
-        optimizer=Optimizer(name="lazy_adam", base_learning_rate=0.004, beta_2=0.98, epsilon=1e-9),
+        optimizer=LazyAdam(base_learning_rate=0.004, beta_2=0.98, epsilon=1e-9),
         schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
         decode=Decode(source_length=50, extra_length=10),
     ),

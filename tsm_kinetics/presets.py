@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from common.config.automatic import FLIPPED, SCALED, Rule
+from common.config.optimizer import Adam, Sgd
 from common.config.presets import momentum_key, named, solver_keys, without_metadata
-from common.config.schema import Optimizer, Schedule
+from common.config.schema import Schedule
 from tsm_kinetics.config import Config, Data
 
 
@@ -39,7 +40,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 # PyTorch's SGD keeps v = m v + (g + wd w) and steps by lr v, which is scaled momentum. The paper gives a weight decay
 # of 1e-4 except on batch norm and bias, cosine, 5 warmup epochs and 100 epochs. Momentum .9 comes from
 # mit-han-lab/temporal-shift-module.
-_SGD = Optimizer(name="sgd", momentum=0.9, weight_decay=1e-4, scaled_momentum=True)
+_SGD = Sgd(momentum=0.9, weight_decay=1e-4, scaled_momentum=True)
 
 # Table 3: Summit, 6 GPUs per node. Paper 4.1: a rate of "0.00125 for every 8 samples".
 _SUMMIT = Config(
@@ -86,7 +87,7 @@ PRESETS: dict[str, Config] = named(
             quality_target=0.45,
             image_size=64,
             num_classes=10,
-            optimizer=Optimizer(name="adam", base_learning_rate=0.001, epsilon=1e-8),
+            optimizer=Adam(base_learning_rate=0.001, epsilon=1e-8),
             schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
             # Frame differences hide the background, which would reveal the class (lab/studies/ucf101/tuning.csv).
             data=Data(

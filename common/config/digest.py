@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from common.config import plugins
 from common.config.fields import kind_of
+from common.config.optimizer import Optimizer, of_saved
 from common.config.overrides import field_types
 from common.errors import UserError, near
 
@@ -38,6 +39,8 @@ def from_dict(cls: type[C], values: Mapping[str, Any], path: str = "config") -> 
             hint = near(name, list(hints))
             raise UserError(f"{path}.{name}: unknown field{hint}; written by another version?")
         kind = hints[name]
+        if kind is Optimizer and isinstance(value, Mapping):
+            kind, value = of_saved(value)
         if dataclasses.is_dataclass(kind):
             fields[name] = from_dict(kind, value, f"{path}.{name}")
             continue
@@ -47,7 +50,13 @@ def from_dict(cls: type[C], values: Mapping[str, Any], path: str = "config") -> 
                 f"{path}.{name}={str(value)[:80]}: not {kind_of(kind)}; written by another version?"
             )
         fields[name] = value
-    return cls(**fields)
+    return cls(
+        **{
+            field.name: fields[field.name]
+            for field in dataclasses.fields(cls)
+            if field.init and field.name in fields
+        }
+    )
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -84,5 +93,7 @@ def _digested(config: Any) -> dict[str, Any]:
         value = getattr(config, field.name)
         if field.metadata.get("digest") == "unless default" and value == field.default:
             continue
+        if isinstance(value, Optimizer):
+            value = value.every_field()
         found[field.name] = _digested(value) if dataclasses.is_dataclass(value) else value
     return found

@@ -15,12 +15,12 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from common.config import rules
 from common.config.legw import legw
+from common.config.optimizer import Optimizer, refusal, renamed
 from common.errors import UserError, near
 
 C = TypeVar("C")
-_ORDER = {"optimizer.name": 0, "legw": 2}
+ORDER = {"optimizer.name": 0, "legw": 2}  # The order in which overrides apply; 1 for others.
 SHORT = ("init", "frozen_stages")  # Fields with a flag of their own.
 
 
@@ -63,8 +63,6 @@ def configure(
         config = override(config, "replicas", replicas)
     for path, value in overrides:
         config = override(config, path, value)
-        if path.startswith("optimizer."):
-            rules.check_field(config.optimizer, path.partition(".")[2], f"--config.{path}={value}")
     if seed is not None:
         config = dataclasses.replace(config, seed=seed)
     config.validate()
@@ -81,10 +79,9 @@ def override(config: C, path: str, value: str) -> C:
     """
     if path == "legw":
         return legw(config, parse_value(value, float, "config.legw"))
-    changed = _override(config, path.split("."), value, "config." + path)
     if path == "optimizer.name":
-        return dataclasses.replace(config, optimizer=rules.renamed(config.optimizer, changed.optimizer.name))
-    return changed
+        return dataclasses.replace(config, optimizer=renamed(config.optimizer, value))
+    return _override(config, path.split("."), value, "config." + path)
 
 
 def override_all(config: C, flags: Sequence[str]) -> C:
@@ -108,6 +105,8 @@ def field_types(cls: type) -> Mapping[str, Any]:
 def _override(config: Any, parts: Sequence[str], value: str, full: str) -> Any:
     types_ = field_types(type(config))
     head = parts[0]
+    if isinstance(config, Optimizer) and (reason := refusal(type(config), config.name, head)):
+        raise UserError(f"--{full}={value}: {reason}")
     if head not in types_:
         # A field of a group may be meant: optimizer.base_learning_rate.
         hint = _in_group(head, config) or near(head, list(types_))
@@ -200,4 +199,4 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[st
             if value is None or value.startswith("--"):
                 raise UserError(f"{argument}: needs a value, as in {argument}=VALUE")
         overrides.append((name, value))
-    return sorted(overrides, key=lambda override: _ORDER.get(override[0], 1)), rest
+    return sorted(overrides, key=lambda override: ORDER.get(override[0], 1)), rest

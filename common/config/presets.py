@@ -8,9 +8,7 @@ from typing import Any, TypeVar
 
 from common.config.clock import Clock
 from common.config.legw import legw
-from common.config.rules import READ
 from common.config.schema import RunConfig
-from common.config.validation import LATER_OPTIMIZERS
 
 C = TypeVar("C", bound=RunConfig)
 _NEAREST = ("tpu-v4-16", "tpu-v3-256", "dgx-1")  # Published rows that presets of later machines follow.
@@ -100,16 +98,18 @@ _KEYS = {"opt_lamb_weight_decay": "opt_lamb_weight_decay_rate"}
 def rule_keys(config: RunConfig) -> dict[str, Any]:
     """Returns {"opt_RULE_FIELD": value} of what a rule of docs/optimizers.md reads; {} for another rule."""
     rule = config.optimizer
-    if rule.name not in LATER_OPTIMIZERS:
+    if not rule.later:
         return {}
-    found = {f"opt_{rule.name}_{field}": getattr(rule, field) for field in (*READ[rule.name], "weight_decay")}
-    return {_KEYS.get(key, key): value for key, value in found.items()}
+    values = {
+        f"opt_{rule.name}_{field}": getattr(rule, field) for field in (*rule.own_fields(), "weight_decay")
+    }
+    return {_KEYS.get(key, key): value for key, value in values.items()}
 
 
 def momentum_key(config: RunConfig) -> dict[str, Any]:
     """Returns {"opt_momentum": value}, or {} for an optimizer without momentum."""
-    plain = config.optimizer.has_momentum and not rule_keys(config)
-    return {"opt_momentum": config.optimizer.momentum} if plain else {}
+    optimizer = config.optimizer
+    return {"opt_momentum": optimizer.momentum} if optimizer.name in ("sgd", "lars") else {}
 
 
 def without_metadata(pairs: Mapping[str, Any]) -> list[tuple[str, Any, dict]]:

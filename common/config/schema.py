@@ -8,112 +8,9 @@ from typing import Any, ClassVar
 
 from common.config import plugins, quality, validation
 from common.config.closed_fields import later_field, rule_field, system_field
+from common.config.optimizer import Lars, Optimizer
 from common.config.quality import Measure
 from common.config.schedule import Schedule
-
-
-@dataclasses.dataclass(frozen=True)
-class Optimizer:
-    """The optimizer `name`: one of common.config.validation.OPTIMIZERS or MODULE:FUNCTION. A rule may ignore fields.
-
-    Attributes:
-      name: the rule, e.g. "sgd", "lars", "adam"; or MODULE:FUNCTION, a rule of your own (docs/extend.md).
-      base_learning_rate: the peak of the schedule.
-      momentum: decay of the gradient average in "sgd", "lars", "shampoo" and "muon" (its author's 0.95); in
-        "schedule_free_sgd", the share of the averaged weights in those that are trained (its authors' 0.9).
-      nesterov: whether "sgd", "lars", "shampoo" or "muon" use Nesterov momentum: they look ahead by one momentum step.
-      weight_decay: the optimizer adds weight_decay * w to the gradient of w, except for `skip_kinds`; the rules of
-        docs/optimizers.md add it to the step.
-      l2_in_loss: coefficient of an L2 term added to the gradients of all but batch-norm variables, besides
-        `weight_decay` (the v0.6 TPU submissions did both; docs/sources.md, mlperf 0.5).
-      eta, epsilon: LARS's trust ratio is eta*|w| / (|g| + weight_decay*|w| + epsilon) with the raw gradient g; there
-        epsilon may be 0. Adam adds epsilon to the root (1e-8 in GNMT, 1e-9 in the Transformer; docs/sources.md, mlperf
-        1.5 and 1.4). The other adaptive rules add it under the root (tf_keras's default is 1e-7). All of these need it
-        above 0, Adagrad only if `initial_accumulator` is 0.
-      corrected_epsilon: "adam": whether epsilon is added to the root of the corrected average, as in PyTorch and Flax,
-        or to the plain average's, as in TensorFlow and NVIDIA's FusedAdam (apex/contrib/optimizers).
-      scaled_momentum: v = m v + (g + wd w), w -= lr trust v (figure 5 of the pods paper) instead of
-        v = m v + lr trust (g + wd w), w -= v (figure 6); also for "sgd", whose trust is 1.
-      trust_in_velocity: "lars": v = m v + trust (g + wd w), w -= lr v, which is momentum corrected by the ratio of the
-        rates (NVIDIA's MXNet code, fit.py `SGDwFASTLARS`); with `scaled_momentum`.
-      skip_kinds: kinds of variables without weight decay and without LARS's trust ratio.
-      bias_gradient_factor: factor for bias gradients; 2 is Detectron's rule (docs/sources.md, mlperf 1.3).
-      one_warmup_delta: whether the warmup takes one amount off all rates, so that the biases' rate starts at
-        (bias_gradient_factor - 1) x the peak (NVIDIA's Mask R-CNN, solver/lr_scheduler.py `mlperf_linear`).
-      beta_1, beta_2: decay of Adam's moments. The defaults are TensorFlow's, which GNMT uses (docs/sources.md, mlperf
-        1.5). The Transformer uses 0.9 / 0.98 up to 512 sequences and 0.86 / 0.92 at 2048 (docs/sources.md, mlperf 1.4).
-        "schedule_free_adamw" uses beta_1 as "schedule_free_sgd" uses momentum.
-      rho: decay of the averages of RMSprop (tf_keras: 0.9) and Adadelta (Zeiler 2012: 0.95).
-      initial_accumulator: initial value of Adagrad's sums of squares; TensorFlow's default.
-      clip_norm: maximum global norm of the summed gradient, before any L2 term; 0 is off.
-      clip_replica_norm: maximum norm of each replica's own gradient, before the sum (G6 GNMT: 5.0); 0 is off.
-      averaging_power: Schedule-Free weights a step by (largest rate so far)^this; the authors' value is 2.
-      adamw_rate_factor: "muon": AdamW's rate for the rest of the weights, as a factor of the rate.
-      orthogonal_steps: "muon": Newton-Schulz iterations (the author's 5).
-      matrix_block: "shampoo", "soap": maximum rows and columns of a block (128 in Anil et al. 2020, section 5.2).
-      matrix_decay: "shampoo", "soap": decay of the running averages of G G' and G' G, for a gradient G; with 1,
-        "shampoo" sums them instead.
-      matrix_epsilon: "shampoo": ridge of the roots, relative to the largest eigenvalue (Anil et al.: 1e-6).
-      root_interval: steps between new roots or bases (SOAP's authors: 10).
-      root_start: first step with preconditioners; "shampoo" takes the grafted step before, "soap" Adam's.
-      grafting: "shampoo": the rule that gives the length of a step: "sgd", "adagrad", or "adam" without its first
-        moment.
-    """
-
-    name: str = "lars"
-    base_learning_rate: float = 0.1
-    momentum: float = 0.9
-    nesterov: bool = False
-    weight_decay: float = 0.0
-    l2_in_loss: float = 0.0
-    eta: float = 0.001
-    epsilon: float = 0.0
-    scaled_momentum: bool = False
-    skip_kinds: tuple[str, ...] = ("norm", "bias")
-    bias_gradient_factor: float = 1.0
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    rho: float = 0.9
-    initial_accumulator: float = 0.1
-    clip_norm: float = 0.0
-    clip_replica_norm: float = 0.0
-    trust_in_velocity: bool = later_field(False)
-    one_warmup_delta: bool = later_field(False)
-    corrected_epsilon: bool = later_field(False)
-    averaging_power: float = later_field(2.0)
-    adamw_rate_factor: float = later_field(1.0)
-    orthogonal_steps: int = later_field(5)
-    matrix_block: int = later_field(128)
-    matrix_decay: float = later_field(0.95)
-    matrix_epsilon: float = later_field(1e-6)
-    root_interval: int = later_field(10)
-    root_start: int = later_field(1)
-    grafting: str = later_field("adam")
-
-    @property
-    def has_momentum(self) -> bool:
-        """Whether the rule uses `momentum`; the adaptive rules have their own averages."""
-        return self.name in ("sgd", "lars", "shampoo", "muon", "schedule_free_sgd")
-
-    @property
-    def averages_weights(self) -> bool:
-        """Whether an evaluation uses an average of the weights (common/optim/schedule_free.py)."""
-        return self.name in ("schedule_free_sgd", "schedule_free_adamw")
-
-    @property
-    def averaging_beta(self) -> float:
-        """The share of the average in the weights that are trained."""
-        return self.momentum if self.name == "schedule_free_sgd" else self.beta_1
-
-    @property
-    def is_own(self) -> bool:
-        """Whether `name` is MODULE:FUNCTION, a rule from outside this project."""
-        return plugins.is_own(self.name)
-
-    @property
-    def short_name(self) -> str:
-        """The rule's name without its module, for log keys."""
-        return plugins.short(self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,7 +124,7 @@ class RunConfig:
     eval_epochs: tuple[float, ...] = later_field((), closed="free")
     init: str = later_field("")
     frozen_stages: int = later_field(0)
-    optimizer: Optimizer = Optimizer()
+    optimizer: Optimizer = Lars()
     schedule: Schedule = Schedule()
 
     # For benchmarks that can start from a trained network: the field that names its file, and the network from which a

@@ -1,7 +1,7 @@
 """Checks a configuration for values that a later stage would reject. TensorFlow-free.
 
 `RunConfig.validate` calls `check_values`, then the benchmark's own checks, then `check_stages`. The later stages call
-the same functions themselves: `check_schedule`, `check_optimizer` and `check_backend`.
+the same functions themselves: `check_schedule`, `Optimizer.check` and `check_backend`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,6 @@ RULESETS = ("0.6.0", "0.7.0")
 REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu", "pjrt")
 SUMMATIONS = ("flat", "hierarchical", "2d")
 WIRES = ("full", "bf16", "bf16_sum")
-FIRST_OPTIMIZERS = ("sgd", "lars", "adam", "lazy_adam", "adagrad", "rmsprop", "adadelta")
-# Rules with matrices keep whole blocks on a replica, which shard_in_blocks would cut.
-MATRIX_OPTIMIZERS = ("muon", "shampoo", "soap")
-# docs/optimizers.md. A closed run may use one only where the rules of its round name it.
-LATER_OPTIMIZERS = (
-    *("adamw", "nadamw", "lamb", "schedule_free_sgd", "schedule_free_adamw"),
-    *MATRIX_OPTIMIZERS,
-)
-OPTIMIZERS = (*FIRST_OPTIMIZERS, *LATER_OPTIMIZERS)
-GRAFTS = ("sgd", "adagrad", "adam")
 SCHEDULES = ("constant", "poly", "step", "cosine", "noam", "gnmt")
 WARMUPS = ("linear", "exponential")
 LARGEST_SEED = 2**32 - 1  # The largest seed that np.random.seed accepts.
@@ -94,7 +84,7 @@ def check_stages(config: Any) -> None:
     Raises:
       UserError: no examples, a run shorter than one step, or an optimizer or schedule that needs other fields.
     """
-    check_optimizer(config.optimizer)
+    config.optimizer.check()
     _check_digits(config)
     check_schedule(config.schedule, Clock.of(config).steps_per_epoch)
 
@@ -120,52 +110,6 @@ def check_schedule(schedule: Any, steps_per_epoch: float) -> None:
     if schedule.kind == "gnmt" and schedule.decay_interval < 1:
         raise UserError(
             f"config.schedule.decay_interval={schedule.decay_interval}: kind 'gnmt' needs a positive number of steps"
-        )
-
-
-def check_optimizer(optimizer: Any) -> None:
-    """Checks an optimizer rule's name and epsilon.
-
-    Raises:
-      UserError: an unknown name, or an epsilon of 0 that makes the rule divide 0 by 0.
-    """
-    name = optimizer.name
-    if plugins.is_own(name):
-        return
-    if name not in OPTIMIZERS:
-        raise _unknown("optimizer.name", name, OPTIMIZERS)
-    _check_later_fields(optimizer)
-    starts_at_zero = name != "adagrad" or optimizer.initial_accumulator <= 0
-    grafts_sgd = name == "shampoo" and optimizer.grafting == "sgd"
-    without = name in ("sgd", "lars", "schedule_free_sgd") or grafts_sgd
-    if not without and optimizer.epsilon <= 0 and starts_at_zero:
-        raise UserError(
-            f"config.optimizer.epsilon={optimizer.epsilon}: {name} would divide 0 by 0; "
-            "use a small number such as 1e-8"
-        )
-
-
-def _check_later_fields(optimizer: Any) -> None:
-    """Raises UserError for a value that a rule of docs/optimizers.md cannot use."""
-    name = optimizer.name
-    for field in ("orthogonal_steps", "matrix_block", "root_interval", "root_start"):
-        if (value := getattr(optimizer, field)) < 1:
-            raise UserError(f"config.optimizer.{field}={value}: must be at least 1")
-    if optimizer.grafting not in GRAFTS:
-        raise _unknown("optimizer.grafting", optimizer.grafting, GRAFTS)
-    if optimizer.averages_weights and not 0 < optimizer.averaging_beta < 1:
-        field = "momentum" if name == "schedule_free_sgd" else "beta_1"
-        raise UserError(
-            f"config.optimizer.{field}={optimizer.averaging_beta}: {name} averages the weights by it; use 0.9"
-        )
-    if optimizer.matrix_decay > 1 or (name == "soap" and optimizer.matrix_decay == 1):
-        raise UserError(
-            f"config.optimizer.matrix_decay={optimizer.matrix_decay}: must be below 1, or 1 for shampoo's sums"
-        )
-    if name == "shampoo" and optimizer.matrix_epsilon <= 0:
-        raise UserError(
-            f"config.optimizer.matrix_epsilon={optimizer.matrix_epsilon}: roots of singular matrices need more; "
-            "use 1e-6"
         )
 
 
@@ -257,7 +201,7 @@ def _check_division(config: Any) -> None:
         raise UserError(
             "config.communication.shard_in_blocks=True needs config.communication.shard_weight_update=True"
         )
-    if communication.shard_in_blocks and config.optimizer.name in MATRIX_OPTIMIZERS:
+    if communication.shard_in_blocks and config.optimizer.has_matrices:
         raise UserError(
             f"config.communication.shard_in_blocks=True: {config.optimizer.name} needs whole matrices; leave it out, "
             "config.communication.shard_weight_update=True then gives each replica whole matrices"
@@ -323,7 +267,7 @@ def _check_numbers(config: Any) -> None:
             if isinstance(value, (int, float)) and not 0 <= value < math.inf:
                 raise UserError(f"config.{part}.{name}={value}: must be a number of at least 0")
     for name in _AVERAGES:
-        if not (value := getattr(config.optimizer, name)) < 1:
+        if not (value := getattr(config.optimizer, name, 0)) < 1:
             raise UserError(f"config.optimizer.{name}={value}: must be below 1")
     if not all(0 <= epoch < math.inf for epoch in config.schedule.boundaries):
         raise UserError(f"config.schedule.boundaries={config.schedule.boundaries}: epochs must be at least 0")

@@ -31,6 +31,7 @@ from common.distributed.weight_update import (
     wholes,
 )
 from common.optim import optimizers
+from common.optim.optimizers import WeightState
 
 
 class ShardedUpdate:
@@ -140,7 +141,7 @@ class ShardedUpdate:
         clip_norm = self._config.optimizer.clip_norm
         summed = optimizers.clipped(summed, clip_norm, self._replicas.all_reduce)
         weights = self._own_weights()
-        norms = self._norms(weights, summed, step)
+        norms = self._norms(weights, summed, rate, step)
         new, after = self._updated(weights, summed, norms, rate, step, finite)
         written = []
         for slots, values in zip(self.slots, after, strict=True):
@@ -166,11 +167,10 @@ class ShardedUpdate:
         new, slots = [], []
         for i, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
             before, piece = self._slots_before(i), self._all_pieces()[i]
-            segments = piece.segments(norms.get(str(i)))
             own_rate = rate_of(self._config, self._biases[piece.members[0]], rate, step)
-            rate_here = tf.cast(own_rate, weight.dtype)
-            update = piece.rule(self.rule).update
-            updated, after = update(weight, gradient, before, rate_here, step, segments)
+            rate_here, segments = tf.cast(own_rate, weight.dtype), piece.segments(norms.get(str(i)))
+            state = WeightState(weight, gradient, before, rate_here, step, segments)
+            updated, after = piece.rule(self.rule).update(state)
             new.append(unless_skipped(finite, updated, weight))
             slots.append({name: unless_skipped(finite, after[name], before[name]) for name in before})
         return new, slots
@@ -199,7 +199,7 @@ class ShardedUpdate:
         return [piece.own(self._weights, part, self._replicas) for piece in self._all_pieces()]
 
     def _norms(
-        self, weights: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], step: tf.Tensor
+        self, weights: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         """Returns the norms that LARS or LAMB needs, by piece number; one small all-reduce serves all layers."""
         pieces = self._all_pieces()
@@ -208,11 +208,11 @@ class ShardedUpdate:
             return {}
         squares = []
         for i in layers:
+            state = WeightState(weights[i], gradients[i], self._slots_before(i), rate, step, pieces[i])
             if self.rule.measured:
-                other = self.rule.measured(weights[i], gradients[i], self._slots_before(i), step, pieces[i])
+                other = self.rule.measured(state)
             else:
-                optimizer = self._config.optimizer
-                other = optimizers.raw_gradient(optimizer, weights[i], gradients[i], pieces[i])
+                other = optimizers.raw_gradient(self._config.optimizer, state)
             squares += [tf.reduce_sum(weights[i] * weights[i]), tf.reduce_sum(other * other)]
         norms = tf.unstack(tf.sqrt(self._replicas.all_reduce(tf.stack(squares))))
         return {str(i): (norms[2 * place], norms[2 * place + 1]) for place, i in enumerate(layers)}

@@ -11,10 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from common.config.clock import Clock
-from common.config.schema import Optimizer, RunConfig
+from common.config.optimizer import Optimizer
+from common.config.schema import RunConfig
 from common.distributed import gradient_sum
 from common.distributed.replicas.base import Replicas
 from common.optim import fused_kernels, optimizers, schedule_free, shampoo
+from common.optim.cuts import Cut
+from common.optim.optimizers import WeightState
 
 # Slots of every weight in the order of the weights, {name: array of the shape that the rule's `init` gives it}.
 SlotValues = list[dict[str, np.ndarray]]
@@ -74,7 +77,7 @@ class Averages:
         self._weights, self._replicas, self._config = list(weights), replicas, config
         self._kept = [
             tf.Variable(tf.zeros(w.shape, w.dtype), trainable=False, name=f"{w.name.split(':')[0]}/kept")
-            for w in (weights if config.averages_weights else ())
+            for w in (weights if config.averaged_by else ())
         ]
 
     def keep(self) -> list[tf.Tensor]:
@@ -160,7 +163,8 @@ class WholeUpdate:
         gradients = optimizers.clipped(gradients, self._config.optimizer.clip_norm)
         written = [
             fused_kernels.apply(
-                self._config.optimizer, segments, weight, gradient, slots, self._rate(i, rate, step), step
+                self._config.optimizer,
+                WeightState(weight, gradient, slots, self._rate(i, rate, step), step, segments),
             )
             for i, (weight, slots, segments, in_place, gradient) in enumerate(
                 zip(self._weights, self.slots, self._segments, self._in_place, gradients, strict=True)
@@ -185,7 +189,8 @@ class WholeUpdate:
         for i, gradient in zip(rest, gradients, strict=True):
             old = self._weights[i].read_value()
             before = {name: slot.read_value() for name, slot in self.slots[i].items()}
-            new, after = self._new(i, old, gradient, before, self._rate(i, rate, step), step)
+            state = WeightState(old, gradient, before, self._rate(i, rate, step), step, self._segments[i])
+            new, after = self._new(self._cuts[i], state)
             values.append(unless_skipped(finite, new, old))
             values += [unless_skipped(finite, after[name], before[name]) for name in before]
         return values
@@ -194,21 +199,12 @@ class WholeUpdate:
         own = rate_of(self._config, self._segments[i].kind == "bias", rate, step)
         return tf.cast(own, self._weights[i].dtype)
 
-    def _new(
-        self,
-        i: int,
-        old: tf.Tensor,
-        gradient: tf.Tensor,
-        slots: optimizers.Slots,
-        rate: tf.Tensor,
-        step: tf.Tensor,
-    ) -> tuple[tf.Tensor, optimizers.Slots]:
-        """Returns weight number `i` and its slots after the rule's update."""
-        cut = self._cuts[i]
+    def _new(self, cut: Cut | None, state: WeightState) -> tuple[tf.Tensor, optimizers.Slots]:
+        """Returns a weight and its slots after the rule's update."""
         if cut is None:
-            return self.rule.update(old, gradient, slots, rate, step, self._segments[i])
-        stacks, rule = (cut.stack(x, tf) for x in (old, gradient)), self.rule.matrices.rule
-        new, after = rule.update(*stacks, slots, rate, step, self._segments[i])
+            return self.rule.update(state)
+        weight, gradient = cut.stack(state.weight, tf), cut.stack(state.gradient, tf)
+        new, after = self.rule.matrices.rule.update(state._replace(weight=weight, gradient=gradient))
         return cut.join(new, tf), after
 
     def swap(self, to_average: bool) -> list[tf.Tensor]:

@@ -10,74 +10,62 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from common.config.schema import Optimizer
-from common.optim.rule import Rule, Segments, Slots, ahead, average, bias, raw_gradient, with_decay, zeros
+from common.config.optimizer import AdamW
+from common.optim.rule import (
+    Rule,
+    Segments,
+    Slots,
+    WeightState,
+    ahead,
+    average,
+    bias,
+    raw_gradient,
+    with_decay,
+    zeros,
+)
 
 
-def adamw(config: Optimizer) -> Rule:
+def adamw(config: AdamW) -> Rule:
     """Returns AdamW."""
     return _rule(config)
 
 
-def nadamw(config: Optimizer) -> Rule:
+def nadamw(config: AdamW) -> Rule:
     """Returns AdamW with Nesterov momentum."""
     return _rule(config, nesterov=True)
 
 
-def lamb(config: Optimizer) -> Rule:
+def lamb(config: AdamW) -> Rule:
     """Returns LAMB: AdamW's step, scaled to the weight's norm for the kinds that adapt."""
 
-    def measured(
-        weight: tf.Tensor, gradient: tf.Tensor, slots: Slots, step: tf.Tensor, segments: Segments
-    ) -> tf.Tensor:
-        return _direction(config, weight, gradient, slots, step, segments)[0]
+    def measured(state: WeightState) -> tf.Tensor:
+        return _direction(config, state)[0]
 
-    def update(
-        weight: tf.Tensor,
-        gradient: tf.Tensor,
-        slots: Slots,
-        rate: tf.Tensor,
-        step: tf.Tensor,
-        segments: Segments,
-    ) -> tuple[tf.Tensor, Slots]:
-        direction, after = _direction(config, weight, gradient, slots, step, segments)
-        return weight - rate * _trust(weight, direction, segments) * direction, after
+    def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
+        direction, after = _direction(config, state)
+        trust = _trust(state.weight, direction, state.segments)
+        return state.weight - state.learning_rate * trust * direction, after
 
     return Rule(("m", "v"), zeros("m", "v"), update, adapts_by_norms=True, measured=measured)
 
 
-def _rule(config: Optimizer, nesterov: bool = False) -> Rule:
-    def update(
-        weight: tf.Tensor,
-        gradient: tf.Tensor,
-        slots: Slots,
-        rate: tf.Tensor,
-        step: tf.Tensor,
-        segments: Segments,
-    ) -> tuple[tf.Tensor, Slots]:
-        direction, after = _direction(config, weight, gradient, slots, step, segments, nesterov)
-        return weight - rate * direction, after
+def _rule(config: AdamW, nesterov: bool = False) -> Rule:
+    def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
+        direction, after = _direction(config, state, nesterov)
+        return state.weight - state.learning_rate * direction, after
 
     return Rule(("m", "v"), zeros("m", "v"), update)
 
 
-def _direction(
-    config: Optimizer,
-    weight: tf.Tensor,
-    gradient: tf.Tensor,
-    slots: Slots,
-    step: tf.Tensor,
-    segments: Segments,
-    nesterov: bool = False,
-) -> tuple[tf.Tensor, Slots]:
+def _direction(config: AdamW, state: WeightState, nesterov: bool = False) -> tuple[tf.Tensor, Slots]:
     """Returns Adam's direction plus the decay, and the slots after it."""
-    gradient = raw_gradient(config, weight, gradient, segments)
-    beta, dtype = config.beta_1, weight.dtype
-    m = average(beta, slots["m"], gradient)
-    v = average(config.beta_2, slots["v"], gradient * gradient)
+    gradient, step = raw_gradient(config, state), state.step
+    beta, dtype = config.beta_1, state.weight.dtype
+    m = average(beta, state.slots["m"], gradient)
+    v = average(config.beta_2, state.slots["v"], gradient * gradient)
     first = ahead(beta, m, gradient, step) if nesterov else m / bias(beta, step, dtype)
     direction = first / (tf.sqrt(v / bias(config.beta_2, step, dtype)) + config.epsilon)
-    return with_decay(config, weight, direction, segments), {"m": m, "v": v}
+    return with_decay(config, state, direction), {"m": m, "v": v}
 
 
 def _trust(weight: tf.Tensor, direction: tf.Tensor, segments: Segments) -> tf.Tensor:

@@ -11,13 +11,13 @@ import math
 
 import tensorflow as tf
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Muon
 from common.optim import cuts, decoupled
 from common.optim.rule import (
     Matrices,
     Rule,
-    Segments,
     Slots,
+    WeightState,
     Whole,
     ahead,
     average,
@@ -32,19 +32,12 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _TINY = 1e-8  # optax.contrib.muon's `eps`: keeps the norm by which the iteration divides above zero.
 
 
-def muon(config: Optimizer) -> Rule:
+def muon(config: Muon) -> Rule:
     """Returns Muon, with AdamW for the weights that are no hidden matrices."""
     rest = decoupled.adamw(config)
 
-    def update(
-        weight: tf.Tensor,
-        gradient: tf.Tensor,
-        slots: Slots,
-        rate: tf.Tensor,
-        step: tf.Tensor,
-        segments: Segments,
-    ) -> tuple[tf.Tensor, Slots]:
-        return rest.update(weight, gradient, slots, config.adamw_rate_factor * rate, step, segments)
+    def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
+        return rest.update(state._replace(learning_rate=config.adamw_rate_factor * state.learning_rate))
 
     return Rule(rest.slots, rest.init, update, matrices=Matrices(_hidden, _orthogonal(config)))
 
@@ -54,26 +47,20 @@ def _hidden(shape: tuple[int, ...], whole: Whole) -> cuts.Cut | None:
     return cuts.folded(shape) if hidden else None
 
 
-def _orthogonal(config: Optimizer) -> Rule:
+def _orthogonal(config: Muon) -> Rule:
     beta = config.momentum
 
-    def update(
-        weight: tf.Tensor,
-        gradient: tf.Tensor,
-        slots: Slots,
-        rate: tf.Tensor,
-        step: tf.Tensor,
-        segments: Segments,
-    ) -> tuple[tf.Tensor, Slots]:
-        gradient = raw_gradient(config, weight, gradient, segments)
-        momentum = average(beta, slots["momentum"], gradient)
+    def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
+        gradient, step = raw_gradient(config, state), state.step
+        momentum = average(beta, state.slots["momentum"], gradient)
         if config.nesterov:
             moment = ahead(beta, momentum, gradient, step)
         else:
-            moment = momentum / bias(beta, step, weight.dtype)
-        inputs, outputs = weight.shape[-2:]
+            moment = momentum / bias(beta, step, momentum.dtype)
+        inputs, outputs = momentum.shape[-2:]
         direction = math.sqrt(max(1, outputs / inputs)) * orthogonalised(moment, config.orthogonal_steps)
-        return weight - rate * with_decay(config, weight, direction, segments), {"momentum": momentum}
+        move = state.learning_rate * with_decay(config, state, direction)
+        return state.weight - move, {"momentum": momentum}
 
     return Rule(("momentum",), zeros("momentum"), update)
 

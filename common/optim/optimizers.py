@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from common.config import plugins
-from common.config.schema import Optimizer
-from common.config.validation import check_optimizer
+from common.config.optimizer import Lars, Optimizer
 from common.errors import UserError
 from common.optim import decoupled, muon, schedule_free, shampoo, soap
 from common.optim.rule import (
@@ -22,6 +21,7 @@ from common.optim.rule import (
     Rule,
     Segments,
     Slots,
+    WeightState,
     Whole,
     average,
     bias,
@@ -37,6 +37,7 @@ __all__ = [
     "Rule",
     "Segments",
     "Slots",
+    "WeightState",
     "Whole",
     "raw_gradient",
     "rows_with_gradient",
@@ -61,38 +62,31 @@ def rule(config: Optimizer) -> Rule:
     """Returns the rule that `config` names.
 
     Raises:
-      UserError: see check_optimizer; or a user function is not found or does not return a rule.
+      UserError: see Optimizer.check; or a user function is not found or does not return a rule.
     """
     if config.is_own:
         return _own_rule(config)
-    check_optimizer(config)
+    config.check()
     if config.name in _MADE:
         return _MADE[config.name](config)
     # Without momentum there is no slot, which saves a third of the reads and writes.
-    slots, move = _FORMS[config.name] if config.momentum or not config.has_momentum else ((), _plain)
+    slots, move = _FORMS[config.name] if getattr(config, "momentum", 1) else ((), _plain)
 
     def init(weight: tf.Tensor) -> Slots:
-        start = {"accumulator": config.initial_accumulator}
+        start = {"accumulator": getattr(config, "initial_accumulator", 0)}
         return {name: tf.fill(weight.shape, tf.constant(start.get(name, 0), weight.dtype)) for name in slots}
 
-    def update(
-        weight: tf.Tensor,
-        gradient: tf.Tensor,
-        slots: Slots,
-        learning_rate: tf.Tensor,
-        step: tf.Tensor,
-        segments: Segments,
-    ) -> tuple[tf.Tensor, Slots]:
-        touched = segments.touched(gradient) if config.name == "lazy_adam" else True
-        gradient = raw_gradient(config, weight, gradient, segments)
-        rate = learning_rate
-        trust = _lars_trust(config, weight, gradient, segments) if config.name == "lars" else None
-        gradient = with_decay(config, weight, gradient, segments)
+    def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
+        weight, slots, rate = state.weight, state.slots, state.learning_rate
+        touched = state.segments.touched(state.gradient) if config.name == "lazy_adam" else True
+        gradient = raw_gradient(config, state)
+        trust = _lars_trust(config, weight, gradient, state.segments) if config.name == "lars" else None
+        gradient = with_decay(config, state, gradient)
         if trust is not None and config.trust_in_velocity:
             gradient = trust * gradient
         elif trust is not None:
             rate = rate * trust
-        distance, after = move(config, gradient, slots, rate, step)
+        distance, after = move(config, gradient, slots, rate, state.step)
         if touched is True:
             return weight - distance, after
         after = {name: tf.where(touched, after[name], slots[name]) for name in after}
@@ -133,7 +127,7 @@ def with_bias_factor(gradients: Sequence[tf.Tensor], kinds: Sequence[str], facto
     return [factor * g if kind == "bias" else g for g, kind in zip(gradients, kinds, strict=True)]
 
 
-def _lars_trust(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:
+def _lars_trust(config: Lars, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:
     """Returns eta |w| / (|g| + weight_decay |w| + epsilon) with the raw gradient; 1 for weights that do not adapt.
 
     It is also 1 if a norm is zero, as in tf.contrib's LARSOptimizer: a zero weight must be able to change.

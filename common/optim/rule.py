@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Optimizer
 from common.optim.cuts import Cut
 from common.optim.products import exact
 
@@ -75,6 +75,25 @@ class Whole:
         return rows_with_gradient(gradient) if self.kind == "embedding" else True
 
 
+class WeightState(NamedTuple):
+    """A weight at a step, and what its update depends on.
+
+    Attributes:
+      weight, gradient: tensors of one shape and one floating dtype.
+      slots: the rule's tensors, {name: tensor} of the same dtype.
+      learning_rate: a scalar of the same dtype.
+      step: an integer scalar, 0 at the first update.
+      segments: what the rule learns about the weight.
+    """
+
+    weight: tf.Tensor
+    gradient: tf.Tensor
+    slots: Slots
+    learning_rate: tf.Tensor
+    step: tf.Tensor
+    segments: Segments
+
+
 class Rule(NamedTuple):
     """An optimizer over tensors.
 
@@ -83,19 +102,18 @@ class Rule(NamedTuple):
       init: (weight) -> its slots. A slot has the weight's shape, or is a scalar that is equal for all weights; in
         `matrices`, it may have any shape that begins with the number of matrices. Its values may not depend on the
         weight's: a sharded update makes slots before it has its part of the weights.
-      update: (weight, gradient, slots, learning_rate, step, segments) -> (weight, slots). All tensors have one
-        floating dtype; the rate is a scalar; `step` is an integer scalar, 0 at the first update.
+      update: the weight's state -> (new weight, new slots).
       adapts_by_norms: whether `update` needs norms of the weights that adapt and of `measured`.
-      measured: (weight, gradient, slots, step, segments) -> the tensor whose norm `update` gets from `segments.norms`
-        beside the weight's; None: the `raw_gradient`.
+      measured: the weight's state -> the tensor whose norm `update` gets from `segments.norms`, next to the weight's
+        norm; None: the `raw_gradient`.
       matrices: how weights that are updated as matrices are cut and updated; None: no weight is.
     """
 
     slots: tuple[str, ...]
     init: Callable[[tf.Tensor], Slots]
-    update: Callable[[tf.Tensor, tf.Tensor, Slots, tf.Tensor, tf.Tensor, Segments], tuple[tf.Tensor, Slots]]
+    update: Callable[[WeightState], tuple[tf.Tensor, Slots]]
     adapts_by_norms: bool = False
-    measured: Callable[[tf.Tensor, tf.Tensor, Slots, tf.Tensor, Segments], tf.Tensor] | None = None
+    measured: Callable[[WeightState], tf.Tensor] | None = None
     matrices: Matrices | None = None
 
     def cut(self, shape: tuple[int, ...], whole: Whole) -> Cut | None:
@@ -120,14 +138,14 @@ def zeros(*names: str) -> Callable[[tf.Tensor], Slots]:
     return lambda weight: {name: tf.zeros_like(weight) for name in names}
 
 
-def raw_gradient(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:
+def raw_gradient(config: Optimizer, state: WeightState) -> tf.Tensor:
     """Returns the gradient plus the L2 term's gradient; rules take norms of this sum."""
-    return _add(gradient, config.l2_in_loss, weight, segments.regularised)
+    return _add(state.gradient, config.l2_in_loss, state.weight, state.segments.regularised)
 
 
-def with_decay(config: Optimizer, weight: tf.Tensor, raw: tf.Tensor, segments: Segments) -> tf.Tensor:
-    """Returns the raw gradient plus the weight decay: the direction in which a rule moves."""
-    return _add(raw, config.weight_decay, weight, segments.adapts)
+def with_decay(config: Optimizer, state: WeightState, direction: tf.Tensor) -> tf.Tensor:
+    """Returns `direction`, such as the raw gradient, plus the weight decay: the direction in which a rule moves."""
+    return _add(direction, config.weight_decay, state.weight, state.segments.adapts)
 
 
 def rows_with_gradient(gradient: tf.Tensor) -> tf.Tensor:

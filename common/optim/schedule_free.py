@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from common.config.schema import Optimizer
-from common.optim.rule import Rule, Segments, Slots, average, bias, raw_gradient, with_decay
+from common.config.optimizer import Optimizer
+from common.optim.rule import Rule, Slots, WeightState, average, bias, raw_gradient, with_decay
 
 # Scalar slots, equal for all weights: the sum of the steps' weights so far, and the largest rate so far.
 _SCALARS = ("weight_sum", "largest_rate")
@@ -60,24 +60,17 @@ def _rule(
         slots = {name: tf.zeros_like(weight) for name in ("z", *own)}
         return slots | {name: tf.zeros([], weight.dtype) for name in _SCALARS}
 
-    def update(
-        weight: tf.Tensor,
-        gradient: tf.Tensor,
-        slots: Slots,
-        rate: tf.Tensor,
-        step: tf.Tensor,
-        segments: Segments,
-    ) -> tuple[tf.Tensor, Slots]:
+    def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
         # z starts at the weights, which may come from a file after the slots are made.
-        z = tf.where(step == 0, weight, slots["z"])
-        gradient = raw_gradient(config, weight, gradient, segments)
-        direction, after = move(gradient, slots, step)
+        slots, rate = state.slots, state.learning_rate
+        z = tf.where(state.step == 0, state.weight, slots["z"])
+        direction, after = move(raw_gradient(config, state), slots, state.step)
         largest = tf.maximum(slots["largest_rate"], rate)
         share = largest**config.averaging_power
         total = slots["weight_sum"] + share
         share = tf.where(total > 0, share / tf.where(total > 0, total, tf.ones_like(total)), 0)
-        x = averaged(config, weight, z)
-        z -= rate * with_decay(config, weight, direction, segments)
+        x = averaged(config, state.weight, z)
+        z -= rate * with_decay(config, state, direction)
         weight = restored(config, (1 - share) * x + share * z, z)
         return weight, after | {"z": z, "weight_sum": total, "largest_rate": largest}
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Shampoo
 from common.optim import cuts
 from common.optim.products import exact
 from common.optim.rule import (
     Matrices,
     Rule,
-    Segments,
     Slots,
+    WeightState,
     average,
     bias,
     gathered,
@@ -40,7 +40,7 @@ KEPT_ROOTS = (
 _GRAFTS = {"sgd": (), "adagrad": ("graft",), "adam": ("graft",)}
 
 
-def shampoo(config: Optimizer) -> Rule:
+def shampoo(config: Shampoo) -> Rule:
     """Returns Shampoo."""
 
     return _rule(config, preconditioned=False)._replace(
@@ -48,7 +48,7 @@ def shampoo(config: Optimizer) -> Rule:
     )
 
 
-def _rule(config: Optimizer, preconditioned: bool) -> Rule:
+def _rule(config: Shampoo, preconditioned: bool) -> Rule:
     names = (("momentum",) if config.momentum else ()) + _GRAFTS[config.grafting]
     sides = ("left", "left_root", "right", "right_root", KEPT_ROOTS) if preconditioned else ()
 
@@ -56,15 +56,9 @@ def _rule(config: Optimizer, preconditioned: bool) -> Rule:
         slots = {name: tf.zeros_like(weight) for name in names}
         return slots | (_sides(weight) if preconditioned else {})
 
-    def update(
-        weight: tf.Tensor,
-        gradient: tf.Tensor,
-        slots: Slots,
-        rate: tf.Tensor,
-        step: tf.Tensor,
-        segments: Segments,
-    ) -> tuple[tf.Tensor, Slots]:
-        gradient = raw_gradient(config, weight, gradient, segments)
+    def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
+        slots, step = state.slots, state.step
+        gradient = raw_gradient(config, state)
         direction, after = _grafted(config, gradient, slots, step)
         if preconditioned:
             own = gathered(config.matrix_decay, slots, gradient)
@@ -73,12 +67,12 @@ def _rule(config: Optimizer, preconditioned: bool) -> Rule:
             other = exact(exact(own["left_root"], gradient), own["right_root"])
             scale = _safe_ratio(_norm(direction), _norm(other))
             direction = tf.where(step < config.root_start, direction, scale * other)
-        direction = with_decay(config, weight, direction, segments)
+        direction = with_decay(config, state, direction)
         if config.momentum:
             after["momentum"] = config.momentum * slots["momentum"] + direction
             ahead = config.momentum * after["momentum"] + direction
             direction = ahead if config.nesterov else after["momentum"]
-        return weight - rate * direction, after
+        return state.weight - state.learning_rate * direction, after
 
     return Rule((*names, *sides), init, update)
 
@@ -93,7 +87,7 @@ def _sides(weight: tf.Tensor) -> Slots:
     return slots | {KEPT_ROOTS: tf.zeros([count], weight.dtype)}
 
 
-def _roots(config: Optimizer, sums: Slots, slots: Slots, step: tf.Tensor) -> Slots:
+def _roots(config: Shampoo, sums: Slots, slots: Slots, step: tf.Tensor) -> Slots:
     """Returns the inverse roots: new ones at `root_start` and every `root_interval` steps from there.
 
     A matrix whose new root did not converge keeps its last one; "kept_roots" counts that.
@@ -157,9 +151,7 @@ def inverse_root(a: tf.Tensor, ridge: float, p: int = _ROOT) -> tuple[tf.Tensor,
     return h * bound ** (-1 / p), error[:, 0, 0] < _CONVERGED
 
 
-def _grafted(
-    config: Optimizer, gradient: tf.Tensor, slots: Slots, step: tf.Tensor
-) -> tuple[tf.Tensor, Slots]:
+def _grafted(config: Shampoo, gradient: tf.Tensor, slots: Slots, step: tf.Tensor) -> tuple[tf.Tensor, Slots]:
     """Returns the direction of the simpler rule, and its slots: SGD, Adagrad, or Adam without its first moment."""
     if config.grafting == "sgd":
         return gradient, {}

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Soap
 from common.optim import cuts, decoupled
 from common.optim.products import exact
 from common.optim.rule import (
     Matrices,
     Rule,
-    Segments,
     Slots,
+    WeightState,
     average,
     bias,
     gathered,
@@ -28,7 +28,7 @@ from common.optim.rule import (
 )
 
 
-def soap(config: Optimizer) -> Rule:
+def soap(config: Soap) -> Rule:
     """Returns SOAP."""
 
     return decoupled.adamw(config)._replace(
@@ -36,7 +36,7 @@ def soap(config: Optimizer) -> Rule:
     )
 
 
-def _matrices(config: Optimizer) -> Rule:
+def _matrices(config: Soap) -> Rule:
     def init(weight: tf.Tensor) -> Slots:
         count, rows, columns = weight.shape
         slots = {"m": tf.zeros_like(weight), "v": tf.zeros_like(weight)}
@@ -45,15 +45,9 @@ def _matrices(config: Optimizer) -> Rule:
             slots[f"{side}_basis"] = tf.eye(size, batch_shape=[count], dtype=weight.dtype)
         return slots
 
-    def update(
-        weight: tf.Tensor,
-        gradient: tf.Tensor,
-        slots: Slots,
-        rate: tf.Tensor,
-        step: tf.Tensor,
-        segments: Segments,
-    ) -> tuple[tf.Tensor, Slots]:
-        gradient = raw_gradient(config, weight, gradient, segments)
+    def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
+        weight, slots, step, rate = state.weight, state.slots, state.step, state.learning_rate
+        gradient = raw_gradient(config, state)
         m, v = average(config.beta_1, slots["m"], gradient), slots["v"]
         left, right = slots["left_basis"], slots["right_basis"]
         rotated = _rotated(gradient, left, right)
@@ -65,7 +59,7 @@ def _matrices(config: Optimizer) -> Rule:
         direction = _rotated(m, left, right) / bias(config.beta_1, count, v.dtype) / corrected
         direction = exact(exact(left, direction), right, transpose_b=True)
         moved = weight - rate * direction
-        if config.weight_decay and segments.adapts:
+        if config.weight_decay and state.segments.adapts:
             moved -= rate * config.weight_decay * moved
         kept = {
             "m": tf.where(first, slots["m"], m),
@@ -83,7 +77,7 @@ def _rotated(x: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     return exact(exact(left, x, transpose_a=True), right)
 
 
-def _bases(config: Optimizer, kept: Slots, slots: Slots, step: tf.Tensor) -> Slots:
+def _bases(config: Soap, kept: Slots, slots: Slots, step: tf.Tensor) -> Slots:
     """Returns the bases after a step, and the second moment with its rows and columns in their order."""
     names = ("left_basis", "right_basis", "v")
     last = config.root_start - 1  # The step at whose end the first bases are made.

@@ -341,7 +341,9 @@ def _difference(saved: dict, loop: Loop) -> str:
     """Returns the first settings that differ between a checkpoint's configuration and the loop's."""
     here = json.loads(json.dumps(to_dict(loop.config)))
     default = json.loads(json.dumps(to_dict(type(loop.config)())))
-    both = [_flat(default) | _flat(values) for values in (saved, here)]
+    # Earlier versions saved the fields of every rule.
+    own = {"optimizer": {name: saved["optimizer"].get(name) for name in here["optimizer"]}}
+    both = [_flat(default | {"optimizer": {}}) | _flat(values) for values in (saved | own, here)]
     free = (*FREE_FIELDS, "communication")
     for values in both:
         for name in [

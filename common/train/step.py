@@ -52,7 +52,7 @@ class State(Network):
             self.update = _update_of(config)(weights, kinds, replicas, config, outputs(self.model))
             self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]
             self.loss_scale = loss_scale.make(config, replicas)
-        self.averages_weights = config.optimizer.averages_weights
+        self.averages_weights = bool(config.optimizer.averaged_by)
         self.step = tf.Variable(0, dtype=replicas.counter, trainable=False, name="step")
         # Step of the last finished evaluation; a run that was stopped during an evaluation resumes with it.
         self.evaluated = tf.Variable(0, dtype=replicas.counter, trainable=False, name="evaluated")

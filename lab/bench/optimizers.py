@@ -13,8 +13,8 @@ import time
 from typing import Any
 
 from common.config import benchmarks
-from common.config.schema import Optimizer, RunConfig, Schedule
-from common.config.validation import LATER_OPTIMIZERS
+from common.config.optimizer import LATER_OPTIMIZERS, Optimizer, Sgd, named
+from common.config.schema import RunConfig, Schedule
 from lab.bench.harness import scripts
 from lab.bench.harness.scripts import head, write
 
@@ -23,20 +23,15 @@ PRESETS = {"mnist": "cpu-128", "ptb": "cpu-20", "resnet": "cpu-photos", "transfo
 STEPS = 20  # Twice the default `root_interval`.
 BASE = "momentum"
 RATE = 1e-7  # So small that nothing diverges.
-# Published values that differ from the fields' defaults: those of the authors' code.
-CHANGES: dict[str, dict[str, Any]] = {
-    "muon": {"momentum": 0.95, "nesterov": True},
-    "shampoo": {"nesterov": True},
-    "soap": {"beta_1": 0.95, "beta_2": 0.95},
-}
+CHANGES: dict[str, dict[str, Any]] = {"shampoo": {"nesterov": True}}  # As its authors' code.
 
 
 def rule(name: str, skip_kinds: tuple[str, ...]) -> Optimizer:
     """Returns the optimizer of a row; "momentum", "nesterov" and "adam" are the rules of before."""
     if name in (BASE, "nesterov"):
-        return Optimizer("sgd", RATE, nesterov=name == "nesterov", scaled_momentum=True)
+        return Sgd(RATE, nesterov=name == "nesterov", scaled_momentum=True)
     changes = CHANGES.get(name, {})
-    return Optimizer(name, RATE, epsilon=1e-8, weight_decay=0.01, skip_kinds=skip_kinds, **changes)
+    return named(name, base_learning_rate=RATE, weight_decay=0.01, skip_kinds=skip_kinds, **changes)
 
 
 def names(network: str) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from common.config.schema import Optimizer
+from common.config.optimizer import named
 from common.detection import boxes, roi_align
 from common.layers import batch_norm_compiled, cross_entropy, layer_norm
 from common.optim import muon, optimizers, shampoo, soap
@@ -29,7 +29,7 @@ def _sums(rank: int) -> np.ndarray:
 
 def _steps(name: str, **fields: float) -> Callable[[np.dtype], tf.Tensor]:
     """Returns a function that runs 12 steps of a rule on a kernel [64, 64], with gradients of a low rank."""
-    rule = optimizers.rule(Optimizer(name, epsilon=1e-8, **fields))
+    rule = optimizers.rule(named(name, **fields))
     rule = rule.matrices.rule if rule.matrices else rule
 
     def run(dtype: np.dtype) -> tf.Tensor:
@@ -40,12 +40,14 @@ def _steps(name: str, **fields: float) -> Callable[[np.dtype], tf.Tensor]:
             factors = rng.normal(size=(2, _SIZE, 4))
             gradient = tf.constant((factors[0] @ factors[1].T)[None], dtype)
             weight, slots = rule.update(
-                weight,
-                gradient,
-                slots,
-                tf.constant(0.01, dtype),
-                tf.constant(step),
-                optimizers.Whole("kernel"),
+                optimizers.WeightState(
+                    weight,
+                    gradient,
+                    slots,
+                    tf.constant(0.01, dtype),
+                    tf.constant(step),
+                    optimizers.Whole("kernel"),
+                )
             )
         return weight
 

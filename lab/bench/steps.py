@@ -28,7 +28,8 @@ import transformer.config
 import transformer.presets
 import tsm_kinetics.presets
 from common.config.digest import to_dict
-from common.config.schema import Optimizer, RunConfig, Schedule
+from common.config.optimizer import Sgd, named, renamed
+from common.config.schema import RunConfig, Schedule
 from lab.bench.harness import scripts
 from lab.bench.harness.rounds import OURS, command, compare
 from lab.bench.harness.scripts import TORCH, head, installed_torch, left_out, output_of, peers, write
@@ -110,7 +111,7 @@ def resnet_config(precision: str, batch: int, pixels: int, optimizer: str = "sgd
         label_smoothing=0.1,
         num_train_examples=batch * 10_000,
         num_eval_examples=batch,
-        optimizer=Optimizer(name=optimizer, base_learning_rate=0.01, momentum=0.9),
+        optimizer=named(name=optimizer, base_learning_rate=0.01, momentum=0.9),
     )
 
 
@@ -128,7 +129,7 @@ def _resnet(precision: str, torch_bar: float) -> Callable[..., Case]:
 
 def _ssd(pythons: Mapping[str, str], quick: bool) -> Case:
     batch = 1 if quick else 8
-    optimizer = Optimizer(name="sgd", base_learning_rate=1e-3, momentum=0.9)
+    optimizer = Sgd(base_learning_rate=1e-3, momentum=0.9)
     own = {"loss_scale": 1.0, "batch_norm_span": 0, "optimizer": optimizer}
     told = manifest(on_one_replica(ssd.presets.PRESETS["v100-8"], batch, **own), "ssd")
     calls = _commands("tensorflow_ssd", (OURS, "keras_fit"), pythons, told)
@@ -162,7 +163,7 @@ def _transformer(
             size,
             packed_length=tokens,
             communication=dataclasses.replace(preset.communication, wire="full"),
-            optimizer=dataclasses.replace(preset.optimizer, name="adam", base_learning_rate=1e-4),
+            optimizer=dataclasses.replace(renamed(preset.optimizer, "adam"), base_learning_rate=1e-4),
             decode=transformer.config.Decode(source_length=tokens, extra_length=1),
         )
         names = (OURS, "keras_fit", "keras_fused_adam", "tf_models")

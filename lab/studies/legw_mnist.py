@@ -51,7 +51,7 @@ STUDY = legw.Study(
         "momentum": (),
         "nesterov": settings(optimizer__nesterov=True),
         "adagrad": solver("adagrad", 0.01, 0),  # No epsilon, as the published runs had it.
-        "rmsprop": solver("rmsprop", 0.001, 1e-7, momentum=0),
+        "rmsprop": solver("rmsprop", 0.001, 1e-7),
         "adam": solver("adam", 0.001, 1e-8),
         "adadelta": solver("adadelta", 1, 1e-6, rho=0.95),
     },

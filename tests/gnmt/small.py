@@ -3,7 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from common.config.schema import Optimizer, Schedule
+from common.config.optimizer import Adam
+from common.config.schema import Schedule
 from common.distributed.replicas.single import Single
 from common.layers.precision import precision
 from common.text.bpe import EOS
@@ -23,7 +24,7 @@ SMALL = Config(
     width=6,
     global_batch_size=3,
     eval_batch_size=3,
-    optimizer=Optimizer(name="adam", base_learning_rate=0.01, epsilon=1e-8, clip_replica_norm=5.0),
+    optimizer=Adam(base_learning_rate=0.01, epsilon=1e-8, clip_replica_norm=5.0),
     schedule=Schedule(kind="gnmt", warmup_epochs=0.0, warmup_steps=2.0, decay_start_step=4, decay_interval=2),
     decode=Decode(source_length=9, target_length=6, beam_size=3),
 )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Sgd
 from maskrcnn.config import Config
 
 SMALL = Config(
@@ -38,7 +38,7 @@ SMALL = Config(
     detections=12,
     batch_norm="span",
     freeze=False,
-    optimizer=Optimizer(name="sgd", momentum=0.9, scaled_momentum=True),
+    optimizer=Sgd(momentum=0.9, scaled_momentum=True),
 )
 
 

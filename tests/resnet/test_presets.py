@@ -11,7 +11,8 @@ import pytest
 from common.config import overrides as configs
 from common.config.clock import Clock
 from common.config.digest import digest
-from common.config.schema import Optimizer, Schedule
+from common.config.optimizer import Sgd
+from common.config.schema import Schedule
 from common.errors import UserError
 from resnet import tiny
 from resnet.presets import PRESETS, hyperparameters
@@ -208,7 +209,7 @@ def test_a_closed_sgd_run_has_the_keys_the_rules_ask_for(ruleset: str, tmp_path:
     config = dataclasses.replace(
         PRESETS["v100-8"],
         ruleset=ruleset,
-        optimizer=Optimizer(name="sgd", base_learning_rate=0.256, weight_decay=1e-4),
+        optimizer=Sgd(base_learning_rate=0.256, weight_decay=1e-4),
         schedule=Schedule(kind=kind, boundaries=(30.0, 60.0) if kind == "step" else ()),
     )
     assert broken_rules(config, tmp_path / "result_0.txt") == set()

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from common.config.clock import Clock
-from common.config.schema import Optimizer
+from common.config.optimizer import Sgd
 from common.distributed.replicas.mirrored import Mirrored
 from common.distributed.replicas.single import Single
 from common.distributed.spatial import shared_input
@@ -29,7 +29,7 @@ def config_of(replicas: int, partitions: int) -> Config:
         global_batch_size=4,
         eval_batch_size=4,
         batch_norm_span=4,
-        optimizer=Optimizer(name="sgd", base_learning_rate=1.0, momentum=0.9, skip_kinds=()),
+        optimizer=Sgd(base_learning_rate=1.0, momentum=0.9, skip_kinds=()),
         replicas="single" if replicas == 1 else "mirrored",
         num_replicas=replicas,
         partitions=partitions,

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from common import files
 from common.config.closed_fields import closed_rule
+from common.config.optimizer import LATER_OPTIMIZERS
 from common.config.schema import RunConfig
-from common.config.validation import LATER_OPTIMIZERS
 from common.errors import UserError
 
 C = TypeVar("C", bound=RunConfig)
@@ -26,7 +26,7 @@ Hyperparameters = Callable[[Any], Sequence[tuple[str, Any, Any]]]
 
 def overrides(config: RunConfig, preset: RunConfig) -> dict[str, Any]:
     """Returns {path: value} of the fields where `config` differs from `preset`, in field order."""
-    preset_values = dict(_flat(preset))
+    preset_values = dict(_flat(dataclasses.replace(preset, optimizer=preset.optimizer.every_field())))
     return {path: value for path, value in _flat(config) if value != preset_values[path]}
 
 
@@ -109,7 +109,8 @@ def _with_field_of(config: C, other: C, path: str) -> C:
     """Returns `config` with the field at `path` taken from `other`."""
     head, _, rest = path.partition(".")
     value = getattr(other, head)
-    if rest:
+    # The fields of another rule come with the rule.
+    if rest and (head != "optimizer" or type(value) is type(getattr(config, head))):
         value = _with_field_of(getattr(config, head), value, rest)
     return dataclasses.replace(config, **{head: value})
 

@@ -39,7 +39,8 @@ def print_help(benchmark: str, table: type[BenchmarkFlags], program: str, argv: 
       benchmark: its name.
       table: the command's flags.
       program: the command.
-      argv: the command line; if it names a preset with --system, the help shows that preset's field values.
+      argv: the command line; if it names a preset with --system, the help shows that preset's field values, and
+        with --config.optimizer.name the fields of that rule.
 
     Raises:
       UserError: the preset is unknown, or a flag is wrong.
@@ -52,6 +53,7 @@ def print_help(benchmark: str, table: type[BenchmarkFlags], program: str, argv: 
         config = configs.preset(module.PRESETS, options.system, [automatic.NAME])
     else:
         config = module.Config()
+    config = configs.override_all(config, argv)
     print("\n".join(_lines(module, table, config, program, options.system)))
 
 

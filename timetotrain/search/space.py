@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,9 @@ def parse(entries: Sequence[str], config: Any) -> Space:
       UserError: an entry is malformed, or has an unknown field, a value of the wrong type or an empty range.
     """
     space: Space = {}
+    if any(entry.startswith("optimizer.name=") for entry in entries):
+        # Fields of any of the rules are known.
+        config = dataclasses.replace(config, optimizer=config.optimizer.every_field())
     for entry in entries:
         field, equals, values = entry.partition("=")
         if not equals or not field or not values:
@@ -73,12 +77,12 @@ def check(space: Space, config: Any) -> None:
 
 
 def configured(config: Any, values: Mapping[str, Any]) -> Any:
-    """Returns `config` with the fields set; "legw" last, as on the command line.
+    """Returns `config` with the fields set, in the command line's order.
 
     Raises:
       UserError: as `common.config.overrides.override`.
     """
-    for field, value in sorted(values.items(), key=lambda item: item[0] == "legw"):
+    for field, value in sorted(values.items(), key=lambda item: configs.ORDER.get(item[0], 1)):
         config = configs.override(config, field, text(value))
     return config
 

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.config.schema import Optimizer, Schedule
+from common.config.optimizer import Sgd
+from common.config.schema import Schedule
 from lab.bench.contenders.tensorflow_loops import fused_loop, set_policy
 from maskrcnn.config import Config
 from maskrcnn.task import Task
@@ -30,7 +31,7 @@ def ours(precision: str, batch: int, height: int, width: int) -> Run:
         precision=precision,
         replicas="single",
         freeze=False,
-        optimizer=Optimizer(name="sgd", base_learning_rate=RATE, momentum=MOMENTUM),
+        optimizer=Sgd(base_learning_rate=RATE, momentum=MOMENTUM),
         schedule=Schedule(kind="constant", warmup_epochs=0),
     )
     config = dataclasses.replace(config, padded_size=(height, width), short_side=height, long_side=width)

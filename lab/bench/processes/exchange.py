@@ -17,7 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from common.config.schema import Communication, Optimizer
+from common.config.optimizer import Adam, Lars
+from common.config.schema import Communication
 from common.distributed import replicas as backends
 from common.distributed.gradient_sum import bytes_moved, route_of
 from common.distributed.sharded_update import ShardedUpdate
@@ -36,8 +37,8 @@ VARIANTS = {
     "sharded bf16": Communication(shard_weight_update=True, wire="bf16"),
 }
 OPTIMIZERS = {
-    "lars": Optimizer("lars", weight_decay=1e-4),
-    "adam": Optimizer("adam", epsilon=1e-9),
+    "lars": Lars(weight_decay=1e-4),
+    "adam": Adam(epsilon=1e-9),
 }
 
 

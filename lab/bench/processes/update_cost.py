@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from common.config.clock import Clock
+from common.config.optimizer import renamed
 from common.distributed.replicas.base import Groups
 from common.distributed.replicas.single import Single
 from common.layers.precision import precision
@@ -70,9 +71,7 @@ def main(
         global_batch_size=batch * replicas,
         accumulation_steps=1,
         partitions=1,
-        optimizer=dataclasses.replace(
-            preset.optimizer, name=optimizer, epsilon=preset.optimizer.epsilon or 1e-9
-        ),
+        optimizer=renamed(preset.optimizer, optimizer),
         communication=dataclasses.replace(
             preset.communication, algorithm="flat", group_size=0, wire="full", shard_weight_update=sharded
         ),

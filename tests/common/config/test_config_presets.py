@@ -5,14 +5,15 @@ import dataclasses
 import pytest
 
 from common.config.legw import legw
+from common.config.optimizer import Adam, Sgd
 from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
-from common.config.schema import Optimizer, RunConfig, Schedule
+from common.config.schema import RunConfig, Schedule
 
 BASE = RunConfig(
     num_train_examples=800,
     num_eval_examples=8,
     global_batch_size=8,
-    optimizer=Optimizer(name="sgd", base_learning_rate=0.5, momentum=0.7),
+    optimizer=Sgd(base_learning_rate=0.5, momentum=0.7),
     schedule=Schedule(kind="constant", warmup_epochs=0.25),
 )
 
@@ -41,5 +42,5 @@ def test_logged_keys_are_those_of_the_run() -> None:
     }
     assert solver_keys(BASE)["opt_learning_rate_warmup_epochs"] == 0.25
     assert momentum_key(BASE) == {"opt_momentum": 0.7}
-    assert momentum_key(dataclasses.replace(BASE, optimizer=Optimizer(name="adam"))) == {}
+    assert momentum_key(dataclasses.replace(BASE, optimizer=Adam())) == {}
     assert without_metadata({"b": 1, "a": 2}) == [("b", 1, {}), ("a", 2, {})]

@@ -13,7 +13,8 @@ from common.config import benchmarks
 from common.config import overrides as configs
 from common.config.clock import Clock
 from common.config.legw import legw
-from common.config.schema import Optimizer, RunConfig, Schedule
+from common.config.optimizer import Lars
+from common.config.schema import RunConfig, Schedule
 from common.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -28,7 +29,7 @@ def row(batch: int, rate: float, warmup: float, **changes) -> RunConfig:
         num_eval_examples=50000,
         global_batch_size=batch,
         train_epochs=90,
-        optimizer=Optimizer("lars", base_learning_rate=rate),
+        optimizer=Lars(base_learning_rate=rate),
         schedule=Schedule(kind="poly", warmup_epochs=warmup),
         **changes,
     )
@@ -85,8 +86,8 @@ def test_the_rate_scales_by_the_root_and_the_warmup_keeps_its_steps(values, k) -
     )
     assert after == pytest.approx(before, rel=1e-12)
     assert dataclasses.replace(
-        got, global_batch_size=1, optimizer=Optimizer(), schedule=Schedule()
-    ) == dataclasses.replace(config, global_batch_size=1, optimizer=Optimizer(), schedule=Schedule())
+        got, global_batch_size=1, optimizer=Lars(), schedule=Schedule()
+    ) == dataclasses.replace(config, global_batch_size=1, optimizer=Lars(), schedule=Schedule())
 
 
 def test_fields_in_steps_keep_their_epochs() -> None:

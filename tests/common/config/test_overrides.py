@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from common.config import overrides as configs
 from common.config.digest import digest, from_dict, to_dict
-from common.config.schema import Optimizer, RunConfig, Schedule
+from common.config.optimizer import Muon
+from common.config.schema import RunConfig, Schedule
 from common.errors import UserError
 
 
@@ -68,7 +69,7 @@ def test_override(path: str, text: str, value: object) -> None:
         (
             "optimizer.zzz",
             "1",
-            "no field 'zzz' in adamw_rate_factor, averaging_power, base_learning_rate, beta_1, beta_2",
+            "no field 'zzz' in base_learning_rate, bias_gradient_factor, clip_norm, clip_replica_norm",
         ),
         ("optimizer", "lars", "'optimizer' is a group; set one of its fields: name, base_learning_rate"),
         ("seed.x", "1", "'seed' is a plain value, it has no fields"),
@@ -139,7 +140,7 @@ def test_presets_by_name_and_near_names() -> None:
         ({"seed": -1}, "config.seed=-1: must be at least 0 and at most 4294967295"),
         ({"seed": 2**32}, "config.seed=4294967296: must be"),
         *(
-            ({"optimizer": Optimizer(**{name: value})}, f"config.optimizer.{name}={value}: must be {bound}")
+            ({"optimizer": Muon(**{name: value})}, f"config.optimizer.{name}={value}: must be {bound}")
             for name, value, bound in (
                 ("clip_norm", -5.0, "a number of at least 0"),
                 ("base_learning_rate", float("nan"), "a number of at least 0"),
@@ -182,7 +183,7 @@ def test_sound_configuration_validates() -> None:
         sizes=st.lists(st.integers()).map(tuple),
         names=st.lists(st.text()).map(tuple),
         limit=st.none() | st.integers(),
-        optimizer=st.builds(Optimizer, base_learning_rate=st.floats(allow_nan=False, allow_infinity=False)),
+        optimizer=st.builds(Muon, base_learning_rate=st.floats(allow_nan=False, allow_infinity=False)),
         schedule=st.builds(Schedule, boundaries=st.lists(st.floats(0, 100)).map(tuple)),
     )
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Sgd
 from common.detection import drawing
 from common.distributed import replicas
 from common.train.loop import Loop
@@ -63,7 +63,7 @@ def make(request, tmp_path_factory) -> Callable[..., Loop]:
         train_steps=4,
         steps_per_block=4,
         epochs_per_block=0.0,
-        optimizer=Optimizer(name="sgd", base_learning_rate=1e-3, momentum=0.9),
+        optimizer=Sgd(base_learning_rate=1e-3, momentum=0.9),
         **({"first_block_epochs": 0.0} if benchmark == "ssd" else {}),
         **SMALL[benchmark],
     )

@@ -12,7 +12,24 @@ import tensorflow as tf
 import tf_keras
 
 from common.config.clock import Clock
-from common.config.schema import Communication, Optimizer
+from common.config.optimizer import (
+    Adagrad,
+    Adam,
+    AdamW,
+    Lamb,
+    Lars,
+    LazyAdam,
+    Muon,
+    NAdamW,
+    Optimizer,
+    OwnRule,
+    ScheduleFreeAdamW,
+    ScheduleFreeSgd,
+    Sgd,
+    Shampoo,
+    Soap,
+)
+from common.config.schema import Communication
 from common.distributed import replicas as backends
 from common.distributed.replicas.base import Replicas
 from common.layers.batch_norm import SpanBatchNorm
@@ -24,51 +41,39 @@ from tests.common.train import toy
 
 STEPS, BATCH, ROWS = 20, 24, 13
 OPTIMIZERS = {
-    "sgd": Optimizer("sgd", base_learning_rate=0.1, weight_decay=1e-3, nesterov=True),
-    "sgd biases": Optimizer("sgd", base_learning_rate=0.1, weight_decay=1e-3, bias_gradient_factor=2.0),
-    "sgd biases' warmup": Optimizer(
-        "sgd", base_learning_rate=0.1, bias_gradient_factor=2.0, scaled_momentum=True, one_warmup_delta=True
+    "sgd": Sgd(base_learning_rate=0.1, weight_decay=1e-3, nesterov=True),
+    "sgd biases": Sgd(base_learning_rate=0.1, weight_decay=1e-3, bias_gradient_factor=2.0),
+    "sgd biases' warmup": Sgd(
+        base_learning_rate=0.1, bias_gradient_factor=2.0, scaled_momentum=True, one_warmup_delta=True
     ),
-    "lars corrected": Optimizer(
-        "lars", eta=0.05, base_learning_rate=0.1, scaled_momentum=True, trust_in_velocity=True
-    ),
-    "lars": Optimizer(
-        "lars", eta=0.05, base_learning_rate=0.1, weight_decay=1e-3, l2_in_loss=1e-3, epsilon=1e-5
-    ),
-    "lars scaled": Optimizer(
-        "lars", eta=0.05, base_learning_rate=0.1, weight_decay=1e-3, scaled_momentum=True
-    ),
-    "adam": Optimizer("adam", base_learning_rate=0.01, epsilon=1e-8),
-    "lazy_adam": Optimizer("lazy_adam", base_learning_rate=0.01, beta_2=0.98, epsilon=1e-9),
-    "adam clipped": Optimizer(
-        "adam", base_learning_rate=0.01, epsilon=1e-8, clip_norm=0.3, weight_decay=1e-2
-    ),
-    "adagrad": Optimizer("adagrad", base_learning_rate=0.05),
-    "adamw": Optimizer("adamw", base_learning_rate=0.01, epsilon=1e-8, weight_decay=1e-2),
-    "nadamw": Optimizer("nadamw", base_learning_rate=0.01, epsilon=1e-8, weight_decay=1e-2),
-    "lamb": Optimizer("lamb", base_learning_rate=0.02, epsilon=1e-6, weight_decay=1e-2, l2_in_loss=1e-3),
-    "schedule_free_sgd": Optimizer("schedule_free_sgd", base_learning_rate=0.5, weight_decay=1e-3),
-    "schedule_free_adamw": Optimizer(
-        "schedule_free_adamw", base_learning_rate=0.02, epsilon=1e-8, weight_decay=1e-2
-    ),
-    "muon": Optimizer("muon", base_learning_rate=0.05, momentum=0.95, nesterov=True, epsilon=1e-8),
+    "lars corrected": Lars(eta=0.05, base_learning_rate=0.1, scaled_momentum=True, trust_in_velocity=True),
+    "lars": Lars(eta=0.05, base_learning_rate=0.1, weight_decay=1e-3, l2_in_loss=1e-3, epsilon=1e-5),
+    "lars scaled": Lars(eta=0.05, base_learning_rate=0.1, weight_decay=1e-3, scaled_momentum=True),
+    "adam": Adam(base_learning_rate=0.01, epsilon=1e-8),
+    "lazy_adam": LazyAdam(base_learning_rate=0.01, beta_2=0.98, epsilon=1e-9),
+    "adam clipped": Adam(base_learning_rate=0.01, epsilon=1e-8, clip_norm=0.3, weight_decay=1e-2),
+    "adagrad": Adagrad(base_learning_rate=0.05),
+    "adamw": AdamW(base_learning_rate=0.01, epsilon=1e-8, weight_decay=1e-2),
+    "nadamw": NAdamW(base_learning_rate=0.01, epsilon=1e-8, weight_decay=1e-2),
+    "lamb": Lamb(base_learning_rate=0.02, epsilon=1e-6, weight_decay=1e-2, l2_in_loss=1e-3),
+    "schedule_free_sgd": ScheduleFreeSgd(base_learning_rate=0.5, weight_decay=1e-3),
+    "schedule_free_adamw": ScheduleFreeAdamW(base_learning_rate=0.02, epsilon=1e-8, weight_decay=1e-2),
+    "muon": Muon(base_learning_rate=0.05, momentum=0.95, nesterov=True, epsilon=1e-8),
     # Blocks of one kernel, of 4 x 3, lie on several replicas. The sums are regular when the first bases are made.
-    "shampoo": Optimizer(
-        "shampoo", base_learning_rate=0.02, epsilon=1e-8, matrix_block=5, root_interval=3, weight_decay=1e-2
+    "shampoo": Shampoo(
+        base_learning_rate=0.02, epsilon=1e-8, matrix_block=5, root_interval=3, weight_decay=1e-2
     ),
-    "soap": Optimizer(
-        "soap", base_learning_rate=0.02, epsilon=1e-8, matrix_block=5, root_interval=3, root_start=5
-    ),
-    "own": Optimizer("tests.common.distributed.updates:averaged", base_learning_rate=0.1, weight_decay=1e-3),
+    "soap": Soap(base_learning_rate=0.02, epsilon=1e-8, matrix_block=5, root_interval=3, root_start=5),
+    "own": OwnRule("tests.common.distributed.updates:averaged", base_learning_rate=0.1, weight_decay=1e-3),
 }
 
 
 def averaged(config: Optimizer) -> optimizers.Rule:
     """A rule that this project does not have: the average of the gradients, and a decay beside it."""
 
-    def update(weight, gradient, slots, learning_rate, step, segments):
-        m = config.momentum * slots["m"] + (1 - config.momentum) * gradient
-        return weight - learning_rate * optimizers.with_decay(config, weight, m, segments), {"m": m}
+    def update(state):
+        m = config.momentum * state.slots["m"] + (1 - config.momentum) * state.gradient
+        return state.weight - state.learning_rate * optimizers.with_decay(config, state, m), {"m": m}
 
     return optimizers.Rule(("m",), optimizers.zeros("m"), update)
 

@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.config.schema import Optimizer, RunConfig, Schedule
+from common.config.optimizer import Sgd
+from common.config.schema import RunConfig, Schedule
 from common.distributed.graph_partition import branches
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial.partition import Spatial
@@ -45,7 +46,7 @@ def config(num_replicas: int, **changes: Any) -> Config:
         num_train_examples=64,
         num_eval_examples=16,
         train_epochs=4,
-        optimizer=Optimizer(name="sgd", base_learning_rate=0.1, weight_decay=1e-4),
+        optimizer=Sgd(base_learning_rate=0.1, weight_decay=1e-4),
         schedule=Schedule(kind="constant", warmup_epochs=0),
     )
     made = dataclasses.replace(base, **changes)

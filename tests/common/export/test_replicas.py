@@ -8,7 +8,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from common.config.schema import Communication, Optimizer
+from common.config.optimizer import Adam, Lars
+from common.config.schema import Communication
 from common.distributed.replicas.mirrored import Mirrored
 from common.errors import UserError
 from common.export import reference
@@ -17,8 +18,8 @@ from common.export.write import write
 from tests.common.export import network
 from tests.common.export.test_export import PYTHON, ROOT, needs_jax
 
-LARS = Optimizer(name="lars", base_learning_rate=2.0, weight_decay=1e-3)
-ADAM = Optimizer(name="adam", base_learning_rate=0.01, epsilon=1e-8)
+LARS = Lars(base_learning_rate=2.0, weight_decay=1e-3)
+ADAM = Adam(base_learning_rate=0.01, epsilon=1e-8)
 # Replicas, the configuration, and the collectives that the training step must hold: (operation, groups, size).
 CASES = {
     "flat sums, a span of two replicas": (2, {"batch_norm_span": 4}, {("all_reduce", 1, 2)}),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tf_keras
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Sgd
 from common.distributed import replicas
 from common.optim import optimizers
 from common.train.loop import Loop
@@ -52,8 +52,7 @@ def one_step(limit, of_sum=False):
         train_epochs=0,
         train_steps=1,
         steps_per_block=1,
-        optimizer=Optimizer(
-            name="sgd",
+        optimizer=Sgd(
             base_learning_rate=RATE,
             momentum=0.0,
             **{"clip_norm" if of_sum else "clip_replica_norm": limit},

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Adam, Optimizer, Sgd
 from common.distributed import replicas as backends
 from common.distributed.weight_update import WholeUpdate
 from common.optim import fused_kernels
-from common.optim.optimizers import Whole
+from common.optim.optimizers import WeightState, Whole
 from tests.common.optim.test_optimizers import RULES
 from tests.common.optim.test_optimizers_adaptive import ADAPTIVE
 from tests.common.train import toy
 from tests.timetotrain.run.rules import KINDS, problem, worst
 
-CONFIGS = {**RULES, **ADAPTIVE, "sgd scaled nesterov": Optimizer("sgd", nesterov=True, scaled_momentum=True)}
+CONFIGS = {**RULES, **ADAPTIVE, "sgd scaled nesterov": Sgd(nesterov=True, scaled_momentum=True)}
 WITH_KERNEL = [name for name, config in CONFIGS.items() if fused_kernels.has_kernel(config, Whole("kernel"))]
 
 
@@ -56,7 +56,7 @@ def test_momentum_and_adam_have_kernels() -> None:
 
 def test_the_rule_handles_a_rate_and_decay_that_remove_most_of_a_weight() -> None:
     """The kernel divides by 1 - rate * decay."""
-    plain = Optimizer("sgd", momentum=0.0, base_learning_rate=0.5, weight_decay=1.0)
+    plain = Sgd(momentum=0.0, base_learning_rate=0.5, weight_decay=1.0)
     assert not fused_kernels.has_kernel(plain, Whole("kernel"))
     assert fused_kernels.has_kernel(plain, Whole("bias", ("bias",)))  # A bias does not decay.
     assert fused_kernels.has_kernel(dataclasses.replace(plain, momentum=0.9), Whole("kernel"))
@@ -76,17 +76,15 @@ def test_equals_the_rule_over_20_steps(name: str, compiled: bool) -> None:
 
 def test_the_first_step_of_adam_keeps_its_digits_in_single_precision() -> None:
     """1 - 0.999 has only three correct digits in single precision."""
-    optimizer, gradient = Optimizer("adam", beta_2=0.999, epsilon=1e-8), np.float32(0.3)
+    optimizer, gradient = Adam(beta_2=0.999, epsilon=1e-8), np.float32(0.3)
     weight = tf.Variable(np.float32(0))
     slots = {name: tf.Variable(np.float32(0)) for name in ("m", "v")}
 
     @tf.function(autograph=False)
     def step() -> tf.Tensor:
         rate, first = tf.constant(1.0), tf.constant(0, tf.int64)
-        kernel, above = Whole("kernel"), tf.constant(gradient)
-        with tf.control_dependencies(
-            [fused_kernels.apply(optimizer, kernel, weight, above, slots, rate, first)]
-        ):
+        state = WeightState(weight, tf.constant(gradient), slots, rate, first, Whole("kernel"))
+        with tf.control_dependencies([fused_kernels.apply(optimizer, state)]):
             return weight.read_value()
 
     # m / (1 - beta_1) = g and v / (1 - beta_2) = g^2: the first step is as long as the rate.

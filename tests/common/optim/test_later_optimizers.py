@@ -9,7 +9,19 @@ import pytest
 import tensorflow as tf
 from optax import contrib
 
-from common.config.schema import Optimizer
+from common.config.optimizer import (
+    AdamW,
+    Lamb,
+    Muon,
+    NAdamW,
+    Optimizer,
+    ScheduleFreeAdamW,
+    ScheduleFreeSgd,
+    Sgd,
+    Shampoo,
+    Soap,
+    named,
+)
 from common.errors import UserError
 from common.optim import cuts, muon, optimizers, schedule_free, shampoo
 from tests.timetotrain.run.rules import KINDS, STEPS, problem, worst
@@ -20,17 +32,17 @@ BOUND = 1e-9  # Issue: float64, over 20 steps.
 OUTPUT = "dense"
 BASE = {"epsilon": 1e-8, "weight_decay": 1e-2}
 OURS = {
-    "adamw": Optimizer("adamw", **BASE),
-    "nadamw": Optimizer("nadamw", **BASE),
-    "lamb": Optimizer("lamb", epsilon=1e-6, weight_decay=1e-2),
-    "nesterov": Optimizer("sgd", momentum=0.97, nesterov=True, scaled_momentum=True, weight_decay=1e-2),
-    "schedule_free_sgd": Optimizer("schedule_free_sgd", weight_decay=1e-2),
-    "schedule_free_adamw": Optimizer("schedule_free_adamw", **BASE),
-    "muon": Optimizer("muon", momentum=0.95, adamw_rate_factor=0.25, **BASE),
-    "muon nesterov": Optimizer("muon", momentum=0.95, nesterov=True, **BASE),
+    "adamw": AdamW(**BASE),
+    "nadamw": NAdamW(**BASE),
+    "lamb": Lamb(epsilon=1e-6, weight_decay=1e-2),
+    "nesterov": Sgd(momentum=0.97, nesterov=True, scaled_momentum=True, weight_decay=1e-2),
+    "schedule_free_sgd": ScheduleFreeSgd(weight_decay=1e-2),
+    "schedule_free_adamw": ScheduleFreeAdamW(**BASE),
+    "muon": Muon(momentum=0.95, adamw_rate_factor=0.25, **BASE),
+    "muon nesterov": Muon(momentum=0.95, nesterov=True, **BASE),
 }
-SHAMPOO = Optimizer("shampoo", matrix_block=8, root_interval=3, root_start=2, epsilon=1e-8, weight_decay=1e-2)
-SOAP = Optimizer("soap", matrix_block=64, root_interval=3, matrix_decay=0.9, beta_1=0.95, beta_2=0.95, **BASE)
+SHAMPOO = Shampoo(matrix_block=8, root_interval=3, root_start=2, epsilon=1e-8, weight_decay=1e-2)
+SOAP = Soap(matrix_block=64, root_interval=3, matrix_decay=0.9, beta_1=0.95, beta_2=0.95, **BASE)
 
 
 def rates() -> np.ndarray:
@@ -102,7 +114,7 @@ def run_peer(name: str, c: Optimizer) -> tuple[dict, dict]:
             updates, state = update({n: jax.numpy.asarray(g) for n, g in gradient.items()}, state, params)
             params = optax.apply_updates(params, updates)
         evaluated = params
-        if c.averages_weights:
+        if c.averaged_by:
             evaluated = contrib.schedule_free_eval_params(state, params)
         return [{n: np.asarray(w) for n, w in tree.items()} for tree in (params, evaluated)]
 
@@ -124,12 +136,11 @@ def run_ours(
         for step, rate in enumerate(rates().astype(dtype)):
             g = gradients[step][name]
             gradient = tf.constant(cut.stack(g, np) if cut else g)
-            weight, slots = update(
-                weight, gradient, slots, tf.constant(rate), tf.constant(step, tf.int64), whole
-            )
+            now = tf.constant(rate), tf.constant(step, tf.int64)
+            weight, slots = update(optimizers.WeightState(weight, gradient, slots, *now, whole))
             assert tuple(sorted(slots)) == tuple(sorted(own.slots))
         result[name] = cut.join(weight.numpy(), np) if cut else weight.numpy()
-        if c.averages_weights:
+        if c.averaged_by:
             evaluated[name] = schedule_free.averaged(c, weight.numpy(), slots["z"].numpy())
     return result, evaluated
 
@@ -262,7 +273,9 @@ def test_soap_equals_its_formulas(start: int) -> None:
         for step, rate in enumerate(rates()):
             whole = optimizers.Whole("kernel")
             x, slots = rule.matrices.rule.update(
-                x, tf.constant(g[step][None]), slots, tf.constant(rate), tf.constant(step), whole
+                optimizers.WeightState(
+                    x, tf.constant(g[step][None]), slots, tf.constant(rate), tf.constant(step), whole
+                )
             )
         expected = soap_in_numpy(c, w, g)
         assert np.abs(expected - w).max() > 1e-2
@@ -321,4 +334,4 @@ def test_newton_schulz_leaves_singular_values_near_one() -> None:
 )
 def test_a_value_that_a_rule_cannot_use_is_one_line(changes: dict, message: str) -> None:
     with pytest.raises(UserError, match=f"config.optimizer.{message}"):
-        optimizers.rule(Optimizer(**{"epsilon": 1e-8, **changes}))
+        optimizers.rule(named(**changes))

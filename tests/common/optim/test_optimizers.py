@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 from official.modeling.optimization import lars as official_lars
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Lars, Optimizer, Sgd, named
 from common.errors import UserError
 from common.optim import optimizers
 from tests.common.distributed import updates
@@ -16,16 +16,14 @@ from tests.timetotrain.run.rules import KINDS, SHAPES, STEPS, problem, run, wors
 
 # tpu-v3-2048 (scaled momentum, L2 twice, epsilon), tpu-v3-8192 (unscaled), and others around them.
 RULES = {
-    "lars scaled": Optimizer(
-        "lars", momentum=0.9, weight_decay=1e-4, l2_in_loss=1e-4, epsilon=1e-5, scaled_momentum=True
-    ),
-    "lars unscaled": Optimizer("lars", momentum=0.951807, weight_decay=1e-4),
-    "lars unscaled l2 nesterov": Optimizer("lars", weight_decay=2e-4, l2_in_loss=2e-4, nesterov=True),
-    "lars without momentum": Optimizer("lars", momentum=0.0, weight_decay=2e-4),
-    "sgd": Optimizer("sgd", momentum=0.9, weight_decay=5e-5),
-    "sgd without momentum": Optimizer("sgd", momentum=0.0, weight_decay=5e-5, scaled_momentum=True),
-    "sgd nesterov": Optimizer("sgd", momentum=0.9, weight_decay=5e-5, nesterov=True),
-    "sgd scaled": Optimizer("sgd", momentum=0.9, weight_decay=5e-5, l2_in_loss=1e-4, scaled_momentum=True),
+    "lars scaled": Lars(momentum=0.9, weight_decay=1e-4, l2_in_loss=1e-4, epsilon=1e-5, scaled_momentum=True),
+    "lars unscaled": Lars(momentum=0.951807, weight_decay=1e-4),
+    "lars unscaled l2 nesterov": Lars(weight_decay=2e-4, l2_in_loss=2e-4, nesterov=True),
+    "lars without momentum": Lars(momentum=0.0, weight_decay=2e-4),
+    "sgd": Sgd(momentum=0.9, weight_decay=5e-5),
+    "sgd without momentum": Sgd(momentum=0.0, weight_decay=5e-5, scaled_momentum=True),
+    "sgd nesterov": Sgd(momentum=0.9, weight_decay=5e-5, nesterov=True),
+    "sgd scaled": Sgd(momentum=0.9, weight_decay=5e-5, l2_in_loss=1e-4, scaled_momentum=True),
 }
 
 
@@ -120,7 +118,8 @@ def test_flat_shard_equals_whole_variables(name: str) -> None:
     slots = rule.init(weight)
     for step, rate in enumerate(rates):
         gradient = tf.constant(flatten(gradients[step], padding))
-        weight, slots = rule.update(weight, gradient, slots, tf.constant(rate), tf.constant(step), segments)
+        now = tf.constant(rate), tf.constant(step)
+        weight, slots = rule.update(optimizers.WeightState(weight, gradient, slots, *now, segments))
     whole = run(config, weights, gradients, rates)
     np.testing.assert_allclose(weight.numpy(), flatten(whole, padding), rtol=0, atol=1e-14)
     assert not weight.numpy()[-padding:].any(), "0 / 0 in the padding"
@@ -130,7 +129,7 @@ def test_flat_shard_equals_whole_variables(name: str) -> None:
 def test_equals_official_lars_where_the_forms_coincide(nesterov: bool) -> None:
     """tf-models-official decays before it takes norms; without decay its classic momentum is figure 6."""
     weights, gradients, rates = problem()
-    ours = run(Optimizer("lars", nesterov=nesterov), weights, gradients, rates)
+    ours = run(Lars(nesterov=nesterov), weights, gradients, rates)
     variables = {n: tf.Variable(w, name=n) for n, w in weights.items()}
     rate = tf.Variable(0.0, dtype=tf.float64)
     theirs = official_lars.LARS(
@@ -145,7 +144,7 @@ def test_equals_official_lars_where_the_forms_coincide(nesterov: bool) -> None:
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_equals_keras_sgd(nesterov: bool) -> None:
     weights, gradients, rates = problem(np.float32)
-    ours = run(Optimizer("sgd", nesterov=nesterov), weights, gradients, rates)
+    ours = run(Sgd(nesterov=nesterov), weights, gradients, rates)
     variables = {n: tf.Variable(w) for n, w in weights.items()}
     theirs = tf_keras.optimizers.SGD(0.0, momentum=0.9, nesterov=nesterov)
     for step in range(STEPS):
@@ -158,12 +157,13 @@ def step_once(c: Optimizer, weight: list, gradient: list, kind: str = "kernel") 
     rule = optimizers.rule(c)
     w, g = tf.constant(weight, tf.float64), tf.constant(gradient, tf.float64)
     rate, zero = tf.constant(2.0, tf.float64), tf.constant(0, tf.int64)
-    return rule.update(w, g, rule.init(w), rate, zero, optimizers.Whole(kind, c.skip_kinds))[0].numpy()
+    whole = optimizers.Whole(kind, c.skip_kinds)
+    return rule.update(optimizers.WeightState(w, g, rule.init(w), rate, zero, whole))[0].numpy()
 
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_zero_norms_give_a_trust_of_one(scaled: bool) -> None:
-    c = Optimizer("lars", weight_decay=0.1, epsilon=0.0, scaled_momentum=scaled)
+    c = Lars(weight_decay=0.1, epsilon=0.0, scaled_momentum=scaled)
     np.testing.assert_array_equal(step_once(c, [0, 0], [0, 0]), [0, 0])
     np.testing.assert_array_equal(step_once(c, [0, 0], [1, 2]), [-2, -4])
     np.testing.assert_allclose(step_once(c, [3, 4], [0, 0]), [2.4, 3.2])
@@ -171,9 +171,9 @@ def test_zero_norms_give_a_trust_of_one(scaled: bool) -> None:
 
 def test_epsilon_of_zero_is_zero() -> None:
     """Keras's `epsilon or backend.epsilon()` would replace 0 by 1e-7, which changes the step for a gradient of 1e-9."""
-    tiny = step_once(Optimizer("lars", eta=0.001, epsilon=0.0), [3.0, 4.0], [0.6e-9, 0.8e-9])
+    tiny = step_once(Lars(eta=0.001, epsilon=0.0), [3.0, 4.0], [0.6e-9, 0.8e-9])
     np.testing.assert_allclose(tiny, [3 - 2 * 0.005 * 0.6, 4 - 2 * 0.005 * 0.8], rtol=1e-12)
-    damped = step_once(Optimizer("lars", eta=0.001, epsilon=1e-5), [3.0, 4.0], [0.6e-9, 0.8e-9])
+    damped = step_once(Lars(eta=0.001, epsilon=1e-5), [3.0, 4.0], [0.6e-9, 0.8e-9])
     assert abs(damped[0] - 3) < 1e-5
 
 
@@ -182,26 +182,26 @@ def test_epsilon_of_zero_is_zero() -> None:
     [("kernel", True, True), ("embedding", True, True), ("bias", False, True), ("norm", False, False)],
 )
 def test_kinds_choose_what_decays(kind: str, decays: bool, regularised: bool) -> None:
-    whole = optimizers.Whole(kind, Optimizer().skip_kinds)
+    whole = optimizers.Whole(kind, Lars().skip_kinds)
     assert (whole.adapts, whole.regularised) == (decays, regularised)
-    decayed = step_once(Optimizer("sgd", weight_decay=0.25), [4.0], [0.0], kind)
+    decayed = step_once(Sgd(weight_decay=0.25), [4.0], [0.0], kind)
     assert decayed[0] == (2.0 if decays else 4.0)
-    in_loss = step_once(Optimizer("sgd", l2_in_loss=0.25), [4.0], [0.0], kind)
+    in_loss = step_once(Sgd(l2_in_loss=0.25), [4.0], [0.0], kind)
     assert in_loss[0] == (2.0 if regularised else 4.0)
-    adapted = step_once(Optimizer("lars"), [4.0], [1.0], kind)
+    adapted = step_once(Lars(), [4.0], [1.0], kind)
     assert adapted[0] == (4 - 2 * 0.004 if decays else 2.0)
 
 
 def test_unknown_rule_names_the_near_one() -> None:
     with pytest.raises(UserError, match="config.optimizer.name='larz'.*did you mean lars"):
-        optimizers.rule(Optimizer("larz"))
+        named("larz")
 
 
 def test_gradients_of_biases_have_their_factor():
     """After a step without momentum or decay a bias has moved twice as far, everything else as far as before."""
     moved = []
     for factor in (1.0, 2.0):
-        optimizer = Optimizer("sgd", base_learning_rate=0.1, momentum=0.0, bias_gradient_factor=factor)
+        optimizer = Sgd(base_learning_rate=0.1, momentum=0.0, bias_gradient_factor=factor)
         updates.OPTIMIZERS["factor"] = optimizer
         runner = updates.Runner("single", 1, "factor")
         before = runner.weights()

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Adadelta, Adagrad, Adam, LazyAdam, Optimizer, RMSprop, named
 from common.errors import UserError
 from common.optim import optimizers
 from common.optim.rule import bias
@@ -18,14 +18,14 @@ from tests.timetotrain.run.rules import KINDS, STEPS, problem, run, worst
 # GNMT's Adam, the Transformer's LazyAdam at 512 and 2048 sequences (docs/sources.md, mlperf 1.4 and 1.5), and the
 # solvers of the LEGW studies.
 ADAPTIVE = {
-    "adam": Optimizer("adam", epsilon=1e-8),
-    "adam with decay": Optimizer("adam", epsilon=1e-8, weight_decay=1e-2, l2_in_loss=1e-2),
-    "lazy_adam 512": Optimizer("lazy_adam", beta_2=0.98, epsilon=1e-9),
-    "lazy_adam 2048": Optimizer("lazy_adam", beta_1=0.86, beta_2=0.92, epsilon=1e-9),
-    "adagrad": Optimizer("adagrad"),
-    "adagrad from zero": Optimizer("adagrad", initial_accumulator=0.0, epsilon=1e-7),
-    "rmsprop": Optimizer("rmsprop", epsilon=1e-7),
-    "adadelta": Optimizer("adadelta", rho=0.95, epsilon=1e-7),
+    "adam": Adam(epsilon=1e-8),
+    "adam with decay": Adam(epsilon=1e-8, weight_decay=1e-2, l2_in_loss=1e-2),
+    "lazy_adam 512": LazyAdam(beta_2=0.98, epsilon=1e-9),
+    "lazy_adam 2048": LazyAdam(beta_1=0.86, beta_2=0.92, epsilon=1e-9),
+    "adagrad": Adagrad(),
+    "adagrad from zero": Adagrad(initial_accumulator=0.0, epsilon=1e-7),
+    "rmsprop": RMSprop(epsilon=1e-7),
+    "adadelta": Adadelta(rho=0.95, epsilon=1e-7),
 }
 RATE = 1 / 64  # Exact in every precision: tf_keras keeps its rate in float32.
 
@@ -97,14 +97,9 @@ def test_adaptive_rules_equal_keras(name: str) -> None:
     for dtype, bound in ((np.float64, 1e-10), (np.float32, 1e-6)):
         weights, gradients, _ = problem(dtype)
         # tf_keras rounds its arguments to float32, which holds 0.875 and 0.984375 exactly.
-        config = dataclasses.replace(
-            ADAPTIVE[name],
-            rho=0.875,
-            beta_1=0.875,
-            beta_2=0.984375,
-            initial_accumulator=0.125,
-            epsilon=2.0**-24,
-        )
+        values = {"rho": 0.875, "beta_1": 0.875, "beta_2": 0.984375, "initial_accumulator": 0.125}
+        own = {field: value for field, value in values.items() if field in ADAPTIVE[name].own_fields()}
+        config = dataclasses.replace(ADAPTIVE[name], epsilon=2.0**-24, **own)
         ours = run(config, weights, gradients, np.full(STEPS, RATE, dtype))
         variables = {n: tf.Variable(w) for n, w in weights.items()}
         theirs = keras_optimizer(config)
@@ -119,7 +114,7 @@ def test_lazy_adam_equals_keras_adam_where_every_row_has_a_gradient() -> None:
         gradient["table"] += 0.01
     rates = np.full(STEPS, RATE)
     lazy, dense = (
-        run(Optimizer(name, epsilon=1e-9), weights, gradients, rates) for name in ("lazy_adam", "adam")
+        run(named(name, epsilon=1e-9), weights, gradients, rates) for name in ("lazy_adam", "adam")
     )
     assert worst(lazy, dense) == 0
 
@@ -128,7 +123,7 @@ def test_lazy_adam_leaves_rows_without_gradient_alone() -> None:
     weights, gradients, _ = problem()
     rates = np.full(STEPS, RATE)
     lazy, dense = (
-        run(Optimizer(name, epsilon=1e-9), weights, gradients, rates) for name in ("lazy_adam", "adam")
+        run(named(name, epsilon=1e-9), weights, gradients, rates) for name in ("lazy_adam", "adam")
     )
     np.testing.assert_array_equal(lazy["table"][8], weights["table"][8])
     assert np.abs(lazy["table"] - dense["table"]).max() > 1e-4, "Adam moves rows by their momentum"
@@ -138,7 +133,7 @@ def test_lazy_adam_leaves_rows_without_gradient_alone() -> None:
 def test_lazy_adam_of_a_mask_equals_that_of_indexed_slices() -> None:
     """The reference gathers the rows that were looked up, repeated ones summed, and updates only those."""
     rng = np.random.default_rng(1)
-    c = Optimizer("lazy_adam", beta_2=0.98, epsilon=1e-9)
+    c = LazyAdam(beta_2=0.98, epsilon=1e-9)
     rule = optimizers.rule(c)
     table = tf.constant(rng.normal(size=[6, 3]))
     weight, slots = table, rule.init(table)
@@ -151,7 +146,9 @@ def test_lazy_adam_of_a_mask_equals_that_of_indexed_slices() -> None:
         )
         rate = tf.constant(RATE, tf.float64)
         weight, slots = rule.update(
-            weight, dense, slots, rate, tf.constant(step), optimizers.Whole("embedding")
+            optimizers.WeightState(
+                weight, dense, slots, rate, tf.constant(step), optimizers.Whole("embedding")
+            )
         )
         for i in set(ids):
             g = values[ids == i].sum(0)
@@ -166,8 +163,8 @@ def test_epsilon_of_zero_is_refused_where_it_divides_zero_by_zero(name: str) -> 
     with pytest.raises(
         UserError, match=f"config.optimizer.epsilon=0.0: {name} would divide 0 by 0; use .* 1e-8"
     ):
-        optimizers.rule(Optimizer(name))
-    optimizers.rule(Optimizer("adagrad"))
+        optimizers.rule(named(name, epsilon=0.0))
+    optimizers.rule(Adagrad())
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.86, 0.98, 0.999])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Shampoo, named
 from common.distributed import replicas as backends
 from common.errors import UserError
 from common.optim import optimizers, products, shampoo
@@ -57,12 +57,14 @@ def test_an_exact_product_is_that_of_float64(transposed: tuple[bool, bool]) -> N
 
 @pytest.mark.parametrize(("name", "exact"), [("shampoo", True), ("soap", True), ("muon", False)])
 def test_the_exported_program_asks_for_the_highest_precision(name: str, exact: bool) -> None:
-    rule = optimizers.rule(Optimizer(name, epsilon=1e-8, root_interval=2)).matrices.rule
+    rule = optimizers.rule(named(name, epsilon=1e-8, root_interval=2)).matrices.rule
     weight = tf.ones([1, 8, 6])
 
     def update(step: tf.Tensor) -> list[tf.Tensor]:
         new, slots = rule.update(
-            weight, weight, rule.init(weight), tf.constant(0.1), step, optimizers.Whole("kernel")
+            optimizers.WeightState(
+                weight, weight, rule.init(weight), tf.constant(0.1), step, optimizers.Whole("kernel")
+            )
         )
         return [new, *slots.values()]
 
@@ -75,9 +77,7 @@ def test_the_exported_program_asks_for_the_highest_precision(name: str, exact: b
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_root_that_does_not_converge_is_the_last_good_one_and_counted(compiled: bool) -> None:
     """A ridge below float32's digits: the iteration's error grows, and it ends before the root is garbage."""
-    rule = shampoo.shampoo(
-        Optimizer("shampoo", epsilon=1e-8, matrix_epsilon=1e-8, root_interval=1)
-    ).matrices.rule
+    rule = shampoo.shampoo(Shampoo(epsilon=1e-8, matrix_epsilon=1e-8, root_interval=1)).matrices.rule
     update = tf.function(rule.update, jit_compile=True) if compiled else rule.update
     factors = np.random.default_rng(0).normal(size=(2, 128, 4)).astype(np.float32)
     weight, gradients = (
@@ -86,14 +86,9 @@ def test_a_root_that_does_not_converge_is_the_last_good_one_and_counted(compiled
     )
     slots = rule.init(weight)
     for step in range(3):
-        weight, slots = update(
-            weight,
-            tf.constant(gradients),
-            slots,
-            tf.constant(0.1),
-            tf.constant(step),
-            optimizers.Whole("kernel"),
-        )
+        now = tf.constant(0.1), tf.constant(step)
+        whole = optimizers.Whole("kernel")
+        weight, slots = update(optimizers.WeightState(weight, tf.constant(gradients), slots, *now, whole))
     # Both sides of the first matrix, at steps 1 and 2; the second matrix is the identity.
     np.testing.assert_array_equal(slots[shampoo.KEPT_ROOTS], [4, 0])
     np.testing.assert_array_equal(slots["left_root"][0], np.eye(128))
@@ -104,7 +99,7 @@ def test_a_root_that_does_not_converge_is_the_last_good_one_and_counted(compiled
 
 @pytest.mark.parametrize("bits", [FLOAT32, TF32, BF16])
 def test_a_run_with_shampoo_trains_on_devices_that_round_and_reports_its_roots(bits: int) -> None:
-    rule = Optimizer("shampoo", 0.05, epsilon=1e-8, matrix_block=8, root_interval=2)
+    rule = Shampoo(0.05, epsilon=1e-8, matrix_block=8, root_interval=2)
     with rounding(bits):
         config = toy.config(
             optimizer=rule, precision="fp32", compile="on", train_epochs=5, quality_target=2.0
@@ -120,7 +115,7 @@ def test_a_run_with_shampoo_trains_on_devices_that_round_and_reports_its_roots(b
 @pytest.mark.parametrize(("dtype", "least"), [("fp32", 1e-7), ("bf16", 1e-7), ("fp64", 1e-15)])
 def test_a_ridge_that_a_precision_cannot_carry_is_refused(dtype: str, least: float) -> None:
     def config(ridge: float) -> object:
-        return toy.config(optimizer=Optimizer("shampoo", epsilon=1e-8, matrix_epsilon=ridge), precision=dtype)
+        return toy.config(optimizer=Shampoo(epsilon=1e-8, matrix_epsilon=ridge), precision=dtype)
 
     config(least).validate()
     with pytest.raises(UserError, match=f"matrix_epsilon=.*{dtype}.*at least {least}"):

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.config.clock import Clock
-from common.config.schema import Optimizer, RunConfig, Schedule
+from common.config.optimizer import Lars
+from common.config.schema import RunConfig, Schedule
 from common.errors import UserError
 from common.optim import schedules
 
@@ -154,7 +155,7 @@ def table_1(batch: int, rate: float, warmup: float) -> RunConfig:
         num_eval_examples=50000,
         global_batch_size=batch,
         train_epochs=90,
-        optimizer=Optimizer("lars", base_learning_rate=rate),
+        optimizer=Lars(base_learning_rate=rate),
         schedule=Schedule(
             kind="poly", warmup_epochs=warmup, power=2.0, end_learning_rate=0.0, decay_over_whole_run=True
         ),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Optimizer
 from tests.common.train import toy
 
 # The defaults of SpanBatchNorm.

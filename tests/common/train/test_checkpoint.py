@@ -9,7 +9,8 @@ import stat
 import numpy as np
 import pytest
 
-from common.config.schema import Communication, Optimizer
+from common.config.optimizer import Lars
+from common.config.schema import Communication
 from common.data import tfrecords
 from common.distributed import replicas as backends
 from common.errors import UserError
@@ -26,7 +27,7 @@ NEVER = 2.0
 
 
 def toy_loop(replicas="single", number=1, **changes):
-    optimizer = Optimizer(name="lars", base_learning_rate=1.0, weight_decay=1e-3)
+    optimizer = Lars(base_learning_rate=1.0, weight_decay=1e-3)
     config = toy.config(
         quality_target=NEVER, optimizer=optimizer, replicas=replicas, num_replicas=number, **changes
     )

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.schema import Communication, Optimizer
+from common.config.optimizer import Lars, Sgd
+from common.config.schema import Communication
 from common.distributed import gradient_sum
 from common.distributed import replicas as backends
 from common.layers.precision import precision
@@ -22,8 +23,8 @@ from common.train.step import State
 from tests.common.train import naive_toy, toy
 
 # Learning rates are float32 numbers; these are exact in it.
-SGD = Optimizer("sgd", base_learning_rate=0.25, weight_decay=1e-2)
-LARS = Optimizer("lars", base_learning_rate=1.0, eta=0.05, weight_decay=1e-2, epsilon=1e-5)
+SGD = Sgd(base_learning_rate=0.25, weight_decay=1e-2)
+LARS = Lars(base_learning_rate=1.0, eta=0.05, weight_decay=1e-2, epsilon=1e-5)
 # The norm of most of the toy's gradients is larger.
 LIMIT = 0.1
 CLIPPED = dataclasses.replace(SGD, clip_norm=LIMIT)

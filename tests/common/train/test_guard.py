@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from common.config.optimizer import Lars
 from common.config.schema import Communication
 from common.distributed import replicas as backends
 from common.errors import UserError
@@ -72,7 +73,7 @@ def test_a_run_with_the_guard_equals_one_without(replicas):
 @pytest.mark.parametrize("replicas", ["mirrored", "pjrt"])
 @pytest.mark.parametrize("where", ["weight", "slot"])
 def test_the_replica_and_the_variable_of_a_flipped_bit_are_named(replicas, where):
-    optimizer = toy.Optimizer(name="lars", base_learning_rate=0.5)
+    optimizer = Lars(base_learning_rate=0.5)
     loop = make(replicas, optimizer=optimizer)
     weight = loop.state.model.trainable_variables[-2]  # dense_1's kernel
     variable = weight if where == "weight" else loop.state.update.slots[-2]["momentum"]

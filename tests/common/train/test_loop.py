@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from common.config.optimizer import Lars
 from common.distributed import replicas as backends
 from common.errors import UserError
 from common.layers.precision import precision
@@ -163,7 +164,7 @@ def test_success_ends_the_run_at_once():
 
 
 def test_compile_restores_every_variable_and_the_run_traces_nothing_more():
-    loop = make(optimizer=toy.Optimizer(name="lars", base_learning_rate=0.1))
+    loop = make(optimizer=Lars(base_learning_rate=0.1))
     before = weights(loop.state)
     loop.compile()
     for mine, other in zip(weights(loop.state), before, strict=True):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Adam
 from common.distributed import replicas as backends
 from common.distributed.replicas.single import Single
 from common.errors import UserError
@@ -20,7 +20,7 @@ from timetotrain.run.mllog import RunLog
 DYNAMIC = {"loss_scale_growth_steps": 3}
 # In fp16 the gradients of a loss times this overflow; a few halvings later they do not.
 OVERFLOWS = {"precision": "fp16", "loss_scale": 2.0**24, **DYNAMIC}
-ADAM = Optimizer("adam", base_learning_rate=0.01, epsilon=1e-8)
+ADAM = Adam(base_learning_rate=0.01, epsilon=1e-8)
 
 
 def make(task=toy.Task, **changes):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Lars
 from common.distributed import replicas as backends
 from common.errors import PeerLostError, UserError
 from common.train import checkpoint, checkpoint_file, events, timing
@@ -49,7 +49,7 @@ class Slow(toy.Task):
 def test_checkpoints_within_a_block_change_nothing(tmp_path, replicas, fields):
     """Losses, evaluations and variables equal those of a run without them, and so does a run from one of them."""
     changes = {"steps_per_block": 20, "train_steps": 40, "batch_norm_span": 8, **fields}
-    changes |= {"optimizer": Optimizer(name="lars", base_learning_rate=1.0, weight_decay=1e-3)}
+    changes |= {"optimizer": Lars(base_learning_rate=1.0, weight_decay=1e-3)}
     whole, cut = (make(replicas, Slow, **changes) for _ in range(2))
     expected = list(whole.run())
     cut.save_seconds = 0.15

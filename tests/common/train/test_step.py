@@ -5,13 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from common.config.schema import Optimizer, Schedule
+from common.config.optimizer import Adam, Sgd
+from common.config.schema import Schedule
 from common.distributed import replicas as backends
 from common.train.loop import Loop
 from tests.common.train import toy
 
 RATE = 0.125
-SGD = Optimizer(name="sgd", base_learning_rate=RATE, momentum=0.0, weight_decay=0.0)
+SGD = Sgd(base_learning_rate=RATE, momentum=0.0, weight_decay=0.0)
 
 
 class Weighted(toy.Task):
@@ -55,7 +56,7 @@ def test_the_first_update_takes_the_rate_at_0() -> None:
 
 def test_adam_s_first_update_moves_every_weight_by_the_rate() -> None:
     """Its averages are of one gradient, corrected for one: g / sqrt(g^2), but for epsilon."""
-    adam = Optimizer(name="adam", base_learning_rate=RATE, weight_decay=0.0, epsilon=1e-12)
+    adam = Adam(base_learning_rate=RATE, weight_decay=0.0, epsilon=1e-12)
     moved = np.concatenate([m.ravel() for m in moves(optimizer=adam)])
     np.testing.assert_allclose(np.abs(moved[moved != 0]), RATE, rtol=1e-6)
     assert np.count_nonzero(moved) > 0.9 * moved.size

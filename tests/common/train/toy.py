@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.config.schema import Optimizer, RunConfig, Schedule
+from common.config.optimizer import Sgd
+from common.config.schema import RunConfig, Schedule
 from common.distributed.replicas.base import Replicas, Shard
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.precision import Precision
@@ -40,7 +41,7 @@ def config(**changes) -> Config:
         eval_batch_size=8,
         train_epochs=5,
         quality_target=0.95,
-        optimizer=Optimizer(name="sgd", base_learning_rate=0.1, weight_decay=1e-4),
+        optimizer=Sgd(base_learning_rate=0.1, weight_decay=1e-4),
         schedule=Schedule(kind="constant", warmup_epochs=0),
     )
     return dataclasses.replace(base, **changes)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from common.config import overrides as configs
 from common.config.clock import Clock
-from common.config.validation import LATER_OPTIMIZERS
+from common.config.optimizer import LATER_OPTIMIZERS
 from common.errors import UserError
 from common.optim import schedules
 from lab.bench import optimizers as bench

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from common.config.schema import Optimizer
+from common.config.optimizer import Optimizer
 from common.optim import optimizers
 
 KINDS = {"conv": "kernel", "dense": "kernel", "bias": "bias", "gamma": "norm", "table": "embedding"}
@@ -35,9 +35,8 @@ def run(
         assert tuple(slots) == rule.slots
         for step, rate in enumerate(rates):
             gradient = tf.constant(gradients[step][name])
-            weight, slots = update(
-                weight, gradient, slots, tf.constant(rate), tf.constant(step, tf.int64), segments
-            )
+            now = tf.constant(rate), tf.constant(step, tf.int64)
+            weight, slots = update(optimizers.WeightState(weight, gradient, slots, *now, segments))
         result[name] = weight.numpy()
     return result
 

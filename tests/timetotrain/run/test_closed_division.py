@@ -9,9 +9,9 @@ import re
 import pytest
 
 from common.config import overrides as configs
-from common.config import validation
 from common.config.closed_fields import closed_rule
 from common.config.digest import digest
+from common.config.optimizer import LATER_OPTIMIZERS
 from common.errors import UserError
 from common.files import ROOT
 from compliance.log import rules
@@ -167,7 +167,7 @@ def test_log_and_run_json_say_what_was_changed_and_where_it_started(tmp_path):
     assert random["weight_transformations"] == "none"
 
 
-@pytest.mark.parametrize("name", validation.LATER_OPTIMIZERS)
+@pytest.mark.parametrize("name", LATER_OPTIMIZERS)
 def test_a_later_optimizer_needs_the_open_division_unless_the_round_names_it(name):
     """docs/optimizers.md has a table of what the rounds name; none of these benchmarks' rules name one."""
     for benchmark, system in (
@@ -176,9 +176,7 @@ def test_a_later_optimizer_needs_the_open_division_unless_the_round_names_it(nam
         ("mnist", "cpu-128"),
         ("ptb", "cpu-20"),
     ):
-        config, preset, hyperparameters = changed(
-            benchmark, system, f"optimizer.name={name}", "optimizer.epsilon=1e-8"
-        )
+        config, preset, hyperparameters = changed(benchmark, system, f"optimizer.name={name}")
         communication = dataclasses.replace(config.communication, shard_in_blocks=False)
         config = dataclasses.replace(config, communication=communication)
         config.validate()
@@ -198,7 +196,7 @@ def test_the_benchmarks_that_name_a_later_optimizer_are_those_of_the_page():
                 if name in rules.optimizers(ruleset, benchmark)
             }
         )
-        for name in validation.LATER_OPTIMIZERS
+        for name in LATER_OPTIMIZERS
     }
     page = (ROOT / "docs/optimizers.md").read_text()
     table = page[page.index("| name | benchmarks, in some rounds |") :]
@@ -206,15 +204,13 @@ def test_the_benchmarks_that_name_a_later_optimizer_are_those_of_the_page():
     assert {name: row.split(", ") for name, row in rows} == {n: found for n, found in named.items() if found}
 
 
-@pytest.mark.parametrize("name", validation.LATER_OPTIMIZERS)
+@pytest.mark.parametrize("name", LATER_OPTIMIZERS)
 @pytest.mark.parametrize(
     ("benchmark", "system"),
     [("mnist", "cpu-tiny"), ("resnet", "cpu-tiny"), ("transformer", "cpu-tiny"), ("gnmt", "cpu-tiny")],
 )
 def test_the_header_has_every_value_that_a_later_optimizer_reads(benchmark, system, name):
-    config, _, hyperparameters = changed(
-        benchmark, system, f"optimizer.name={name}", "optimizer.epsilon=1e-8"
-    )
+    config, _, hyperparameters = changed(benchmark, system, f"optimizer.name={name}")
     config.validate()
     keys = [key for key, _, _ in hyperparameters(config)]
     assert len(set(keys)) == len(keys) and "opt_name" in keys

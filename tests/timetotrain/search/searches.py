@@ -36,10 +36,10 @@ class Both(Config):
 """
 PRESETS = """
 from bowl.config import Both, Config
-from common.config.schema import Optimizer
+from common.config.optimizer import Sgd
 
-PRESETS = {"cpu-tiny": Config(system="cpu-tiny", optimizer=Optimizer(name="sgd")),
-           "both": Both(system="both", optimizer=Optimizer(name="sgd"))}
+PRESETS = {"cpu-tiny": Config(system="cpu-tiny", optimizer=Sgd()),
+           "both": Both(system="both", optimizer=Sgd())}
 """
 MAIN = """
 import json, math, os, pathlib, signal, sys, time

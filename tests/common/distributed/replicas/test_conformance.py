@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.config.clock import Clock
-from common.config.schema import Optimizer
+from common.config.optimizer import Lars
 from common.data import tfrecords
 from common.distributed import replicas as backends
 from common.distributed.replicas.base import Shard
@@ -150,7 +150,7 @@ def worlds(held_out, resnet_weights):
 
 def accumulating(accumulation, number):
     """A configuration with accumulation, whose batch-norm span is a micro-batch."""
-    optimizer = Optimizer(name="lars", base_learning_rate=5.0, weight_decay=1e-3)
+    optimizer = Lars(base_learning_rate=5.0, weight_decay=1e-3)
     return {"precision": "fp64", "batch_norm_span": 16 // accumulation // number, "optimizer": optimizer}
 
 
@@ -215,7 +215,7 @@ def resnet_config(backend, number, width, span):
         width=width,
         global_batch_size=16,
         batch_norm_span=span,
-        optimizer=Optimizer(name="lars", base_learning_rate=2.0, weight_decay=1e-4),
+        optimizer=Lars(base_learning_rate=2.0, weight_decay=1e-4),
     )
     config = on(backend, number, config)
     config.validate()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.schema import Communication, Optimizer
+from common.config.optimizer import Sgd
+from common.config.schema import Communication
 from common.distributed import replicas as backends
 from common.train import checkpoint_variables
 from common.train.loop import Loop
@@ -89,7 +90,7 @@ def test_sixteen_bits_train_as_on_one_replica(precision, changes):
     """The fp16 run begins with overflows, whose updates are skipped."""
     found = []
     for backend, number in (("pjrt", 2), ("single", 1)):
-        optimizer = Optimizer(name="sgd", base_learning_rate=0.1)
+        optimizer = Sgd(base_learning_rate=0.1)
         config = toy.config(
             precision=precision,
             replicas=backend,

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from common.config.clock import Clock
-from common.config.schema import Optimizer, RunConfig
+from common.config.optimizer import Sgd
+from common.config.schema import RunConfig
 from common.distributed import replicas as backends
 from common.distributed.replicas.mirrored import Mirrored
 from common.distributed.replicas.single import Single
@@ -95,7 +96,7 @@ def resnet_config(replicas, k, **changes):
         global_batch_size=4,
         eval_batch_size=4,
         zero_init_last_gamma=False,
-        optimizer=Optimizer(name="sgd", base_learning_rate=1.0, momentum=0.9),
+        optimizer=Sgd(base_learning_rate=1.0, momentum=0.9),
         replicas="single" if replicas == 1 else "mirrored",
         num_replicas=replicas,
         partitions=k,
@@ -219,9 +220,7 @@ def test_mistakes_name_the_values():
     with pytest.raises(UserError, match="alexnet_bn cannot partition"):
         resnet_config(2, 2, model="alexnet_bn")
     with pytest.raises(UserError, match="clip_replica_norm"):
-        toy.config(
-            num_replicas=2, partitions=2, optimizer=Optimizer(name="sgd", clip_replica_norm=1.0)
-        ).validate()
+        toy.config(num_replicas=2, partitions=2, optimizer=Sgd(clip_replica_norm=1.0)).validate()
     with pytest.raises(UserError, match="a window of 3 rows on 2"):
         Window.of(2, 2, 3, 1, 0, 0)
     spatial = Spatial(Mirrored(2), 2)
