@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.config.automatic import with_field
-from common.config.schema import Optimizer
+from common.config.optimizer import Sgd
 from common.distributed import replicas as backends
 from common.errors import UserError
 from common.train import divergence
@@ -48,7 +48,7 @@ class SpoiltLoss(toy.Task):
         return {"all": dataclasses.replace(term, total=term.total / 0.0)}
 
 
-HUGE = Optimizer("sgd", 1e39, momentum=0.9, scaled_momentum=False)
+HUGE = Sgd(1e39, momentum=0.9, scaled_momentum=False)
 CASES = {
     "input": (
         SpoiltInput,
