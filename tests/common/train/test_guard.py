@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.optimizer import Lars
+from common.config.optimizer import Lars, ScheduleFreeSgd
 from common.config.schema import Communication
 from common.distributed import replicas as backends
 from common.errors import UserError
@@ -138,7 +138,7 @@ def test_a_sharded_run_compares_its_weights():
 
 def test_a_replay_need_not_evaluate_where_an_evaluation_puts_averages_in_the_weights_place():
     """Schedule-Free's weights come back bit for bit, so that steps repeat across an evaluation, here at step 20."""
-    loop = make("mirrored", steps=30, optimizer=toy.ScheduleFreeSgd())
+    loop = make("mirrored", steps=30, optimizer=ScheduleFreeSgd())
     with pytest.raises(UserError, match="at step 30.* the steps since 0 the fault is on replica 1 alone"):
         run_with(loop, 30, lambda: flip(loop, loop.state.model.trainable_variables[0], 1))
 
