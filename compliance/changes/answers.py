@@ -69,7 +69,7 @@ def _settings(a: Side, b: Side) -> Iterator[Change]:
             "division", "submission_division", a.division, b.division, MAY if opened else MAY_NOT, why
         )
     for name in dict.fromkeys([*a.settings, *a.differing, *b.settings, *b.differing]):
-        first, second = (_text(side, name) for side in (a, b))
+        first, second = (hyperparameters.shown(side, name) for side in (a, b))
         if first == second:
             continue
         kind = hyperparameters.kind(name, a.benchmark, a.ruleset)
@@ -90,12 +90,6 @@ def _of_setting(kind: str, name: str, a: Side, b: Side) -> tuple[str, str]:
             return ASK, "only with a borrowed group of hyperparameters"
         return ASK, "only if borrowed, with the whole group: timetotrain borrow OWN OTHER --again NEW"
     return ASK, "software and system stay, unless an objection asks for the change"
-
-
-def _text(side: Side, name: str) -> str:
-    if name in side.differing:
-        return "differs between its runs"
-    return value(side.settings[name]) if name in side.settings else ""
 
 
 def _runs(a: Path, b: Path, borrowed: bool, later_round: bool) -> Iterator[Change]:

@@ -122,13 +122,13 @@ def compare(own: Side, other: Side, again: Side | None = None) -> Borrowing:
 def _row(name: str, own: Side, other: Side, again: Side | None) -> Setting:
     kind = hyperparameters.kind(name, own.benchmark, own.ruleset)
     rule = hyperparameters.rule(name, own.benchmark, own.ruleset) if kind == FIXED else ""
-    texts = [_shown(side, name) for side in (own, other)]
+    texts = [hyperparameters.shown(side, name) for side in (own, other)]
     if again is None:
         wrong = ""
         if kind == FIXED and not hyperparameters.side_obeys(name, other):
             wrong = f"OTHER has {texts[1]}, the rules fix {rule}: not to be borrowed"
         return Setting(name, *texts, kind, rule, None, wrong)
-    new = _shown(again, name)
+    new = hyperparameters.shown(again, name)
     return Setting(name, *texts, kind, rule, new, _wrong(name, kind, rule, texts, new, again))
 
 
@@ -144,12 +144,6 @@ def _wrong(name: str, kind: str, rule: str, texts: Sequence[str], new: str, agai
     if kind == SYSTEM and new != texts[0] and name not in _EXPLAINED:
         return f"sent again as {new or 'nothing'}, submitted as {own}: software and system stay"
     return ""
-
-
-def _shown(side: Side, name: str) -> str:
-    if name in side.differing:
-        return "differs between its runs"
-    return value(side.settings[name]) if name in side.settings else ""
 
 
 def _refused(own: Side, other: Side) -> list[str]:
@@ -196,7 +190,11 @@ def _notes(own: Side, other: Side, again: Side | None) -> list[str]:
         notes.append(
             f"at batch {batches[0]} OWN converges after {value(means[0])}, OTHER after {value(means[1])}"
         )
-    moved = [name for name in sorted(_EXPLAINED) if again and _shown(again, name) != _shown(own, name)]
+    moved = [
+        name
+        for name in sorted(_EXPLAINED)
+        if again and hyperparameters.shown(again, name) != hyperparameters.shown(own, name)
+    ]
     if moved:
         notes.append(
             f"sent again with another {', '.join(moved)}: say why, the system's configuration has to stay"

@@ -13,6 +13,7 @@ from common.errors import UserError
 from compliance.log import rules, written
 from compliance.log.formulas import compile_condition, describe_formula
 from compliance.log.predicates import compile_predicate, describe
+from compliance.report.output import value
 from compliance.submission import scores
 from compliance.submission.runs import Run, read_run
 
@@ -118,3 +119,10 @@ def _spec(name: str, benchmark: str, ruleset: str) -> dict:
     if section not in rules.names(ruleset):
         return {}
     return rules.load(ruleset, section)["keys"].get(name, {})
+
+
+def shown(side: Side, name: str) -> str:
+    """Returns a side's value of a hyperparameter as text; "" if it logs none."""
+    if name in side.differing:
+        return "differs between its runs"
+    return value(side.settings[name]) if name in side.settings else ""
