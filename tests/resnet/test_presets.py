@@ -117,10 +117,10 @@ def test_round_v06_decays_twice_and_evaluates_every_fourth_epoch(name: str) -> N
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, c in PRESETS.items() if c.ruleset == "0.7.0" and not c.optimizer.nesterov]
+    "name", [n for n, c in PRESETS.items() if c.ruleset == "0.7.0" and not c.optimizer.every_field().nesterov]
 )
 def test_round_v07_decays_once_with_unscaled_or_corrected_momentum(name: str) -> None:
-    optimizer = PRESETS[name].optimizer
+    optimizer = PRESETS[name].optimizer.every_field()
     assert optimizer.l2_in_loss == 0 and optimizer.scaled_momentum == optimizer.trust_in_velocity
 
 

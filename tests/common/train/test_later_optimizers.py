@@ -30,7 +30,9 @@ AVERAGING = ("schedule_free_sgd", "schedule_free_adamw")
 
 
 def make(optimizer, task=toy.Task, root_start=2, **changes):
-    rule = dataclasses.replace(updates.OPTIMIZERS[optimizer], root_start=root_start)
+    rule = updates.OPTIMIZERS[optimizer]
+    if "root_start" in rule.own_fields():
+        rule = dataclasses.replace(rule, root_start=root_start)
     config = toy.config(
         **{"quality_target": 2.0, "optimizer": rule, "train_epochs": 2, "batch_norm_span": 16, **changes}
     )

@@ -98,8 +98,10 @@ def test_choosing_a_warmup_leaves_the_runs_that_chose_it(study, monkeypatch) -> 
 def test_seven_solvers() -> None:
     for study in STUDIES:
         names = [
-            (c.optimizer.name, c.optimizer.momentum, c.optimizer.nesterov)
-            for c in (configured(study, r) for r in legw.rows(study) if r.part == "solvers")
+            (c.name, c.momentum, c.nesterov)
+            for c in (
+                configured(study, r).optimizer.every_field() for r in legw.rows(study) if r.part == "solvers"
+            )
         ]
         assert len(set(names)) == 7
 
