@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Checks the paths and prints or writes the outcome. Returns 0 for go, 1 for no-go, 2 for not checked."""
+    """Checks the paths and prints or writes the outcome. Returns the verdict's exit status."""
     outcome = check(options.paths, options.ruleset, options.division)
     text = FORMATS[options.format](outcome)
     if options.output:

@@ -1,6 +1,6 @@
 """Lists the test files that `make quick` leaves out: python -m tools.slow_tests REPORT.xml ... > tests/slow.txt
 
-The reports come from `make test ARGS=--reports=DIR` on two quiet cores.
+The reports come from `make test` and `make test-all`, each with `ARGS=--reports=DIR`, on two quiet cores.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Reads the split that a user's list or folder gives, and describes the part that is held out. TensorFlow-free."""
+"""Reads a user's own train/validation split from lists or folders, and describes the held-out part. TensorFlow-free."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Sums gradients over replicas: in buckets, in full precision or bf16 on the wire, along one or two stages of groups.
 
 With bf16 on the wire, the replicas either exchange all parts and add them up in fp32, or let the collective add in
-bf16. The first is more exact. The second lets the network sum: on a TPU's torus, exchanging all parts takes several
-times as long, and so does adding up one part of every replica.
+bf16. The first is more exact. The second is faster on a TPU's torus: there, exchanging all parts takes
+several times as long, and so does adding up one part of every replica.
 
 Section 2 of the pods paper sums along the rows of a torus, then along its columns. A cluster of nodes sums within each
 node, then across nodes, then distributes the sums within the node. Both are reduce-scatters over groups, followed by

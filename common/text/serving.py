@@ -1,4 +1,4 @@
-"""Runs a network with fixed input sizes on any number of sentences, in the graph."""
+"""Splits any number of sentences into batches of the network's fixed size, inside the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts a forward and backward pass into XLA programs, so that gradients leave while others are computed.
+"""Cuts a forward and backward pass into XLA programs, so that some gradients travel while others are being computed.
 
 A single program returns all its results at its end. The last layers' gradients exist first, but their exchange would
 wait for the first layers' gradients. Cut into segments, the first program computes the forward pass and the last

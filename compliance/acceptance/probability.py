@@ -15,8 +15,8 @@ evaluation. The olympic mean of known and drawn runs is compared with the least 
 random numbers, so the same logs give the same answer.
 
 The constants were chosen for their Brier score on published folders of rounds 1.0 to 4.1;
-`python -m lab.bench.accept_calibration FOLDER --fit` tries others there. Rounds from 5.0 on took no part. The page
-docs/accept.md shows how well the probabilities hold in both.
+`python -m lab.bench.accept_calibration FOLDER --fit` tries others there. Rounds from 5.0 on took no part. The built
+page acceptance.html shows how well the probabilities hold in both.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Sorts the settings of a log by what the borrowing rule says of them.
+"""Sorts a log's settings into the classes of the borrowing rule.
 
 mlcommons/training_policies, training_rules.adoc, "Hyperparameter Borrowing": a borrower may change the batch size
 (local batch size, global batch size, batchnorm span) and must replace all other hyperparameters as a group.

@@ -1,4 +1,4 @@
-"""Recognizes several runs in one log, which a restarted job appended, and makes one finding of their faults."""
+"""Detects a log to which a restarted job appended another run, and reports one finding instead of many."""
 
 from dataclasses import dataclass
 

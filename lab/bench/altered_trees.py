@@ -1,4 +1,4 @@
-"""Says which of 50 faults in a tree of round v6.0 are noticed, and what is said of published folders.
+"""Says which faults in a tree of round v6.0 are noticed, and what is said of published folders.
 
 `python -m lab.bench.altered_trees TREE [--published FOLDER] [-o FILE]`: TREE is the unpacked v6.0 subset, FOLDER holds
 training_results_vX.Y/SUBMITTER/ as `lab.bench.compliance_trees` takes it. Each fault is made in a copy and noticed if

@@ -13,7 +13,7 @@ STEPS = Path(__file__).resolve().parents[2] / "lab/bench/results/gpu/h200.json"
 CHIP = "H200-SXM"
 # Minutes of ordinary code over the law's: NVIDIA's examples (NVIDIA/DeepLearningExamples, README of each) make
 # 16,925 images/s of ResNet-50 on 8 A100-80GB where the forecast implies 29,414 (1.7), and train GNMT on a DGX-1 in 46.2
-# minutes where it says 32.8 (1.4); this project's step on one H200 makes 6,947 images/s where it implies
+# minutes where it says 32.8 (1.4); this project's training loop on one H200 makes 6,947 images/s where it implies
 # about 8,300 (1.2).
 ORDINARY = (1.2, 1.8)
 

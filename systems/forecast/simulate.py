@@ -40,7 +40,7 @@ class Faults:
       stragglers, slowdown: this fraction of the workers always takes `slowdown` times as long.
       mtbf: mean hours between failures of one worker; 0: no failures.
       restart: seconds from a failure to the next step.
-      checkpoint: seconds between checkpoints; 0: search for the best interval.
+      checkpoint: seconds between checkpoints; 0: the best interval; none without failures.
       save: seconds to write a checkpoint.
       group: number of workers that wait for each other within a step; 0: one.
     """

@@ -74,7 +74,8 @@ class Shape:
     """The number of processes and hosts of a run.
 
     Attributes:
-      processes: total; one per replica under Horovod, one per host under multiworker, otherwise one.
+      processes: total. Horovod: one per replica. Multiworker: one per host, or per replica on one host without
+        accelerators. Pjrt: one per host. Otherwise one.
       hosts: number of machines; 0 if the system's description does not say.
       accelerators: number per host.
       processes_per_host: 0 if the number of hosts is unknown.
@@ -136,7 +137,7 @@ def shape(config: RunConfig, system: Mapping[str, str]) -> Shape:
 
 
 def launcher(config: RunConfig, where: Shape) -> str:
-    """Returns the launcher that suits a preset: the first of LAUNCHERS that fits."""
+    """Returns a preset's usual launcher."""
     if config.replicas == "tpu":
         return "tpu-vm"
     if config.replicas == "pjrt" and where.processes == 1:
@@ -157,7 +158,7 @@ def command(
 ) -> list[str]:
     """Returns the command line that starts `program` (python -m resnet ...) in every process of the run.
 
-    hosts.txt lists several hosts, one line `NAME slots=PROCESSES` each; every launcher but SLURM reads it.
+    hosts.txt lists several hosts, one line `NAME slots=PROCESSES` each; `local`, `horovodrun` and `mpirun` read it.
 
     Args:
       config, where: the run, and its processes and hosts.

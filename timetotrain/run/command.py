@@ -106,7 +106,7 @@ class Series:
         self.options = dataclasses.replace(options, data_dir=data)
 
     def execute(self) -> int:
-        """Runs the series; returns the exit status of the last run.
+        """Runs the series; returns the worst exit status, or the one that ended the series.
 
         A missed target (status 1) is a result; a higher status ends the series. A single run replaces this process.
 

@@ -2,7 +2,7 @@
 
 `history_<i>.jsonl` beside the log is the only store of the curve; the log repeats evaluations and some losses, as the
 rules ask. It has one JSON object per line, each with `kind`, `step` and `seconds`. `seconds` is
-the training time so far, including earlier runs from the same checkpoints:
+the time on the clock so far, including earlier runs from the same checkpoints:
 
     run         what runs: benchmark, system, seed, the quality's name and unit, target, baseline (ending.baseline),
                 steps of the whole run
