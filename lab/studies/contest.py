@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 import optuna
 
 from common.config import overrides as configs
+from common.config.optimizer import RULES
 from lab.studies import legw_mnist, legw_ptb, multi30k, resnet_photos
 from lab.studies.data import cache, filled, unpack
 from lab.studies.runner import settings
@@ -81,7 +82,8 @@ class Row:
 
 
 def _entry(name: str, rate: float, kept: str = "beta_1", rule: str = "", **fields: object) -> Entry:
-    values = {"name": rule or name, "epsilon": 1e-8, "weight_decay": 1e-4, **fields}
+    epsilon = {"epsilon": 1e-8} if "epsilon" in RULES[rule or name].own_fields() else {}
+    values = {"name": rule or name, **epsilon, "weight_decay": 1e-4, **fields}
     return Entry(name, rate, kept, settings(**{f"optimizer__{k}": v for k, v in values.items()}))
 
 
