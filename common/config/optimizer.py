@@ -477,9 +477,8 @@ def refusal(rule: type[Optimizer], name: str, field: str) -> str:
 def of_saved(values: Mapping[str, Any]) -> tuple[type[Optimizer], dict[str, Any]]:
     """Returns the class of a saved optimizer and its values, without the other rules' fields of earlier versions.
 
-    Raises:
-      UserError: no rule has the saved name.
+    A name that no rule has is kept: whoever uses a trained network does not need its optimizer.
     """
     name = values.get("name")
-    rule = rule_class(name if isinstance(name, str) else "")
+    rule = RULES.get(name, OwnRule) if isinstance(name, str) else OwnRule
     return rule, {field: value for field, value in values.items() if not refusal(rule, name, field)}

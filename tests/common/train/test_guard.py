@@ -162,8 +162,9 @@ def test_no_checkpoint_of_replicas_that_differ_is_saved(target):
 
 def test_one_replica_and_zero_steps_compare_nothing():
     for number, steps in ((1, 8), (2, 0)):
-        replicas = types.SimpleNamespace(num_replicas=number)
-        one = guard.Guard(types.SimpleNamespace(replicas=replicas), steps)
+        replicas = types.SimpleNamespace(num_replicas=number, num_processes=2)
+        loop = types.SimpleNamespace(replicas=replicas, state=types.SimpleNamespace(step=0))
+        one = guard.Guard(loop, steps)
         one.begin()
         one.check(5)
         assert one.until_check(3, 100) == 100
