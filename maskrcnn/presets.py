@@ -133,7 +133,14 @@ _V07_256 = Config(
 )
 
 # The warmup takes one amount off the rates of kernels and biases.
-_NVIDIA_SGD = replace(_SGD, one_warmup_delta=True)
+_NVIDIA_SGD = Sgd(
+    momentum=0.9,
+    weight_decay=1e-4,
+    skip_kinds=("norm", "bias"),
+    scaled_momentum=True,
+    bias_gradient_factor=2.0,
+    one_warmup_delta=True,
+)
 
 _V100_8 = Config(
     hardware="v100-8",

@@ -14,7 +14,6 @@ from common.config.optimizer import Sgd
 from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
 from common.config.schema import Schedule
 from common.errors import UserError
-from mnist import idx
 from mnist.config import Config, Data
 
 
@@ -107,6 +106,8 @@ def _example_bytes(config: Config) -> float:
 
 def _counts(config: Config, folder: Path) -> dict[str, int]:
     """Reads numbers, size and classes from the files; the test set is not read if a part is held out."""
+    from mnist import idx  # Presets need no numpy.
+
     held_out = config.data.held_out
     splits = ["train"] if held_out else ["train", "test"]
     try:

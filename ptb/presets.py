@@ -14,7 +14,6 @@ from common.config.automatic import Rule
 from common.config.optimizer import Sgd
 from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
 from common.config.schema import Schedule
-from ptb import text
 from ptb.config import Config
 
 
@@ -88,6 +87,8 @@ def _example_bytes(config: Config) -> float:
 
 def _counts(config: Config, folder: Path) -> dict[str, int]:
     """Counts the words of both texts, and the different ones of the training text."""
+    from ptb import text  # Presets need no numpy.
+
     paths = text.files(config, folder)
     if not all(path.is_file() for path in paths):  # The input names the missing file.
         return {}

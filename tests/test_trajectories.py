@@ -13,7 +13,8 @@ import pytest
 import tensorflow as tf
 
 from common.config.clock import Clock
-from common.config.schema import Optimizer, RunConfig
+from common.config.optimizer import Muon
+from common.config.schema import RunConfig
 from common.distributed.replicas.single import Single
 from common.distributed.weight_update import WholeUpdate
 from common.optim import optimizers, schedules
@@ -148,7 +149,7 @@ def test_muon_steps_as_its_authors_code_for_400_steps(shape, nesterov):
     What stays then is the decay of weights that have differed since.
     """
     fields = {"momentum": 0.95, "nesterov": nesterov, "weight_decay": 0.01, "epsilon": 1e-8}
-    rule = optimizers.rule(Optimizer("muon", **fields)).matrices.rule
+    rule = optimizers.rule(Muon(**fields)).matrices.rule
     theirs, rng = sources.muon(0.01, nesterov=nesterov), np.random.default_rng(0)
     weight, slots = rng.normal(size=shape), {}
     own = tf.constant(weight[None])

@@ -67,5 +67,5 @@ def test_without_the_launcher_it_is_named(data):
     done = run(*QUICK, *HOROVOD, f"--data_dir={data}")
     assert done.returncode == 2
     assert done.stderr.startswith(
-        "error: config.replicas=horovod: started without a launcher; use `python -m"
+        "error: config.replicas=horovod: started without a launcher; use `timetotrain launch"
     )

@@ -10,6 +10,7 @@ from common.distributed import replicas as backends
 from common.errors import PeerLostError, UserError
 from common.train import checkpoint
 from common.train.loop import Loop
+from common.train.probe import Probe
 from tests.common.train import toy
 from tests.timetotrain.run.test_cli import QUICK, corrupt, records_of, refused, run, write_data
 from timetotrain.run import cli, evaluate_checkpoint, step_errors
@@ -98,10 +99,10 @@ def test_a_quality_that_fails_is_one_line(saved, monkeypatch, wrong, message):
 
 
 def test_too_little_memory_is_one_line(saved, monkeypatch):
-    monkeypatch.setattr(Loop, "evaluate", failing(OUT_OF_MEMORY))
+    monkeypatch.setattr(Probe, "evaluate", failing(OUT_OF_MEMORY))
     with pytest.raises(UserError, match="^out of memory; use a smaller --config.eval_batch_size, or"):
         evaluate_checkpoint.evaluate(toy.Task(toy.config()), saved)
-    monkeypatch.setattr(Loop, "one_step", failing(OUT_OF_MEMORY))
+    monkeypatch.setattr(Probe, "one_step", failing(OUT_OF_MEMORY))
     with pytest.raises(UserError, match="^out of memory; use a smaller --config.global_batch_size, or"):
         cli._dry_run(toy.Task(toy.config()), {})
 
