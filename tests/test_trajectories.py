@@ -156,7 +156,7 @@ def test_muon_steps_as_its_authors_code_for_400_steps(shape, nesterov):
     state, worst = rule.init(own), []
     update = tf.function(
         lambda w, g, s, step: rule.update(
-            w, g, s, tf.constant(0.02, w.dtype), step, optimizers.Whole("kernel")
+            optimizers.WeightState(w, g, s, tf.constant(0.02, w.dtype), step, optimizers.Whole("kernel"))
         )
     )
     for step in range(400):
