@@ -13,7 +13,6 @@ from lab.studies import (
     legw_ptb,
     multi30k,
     nuclei,
-    optimizers,
     resnet_photos,
     ucf101,
 )
@@ -26,7 +25,6 @@ STUDIES = {
     "legw-ptb": legw_ptb,
     "multi30k": multi30k,
     "nuclei": nuclei,
-    "optimizers": optimizers,
     "resnet-photos": resnet_photos,
     "ucf101": ucf101,
 }

@@ -91,16 +91,11 @@ def _convert(benchmark: str) -> pathlib.Path:
         ) from error
 
 
-def _fill(
-    benchmark: str,
-    source: pathlib.Path,
-    folder: pathlib.Path,
-    parts: Sequence[tuple[str, str]] = (("train", "train"), ("eval", "val")),
-) -> None:
-    """Converts `parts`, (part of the benchmark's data, name of the captions), and copies the test captions."""
+def _fill(benchmark: str, source: pathlib.Path, folder: pathlib.Path) -> None:
+    """Converts the training and validation captions, and copies the test captions."""
     texts = [
         f"--{name}-{side}={source / part}.{language}.gz"
-        for name, part in parts
+        for name, part in (("train", "train"), ("eval", "val"))
         for side, language in (("source", "en"), ("target", "de"))
     ]
     tests = {}

@@ -46,17 +46,6 @@ class Study(Protocol):
     flags: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Runs:
-    """A study of these fields alone."""
-
-    name: str
-    benchmark: str
-    preset: str
-    data: Callable[[], pathlib.Path]
-    flags: tuple[str, ...] = ()
-
-
 class Row(Protocol):
     """One run, a dataclass: a file name, the seed, its own flags."""
 

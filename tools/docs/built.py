@@ -101,16 +101,10 @@ def cards() -> str:
     )
 
 
-def contest() -> str:
-    """Returns the results of `timetotrain study optimizers`, and the costs of optimizers."""
-    return page(
-        "Optimizers: cost and contest",
-        "[Optimizers](../docs/optimizers.md) explains the rules of the contest.",
-        ("## MNIST", studies.contest("mnist")),
-        ("## PTB", studies.contest("ptb")),
-        ("## Runs of the planned grid, with core-hours", studies.contest_missing()),
-        ("## Cost of a step", tables.optimizers()),
-    )
+def optimizers() -> str:
+    """Returns the costs of optimizers."""
+    text = "[Optimizers](../docs/optimizers.md) explains the names."
+    return page("Cost of optimizers", text, ("## Cost of a step", tables.optimizers()))
 
 
 def other_studies() -> str:
@@ -209,7 +203,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "built/presets.md": all_presets,
     "built/gpu.md": cards,
     "built/scaling.md": scaling,
-    "built/optimizers.md": contest,
+    "built/optimizers.md": optimizers,
     "built/studies.md": other_studies,
     "built/checkers.md": checkers,
     "built/acceptance.md": acceptance,

@@ -1,10 +1,8 @@
 """Turns results of studies and of training on your own data into table rows.
 
-LEGW at other base rates, PTB's settings tried on the validation text, the contest of optimizers, and four commands on
-your own data.
+LEGW at other base rates, PTB's settings tried on the validation text, and four commands on your own data.
 """
 
-import csv
 import json
 import statistics
 
@@ -12,7 +10,6 @@ from tools.docs.measurements import ROOT, Table, load
 
 STUDY = ROOT / "lab/studies" / "legw-ptb"
 TUNE = STUDY / "tune.json"
-CONTEST = ROOT / "lab/studies" / "optimizers"
 _VERBS = ("data", "run", "export", "predict")
 # (base rate, base warmup in epochs) -> LEGW's results with them, on the test text. The first pair is the presets'.
 BASES = {("0.03", "0.025"): STUDY / "results.json", ("0.1", "0.1"): STUDY / "at-0.1" / "results.json"}
@@ -61,25 +58,6 @@ def _changed(run: dict) -> str:
     last = {field: value for field, value in own if field not in _COMMON}  # The last value counts.
     changed = [f"`{field}={value}`" for field, value in last.items() if _PRESET.get(field) != value]
     return ", ".join(changed) or "nothing"
-
-
-# Columns of the contest's results that the pages leave out: they follow from others, or from the trials' table.
-_LEFT_OUT = ("rates within 1 %", "minutes of a run")
-
-
-def contest(arena: str) -> Table:
-    """Table of `python -m lab.studies optimizers --arenas=ARENA`: what each optimizer reached, and by what effort."""
-    with (CONTEST / arena / "results.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    shown = [name for name in rows[0] if name not in _LEFT_OUT and any(row[name] for row in rows)]
-    return tuple(shown), [tuple(row[column] for column in shown) for row in rows]
-
-
-def contest_missing() -> Table:
-    """Table of the contest's runs that are not done, from `python -m lab.studies optimizers --plan`."""
-    with (CONTEST / "plan.csv").open(encoding="utf-8", newline="") as file:
-        head, *rows = map(tuple, csv.reader(file))
-    return head, rows
 
 
 def four_commands() -> Table:
