@@ -1,11 +1,16 @@
 """Code that all benchmarks share; imports no benchmark."""
 
+import importlib.util
 import os
 import platform
+import sys
 import warnings
+from importlib.machinery import ModuleSpec, PathFinder
 
 # Set before TensorFlow is imported: hides its C++ start-up messages.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# The networks are tf_keras's. Otherwise TensorFlow also loads Keras 3, and with it scikit-learn and SciPy.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 if platform.machine() in ("x86_64", "AMD64"):
     # By default TensorFlow uses oneDNN's kernels only on processors with VNNI, bf16 or AMX. On two AVX2 cores a step
     # with them takes 0.80 of the time for ResNet-50, 0.89 to 0.94 for the perceptron, 0.91 for the MNIST LSTM and 0.96
@@ -13,3 +18,23 @@ if platform.machine() in ("x86_64", "AMD64"):
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 # Comes from a dependency of tf-models-official that announces when it drops this version of Python.
 warnings.filterwarnings("ignore", message="You are using a Python version", category=FutureWarning)
+
+
+class _Start:
+    """Halves TensorFlow's start: it loads no jax (for TensorFlow Lite), and Google's API client on its first use."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Finds a module that TensorFlow imports as it starts; None for any other."""
+        starts = getattr(getattr(sys.modules.get("tensorflow"), "__spec__", None), "_initializing", False)
+        if not starts or name not in ("jax", "googleapiclient.discovery"):
+            return None
+        if name == "jax":
+            raise ModuleNotFoundError(f"{name} is not loaded while TensorFlow starts", name=name)
+        spec = PathFinder.find_spec(name, path)  # type: ignore[arg-type]
+        if spec is not None and spec.loader is not None:
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+        return spec
+
+
+sys.meta_path.insert(0, _Start)  # type: ignore[arg-type]
