@@ -1,6 +1,7 @@
 """Runs a study and writes its table and pictures to lab/studies/NAME/: python -m lab.studies NAME."""
 
 import argparse
+import functools
 import sys
 from collections.abc import Sequence
 
@@ -8,42 +9,45 @@ from common.errors import Parser, answering
 from lab.studies import (
     fine_tuning,
     lars_momentum,
+    legw,
     legw_curvature,
-    legw_mnist,
-    legw_ptb,
     multi30k,
     nuclei,
     resnet_photos,
     ucf101,
 )
+from lab.studies.legw_values import MNIST, PTB
 
 STUDIES = {
     "fine-tuning": fine_tuning,
     "lars-momentum": lars_momentum,
     "legw-curvature": legw_curvature,
-    "legw-mnist": legw_mnist,
-    "legw-ptb": legw_ptb,
     "multi30k": multi30k,
     "nuclei": nuclei,
     "resnet-photos": resnet_photos,
     "ucf101": ucf101,
 }
+LEGW = (MNIST, PTB)
 
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of every study."""
-    made = Parser(prog="timetotrain study", description=__doc__)
-    commands = made.add_subparsers(dest="study", required=True, metavar="NAME")
-    for name, module in STUDIES.items():
-        module.add_arguments(commands.add_parser(name, help=module.__doc__.splitlines()[0]))
-    return made
+    whole = Parser(prog="timetotrain study", description=__doc__)
+    commands = whole.add_subparsers(required=True, metavar="NAME")
+    named = [(name, module, module.run) for name, module in STUDIES.items()]
+    named += [(study.name, legw, functools.partial(legw.run, study)) for study in LEGW]
+    for name, module, run in sorted(named, key=lambda one: one[0]):
+        command = commands.add_parser(name, help=module.__doc__.splitlines()[0])
+        module.add_arguments(command)
+        command.set_defaults(study=run)
+    return whole
 
 
 @answering()
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, a failed run's status, 2 for a bad command or missing data, 130 for Ctrl-C."""
     args = parser().parse_args(argv)
-    return STUDIES[args.study].run(args)
+    return args.study(args)
 
 
 if __name__ == "__main__":

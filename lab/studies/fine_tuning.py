@@ -8,14 +8,13 @@ from random weights. The first must win by MARGIN of top-1 accuracy on these cla
 import argparse
 import os
 import pathlib
-import sys
 from collections.abc import Sequence
 from typing import Any
 
+from common import files
 from common.errors import UserError
-from lab.studies.data import ROOT, unpack
-from lab.studies.runner import convert, counts, guarded, move_aside, write_rows
-from timetotrain.run import outcome
+from lab.studies.data import ROOT, filled, unpack
+from lab.studies.runner import Run, Runner, Study, convert, counts, settings
 
 ARCHIVE = "tiny_imagenet_20"
 FOLDER = ROOT / "lab/studies" / "fine-tuning"
@@ -34,16 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains three times and writes the table; returns 1 if the margin is missed."""
-    source = unpack(ARCHIVE)
-    work = ROOT / "results" / "study-fine-tuning"
-    if moved := move_aside(work):
-        print(f"{work}: moved to {moved}", flush=True)
-    rows = trained(source, work, args)
+    """Trains the missing runs and writes the table; returns 1 if the margin is missed."""
+    rows = trained(unpack(ARCHIVE), ROOT / "results" / "study-fine-tuning", args)
     margin = round(rows[2]["top1"] - rows[1]["top1"], 4)
-    write_rows(
-        FOLDER, [{**row, "over_scratch": ""} for row in rows[:2]] + [{**rows[2], "over_scratch": margin}]
-    )
+    head = (*rows[0], "over_scratch")
+    lines = [(*row.values(), over) for row, over in zip(rows, ("", "", margin))]
+    files.write_csv(FOLDER / "results.csv", head, lines)
+    print(files.markdown_table(head, lines))
     print(f"fine-tuned minus from scratch: {margin:+.4f} top-1; the goal is {MARGIN:+.2f}")
     return int(margin < MARGIN)
 
@@ -53,49 +49,47 @@ def trained(source: pathlib.Path, work: pathlib.Path, args: argparse.Namespace) 
 
     Args:
       source: folder with train/CLASS/ and val/CLASS/.
-      work: new folder for data, checkpoints and results.
+      work: folder for the data.
       args: see `add_arguments`.
     """
     classes = sorted(path.name for path in (source / "train").iterdir() if path.is_dir())
     if len(classes) <= PRETRAINED:
         raise UserError(f"{source}: {len(classes)} classes, more than {PRETRAINED} are needed")
     old, new = classes[:PRETRAINED], classes[PRETRAINED:]
-    first = _records(source, work / "pretraining", old, 0)
-    second = _records(source, work / "tuning", new, args.photos)
-    start = [f"--init={work / 'checkpoints'}", f"--frozen_stages={args.frozen_stages}"]
-    saving = [f"--checkpoint_dir={work / 'checkpoints'}"]
+    first = _records(source, work / "data-pretraining", old, 0)
+    second = _records(source, work / f"data-{args.photos}", new, args.photos)
+    before, pretraining = _run("pretraining", first, args.pretrain_epochs, old)
+    start = (f"--init={before}", f"--frozen_stages={args.frozen_stages}")
     return [
-        _run("pretraining", first, work, args.pretrain_epochs, old, saving),
-        _run("from scratch", second, work, args.epochs, new, []),
-        _run("fine-tuned", second, work, args.epochs, new, start),
+        pretraining,
+        _run("from scratch", second, args.epochs, new)[1],
+        _run("fine-tuned", second, args.epochs, new, start)[1],
     ]
 
 
 def _records(source: pathlib.Path, folder: pathlib.Path, classes: Sequence[str], most: int) -> pathlib.Path:
     """Converts some classes' photographs; for training at most the first `most` of each class (0: all)."""
-    for split in ("train", "val"):
-        for name in classes:
-            photos = sorted(path for path in (source / split / name).iterdir() if path.is_file())
-            target = folder / "photos" / split / name
-            target.mkdir(parents=True)
-            for photo in photos[: most if split == "train" and most else None]:
-                os.symlink(photo.resolve(), target / photo.name)
-    photos = folder / "photos"
-    arguments = ["--train", photos / "train", "--validation", photos / "val", "--train-shards", "2"]
-    convert(source, "resnet.convert", folder / "records", *arguments, "--validation-shards", "1")
-    return folder / "records"
+
+    def fill(made: pathlib.Path) -> None:
+        photos = made / "photos"
+        for split in ("train", "val"):
+            for name in classes:
+                files_of_class = sorted(path for path in (source / split / name).iterdir() if path.is_file())
+                target = photos / split / name
+                target.mkdir(parents=True)
+                for photo in files_of_class[: most if split == "train" and most else None]:
+                    os.symlink(photo.resolve(), target / photo.name)
+        arguments = ["--train", photos / "train", "--validation", photos / "val", "--train-shards", "2"]
+        convert(source, "resnet.convert", made / "records", *arguments, "--validation-shards", "1")
+
+    return filled(folder, fill) / "records"
 
 
 def _run(
-    name: str,
-    records: pathlib.Path,
-    work: pathlib.Path,
-    epochs: float,
-    classes: Sequence[str],
-    flags: list[str],
-) -> dict[str, Any]:
+    name: str, records: pathlib.Path, epochs: float, classes: Sequence[str], flags: tuple[str, ...] = ()
+) -> tuple[pathlib.Path, dict[str, Any]]:
+    """Trains one network unless it is trained; returns the folder of its checkpoints, and the table's row."""
     train, held_out = counts(records).values()
-    results = work / "results" / name.replace(" ", "-")
     values = {
         "num_classes": len(classes),
         "num_train_examples": train,
@@ -104,25 +98,28 @@ def _run(
         "eval_batch_size": min(50, held_out),
         "train_epochs": epochs,
         "epochs_per_block": epochs,
-        "schedule.warmup_epochs": epochs / 8,
-        "optimizer.base_learning_rate": 0.05,
+        "schedule__warmup_epochs": epochs / 8,
+        "optimizer__base_learning_rate": 0.05,
         "quality_target": 1.01,  # Out of reach, so that each run trains to its end.
     }
-    command = [sys.executable, "-m", "resnet", "--system=cpu-photos", f"--data_dir={records}"]
-    command += [
-        f"--result_dir={results}",
-        *(f"--config.{field}={value}" for field, value in values.items()),
-        *flags,
-    ]
-    guarded(command)
-    end = outcome.read(results / "cpu-photos" / "resnet" / "result_0.txt")
-    if end is None or end.quality is None:
-        raise UserError(f"the run {name!r} gave no accuracy; see {results}")
-    return {
+    study = Study(
+        name="fine-tuning",
+        benchmark="resnet",
+        preset="cpu-photos",
+        data=lambda: records,
+        flags=settings(**values),
+        checkpoints=1,
+    )
+    runner = Runner(study)
+    row = Run("-".join([*name.split(), *(flag.rpartition("=")[2] for flag in flags[1:])]), flags=flags)
+    (record,) = runner.run_all([row])
+    if record["quality"] is None:
+        raise UserError(f"the run {name!r} gave no accuracy; see {runner.folder}")
+    return runner.checkpoints(row), {
         "run": name,
         "classes": len(classes),
         "photographs": train,
         "epochs": epochs,
-        "top1": round(float(end.quality), 4),
-        "minutes": round(end.minutes, 2),
+        "top1": round(record["quality"], 4),
+        "minutes": round(record["minutes"], 2),
     }

@@ -12,15 +12,12 @@ import argparse
 import dataclasses
 import pathlib
 import statistics
-import sys
 
 from common import files
 from common.config import overrides as configs
 from common.config.clock import Clock
-from common.errors import UserError
-from lab.studies import report
 from lab.studies.data import ROOT, cache
-from lab.studies.runner import Runner, add_flags, folder_for, guarded, settings
+from lab.studies.runner import Runner, Study, add_flags, convert, folder_for, settings
 from resnet.presets import PRESETS
 
 NAME = "lars-momentum"
@@ -32,14 +29,19 @@ RATE, WARMUP = 2.5, round(EPOCHS * 25 / 76, 2)
 COLUMNS = ("form", "seed", "rate", "warmup", "momentum", "epochs", "quality", "minutes")
 
 
-@dataclasses.dataclass(frozen=True)
-class Study:
-    """The study's entry for `lab.studies.runner`."""
+def pictures() -> pathlib.Path:
+    """Returns the generated pictures, made once."""
+    folder = cache() / "resnet-tiny"
+    convert(folder, "resnet.tiny", folder)
+    return folder
 
-    name: str = NAME
-    benchmark: str = "resnet"
-    preset: str = "cpu-tiny"
-    flags: tuple[str, ...] = settings(
+
+STUDY = Study(
+    name=NAME,
+    benchmark="resnet",
+    preset="cpu-tiny",
+    data=pictures,
+    flags=settings(
         global_batch_size=BATCH,
         train_epochs=EPOCHS,
         epochs_per_block=1,
@@ -50,14 +52,8 @@ class Study:
         schedule__kind="poly",
         schedule__power=2,
         schedule__end_learning_rate=1e-4,
-    )
-
-    def data(self) -> pathlib.Path:
-        """Returns the generated pictures, made once."""
-        folder = cache() / "resnet-tiny"
-        if status := guarded([sys.executable, "-m", "resnet.tiny", folder]):
-            raise UserError(f"making {folder} failed; see above", status)
-        return folder
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains the missing runs; writes table, csv and picture of the finished ones."""
-    runner = Runner(Study(), args.epochs, args.minutes, args.overrides, args.jobs)
+    """Trains the missing runs; writes table and csv of the finished ones."""
+    runner = Runner(STUDY, args.epochs, args.minutes, args.overrides, args.jobs)
     todo = [row for row in rows() if runner.record(row) is None]
     runner.run_all(todo[: args.limit])
     found = [(row, record) for row in rows() if (record := runner.record(row))]
@@ -117,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 def evaluated_at(record: dict) -> list[float]:
     """Returns the epoch of each evaluation: one every 16 steps, which are 1.024 epochs, and one at the end."""
-    clock = Clock.of(configs.override_all(PRESETS[Study.preset], record["flags"]))
+    clock = Clock.of(configs.override_all(PRESETS[STUDY.preset], record["flags"]))
     steps = (i * clock.steps_per_block for i in range(1, len(record["evaluations"]) + 1))
     return [min(step, clock.train_steps) / clock.steps_per_epoch for step in steps]
 
@@ -129,7 +125,7 @@ def epochs_to_target(record: dict, target: float = TARGET) -> float | None:
 
 
 def publish(found: list[tuple[Row, dict]], folder: pathlib.Path) -> None:
-    """Writes results.csv and curves.png; prints the table."""
+    """Writes results.csv; prints the table."""
     lines = []
     for row, record in found:
         epochs = epochs_to_target(record)
@@ -138,8 +134,6 @@ def publish(found: list[tuple[Row, dict]], folder: pathlib.Path) -> None:
         lines.append([fields[name] for name in COLUMNS])
     files.write_csv(folder / "results.csv", COLUMNS, lines)
     print(markdown(found))
-    if found:
-        _draw(found, folder / "curves.png")
 
 
 def markdown(found: list[tuple[Row, dict]]) -> str:
@@ -161,13 +155,3 @@ def markdown(found: list[tuple[Row, dict]]) -> str:
 def _epochs(record: dict) -> str:
     epochs = epochs_to_target(record)
     return f"not in {evaluated_at(record)[-1]:.1f}" if epochs is None else f"{epochs:.1f}"
-
-
-def _draw(found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
-    colours = {form: f"C{i}" for i, form in enumerate(dict.fromkeys(row.form for row, _ in found))}
-    with report.picture(path, xlabel="epoch", ylabel="top-1") as axes:
-        for row, record in found:
-            label = row.form if row.seed == SEEDS[0] else None
-            curve = evaluated_at(record), record["evaluations"]
-            axes.plot(*curve, color=colours[row.form], alpha=0.7, label=label)
-        axes.axhline(TARGET, color="k", linestyle="--")

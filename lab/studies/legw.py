@@ -9,10 +9,10 @@ import argparse
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from common.errors import UserError
-from lab.studies import legw_report
+from lab.studies import legw_report, runner
 from lab.studies.data import ROOT
 from lab.studies.runner import Identity, Runner, add_flags, identity, published, settings
 
@@ -21,14 +21,11 @@ PARTS = ("legw", "competitors", "rates", "solvers", "long")
 BASED = ("legw", "competitors")  # Parts that use the base rate.
 
 
-@dataclasses.dataclass(frozen=True)
-class Study:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study(runner.Study):
     """The parts of a study that differ between the benchmarks.
 
     Attributes:
-      name: name of the study, and of its folder in lab/studies/.
-      benchmark: the benchmark's package.
-      preset: base configuration, at the base batch.
       batch: global batch of the preset.
       rate: base rate of the preset.
       factors: factors by which the batch is multiplied.
@@ -39,26 +36,21 @@ class Study:
       tuned_rates: rates of figure 6, at the largest batch.
       base_rates: rates that `--tune` tries at the base batch.
       base_warmup: warmup of those runs in epochs, independent of the preset's later value.
+      close_rates: base rates that one seed cannot distinguish; they have three seeds.
       warmups: base warmups in epochs that `--tune` tries at the largest batch, as section 3 of the paper allows; they
         are scaled down from there.
       warmup: the best of `warmups`, which the runs of `changes` have.
       changes: {name: flags} of what may differ from the paper, tried by `--tune` one at a time under LEGW at the
         largest batch.
-      close_rates: base rates that one seed cannot distinguish; they have three seeds.
       long_epochs: epochs of figure 7.
       long_flags: flags that lengthen other settings for figure 7.
       solvers: {name: flags}, each at its tuned or its usual rate.
       poly: flags of polynomial decay in place of the preset's schedule.
-      data: makes the data folder and returns it.
       compared: factors at which the competitors run, the largest first.
       parts: the parts that `make study` runs, at most three hours on two cores; `--parts` selects others.
-      flags: flags of every run.
       base: flags of LEGW's runs that replace the preset's base rate and warmup.
     """
 
-    name: str
-    benchmark: str
-    preset: str
     batch: int
     rate: float
     factors: tuple[int, ...]
@@ -69,18 +61,16 @@ class Study:
     tuned_rates: tuple[float, ...]
     base_rates: tuple[float, ...]
     base_warmup: float
+    close_rates: tuple[float, ...]
+    warmups: tuple[float, ...]
+    warmup: float
+    changes: Mapping[str, tuple[str, ...]]
     long_epochs: int
     long_flags: tuple[str, ...]
     solvers: dict[str, tuple[str, ...]]
     poly: tuple[str, ...]
-    data: Callable[[], pathlib.Path]
-    compared: tuple[int, ...] = ()
-    close_rates: tuple[float, ...] = ()
-    warmups: tuple[float, ...] = ()
-    warmup: float = 0.0
-    changes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    compared: tuple[int, ...]
     parts: tuple[str, ...] = PARTS
-    flags: tuple[str, ...] = ()
     base: tuple[str, ...] = ()
 
     @property

@@ -17,11 +17,13 @@ from common import files
 from common.config.digest import digest
 from common.config.schema import RunConfig
 from common.errors import UserError
-from lab.studies import legw, legw_mnist, legw_ptb, report
+from lab.studies import legw
 from lab.studies.data import ROOT
+from lab.studies.legw_values import MNIST, PTB
 from lab.studies.runner import folder_for
+from timetotrain import figures
 
-STUDIES = {"mnist": legw_mnist.STUDY, "ptb": legw_ptb.STUDY}
+STUDIES = {"mnist": MNIST, "ptb": PTB}
 FACTORS = {"mnist": "1,4,16,64", "ptb": "1,4,16,32"}
 # Step length in each direction, in the space of all weights, whose norm is about ten. Rounding errors require a
 # longer step, the third derivative a shorter one.
@@ -191,7 +193,7 @@ def _publish(folder: pathlib.Path, curves: Mapping[int, Sequence]) -> None:
     files.write_csv(folder / "curvature.csv", ["batch", "iteration", "curvature"], points)
     lines = []
     labels = {"xlabel": "iteration", "ylabel": f"L(x, g), and its median over {WINDOW} measurements"}
-    with report.picture(folder / "curvature.png", yscale="log", **labels) as axes:
+    with figures.picture(folder / "curvature.png", yscale="log", **labels) as axes:
         for number, (batch, curve) in enumerate(curves.items()):
             smooth = running_median(curve)
             axes.plot(*zip(*curve), color=f"C{number}", alpha=0.25)

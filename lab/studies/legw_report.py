@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from common import files
-from lab.studies import report
+from timetotrain import figures
 
 Groups = dict[str, dict[float, list[float]]]
 
@@ -83,7 +83,7 @@ def _picture(study: Any, path: pathlib.Path, xlabel: str, ticks: Sequence[float]
     from matplotlib import ticker
 
     unit = study.unit if study.lower_is_better else f"1 - {study.unit}"
-    with report.picture(path, xlabel=xlabel, ylabel=unit) as axes:
+    with figures.picture(path, xlabel=xlabel, ylabel=unit) as axes:
         if ticks:
             axes.set_xscale("log")
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

@@ -2,8 +2,6 @@
 
 The settings of the presets cpu-nuclei were chosen with `--tune`, which trains on four fifths of the training images and
 evaluates on the last fifth. Only runs without `--tune` use the validation images.
-
-The same command resumes a killed study: finished benchmarks stay, the others resume from their last checkpoint.
 """
 
 import argparse
@@ -13,25 +11,22 @@ import json
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from common import files
 from common.config import overrides as configs
-from common.config.digest import digest
 from common.errors import UserError
 from lab.studies.data import ROOT, unpack
-from lab.studies.runner import add_flags, evaluated, move_aside, run_and_time, write_rows
+from lab.studies.runner import Run, Runner, Study, add_flags, evaluated, settings
 from timetotrain import figures
-from timetotrain.run.outcome import is_whole
 
 ARCHIVE = "dsb2018_256"
 FOLDER = ROOT / "lab/studies" / "nuclei"
 BENCHMARKS = ("maskrcnn", "ssd")
 SYSTEM = "cpu-nuclei"
 HELD_OUT = 5  # With `--tune`, every fifth training image is held out.
-WANTED = 0.6  # Target AP50 of boxes and of masks.
+GOAL = 0.6  # AP50 of boxes and of masks.
 SHOWN = 0.5  # Minimum score of the detections in the picture.
 
 
@@ -42,27 +37,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Converts the images, runs both benchmarks' run_and_time.sh, writes the table, curves and the picture."""
+    """Converts the images, trains the missing networks, prints their table, writes curves and the picture."""
     source = unpack(ARCHIVE)
     part = "tune" if args.tune else "all"
     data_dir = source.parent / f"{ARCHIVE}-records-{part}"
     counts = convert(source, data_dir, args.tune)
-    overrides = [f"--config.num_{name}_examples={n}" for name, n in counts.items()] + args.overrides
-    # Check all settings before training a benchmark or moving its earlier results.
-    asked = {name: _asked(name, overrides) for name in ([args.benchmark] if args.benchmark else BENCHMARKS)}
-    rows, results = [], ROOT / "results" / f"study-nuclei-{part}"
-    for benchmark in asked:
-        if prepare(results / SYSTEM / benchmark, asked[benchmark]):
-            _run(benchmark, data_dir, results, overrides)
-        rows.append(_row(benchmark, results / SYSTEM / benchmark))
-        print(json.dumps(rows[-1]), flush=True)
-        if not args.tune:
-            _publish(benchmark, results / SYSTEM / benchmark)
-            if benchmark == "maskrcnn":
-                draw(data_dir, results / SYSTEM / benchmark / "checkpoints", overrides)
-    if not args.tune and len(rows) == len(BENCHMARKS):
-        write_rows(FOLDER, rows)
-    return 0 if all(row["reached"] for row in rows) else 1
+    examples = {f"num_{name}_examples": n for name, n in counts.items()}
+    runners = [
+        Runner(
+            Study(
+                name=f"nuclei-{part}",
+                benchmark=benchmark,
+                preset=SYSTEM,
+                data=lambda: data_dir,
+                flags=settings(**examples),
+                checkpoints=1,
+            ),
+            overrides=args.overrides,
+        )
+        for benchmark in ([args.benchmark] if args.benchmark else BENCHMARKS)
+    ]
+    rows = [Run(runner.study.benchmark) for runner in runners]
+    for runner, row in zip(runners, rows):
+        runner.record(row)  # Refuses a wrong setting before the first network trains.
+    lines = []
+    for runner, row in zip(runners, rows):
+        runner.run_all([row])
+        log = runner.log(row)
+        lines.append(figures_of(log))
+        curve = log.with_name("curve_0.png")
+        if not args.tune and curve.is_file():
+            files.copy(curve, FOLDER / f"{row.id}_{curve.name}")
+        if not args.tune and row.id == "maskrcnn":
+            draw(data_dir, runner.checkpoints(row), [*runner.extra])
+    head = ("network", "box AP50", "mask AP50", "epochs", "minutes")
+    print(files.markdown_table(head, [(row.id, *line) for row, line in zip(rows, lines)]))
+    return int(any(float(ap) < GOAL for boxes, masks, *_ in lines for ap in (boxes, masks) if ap))
 
 
 def convert(source: pathlib.Path, data_dir: pathlib.Path, tune: bool) -> dict[str, int]:
@@ -93,77 +103,22 @@ def convert(source: pathlib.Path, data_dir: pathlib.Path, tune: bool) -> dict[st
     return {"train": len(train["images"]), "eval": len(held_out["images"])}
 
 
-def _asked(benchmark: str, overrides: list[str]) -> dict[str, Any]:
-    """Returns the settings that identify a run: the current preset and the flags.
+def figures_of(log: pathlib.Path) -> tuple[str, str, str, str]:
+    """Returns box AP50, mask AP50 ("" for SSD), epochs and minutes of a run.
 
     Raises:
-      UserError: the configuration is invalid; earlier results stay.
+      UserError: the run has no evaluation, because it diverged.
     """
-    preset = importlib.import_module(f"{benchmark}.presets").PRESETS[SYSTEM]
-    configs.override_all(preset, overrides).validate()
-    return {"preset": digest(preset), "flags": overrides}
-
-
-def prepare(folder: pathlib.Path, asked: dict[str, Any]) -> bool:
-    """Prepares a benchmark's folder; returns whether the benchmark still needs training.
-
-    A finished run stays. An interrupted run keeps its checkpoints, so that it can resume, and its log is renamed.
-    Results with other settings move aside and replace results that moved aside earlier.
-
-    Args:
-      folder: the folder of the benchmark's results.
-      asked: the settings, kept in asked.json.
-    """
-    path, log = folder / "asked.json", folder / "result_0.txt"
-    try:
-        same = json.loads(path.read_text()) == asked
-    except (OSError, ValueError):
-        same = False
-    if same and is_whole(log):
-        print(f"{log}: finished; delete it to train again", flush=True)
-        return False
-    if not same:
-        if moved := move_aside(folder):
-            print(f"{folder}: of other settings, moved to {moved}", flush=True)
-        folder.mkdir(parents=True)
-        path.write_text(json.dumps(asked))
-    elif log.exists():
-        number = len(list(folder.glob("interrupted_*.txt")))
-        log.rename(folder / f"interrupted_{number}.txt")
-    return True
-
-
-def _run(benchmark: str, data_dir: pathlib.Path, results: pathlib.Path, overrides: list[str]) -> None:
-    checkpoints = f"--checkpoint_dir={results / SYSTEM / benchmark / 'checkpoints'}"
-    run_and_time(benchmark, SYSTEM, data_dir, results, [checkpoints, *overrides])
-
-
-def _row(benchmark: str, results: pathlib.Path) -> dict[str, Any]:
     from compliance.log.logs import Record, read_log
 
-    records = [r for r in read_log(results / "result_0.txt") if isinstance(r, Record)]
-    evaluations = [r.metadata for r in records if r.key == "eval_accuracy"]
-    if (
-        not evaluations
-    ):  # The run diverged, or was killed after its last checkpoint and resumed with no steps left.
-        raise UserError(f"{results / 'result_0.txt'}: no evaluation; delete {results} to train again", 1)
-    last = evaluations[-1]
-    times = {r.key: r.time_ms for r in records}
-    minutes = round((times["run_stop"] - times["run_start"]) / 60000, 1)
+    records = {r.key: r for r in read_log(log) if isinstance(r, Record)}  # The last one of each key.
+    if "eval_accuracy" not in records:
+        raise UserError(f"{log}: no evaluation; lower the learning rate", 1)
+    last = records["eval_accuracy"].metadata
+    minutes = (records["run_stop"].time_ms - records["run_start"].time_ms) / 60000
     boxes, masks = last.get("BBOX_AP50", last.get("AP50")), last.get("SEGM_AP50")
-    return {
-        "benchmark": benchmark,
-        "box_AP50": round(boxes, 4),
-        "mask_AP50": "" if masks is None else round(masks, 4),
-        "reached": boxes >= WANTED and (masks is None or masks >= WANTED),
-        "epochs": last["epoch_num"],
-        "minutes": "" if "resumed_from_step" in times else minutes,  # A resumed run has no time to train.
-    }
-
-
-def _publish(benchmark: str, results: pathlib.Path) -> None:
-    if (results / "curve_0.png").is_file():
-        files.copy(results / "curve_0.png", FOLDER / f"{benchmark}_curve_0.png")
+    shown = "" if masks is None else f"{masks:.4f}"
+    return f"{boxes:.4f}", shown, str(last["epoch_num"]), f"{minutes:.1f}"
 
 
 def draw(data_dir: pathlib.Path, checkpoints: pathlib.Path, overrides: list[str]) -> pathlib.Path:

@@ -5,22 +5,14 @@ evaluates on the last fifth. Only runs without `--tune` use the validation image
 """
 
 import argparse
-import json
-import pathlib
-from collections.abc import Sequence
-from typing import Any
 
 from common import files
-from common.config import overrides as configs
 from common.errors import UserError
 from lab.studies.data import ROOT, unpack
-from lab.studies.runner import add_flags, convert, counts, move_aside, run_and_time, write_rows
-from resnet.presets import PRESETS
-from timetotrain.run import outcome
+from lab.studies.runner import Run, Runner, Study, add_flags, convert, counts, settings
 
 ARCHIVE = "tiny_imagenet_20"
 FOLDER = ROOT / "lab/studies" / "resnet-photos"
-SYSTEM = "cpu-photos"
 HELD_OUT = 0.2
 
 
@@ -31,51 +23,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Converts the photographs, runs resnet/run_and_time.sh, writes the table and the curves."""
+    """Converts the photographs, trains the missing runs, prints their table and copies their curves."""
     if args.seeds < 1:
         raise UserError(f"--seeds={args.seeds}: must be at least 1")
-    configs.override_all(PRESETS[SYSTEM], args.overrides).validate()
     source = unpack(ARCHIVE)
-    part = "tune" if args.tune else "all"
-    records = source.parent / f"{ARCHIVE}-records-{part}"
-    _convert(source, records, args.tune)
-    overrides = list(args.overrides)
-    if args.tune:
-        overrides += [f"--config.num_{name}_examples={n}" for name, n in counts(records).items()]
-    results = ROOT / "results" / f"study-resnet-photos-{part}"
-    if moved := move_aside(results):
-        print(f"{results}: moved to {moved}", flush=True)
-    logs = run_and_time("resnet", SYSTEM, records, results, overrides, args.seeds)
-    if not args.tune:
-        _publish(logs)
-    return 0
-
-
-def _convert(source: pathlib.Path, records: pathlib.Path, tune: bool) -> None:
-    held_out = ["--hold-out", str(HELD_OUT)] if tune else ["--validation", str(source / "val")]
+    records = source.parent / f"{ARCHIVE}-records-{'tune' if args.tune else 'all'}"
+    held_out = ["--hold-out", str(HELD_OUT)] if args.tune else ["--validation", str(source / "val")]
     shards = ["--train-shards", "8", "--validation-shards", "4"]
     convert(source, "resnet.convert", records, "--train", source / "train", *held_out, *shards)
-
-
-def _publish(logs: Sequence[pathlib.Path]) -> None:
-    """Writes results.csv, one row per run, and the pictures into lab/studies/resnet-photos/."""
-    records = json.loads((logs[0].parent / "run.json").read_text())["runs"]
-    rows = []
-    for log in logs:
-        rows.append(_row(log, records[log.name]))
-        curve = log.with_name(log.name.replace("result_", "curve_")).with_suffix(".png")
-        if curve.is_file():
-            files.copy(curve, FOLDER / curve.name)
-    write_rows(FOLDER, rows)
-
-
-def _row(log: pathlib.Path, record: dict[str, Any]) -> dict[str, Any]:
-    end = outcome.read(log)
-    return {
-        "seed": record["seed"],
-        "top1": "diverged" if end.quality is None else round(end.quality, 4),
-        "target": record["quality_target"],
-        "status": record["status"],
-        "minutes": round(end.minutes, 2),
-        "digest": record["digest"][:12],
-    }
+    examples = {f"num_{name}_examples": n for name, n in counts(records).items()} if args.tune else {}
+    study = Study(
+        name=f"resnet-photos{'-tune' * args.tune}",
+        benchmark="resnet",
+        preset="cpu-photos",
+        data=lambda: records,
+        flags=settings(**examples),
+    )
+    runner = Runner(study, overrides=args.overrides)
+    runs = [Run(f"seed-{seed}", seed) for seed in range(args.seeds)]
+    lines = []
+    for row, record in zip(runs, runner.run_all(runs)):
+        top1 = "diverged" if record["quality"] is None else f"{record['quality']:.4f}"
+        lines.append((row.seed, top1, f"{record['minutes']:.1f}"))
+        curve = runner.log(row).with_name("curve_0.png")
+        if curve.is_file() and not args.tune:
+            files.copy(curve, FOLDER / f"curve_{row.seed}.png")
+    print(files.markdown_table(("seed", "top-1", "minutes"), lines))
+    return 0

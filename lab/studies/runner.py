@@ -15,7 +15,6 @@ import pathlib
 import shlex
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,14 +35,21 @@ FIX = "begin the study again"  # What to do after a signal ended the runs.
 VERSION = 2  # Version of the rows' records: raise it when equal configurations come to mean another run.
 
 
-class Study(Protocol):
-    """A study: name, `python -m BENCHMARK --system=PRESET`, the function that makes its data, flags of every run."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+    """What the runs of a study share: name, `python -m BENCHMARK --system=PRESET`, data, flags.
+
+    Attributes:
+      data: makes the data folder and returns it.
+      checkpoints: how many checkpoints of each run stay, in `Runner.checkpoints`.
+    """
 
     name: str
     benchmark: str
     preset: str
     data: Callable[[], pathlib.Path]
-    flags: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    checkpoints: int = 0
 
 
 class Row(Protocol):
@@ -54,15 +60,30 @@ class Row(Protocol):
     flags: tuple[str, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A row of these fields alone."""
+
+    id: str
+    seed: int = 0
+    flags: tuple[str, ...] = ()
+
+
 def settings(**values: object) -> tuple[str, ...]:
     """Builds --config flags from keywords: `optimizer__momentum=0.9` gives --config.optimizer.momentum=0.9."""
     return tuple(f"--config.{k.replace('__', '.')}={v}" for k, v in values.items())
 
 
 def identity(study: Study, row: Row, extra: Iterable[str] = ()) -> Identity:
-    """Returns the digest of a row's whole configuration (including the preset) and its seed; equal ones share a run."""
+    """Returns the digest of a row's whole configuration (including the preset) and its seed; equal ones share a run.
+
+    Raises:
+      UserError: the configuration is not valid.
+    """
     preset = importlib.import_module(f"{study.benchmark}.presets").PRESETS[study.preset]
-    return digest(configs.override_all(preset, [*row.flags, *extra])), row.seed
+    config = configs.override_all(preset, [*row.flags, *extra])
+    config.validate()
+    return digest(config), row.seed
 
 
 class Runner:
@@ -71,8 +92,8 @@ class Runner:
     def __init__(
         self,
         study: Study,
-        epochs: float | None,
-        minutes: float | None,
+        epochs: float | None = None,
+        minutes: float | None = None,
         overrides: Iterable[str] = (),
         jobs: int = 1,
         done: Mapping[Identity, dict] | None = None,
@@ -124,18 +145,13 @@ class Runner:
             raise UserError(f"{path}: written by another version of the study; move {self.folder} away")
         return record
 
-    def run(self, row: Row) -> dict | None:
-        """Trains a row unless it is finished; returns its record, or None when the time is up."""
-        done = self.record(row)
-        if done is not None:
-            return done
-        if self._time_is_up():
-            return None
-        record = self._train(row)
-        path = self._path(row)
-        files.write_atomically(path, json.dumps(record, indent=1).encode())
-        print(f"{row.id}: {record['quality']} after {record['minutes']:.1f} minutes", flush=True)
-        return record
+    def log(self, row: Row) -> pathlib.Path:
+        """Returns the log of a row that was trained here; beside it are the run's other results."""
+        return next((self._results(row)).glob("*/*/result_0.txt"))
+
+    def checkpoints(self, row: Row) -> pathlib.Path:
+        """Returns the folder of a row's checkpoints."""
+        return self.folder / "checkpoints" / row.id
 
     def run_all(self, rows: Sequence[Row]) -> list[dict]:
         """Trains `rows`, `jobs` at a time; returns their records in order, without rows that ran out of time.
@@ -148,7 +164,7 @@ class Runner:
 
         def run_unless_ended(row: Row) -> dict | None:
             try:
-                return None if ended.is_set() else self.run(row)
+                return None if ended.is_set() else self._run(row)
             except BaseException:
                 ended.set()  # Set here, because the main thread may wait an hour for an earlier row.
                 raise
@@ -163,18 +179,36 @@ class Runner:
                 ended.set()
                 raise
 
+    def _run(self, row: Row) -> dict | None:
+        """Trains a row unless it is finished; returns its record, or None when the time is up."""
+        done = self.record(row)
+        if done is not None or self._time_is_up():
+            return done
+        record = self._train(row)
+        files.write_atomically(self._path(row), json.dumps(record, indent=1).encode())
+        print(f"{row.id}: {record['quality']} after {record['minutes']:.1f} minutes", flush=True)
+        return record
+
     def _time_is_up(self) -> bool:
         return time.monotonic() > self._deadline
 
     def _path(self, row: Row) -> pathlib.Path:
         return self.folder / "rows" / f"{row.id}.json"
 
+    def _results(self, row: Row) -> pathlib.Path:
+        return self.folder / "logs" / row.id
+
     def _train(self, row: Row) -> dict:
-        # An interrupted row leaves a log, so each attempt has its own folder.
-        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
-        results = pathlib.Path(tempfile.mkdtemp(prefix=f"{row.id}-", dir=self.folder / "logs"))
+        # What an interrupted run left goes: one that resumed would lack a part of its curve and its time to train.
+        results = self._results(row)
+        for folder in (results, self.checkpoints(row)):
+            shutil.rmtree(folder, ignore_errors=True)
+        results.mkdir(parents=True)
         flags = [*row.flags, *self.extra]
-        common = (f"--system={self.study.preset}", f"--data_dir={self._data}", f"--seed={row.seed}")
+        common = [f"--system={self.study.preset}", f"--data_dir={self._data}", f"--seed={row.seed}"]
+        if self.study.checkpoints:
+            common.append(f"--checkpoint_dir={self.checkpoints(row)}")
+            common.append(f"--keep_checkpoints={self.study.checkpoints}")
         environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **process.core_share(self.jobs)}
         status, command = trial.attempt(
             self.study.benchmark, [*common, *flags], results, self._children, environment
@@ -260,15 +294,6 @@ def evaluated(task: Any, checkpoints: pathlib.Path) -> Mapping[str, Any]:
     return arrays
 
 
-def move_aside(folder: pathlib.Path) -> pathlib.Path | None:
-    """Renames `folder` to FOLDER-before, replacing an old one; returns the new path, or None if there is no folder."""
-    if not folder.exists():
-        return None
-    aside = folder.with_name(f"{folder.name}-before")
-    shutil.rmtree(aside, ignore_errors=True)
-    return folder.rename(aside)
-
-
 def folder_for(home: pathlib.Path, table: str, rows: int, otherwise: pathlib.Path) -> pathlib.Path:
     """Chooses a table's folder: `home`, or `otherwise` if the table in `home` has more rows.
 
@@ -294,39 +319,6 @@ def guarded(command: Sequence[Any], **options: Any) -> int:
         return children.run(command, cwd=files.ROOT, **options)
 
 
-def run_and_time(
-    benchmark: str,
-    system: str,
-    data_dir: pathlib.Path,
-    results: pathlib.Path,
-    flags: Sequence[str],
-    runs: int = 1,
-) -> list[pathlib.Path]:
-    """Runs BENCHMARK/run_and_time.sh, with its messages on the terminal, and returns its logs, sorted by name.
-
-    Each log belongs to a finished run, even if it missed its target.
-
-    Raises:
-      UserError: a run did not finish, or a signal ended the study.
-    """
-    folder = results / system / benchmark
-    before = set(folder.glob("result_*.txt"))
-    environment = {
-        **os.environ,
-        "SYSTEM": system,
-        "DATA_DIR": str(data_dir),
-        "RESULT_DIR": str(results),
-        "NEXP": str(runs),
-        "PYTHON": sys.executable,
-    }
-    status = guarded([ROOT / benchmark / "run_and_time.sh", *flags], env=environment)
-    logs = sorted(set(folder.glob("result_*.txt")) - before)
-    # An exception makes Python exit with 1, as a missed target does; the logs tell them apart.
-    if status > 1 or len(logs) < runs or not all(map(outcome.is_whole, logs)):
-        raise UserError(f"{benchmark}: the run failed; see above", status or 1)
-    return logs
-
-
 def published(path: pathlib.Path) -> dict[Identity, dict]:
     """Reads the records of a table that `legw_report.publish` wrote.
 
@@ -350,9 +342,3 @@ def _summary(end: outcome.Ending) -> dict:
         "diverged": end.diverged,
         "minutes": end.minutes,
     }
-
-
-def write_rows(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes `rows` to results.csv in `folder` and prints them as a table; all rows have the same fields."""
-    files.write_csv(folder / "results.csv", list(rows[0]), [list(row.values()) for row in rows])
-    print(files.markdown_table(list(rows[0]), [list(row.values()) for row in rows]) + "\n")

@@ -16,7 +16,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 from collections.abc import Sequence
 
 from common.config import overrides as configs
@@ -24,10 +23,10 @@ from common.config.clock import Clock
 from common.config.digest import digest
 from common.errors import UserError
 from common.files import whole
-from lab.studies import runner
+from lab.studies import runner as runners
 from lab.studies import ucf101_report as report
 from lab.studies.data import ROOT, unpack
-from lab.studies.runner import Runner, add_flags, folder_for, settings
+from lab.studies.runner import Runner, Study, add_flags, evaluated, folder_for, settings
 from timetotrain.run import closed_division
 from tsm_kinetics.config import Config
 from tsm_kinetics.presets import PRESETS
@@ -44,36 +43,11 @@ NO_SETTINGS = re.compile(r"source|system|model|seed|num_|quality_target|eval_bat
 
 
 @dataclasses.dataclass(frozen=True)
-class Study:
-    """The study's entry for `lab.studies.runner`; `counts` are the numbers of training and evaluation clips."""
-
-    tune: bool
-    counts: tuple[int, int]
-    benchmark: str = "tsm_kinetics"
-    preset: str = SYSTEM
-
-    @property
-    def name(self) -> str:
-        return "ucf101-tune" if self.tune else "ucf101"
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        train, held_out = self.counts
-        # No run reaches a target of 1, so all train to the last epoch.
-        return settings(quality_target=1, num_train_examples=train, num_eval_examples=held_out)
-
-    def data(self) -> pathlib.Path:
-        """Returns the clips as shards of frames, made once."""
-        return convert(unpack(ARCHIVE), self.tune)
-
-
-@dataclasses.dataclass(frozen=True)
 class Row:
     """One run. Its id contains the digest of its configuration, so that other settings make another row.
 
     Attributes:
       id, model, seed: identity, network and seed of the run.
-      checkpoints: folder of its last weights, relative to the project's.
       settings: the fields that differ from cpu-tiny's.
       jobs: number of runs that share the machine; not part of the id.
     """
@@ -81,17 +55,25 @@ class Row:
     id: str
     model: str
     seed: int
-    checkpoints: str
     settings: str
     jobs: int
 
     @property
     def flags(self) -> tuple[str, ...]:
-        return (
-            *settings(model=self.model),
-            f"--checkpoint_dir={self.checkpoints}",
-            "--keep_checkpoints=1",
-        )
+        return settings(model=self.model)
+
+
+def study_of(tune: bool, train: int, held_out: int) -> Study:
+    """Returns the study, or that of `--tune`, with its numbers of training and evaluation clips."""
+    return Study(
+        name="ucf101-tune" if tune else "ucf101",
+        benchmark="tsm_kinetics",
+        preset=SYSTEM,
+        data=lambda: convert(unpack(ARCHIVE), tune),
+        # No run reaches a target of 1, so all train to the last epoch.
+        flags=settings(quality_target=1, num_train_examples=train, num_eval_examples=held_out),
+        checkpoints=1,
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,14 +90,13 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--seeds={args.seeds}: must be 1..{len(SEEDS)}")
     if args.overrides and not (args.tune or args.epochs):
         raise UserError(f"{args.overrides[0]}: the test clips choose no settings; add --tune or --epochs")
-    study = Study(args.tune, counts(clips(unpack(ARCHIVE), args.tune)))
+    study = study_of(args.tune, *counts(clips(unpack(ARCHIVE), args.tune)))
     runner = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs)
     table = rows(runner)
     seeds = SEEDS[: args.seeds or (1 if args.tune else len(SEEDS))]
     wanted = [row for row in table if row.model in args.models and row.seed in seeds]
     todo = [row for row in wanted if runner.record(row) is None]
-    for row in todo:  # A run resumed from a checkpoint would lack a part of its curve and its time to train.
-        shutil.rmtree(ROOT / row.checkpoints, ignore_errors=True)
+    for row in todo:
         predictions_path(runner, row).unlink(missing_ok=True)
     runner.run_all(todo)
     home = runner.folder if args.epochs else ROOT / "lab/studies" / "ucf101"
@@ -149,10 +130,9 @@ def rows(runner: Runner) -> list[Row]:
         for model in MODELS:
             config = configured([*settings(model=model), *runner.extra], seed)
             name = f"{model}-{seed}-{digest(dataclasses.replace(config, source=''))[:8]}"
-            folder = os.path.relpath(runner.folder / "checkpoints" / name, ROOT)
             changed = closed_division.overrides(config, PRESETS["cpu-tiny"])
             said = " ".join(f"{k}={_plain(v)}" for k, v in changed.items() if not NO_SETTINGS.match(k))
-            table.append(Row(name, model, seed, folder, said, runner.jobs))
+            table.append(Row(name, model, seed, said, runner.jobs))
     return table
 
 
@@ -212,7 +192,7 @@ def convert(source: pathlib.Path, tune: bool) -> pathlib.Path:
     arguments = [folder, f"--videos={source}", *CONVERT]
     for side, split in zip(("train", "validation"), split_names(tune)):
         arguments += [f"--{side}={listed}", f"--{side}-split={split}"]
-    runner.convert(source, "tsm_kinetics.convert", *arguments)
+    runners.convert(source, "tsm_kinetics.convert", *arguments)
     return folder
 
 
@@ -229,12 +209,12 @@ def predicted(runner: Runner, row: Row, record: dict) -> list[report.Prediction]
     """
     path = predictions_path(runner, row)
     if not path.is_file():
-        table = predict(row, record["flags"], runner.study.data())
+        table = predict(configured(record["flags"], row.seed), runner.study.data(), runner.checkpoints(row))
         top1 = sum(p.correct for p in table) / len(table)
         # Another number of threads may round differently and break a tie differently.
         if abs(top1 - record["quality"]) > 0.01:
             raise UserError(
-                f"{row.checkpoints}: top-1 is {top1:.4f}, the run's was {record['quality']:.4f}; remove "
+                f"{runner.checkpoints(row)}: top-1 is {top1:.4f}, the run's was {record['quality']:.4f}; remove "
                 f"{runner.folder / 'rows' / row.id}.json to train it again"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -243,8 +223,8 @@ def predicted(runner: Runner, row: Row, record: dict) -> list[report.Prediction]
     return [report.Prediction(**fields) for fields in json.loads(path.read_text())]
 
 
-def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[report.Prediction]:
-    """Computes a prediction for each evaluated clip with a row's newest checkpoint."""
+def predict(config: Config, data_dir: pathlib.Path, checkpoints: pathlib.Path) -> list[report.Prediction]:
+    """Computes a prediction for each evaluated clip with the newest checkpoint."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
@@ -260,8 +240,7 @@ def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[repo
             scores = tf.cast(self.scores(model, batch["frames"]), tf.float32)
             return Outputs(arrays={"scores": scores, "weight": batch["weight"]})
 
-    config = configured(flags, row.seed)
-    arrays = runner.evaluated(Scored(config, str(data_dir)), ROOT / row.checkpoints)
+    arrays = evaluated(Scored(config, str(data_dir)), checkpoints)
     best = arrays["scores"][arrays["weight"] > 0].argmax(-1)
 
     classes = (data_dir / "classes.txt").read_text().splitlines()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from common import files
-from lab.studies import report
+from timetotrain import figures
 
 COLUMNS = ("model", "seed", "top1", "minutes", "jobs", "settings")
 WANTED = 0.45  # Target top-1 of TSM.
@@ -173,7 +173,7 @@ def markdown(runs: Sequence[Run], found: Comparison | None) -> str:
 def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
     """Draws top-1 on the test clips over epochs: thin lines for the runs, a thick one for the mean of each network."""
     labels = {"xlabel": "epoch", "ylabel": "top-1 on the test clips"}
-    with report.picture(path, title="UCF101, ten classes, from scratch", **labels) as axes:
+    with figures.picture(path, title="UCF101, ten classes, from scratch", **labels) as axes:
         for color, model in zip(("C0", "C1"), PAIR):
             mine = [one for one in runs if one.row.model == model]
             for one in mine:

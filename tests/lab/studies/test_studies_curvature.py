@@ -14,7 +14,7 @@ from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
 from common.optim import schedules
-from lab.studies import legw_curvature, legw_ptb
+from lab.studies import legw_curvature
 from mnist import tiny
 from mnist.presets import PRESETS
 from mnist.task import Task
@@ -129,7 +129,6 @@ def test_a_record_with_other_settings_is_one_line(tmp_path, monkeypatch) -> None
 
 def test_batches_are_the_benchmark_s_and_a_part_does_not_replace_a_whole(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(legw_curvature, "ROOT", tmp_path)
-    monkeypatch.setattr(legw_ptb, "STUDY", dataclasses.replace(legw_ptb.STUDY, data=lambda: tmp_path))
     configs = []
 
     def measured(path, settings, study, config) -> list:

@@ -8,7 +8,8 @@ import zipfile
 import pytest
 
 from common.errors import UserError
-from lab.studies import data, legw_ptb, multi30k
+from lab.studies import data, multi30k
+from lab.studies.legw_values import FILES, PTB
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +35,11 @@ def test_an_archive_is_unpacked_into_the_cache(places) -> None:
 def test_a_folder_is_taken_as_it_is_and_nothing_is_written_beside_it(places) -> None:
     ready = places / "shared" / "data" / "text" / "ptb"
     ready.mkdir(parents=True)
-    for name in legw_ptb.FILES:
+    for name in FILES:
         (ready / name).write_text("a b")
     for _ in range(2):
         assert data.unpack("text") == places / "cache" / "text"
-        assert (legw_ptb.STUDY.data() / "ptb.test.txt").read_text() == "a b"
+        assert (PTB.data() / "ptb.test.txt").read_text() == "a b"
     ready.parent.rename(places / "moved")
     with pytest.raises(UserError, match="data/text.tar.xz is not there"):
         data.unpack("text")
@@ -85,17 +86,15 @@ def zipped(places) -> pathlib.Path:
     folder = places / "shared" / "data" / "text" / "ptb"
     folder.mkdir(parents=True)
     with zipfile.ZipFile(folder / "ptb.zip", "w") as archive:
-        for name in legw_ptb.FILES:
+        for name in FILES:
             archive.writestr(name, "a b")
     return folder
 
 
 def test_a_zip_file_is_unpacked_into_the_cache_and_not_beside_it(places, zipped) -> None:
     for _ in range(2):
-        found = legw_ptb.STUDY.data()
-        assert found.parent == places / "cache" and sorted(p.name for p in found.iterdir()) == sorted(
-            legw_ptb.FILES
-        )
+        found = PTB.data()
+        assert found.parent == places / "cache" and sorted(p.name for p in found.iterdir()) == sorted(FILES)
     assert [p.name for p in zipped.iterdir()] == ["ptb.zip"]
 
 
@@ -110,7 +109,7 @@ def test_a_zip_file_that_is_not_whole_is_one_line_and_leaves_nothing(places, zip
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("ptb.train.txt", "a b")
     with pytest.raises(UserError, match="ptb.zip: cannot unpack ptb.train.txt, .*; get it again"):
-        legw_ptb.STUDY.data()
+        PTB.data()
     assert [p.name for p in (places / "cache").iterdir()] == ["text"]
 
 

@@ -6,8 +6,8 @@ import statistics
 
 import pytest
 
-from lab.studies import legw_mnist, legw_ptb
 from lab.studies.legw import Study
+from lab.studies.legw_values import MNIST, PTB
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 # The order of the rows in README and of the methods in `legw.methods`.
@@ -39,7 +39,7 @@ def table(study: Study) -> list[list[str]]:
     return rows
 
 
-@pytest.mark.parametrize("study", [legw_mnist.STUDY, legw_ptb.STUDY], ids=lambda s: s.name)
+@pytest.mark.parametrize("study", [MNIST, PTB], ids=lambda s: s.name)
 def test_the_table_in_the_readme_is_the_studys(study) -> None:
     results = ROOT / "lab/studies" / study.name / "results.json"
     written = json.loads(results.read_text()) if results.is_file() else []

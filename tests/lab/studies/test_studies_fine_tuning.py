@@ -4,8 +4,10 @@ import argparse
 
 import pytest
 
+from common.config import overrides as configs
 from common.errors import UserError
 from lab.studies import fine_tuning, runner
+from resnet.presets import PRESETS
 
 OPTIONS = argparse.Namespace(photos=2, pretrain_epochs=3.0, epochs=4.0, frozen_stages=1)
 
@@ -22,27 +24,37 @@ def photographs(folder, classes, each):
 
 def test_each_run_has_its_classes_and_only_the_last_starts_from_weights(tmp_path, monkeypatch):
     classes = [f"class{i:02d}" for i in range(20)]
-    source, commands, runs = photographs(tmp_path / "source", classes, 3), [], []
-    monkeypatch.setattr(runner, "guarded", lambda command: commands.append(command) or 0)
+    source, conversions, runs = photographs(tmp_path / "source", classes, 3), [], []
+    monkeypatch.setattr(fine_tuning, "convert", lambda *command: conversions.append(command))
+    monkeypatch.setattr(fine_tuning, "counts", lambda _: {"train": 40, "eval": 15})
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
 
-    def run(name, records, work, epochs, classes, flags):
-        runs.append((name, records, epochs, classes, flags))
-        return {"run": name}
+    def train(self, row):
+        runs.append((row.id, self.study.data().parent.name, configured(self, row), row.flags))
+        identity = runner.identity(self.study, row, self.extra)[0]
+        return {"quality": 0.5, "minutes": 1.0, "config": identity, "version": runner.VERSION}
 
-    monkeypatch.setattr(fine_tuning, "_run", run)
+    monkeypatch.setattr(runner.Runner, "_train", train)
     work = tmp_path / "work"
     rows = fine_tuning.trained(source, work, OPTIONS)
     assert [row["run"] for row in rows] == ["pretraining", "from scratch", "fine-tuned"]
-    (_, first, _, old, saving), (_, second, _, new, scratch), (_, third, epochs, _, flags) = runs
-    assert old == classes[:15] and new == classes[15:] and second == third != first and epochs == 4.0
-    assert saving == [f"--checkpoint_dir={work / 'checkpoints'}"] and scratch == []
-    assert flags == [f"--init={work / 'checkpoints'}", "--frozen_stages=1"]
-    count = {
-        name: len(list((work / name / "photos" / "train").glob("*/*"))) for name in ("pretraining", "tuning")
-    }
-    assert count == {"pretraining": 15 * 3, "tuning": 5 * 2}
-    assert len(list((work / "tuning" / "photos" / "val").glob("*/*"))) == 5 * 3
-    assert [str(command[3]) for command in commands] == [str(first), str(second)]
+    assert [run[:2] for run in runs] == [
+        ("pretraining", "data-pretraining"),
+        ("from-scratch", "data-2"),
+        ("fine-tuned-1", "data-2"),
+    ]
+    assert [(run[2].num_classes, run[2].train_epochs) for run in runs] == [(15, 3.0), (5, 4.0), (5, 4.0)]
+    start = f"--init={tmp_path / 'results/study-fine-tuning/checkpoints/pretraining'}"
+    assert [run[3] for run in runs] == [(), (), (start, "--frozen_stages=1")]
+    photos = {path.name: len(list(path.glob("photos/train/*/*"))) for path in work.iterdir()}
+    assert photos == {"data-pretraining": 15 * 3, "data-2": 5 * 2}
+    assert len(list((work / "data-2/photos/val").glob("*/*"))) == 5 * 3
+    # The second call finds everything done.
+    assert fine_tuning.trained(source, work, OPTIONS) == rows and len(runs) == 3 and len(conversions) == 2
+
+
+def configured(self, row):
+    return configs.override_all(PRESETS["cpu-photos"], [*row.flags, *self.extra])
 
 
 def test_too_few_classes_are_one_line(tmp_path):

@@ -14,9 +14,10 @@ import pytest
 from common.config import overrides as configs
 from common.config.schema import RunConfig
 from common.errors import UserError
-from lab.studies import legw, legw_mnist, legw_ptb, legw_report, runner
+from lab.studies import legw, legw_report, runner
+from lab.studies.legw_values import MNIST, PTB
 
-STUDIES = [legw_mnist.STUDY, legw_ptb.STUDY]
+STUDIES = [MNIST, PTB]
 
 
 def configured(study: legw.Study, row: legw.Row) -> RunConfig:
@@ -126,7 +127,7 @@ def study(tmp_path, monkeypatch) -> legw.Study:
         }
 
     monkeypatch.setattr(runner.Runner, "_train", train)
-    made = dataclasses.replace(legw_mnist.STUDY, factors=(1, 64), compared=(64, 1), data=lambda: tmp_path)
+    made = dataclasses.replace(MNIST, factors=(1, 64), compared=(64, 1), data=lambda: tmp_path)
     object.__setattr__(made, "trained", trained)
     return made
 

@@ -1,7 +1,6 @@
 """Tests how a study handles the processes of its runs: benchmarks that fail, and signals; trains nothing."""
 
 import dataclasses
-import json
 import pathlib
 import signal
 import subprocess
@@ -12,7 +11,8 @@ import pytest
 
 from common.errors import UserError
 from lab.studies import __main__ as studies_main
-from lab.studies import legw_mnist, runner
+from lab.studies import legw, runner
+from lab.studies.legw_values import MNIST
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 # A benchmark that writes a log chosen by its seed, and ends with 1, the status of a missed target and an exception.
@@ -37,22 +37,7 @@ sys.exit(1)
 """
 
 
-@dataclasses.dataclass
-class Study:
-    name: str = "idle"
-    benchmark: str = "idle"
-    preset: str = "cpu-tiny"
-    flags: tuple[str, ...] = ()
-
-    def data(self) -> pathlib.Path:
-        return ROOT
-
-
-@dataclasses.dataclass
-class Row:
-    seed: int
-    id: str = "row"
-    flags: tuple[str, ...] = ()
+STUDY = runner.Study(name="idle", benchmark="idle", preset="cpu-tiny", data=lambda: ROOT, checkpoints=2)
 
 
 @pytest.fixture
@@ -64,7 +49,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(
         runner, "identity", lambda study, row, extra: ("", row.seed)
     )  # The benchmark has no configuration.
-    return lambda seed: runner.Runner(Study(), None, None).run_all([Row(seed)])[0]
+    return lambda seed: runner.Runner(STUDY).run_all([runner.Run("row", seed)])[0]
 
 
 def test_a_missed_target_and_a_divergence_are_results(run) -> None:
@@ -73,6 +58,17 @@ def test_a_missed_target_and_a_divergence_are_results(run) -> None:
 
 def test_a_divergence_is_a_result(run) -> None:
     assert run(3)["quality"] is None
+
+
+def test_a_run_begins_without_what_an_interrupted_one_left(run, tmp_path) -> None:
+    """A run that resumed would lack a part of its curve and its time to train."""
+    folder = tmp_path / "results" / "study-idle"
+    left = [folder / "checkpoints" / "row" / "checkpoint_00000010.npz", folder / "logs" / "row" / "old.txt"]
+    for path in left:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    assert run(1)["quality"] == 0.5 and not any(path.exists() for path in left)
+    assert runner.Runner(STUDY).log(runner.Run("row")).is_file()
 
 
 def test_a_record_that_a_full_disk_refuses_is_one_line_and_no_record(run, tmp_path, monkeypatch) -> None:
@@ -107,19 +103,14 @@ import dataclasses, pathlib, sys
 from common.errors import UserError
 from lab.studies import runner
 
-class Study:
-    name, benchmark, preset, flags = "idle", "idle", "cpu-tiny", ()
-    def data(self):
-        status = runner.guarded(["bash", "-c", "sleep 120 & echo $!; wait; exit 3"])
-        raise UserError(f"making it failed: {status}")
-
-class Row:
-    id, seed, flags = "row", 0, ()
+def data():
+    status = runner.guarded(["bash", "-c", "sleep 120 & echo $!; wait; exit 3"])
+    raise UserError(f"making it failed: {status}")
 
 runner.ROOT = pathlib.Path(sys.argv[1])
 runner.identity = lambda study, row, extra: ("", row.seed)
 try:
-    runner.Runner(Study(), None, None).run_all([Row()])
+    runner.Runner(runner.Study(name="idle", benchmark="idle", preset="", data=data)).run_all([runner.Run("row")])
 except UserError as error:
     print(error)
     sys.exit(error.exit_code)
@@ -141,7 +132,7 @@ def test_a_study_that_is_ended_while_it_makes_its_data_leaves_nothing_running(tm
 def test_overrides_that_name_no_field_are_refused() -> None:
     """A seed as an override is refused, because it would turn the rows of three seeds into one run."""
     with pytest.raises(UserError, match="--seed=7: only --config.FIELD=VALUE may follow --"):
-        runner.Runner(Study(), None, None, ["--config.precision=fp32", "--seed=7"])
+        runner.Runner(STUDY, overrides=["--config.precision=fp32", "--seed=7"])
 
 
 def test_a_part_does_not_replace_a_whole_table(tmp_path, capsys) -> None:
@@ -157,7 +148,7 @@ def test_a_part_does_not_replace_a_whole_table(tmp_path, capsys) -> None:
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "results").write_text("a file")
     monkeypatch.setattr(runner, "ROOT", tmp_path)
-    monkeypatch.setattr(legw_mnist, "STUDY", dataclasses.replace(legw_mnist.STUDY, data=lambda: tmp_path))
+    monkeypatch.setattr(studies_main, "LEGW", (dataclasses.replace(MNIST, data=lambda: tmp_path),))
     monkeypatch.setattr(sys, "argv", ["studies", "legw-mnist", "--limit=1"])
     assert studies_main.main() == 2
     error = capsys.readouterr().err
@@ -165,90 +156,8 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, caps
 
 
 def test_ctrl_c_is_one_line(monkeypatch, capsys) -> None:
-    def interrupt(args):
+    def interrupt(study, args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(legw_mnist, "run", interrupt)
+    monkeypatch.setattr(legw, "run", interrupt)
     assert studies_main.main(["legw-mnist"]) == 130 and capsys.readouterr().err == "error: interrupted\n"
-
-
-# A run_and_time.sh whose runs end with REASONS, "none" without a log, and with the exit status STATUS.
-SCRIPT = """
-import json, os, pathlib, sys
-reasons = json.loads(os.environ["REASONS"])
-assert os.environ["NEXP"] == str(len(reasons)) and sys.argv[1:] == ["--flag"]
-folder = pathlib.Path(os.environ["RESULT_DIR"], os.environ["SYSTEM"], "idle")
-folder.mkdir(parents=True, exist_ok=True)
-for number, reason in enumerate(reasons):
-    lines = [("run_start", {}), ("run_stop", {"status": "aborted", "reason": reason})]
-    for key, metadata in lines if reason != "none" else []:
-        record = {"namespace": "", "time_ms": 1, "event_type": "POINT_IN_TIME", "key": key, "value": None,
-                  "metadata": {"file": "", "lineno": 1, **metadata}}
-        with open(folder / f"result_{number}.txt", "a") as file:
-            file.write(":::MLLOG " + json.dumps(record) + "\\n")
-sys.exit(int(os.environ["STATUS"]))
-"""
-
-
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    """Returns run(*reasons), which runs run_and_time.sh and returns the names of the logs."""
-    path = tmp_path / "idle" / "run_and_time.sh"
-    path.parent.mkdir()
-    path.write_text(f"#!{sys.executable}" + SCRIPT)
-    path.chmod(0o755)
-    monkeypatch.setattr(runner, "ROOT", tmp_path)
-
-    def run(*reasons: str, status: int = 1) -> list[str]:
-        monkeypatch.setenv("REASONS", json.dumps(reasons))
-        monkeypatch.setenv("STATUS", str(status))
-        logs = runner.run_and_time("idle", "s", tmp_path, tmp_path / "results", ["--flag"], len(reasons))
-        return [log.name for log in logs]
-
-    return run
-
-
-MISSED, DIVERGED = "the target was not reached in 5 steps", "loss is nan at step 5"
-
-
-def test_a_missed_target_of_run_and_time_is_a_result(script) -> None:
-    assert script(MISSED, DIVERGED) == ["result_0.txt", "result_1.txt"]
-
-
-@pytest.mark.parametrize("status", [0, 1])
-@pytest.mark.parametrize("last", ["none", "index out of range", "SIGTERM"])
-def test_a_run_of_run_and_time_that_did_not_end_is_an_error(script, last, status) -> None:
-    """Earlier runs do not matter: an exception ends Python with 1, as a missed target does."""
-    with pytest.raises(UserError, match="idle: the run failed; see above") as error:
-        script(MISSED, last, status=status)
-    assert error.value.exit_code == 1
-
-
-def test_the_log_of_an_earlier_run_does_not_stand_for_one_that_failed(script) -> None:
-    assert script(MISSED)
-    with pytest.raises(UserError, match="the run failed"):
-        script("none")
-
-
-def test_run_and_time_hands_on_the_status(script) -> None:
-    with pytest.raises(UserError, match="the run failed") as error:
-        script(MISSED, status=3)
-    assert error.value.exit_code == 3
-
-
-def test_a_study_that_is_ended_leaves_no_training_of_run_and_time_running(tmp_path) -> None:
-    path = tmp_path / "idle" / "run_and_time.sh"
-    path.parent.mkdir()
-    path.write_text("#!/usr/bin/env bash\nsleep 120 & echo $!; wait\n")
-    path.chmod(0o755)
-    code = "import pathlib, sys; from lab.studies import runner; runner.ROOT = pathlib.Path(sys.argv[1]); "
-    code += "runner.run_and_time('idle', 's', runner.ROOT, runner.ROOT, [])"
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    study = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    sleeper = int(study.stdout.readline())
-    study.terminate()
-    assert (
-        "EndedError: SIGTERM: what was running was ended; begin the study again"
-        in study.communicate(timeout=60)[1]
-    )
-    assert not alive(sleeper)

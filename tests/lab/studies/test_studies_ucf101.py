@@ -56,13 +56,13 @@ def test_a_bad_list_of_clips_is_one_line(source: pathlib.Path) -> None:
 
 
 def made(overrides: Sequence[str] = (), tune: bool = False) -> runner.Runner:
-    return runner.Runner(ucf101.Study(tune, (528, 212)), None, None, overrides)
+    return runner.Runner(ucf101.study_of(tune, 528, 212), overrides=overrides)
 
 
 def test_the_networks_differ_in_nothing_but_the_shift() -> None:
     table = ucf101.rows(made())
     assert [(row.model, row.seed) for row in table] == [(m, s) for s in (0, 1, 2) for m in ("tsm", "tsn")]
-    assert len({row.id for row in table}) == len({row.checkpoints for row in table}) == 6
+    assert len({row.id for row in table}) == 6
     both = [ucf101.configured([*row.flags, *made().extra], row.seed) for row in table[:2]]
     for config in both:
         config.validate()
@@ -134,24 +134,14 @@ def scripted(source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch) -> list[
     right = {"tsm": [True] * 6 + [False] * 2, "tsn": [True] * 3 + [False] * 5}
 
     def train(self: runner.Runner, row: ucf101.Row) -> dict:
-        folder = tmp_path / row.checkpoints
-        assert not folder.exists()  # The run starts without checkpoints.
-        folder.mkdir(parents=True)
         if len(trained) == 3 and not (tmp_path / "once").exists():
             (tmp_path / "once").touch()
             raise UserError("SIGTERM")
         trained.append(row.id)
         values = [0.1] * 5 + [sum(right[row.model]) / 8]
         result = {"quality": values[-1], "evaluations": values, "minutes": 8.0, "diverged": False}
-        fields = {
-            "id": row.id,
-            "model": row.model,
-            "seed": row.seed,
-            "settings": row.settings,
-            "jobs": row.jobs,
-        }
         return {
-            **fields,
+            **vars(row),
             **result,
             "flags": [*row.flags, *self.extra],
             "config": runner.identity(self.study, row, self.extra)[0],
@@ -163,7 +153,7 @@ def scripted(source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch) -> list[
     monkeypatch.setattr(runner.Runner, "_train", train)
     monkeypatch.setattr(ucf101, "unpack", lambda _: source)
     monkeypatch.setattr(ucf101, "convert", lambda *_: tmp_path / "records")
-    monkeypatch.setattr(ucf101, "predict", lambda row, *_: predictions(right[row.model]))
+    monkeypatch.setattr(ucf101, "predict", lambda config, *_: predictions(right[config.model]))
     return trained
 
 
@@ -226,7 +216,7 @@ def test_every_try_is_kept_the_best_first(scripted, tmp_path) -> None:
     assert not (tmp_path / "lab/studies" / "ucf101" / "results.csv").exists()
 
 
-def test_predictions_are_those_of_the_evaluation_clip_by_clip(tmp_path, monkeypatch) -> None:
+def test_predictions_are_those_of_the_evaluation_clip_by_clip(tmp_path) -> None:
     """Uses real clips, real shards and a saved network of random weights, at a few pixels."""
     from common.data import videos as video
     from common.distributed import replicas
@@ -248,19 +238,17 @@ def test_predictions_are_those_of_the_evaluation_clip_by_clip(tmp_path, monkeypa
     small = {"width": 4, "blocks": "1,1,1,1", "image_size": 16, "precision": "fp32", "global_batch_size": 4}
     small |= {"num_train_examples": 4, "num_eval_examples": 7, "eval_batch_size": 4, "data__window": 8}
     flags = runner.settings(**small, data__eval_short_side=16, data__eval_size=16, num_classes=2)
-    row = ucf101.Row("tsm-0", "tsm", 0, "saved", "", 1)
-    config = ucf101.configured([*row.flags, *flags], 0)
+    config = ucf101.configured([*runner.settings(model="tsm"), *flags], 0)
     task = Task(config, str(tmp_path / "data"))
     loop = Loop(task, replicas.make(config))
     checkpoint.save(loop, tmp_path / "saved")
     want = task.quality(*Probe(loop).evaluate()).value
 
-    monkeypatch.setattr(ucf101, "ROOT", tmp_path)
-    found = ucf101.predict(row, [*row.flags, *flags], tmp_path / "data")
+    found = ucf101.predict(config, tmp_path / "data", tmp_path / "saved")
     assert sorted(p.name for p in found) == sorted(
         p.name for p in (tmp_path / "videos/validation").rglob("*.mp4")
     )
     assert all(p.label in p.name and p.group == p.name[: -len("_c01.mp4")] for p in found)
     assert sum(p.correct for p in found) / 7 == want
     with pytest.raises(UserError, match="weights are gone"):
-        ucf101.predict(ucf101.Row("tsm-0", "tsm", 0, "gone", "", 1), [*row.flags, *flags], tmp_path / "data")
+        ucf101.predict(config, tmp_path / "data", tmp_path / "gone")
