@@ -34,12 +34,17 @@ def parser() -> argparse.ArgumentParser:
     """Returns the parser of every study."""
     whole = Parser(prog="timetotrain study", description=__doc__)
     commands = whole.add_subparsers(required=True, metavar="NAME")
-    named = [(name, module, module.run) for name, module in STUDIES.items()]
-    named += [(study.name, legw, functools.partial(legw.run, study)) for study in LEGW]
-    for name, module, run in sorted(named, key=lambda one: one[0]):
+    for name, module in STUDIES.items():
         command = commands.add_parser(name, help=module.__doc__.splitlines()[0])
         module.add_arguments(command)
-        command.set_defaults(study=run)
+        command.set_defaults(study=module.run)
+    for study in LEGW:
+        batches = f"batches {study.batch} to {study.batch * study.largest:,}"
+        command = commands.add_parser(
+            study.name, help=f"LEGW on {study.benchmark}: {batches}, its competitors"
+        )
+        legw.add_arguments(command)
+        command.set_defaults(study=functools.partial(legw.run, study))
     return whole
 
 
