@@ -13,7 +13,7 @@ from typing import Any
 from common.config.automatic import Rule
 from common.config.clock import Clock
 from common.config.optimizer import Adam
-from common.config.presets import later_machines, named, rule_keys, without_metadata
+from common.config.presets import later_machines, named, published, rule_keys, without_metadata
 from common.config.schema import Communication, Schedule
 from gnmt.config import Config, Data, Decode
 
@@ -49,6 +49,7 @@ _HALVINGS = Schedule(kind="gnmt", warmup_curve="exponential", warmup_epochs=0.0,
 # --- Round v0.6: logs have BLEU from 0 to 100. In v0.6 and v0.7 an epoch is 3,442,299 // 4096 = 840 steps or
 # 3,442,299 // 8192 = 420 (docs/sources.md, mlperf 1.5).
 _V06 = Config(
+    source="G6 benchmarks/gnmt/{name}/run_and_time.sh",
     ruleset="0.6.0",
     quality_target=24.0,
     replicas="tpu",
@@ -65,8 +66,6 @@ _V06 = Config(
 _V06_PRESETS = {
     "tpu-v3-32": replace(
         _V06,
-        hardware="tpu-v3-32",
-        source="G6 benchmarks/gnmt/tpu-v3-32/run_and_time.sh",
         num_replicas=32,
         global_batch_size=4096,
         eval_batch_size=512,
@@ -75,34 +74,15 @@ _V06_PRESETS = {
         optimizer=Adam(base_learning_rate=0.0035, epsilon=1e-8, clip_replica_norm=5.0),
         schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=4000, decay_interval=300),
     ),
-    "tpu-v3-128": replace(
-        _V06,
-        hardware="tpu-v3-128",
-        source="G6 benchmarks/gnmt/tpu-v3-128/run_and_time.sh",
-        num_replicas=128,
-    ),
-    "tpu-v3-256": replace(
-        _V06,
-        hardware="tpu-v3-256",
-        source="G6 benchmarks/gnmt/tpu-v3-256/run_and_time.sh",
-        num_replicas=256,
-    ),
-    "tpu-v3-512": replace(
-        _V06,
-        hardware="tpu-v3-512",
-        source="G6 benchmarks/gnmt/tpu-v3-512/run_and_time.sh",
-        num_replicas=512,
-    ),
-    "tpu-v3-1024": replace(
-        _V06,
-        hardware="tpu-v3-1024",
-        source="G6 benchmarks/gnmt/tpu-v3-1024/run_and_time.sh",
-        num_replicas=1024,
-    ),
+    "tpu-v3-128": replace(_V06, num_replicas=128),
+    "tpu-v3-256": replace(_V06, num_replicas=256),
+    "tpu-v3-512": replace(_V06, num_replicas=512),
+    "tpu-v3-1024": replace(_V06, num_replicas=1024),
 }
 
 # --- Round v0.7: the all-reduce sums gradients in bf16 (use_bf16_gradients_ar); smoothing is over the other classes.
 _V07 = Config(
+    source="G7 results/{name}-TF/gnmt and its run_and_time.sh",
     ruleset="0.7.0",
     replicas="tpu",
     communication=Communication(wire="bf16_sum"),
@@ -117,11 +97,12 @@ _V07 = Config(
     schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=1924, decay_interval=241),
 )
 
+_REFERENCE_HALVINGS = replace(_HALVINGS, warmup_steps=200.0, decay_at_start=True, first_step=1)
+
 # The dgx-1 log counts 3,969,024 pairs of up to 75 tokens in whole batches. NVIDIA's code builds on the reference, so
 # network, smoothing, decay and the clipping of the summed gradient (seq2seq/train/fp_optimizers.py) come from there.
 # Google's code clips each replica's gradient.
 _V100_8 = Config(
-    hardware="v100-8",
     source="NV6 results/dgx1_ngc19.05_pytorch/gnmt; batch and rate of its v0.7 run are the same (mlperf_facts 4)",
     ruleset="0.7.0",
     replicas="horovod",
@@ -140,21 +121,12 @@ _V100_8 = Config(
     decode=Decode(target_length=150),
     train_epochs=8.0,
     optimizer=Adam(base_learning_rate=0.002, epsilon=1e-8, clip_norm=5.0),
-    schedule=replace(
-        _HALVINGS,
-        warmup_steps=200.0,
-        decay_start_step=6453,
-        decay_interval=809,
-        decay_at_start=True,
-        first_step=1,
-    ),
+    schedule=replace(_REFERENCE_HALVINGS, decay_start_step=6453, decay_interval=809),
 )
 
 _V07_PRESETS = {
     "tpu-v4-16": replace(
         _V07,
-        hardware="tpu-v4-16",
-        source="G7 results/tpu-v4-16-TF/gnmt and its run_and_time.sh",
         num_replicas=16,
         global_batch_size=4096,
         train_steps=8 * 840,
@@ -162,51 +134,29 @@ _V07_PRESETS = {
         optimizer=Adam(base_learning_rate=0.003, epsilon=1e-8, clip_replica_norm=5.0),
         schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=3000, decay_interval=300),
     ),
-    "tpu-v4-128": replace(
-        _V07,
-        hardware="tpu-v4-128",
-        source="G7 results/tpu-v4-128-TF/gnmt and its run_and_time.sh",
-        num_replicas=128,
-        train_steps=15 * 420,
-    ),
+    "tpu-v4-128": replace(_V07, num_replicas=128, train_steps=15 * 420),
     "tpu-v3-1024-v0.7": replace(
         _V07,
         hardware="tpu-v3-1024",
         source="G7 results/tpu-v3-1024-TF/gnmt and its run_and_time.sh",
         num_replicas=1024,
     ),
-    "tpu-v4-512": replace(
-        _V07,
-        hardware="tpu-v4-512",
-        source="G7 results/tpu-v4-512-TF/gnmt and its run_and_time.sh",
-        num_replicas=512,
-        train_steps=15 * 420,
-    ),
+    "tpu-v4-512": replace(_V07, num_replicas=512, train_steps=15 * 420),
     "v100-8": _V100_8,
     "dgx-1": replace(
         _V100_8,
-        hardware="dgx-1",
         source="NV7 benchmarks/gnmt/implementations/pytorch/config_DGX1.sh and results/dgx1_ngc20.06_pytorch/gnmt",
     ),
     "dgx-2h": replace(
         _V100_8,
-        hardware="dgx-2h",
         source="NV7 benchmarks/gnmt/implementations/pytorch/config_DGX2.sh and results/dgx2h_ngc20.06_pytorch/gnmt",
         num_replicas=16,
         global_batch_size=3072,
         optimizer=Adam(base_learning_rate=0.002875, epsilon=1e-8, clip_norm=5.0),
-        schedule=replace(
-            _HALVINGS,
-            warmup_steps=200.0,
-            decay_start_step=4054,
-            decay_interval=506,
-            decay_at_start=True,
-            first_step=1,
-        ),
+        schedule=replace(_REFERENCE_HALVINGS, decay_start_step=4054, decay_interval=506),
     ),
     "dgx-2h-16": replace(
         _V100_8,
-        hardware="dgx-2h-16",
         source="NV7 benchmarks/gnmt/implementations/pytorch/config_DGX2_multi_16x16x32.sh and "
         "results/dgx2h_n16_ngc20.06_pytorch/gnmt",
         num_replicas=256,
@@ -214,18 +164,10 @@ _V07_PRESETS = {
         eval_batch_size=4096,
         train_epochs=12.0,
         optimizer=Adam(base_learning_rate=0.004, epsilon=1e-8, clip_norm=5.0),
-        schedule=replace(
-            _HALVINGS,
-            warmup_steps=200.0,
-            decay_start_step=2259,
-            decay_interval=283,
-            decay_at_start=True,
-            first_step=1,
-        ),
+        schedule=replace(_REFERENCE_HALVINGS, decay_start_step=2259, decay_interval=283),
     ),
     "dgx-2h-64": replace(
         _V100_8,
-        hardware="dgx-2h-64",
         source="NV7 benchmarks/gnmt/implementations/pytorch/config_DGX2_multi_64x16x16.sh and "
         "results/dgx2h_n64_ngc20.06_pytorch/gnmt",
         num_replicas=1024,
@@ -233,14 +175,7 @@ _V07_PRESETS = {
         eval_batch_size=4096,
         train_epochs=14.0,
         optimizer=Adam(base_learning_rate=0.005, epsilon=1e-8, clip_norm=5.0),
-        schedule=replace(
-            _HALVINGS,
-            warmup_steps=200.0,
-            decay_start_step=1605,
-            decay_interval=201,
-            decay_at_start=True,
-            first_step=1,
-        ),
+        schedule=replace(_REFERENCE_HALVINGS, decay_start_step=1605, decay_interval=201),
     ),
 }
 
@@ -296,7 +231,7 @@ _CPU_PRESETS = {
     ),
 }
 
-_PUBLISHED = {**_V06_PRESETS, **_V07_PRESETS}
+_PUBLISHED = published({**_V06_PRESETS, **_V07_PRESETS})
 PRESETS: dict[str, Config] = named(
     {**_CPU_PRESETS, **_PUBLISHED, **later_machines(_PUBLISHED, ("4096 pairs", "8192 pairs", "2048 pairs"))}
 )

@@ -13,7 +13,7 @@ from typing import Any
 from common.config.automatic import FLIPPED, SCALED, Rule
 from common.config.clock import Clock
 from common.config.optimizer import Sgd
-from common.config.presets import later_machines, named, without_metadata
+from common.config.presets import later_machines, named, published, without_metadata
 from common.config.schema import Schedule
 from maskrcnn.config import Config, Data
 
@@ -57,16 +57,18 @@ _SGD = Sgd(
     bias_gradient_factor=2.0,
 )
 
-# Published rate drops are in steps; `boundaries` are in epochs: step * batch / images.
-_SCHEDULE_OF_128 = Schedule(
-    kind="step",
-    warmup_epochs=0.0,
-    warmup_steps=1000.0,
-    boundaries=(9750 * 128 / 118287, 13000 * 128 / 118287),
-)
+
+def _drops(warmup_steps: float, steps: tuple[int, int], batch: int, images: int) -> Schedule:
+    """Returns the schedule of a warmup and two drops, all published in steps."""
+    boundaries = tuple(step * batch / images for step in steps)
+    return Schedule(kind="step", warmup_epochs=0.0, warmup_steps=warmup_steps, boundaries=boundaries)
+
+
+_SCHEDULE_OF_128 = _drops(1000.0, (9750, 13000), 128, 118287)
 
 # --- Round v0.6.
 _V06 = Config(
+    source="G6 benchmarks/mask/{name}/run_and_time.sh; mlperf_facts 1.3",
     ruleset="0.6.0",
     replicas="tpu",
     global_batch_size=128,
@@ -78,29 +80,9 @@ _V06 = Config(
 )
 
 _V06_PRESETS = {
-    "tpu-v3-32": replace(
-        _V06,
-        hardware="tpu-v3-32",
-        source="G6 benchmarks/mask/tpu-v3-32/run_and_time.sh; mlperf_facts 1.3",
-        num_replicas=32,
-        eval_batch_size=256,
-    ),
-    "tpu-v3-128": replace(
-        _V06,
-        hardware="tpu-v3-128",
-        source="G6 benchmarks/mask/tpu-v3-128/run_and_time.sh; mlperf_facts 1.3",
-        num_replicas=128,
-        partitions=4,
-        eval_batch_size=128,
-    ),
-    "tpu-v3-256": replace(
-        _V06,
-        hardware="tpu-v3-256",
-        source="G6 benchmarks/mask/tpu-v3-256/run_and_time.sh; mlperf_facts 1.3",
-        num_replicas=256,
-        partitions=4,
-        eval_batch_size=256,
-    ),
+    "tpu-v3-32": replace(_V06, num_replicas=32, eval_batch_size=256),
+    "tpu-v3-128": replace(_V06, num_replicas=128, partitions=4, eval_batch_size=128),
+    "tpu-v3-256": replace(_V06, num_replicas=256, partitions=4, eval_batch_size=256),
 }
 
 # --- Round v0.7.
@@ -116,6 +98,7 @@ _V07_128 = Config(
     schedule=_SCHEDULE_OF_128,
 )
 _V07_256 = Config(
+    source="G7 results/{name}-TF/maskrcnn; mlperf_facts 1.3",
     ruleset="0.7.0",
     replicas="tpu",
     global_batch_size=256,
@@ -124,26 +107,13 @@ _V07_256 = Config(
     train_steps=20 * 462,
     steps_per_block=462,
     optimizer=replace(_SGD, base_learning_rate=0.24),
-    schedule=Schedule(
-        kind="step",
-        warmup_epochs=0.0,
-        warmup_steps=2000.0,
-        boundaries=(6000 * 256 / 118287, 8000 * 256 / 118287),
-    ),
+    schedule=_drops(2000.0, (6000, 8000), 256, 118287),
 )
 
 # The warmup takes one amount off the rates of kernels and biases.
-_NVIDIA_SGD = Sgd(
-    momentum=0.9,
-    weight_decay=1e-4,
-    skip_kinds=("norm", "bias"),
-    scaled_momentum=True,
-    bias_gradient_factor=2.0,
-    one_warmup_delta=True,
-)
+_NVIDIA_SGD = replace(_SGD, one_warmup_delta=True)
 
 _V100_8 = Config(
-    hardware="v100-8",
     source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX1.sh; mlperf_facts 4",
     ruleset="0.7.0",
     replicas="horovod",
@@ -158,45 +128,18 @@ _V100_8 = Config(
     eval_batch_size=8,
     train_epochs=20.0,
     optimizer=replace(_NVIDIA_SGD, base_learning_rate=0.06),
-    schedule=Schedule(
-        kind="step",
-        warmup_epochs=0.0,
-        warmup_steps=625.0,
-        boundaries=(24000 * 48 / 117266, 32000 * 48 / 117266),
-    ),
+    schedule=_drops(625.0, (24000, 32000), 48, 117266),
     data=Data(skip_empty=True),
 )
 
 _V07_PRESETS = {
     "tpu-v4-16": replace(
-        _V07_128,
-        hardware="tpu-v4-16",
-        source="G7 results/tpu-v4-16-TF/maskrcnn; mlperf_facts 1.3",
-        num_replicas=16,
+        _V07_128, source="G7 results/tpu-v4-16-TF/maskrcnn; mlperf_facts 1.3", num_replicas=16
     ),
-    "tpu-v4-128": replace(
-        _V07_256,
-        hardware="tpu-v4-128",
-        source="G7 results/tpu-v4-128-TF/maskrcnn; mlperf_facts 1.3",
-        num_replicas=64,
-        schedule=Schedule(
-            kind="step",
-            warmup_epochs=0.0,
-            warmup_steps=1800.0,
-            boundaries=(5625 * 256 / 118287, 7500 * 256 / 118287),
-        ),
-    ),
-    "tpu-v4-512": replace(
-        _V07_256,
-        hardware="tpu-v4-512",
-        source="G7 results/tpu-v4-512-TF/maskrcnn; mlperf_facts 1.3",
-        num_replicas=512,
-        partitions=8,
-    ),
+    "tpu-v4-128": replace(_V07_256, num_replicas=64, schedule=_drops(1800.0, (5625, 7500), 256, 118287)),
+    "tpu-v4-512": replace(_V07_256, num_replicas=512, partitions=8),
     "tpu-v3-1024": replace(
         _V07_256,
-        hardware="tpu-v3-1024",
-        source="G7 results/tpu-v3-1024-TF/maskrcnn; mlperf_facts 1.3",
         num_replicas=1024,
         partitions=8,
         eval_batch_size=512,
@@ -206,57 +149,40 @@ _V07_PRESETS = {
     "v100-8": _V100_8,
     "dgx-1": replace(
         _V100_8,
-        hardware="dgx-1",
         source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX1.sh and "
         "results/dgx1_ngc20.06_pytorch/maskrcnn",
     ),
     "dgx-2h": replace(
         _V100_8,
-        hardware="dgx-2h",
         source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX2.sh and "
         "results/dgx2h_ngc20.06_pytorch/maskrcnn",
         num_replicas=16,
         global_batch_size=96,
         eval_batch_size=16,
         optimizer=replace(_NVIDIA_SGD, base_learning_rate=0.12),
-        schedule=Schedule(
-            kind="step",
-            warmup_epochs=0.0,
-            warmup_steps=625.0,
-            boundaries=(12000 * 96 / 117266, 16000 * 96 / 117266),
-        ),
+        schedule=_drops(625.0, (12000, 16000), 96, 117266),
     ),
     "dgx-2h-4": replace(
         _V100_8,
-        hardware="dgx-2h-4",
         source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX2_multi_4x16x2.sh and "
         "results/dgx2h_n4_ngc20.06_pytorch/maskrcnn",
         num_replicas=64,
         global_batch_size=128,
         eval_batch_size=64,
         optimizer=replace(_NVIDIA_SGD, base_learning_rate=0.16),
-        schedule=Schedule(
-            kind="step",
-            warmup_epochs=0.0,
-            warmup_steps=625.0,
-            boundaries=(9000 * 128 / 117266, 12000 * 128 / 117266),
-        ),
+        schedule=_drops(625.0, (9000, 12000), 128, 117266),
     ),
     "dgx-2h-16": replace(
         _V100_8,
-        hardware="dgx-2h-16",
         source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX2_multi.sh and "
         "results/dgx2h_n16_ngc20.06_pytorch/maskrcnn",
         num_replicas=256,
         global_batch_size=256,
         eval_batch_size=256,
         optimizer=replace(_NVIDIA_SGD, base_learning_rate=0.24),
-        schedule=Schedule(
-            kind="step",
-            warmup_epochs=0.0,
-            warmup_steps=1800.0,
+        schedule=replace(
+            _drops(1800.0, (5625, 7500), 256, 117266),
             initial_learning_rate=0.24 - 1800 * 0.000133,  # Their delta per step has six decimals.
-            boundaries=(5625 * 256 / 117266, 7500 * 256 / 117266),
         ),
     ),
 }
@@ -341,7 +267,7 @@ _CPU_PRESETS = {
     ),
 }
 
-_PUBLISHED = {**_V06_PRESETS, **_V07_PRESETS}
+_PUBLISHED = published({**_V06_PRESETS, **_V07_PRESETS})
 PRESETS: dict[str, Config] = named(
     {**_CPU_PRESETS, **_PUBLISHED, **later_machines(_PUBLISHED, ("batch 128", "batch 128", "batch 48"))}
 )

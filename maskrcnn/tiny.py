@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Sequence
 
 from common.data import tiny_data
 from common.detection import drawing
@@ -20,9 +20,7 @@ def generate(data_dir: str | os.PathLike, pictures: drawing.Pictures = TINY) -> 
     drawing.generate(data_dir, pictures, "maskrcnn")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m maskrcnn.tiny DATA_DIR`; returns the exit code."""
-    return tiny_data.main("maskrcnn", generate, "TFRecords", argv)
+main = functools.partial(tiny_data.main, "maskrcnn", generate, "TFRecords")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ python -m mnist.tiny DATA_DIR
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -107,9 +108,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     tiny_data.make("mnist", data_dir, settings, ["*-ubyte*"], write)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m mnist.tiny DATA_DIR`; returns the exit code."""
-    return tiny_data.main("mnist", generate, "idx files", argv)
+main = functools.partial(tiny_data.main, "mnist", generate, "idx files")
 
 
 if __name__ == "__main__":

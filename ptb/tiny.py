@@ -10,9 +10,9 @@ that remembers a few words knows the topic, and a model that carries its state k
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -90,9 +90,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     tiny_data.make("ptb", data_dir, settings, list(FILES.values()), write)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m ptb.tiny DATA_DIR`; returns the exit code."""
-    return tiny_data.main("ptb", generate, "text files", argv)
+main = functools.partial(tiny_data.main, "ptb", generate, "text files")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import later_field, system_field
-from common.config.optimizer import LATER_OPTIMIZERS
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, interval, one_of, positive
+from common.config.rules import LATER_OPTIMIZERS
 from common.config.schema import RunConfig
 from common.errors import UserError
 

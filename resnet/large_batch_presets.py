@@ -15,6 +15,13 @@ from common.config.optimizer import Lamb, Lars, Sgd
 from common.config.schema import Schedule
 from resnet.config import Config, Data
 
+# Falls as (1 - i/I)^2 over the whole run.
+_WHOLE_RUN = Schedule(
+    kind="poly", warmup_epochs=0.0, power=2.0, end_learning_rate=0.0, decay_over_whole_run=True
+)
+# borisgin/nvcaffe: a rate of 1 at the start of the warmup.
+_RAMP = replace(_WHOLE_RUN, initial_learning_rate=1.0)
+
 # --- ImageNet in Minutes. The abstract gives batch 32K, 90 epochs and 74.9 % but no hyperparameters. LEGW, by the same
 # author, lists LARS at 32K and 90 epochs in its Table 1. The weight decay comes from AlexNet-BN.
 _CPU_CLUSTER = Config(
@@ -36,9 +43,7 @@ _CPU_CLUSTER_PRESETS = {
         "Batch Training for LSTM and Beyond'; weight decay: borisgin/nvcaffe models/alexnet_bn",
         train_epochs=90.0,
         quality_target=0.749,
-        schedule=Schedule(
-            kind="poly", warmup_epochs=10.0, power=2.0, end_learning_rate=0.0, decay_over_whole_run=True
-        ),
+        schedule=replace(_WHOLE_RUN, warmup_epochs=10.0),
     ),
     "cpu-cluster-1024-alexnet": replace(
         _CPU_CLUSTER,
@@ -50,15 +55,7 @@ _CPU_CLUSTER_PRESETS = {
         train_steps=4000,
         steps_per_block=40,
         quality_target=0.58,
-        schedule=Schedule(
-            kind="poly",
-            warmup_epochs=400 * 32768 / 1281167,
-            warmup_steps=400.0,
-            initial_learning_rate=1.0,
-            power=2.0,
-            end_learning_rate=0.0,
-            decay_over_whole_run=True,
-        ),
+        schedule=replace(_RAMP, warmup_epochs=400 * 32768 / 1281167, warmup_steps=400.0),
         data=Data(crop_fraction=227 / 256),
     ),
 }
@@ -85,9 +82,7 @@ _ALEXNET_PRESETS = {
         train_steps=150000,
         steps_per_block=5000,
         optimizer=Sgd(base_learning_rate=0.01, weight_decay=5e-4),
-        schedule=Schedule(
-            kind="poly", warmup_epochs=0.0, power=2.0, end_learning_rate=0.0, decay_over_whole_run=True
-        ),
+        schedule=_WHOLE_RUN,
     ),
     "alexnet-8192": replace(
         _ALEXNET,
@@ -97,15 +92,7 @@ _ALEXNET_PRESETS = {
         train_steps=15600,
         steps_per_block=150,
         optimizer=Lars(base_learning_rate=10.0, weight_decay=5e-4),
-        schedule=Schedule(
-            kind="poly",
-            warmup_epochs=600 * 8192 / 1281167,
-            warmup_steps=600.0,
-            initial_learning_rate=1.0,
-            power=2.0,
-            end_learning_rate=0.0,
-            decay_over_whole_run=True,
-        ),
+        schedule=replace(_RAMP, warmup_epochs=600 * 8192 / 1281167, warmup_steps=600.0),
     ),
     "alexnet-16384": replace(
         _ALEXNET,
@@ -115,15 +102,7 @@ _ALEXNET_PRESETS = {
         train_steps=7800,
         steps_per_block=150,
         optimizer=Lars(base_learning_rate=24.0, weight_decay=5e-4),
-        schedule=Schedule(
-            kind="poly",
-            warmup_epochs=400 * 16384 / 1281167,
-            warmup_steps=400.0,
-            initial_learning_rate=1.0,
-            power=2.0,
-            end_learning_rate=0.0,
-            decay_over_whole_run=True,
-        ),
+        schedule=replace(_RAMP, warmup_epochs=400 * 16384 / 1281167, warmup_steps=400.0),
     ),
 }
 
@@ -154,9 +133,7 @@ _LEGW_PRESETS = {
         global_batch_size=batch,
         accumulation_steps=batch // 128,
         optimizer=Lars(base_learning_rate=2**power, weight_decay=2e-4),
-        schedule=Schedule(
-            kind="poly", warmup_epochs=warmup, power=2.0, end_learning_rate=0.0, decay_over_whole_run=True
-        ),
+        schedule=replace(_WHOLE_RUN, warmup_epochs=warmup),
     )
     for batch, power, warmup in _TABLE_1
 }
@@ -189,11 +166,7 @@ _LAMB_PRESETS = {
         epochs_per_block=1.0,
         quality_target=0.763,
         optimizer=Lamb(
-            base_learning_rate=0.04,
-            weight_decay=1.5,
-            epsilon=1e-6,
-            clip_norm=1.0,
-            skip_kinds=("norm",),
+            base_learning_rate=0.04, weight_decay=1.5, epsilon=1e-6, clip_norm=1.0, skip_kinds=("norm",)
         ),
         schedule=Schedule(
             kind="poly",

@@ -10,34 +10,35 @@ from __future__ import annotations
 from dataclasses import replace
 
 from common.config.optimizer import Lars, Sgd
+from common.config.presets import published
 from common.config.schema import Communication, Schedule
 from resnet.config import Config, Data
 
+_POLY = Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4)
+
 # --- Round v0.6: 72 epochs at batches up to 16384; L2 in the loss in addition to LARS's own decay; scaled momentum.
 _V06 = Config(
+    source="G6 benchmarks/resnet/{name}/run_and_time.sh and results/{name}/resnet",
     ruleset="0.6.0",
     replicas="tpu",
     epochs_per_block=4.0,
     batch_norm_span=128,
-    schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
+    schedule=_POLY,
     data=Data(cache="decoded", private_threads=48),
 )
 
 # Batch 32768: 2983 = 19 x 157 steps; from 512 cores on, LARS has different decays and a different epsilon.
 _V06_32K = replace(
     _V06,
+    source="G6 benchmarks/resnet/{name}/run_and_time.sh and results/{name}/resnet",
     global_batch_size=32768,
     eval_batch_size=32768,
     train_steps=2983,
     steps_per_block=157,
     optimizer=Lars(
-        base_learning_rate=31.2,
-        weight_decay=1e-4,
-        l2_in_loss=1e-4,
-        epsilon=1e-5,
-        scaled_momentum=True,
+        base_learning_rate=31.2, weight_decay=1e-4, l2_in_loss=1e-4, epsilon=1e-5, scaled_momentum=True
     ),
-    schedule=Schedule(kind="poly", warmup_epochs=25.0, power=2.0, end_learning_rate=1e-4),
+    schedule=replace(_POLY, warmup_epochs=25.0),
     data=Data(private_threads=48),
 )
 
@@ -47,8 +48,6 @@ _SHARDED = Communication(shard_weight_update=True, shard_in_blocks=True)
 _V06_PRESETS = {
     "tpu-v3-32": replace(
         _V06,
-        hardware="tpu-v3-32",
-        source="G6 benchmarks/resnet/tpu-v3-32/run_and_time.sh and results/tpu-v3-32/resnet",
         num_replicas=32,
         global_batch_size=4096,
         eval_batch_size=4096,
@@ -58,8 +57,6 @@ _V06_PRESETS = {
     ),
     "tpu-v3-128": replace(
         _V06,
-        hardware="tpu-v3-128",
-        source="G6 benchmarks/resnet/tpu-v3-128/run_and_time.sh and results/tpu-v3-128/resnet",
         num_replicas=128,
         global_batch_size=16384,
         eval_batch_size=16384,
@@ -69,21 +66,12 @@ _V06_PRESETS = {
     ),
     "tpu-v3-256": replace(
         _V06_32K,
-        hardware="tpu-v3-256",
-        source="G6 benchmarks/resnet/tpu-v3-256/run_and_time.sh and results/tpu-v3-256/resnet",
         num_replicas=256,
         optimizer=Lars(base_learning_rate=33.0, weight_decay=2e-4, l2_in_loss=2e-4, scaled_momentum=True),
     ),
-    "tpu-v3-512": replace(
-        _V06_32K,
-        hardware="tpu-v3-512",
-        source="G6 benchmarks/resnet/tpu-v3-512/run_and_time.sh and results/tpu-v3-512/resnet",
-        num_replicas=512,
-        batch_norm_span=64,
-    ),
+    "tpu-v3-512": replace(_V06_32K, num_replicas=512, batch_norm_span=64),
     "tpu-v3-1024": replace(
         _V06_32K,
-        hardware="tpu-v3-1024",
         source="G6 benchmarks/resnet/tpu-v3-1024/run_and_time.sh and results/tpu-v3-1024/resnet "
         "(1 of 5 runs failed)",
         num_replicas=1024,
@@ -91,7 +79,6 @@ _V06_PRESETS = {
     ),
     "tpu-v3-2048": replace(
         _V06_32K,
-        hardware="tpu-v3-2048",
         source="G6 benchmarks/resnet/tpu-v3-2048/run_and_time.sh and results/tpu-v3-2048/resnet; row 1 of "
         "Table 1 in 'Scale MLPerf-0.6 Models on Google TPU-v3 Pods' (scaled momentum, 76.9 s)",
         num_replicas=2048,
@@ -117,13 +104,9 @@ _V06_PRESETS = {
         communication=_SHARDED,
         train_steps=2512,
         optimizer=Lars(
-            base_learning_rate=29.0,
-            momentum=0.929,
-            weight_decay=1e-4,
-            l2_in_loss=1e-4,
-            epsilon=1e-5,
+            base_learning_rate=29.0, momentum=0.929, weight_decay=1e-4, l2_in_loss=1e-4, epsilon=1e-5
         ),
-        schedule=Schedule(kind="poly", warmup_epochs=18.0, power=2.0, end_learning_rate=1e-4),
+        schedule=replace(_POLY, warmup_epochs=18.0),
     ),
 }
 
@@ -136,7 +119,7 @@ _V07_TF1 = Config(
     replicas="tpu",
     epochs_per_block=4.0,
     space_to_depth=True,
-    schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
+    schedule=_POLY,
     # The code has two readers. Only the largest rows use the one for decoded images; its crops keep 0.08 or more.
     data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33)),
 )
@@ -183,10 +166,20 @@ _NVIDIA = Config(
 # (NV7 resnet/implementations/mxnet/common/fit.py: SGDwFASTLARS, PolySchedule).
 _NVIDIA_LARS = Lars(scaled_momentum=True, trust_in_velocity=True)
 
+
+def _nvidia_schedule(warmup_epochs: float, epochs: int, steps_per_epoch: int, batch: int) -> Schedule:
+    return Schedule(
+        kind="poly",
+        warmup_epochs=warmup_epochs,
+        warmup_steps=warmup_epochs * steps_per_epoch,
+        train_epochs=(epochs * steps_per_epoch - 1) * batch / 1281167,
+        first_step=2,
+    )
+
+
 _V07_PRESETS = {
     "v100-8": replace(
         _V07_TF2,
-        hardware="v100-8",
         source="G7 results/gpu-v100-8-TF2.0/resnet: warmup 5, decay over 35 x 513 + 1 steps, first "
         "evaluation after 3 epochs (its run_and_time.sh says 4, 39 epochs and 2)",
         replicas="horovod",
@@ -201,10 +194,7 @@ _V07_PRESETS = {
         batch_norm_span=312,
         optimizer=Lars(base_learning_rate=9.5, weight_decay=2e-4),
         schedule=Schedule(
-            kind="poly",
-            warmup_epochs=5.0,
-            warmup_steps=5.0 * 513,
-            train_epochs=40 * 513 * 2496 / 1281167,
+            kind="poly", warmup_epochs=5.0, warmup_steps=5.0 * 513, train_epochs=40 * 513 * 2496 / 1281167
         ),
         data=Data(
             shuffle_buffer=10000,
@@ -217,7 +207,6 @@ _V07_PRESETS = {
     ),
     "dgx-1": replace(
         _NVIDIA,
-        hardware="dgx-1",
         source="NV7 benchmarks/resnet/implementations/mxnet/config_DGX1.sh and results/dgx1_ngc20.06_mxnet/resnet "
         "(which logs the decay's steps in epochs: 37)",
         num_replicas=8,
@@ -228,17 +217,10 @@ _V07_PRESETS = {
         first_block_steps=770,
         steps_per_block=4 * 770,
         optimizer=replace(_NVIDIA_LARS, base_learning_rate=7.4, weight_decay=1e-4),
-        schedule=Schedule(
-            kind="poly",
-            warmup_epochs=2.0,
-            warmup_steps=2.0 * 770,
-            train_epochs=(37 * 770 - 1) * 1664 / 1281167,
-            first_step=2,
-        ),
+        schedule=_nvidia_schedule(2.0, 37, 770, 1664),
     ),
     "dgx-2h": replace(
         _NVIDIA,
-        hardware="dgx-2h",
         source="NV7 benchmarks/resnet/implementations/mxnet/config_DGX2.sh and results/dgx2h_ngc20.06_mxnet/resnet "
         "(which logs the decay's steps in epochs: 42)",
         num_replicas=16,
@@ -250,17 +232,10 @@ _V07_PRESETS = {
         steps_per_block=4 * 385,
         # The classifier's bias decays too (NV7 resnet/implementations/mxnet/common/fit.py: set_wd_mult).
         optimizer=Sgd(base_learning_rate=6.0, weight_decay=2.5e-5, skip_kinds=("norm",)),
-        schedule=Schedule(
-            kind="poly",
-            warmup_epochs=5.0,
-            warmup_steps=5.0 * 385,
-            train_epochs=(42 * 385 - 1) * 3328 / 1281167,
-            first_step=2,
-        ),
+        schedule=_nvidia_schedule(5.0, 42, 385, 3328),
     ),
     "dgx-2h-32": replace(
         _NVIDIA,
-        hardware="dgx-2h-32",
         source="NV7 benchmarks/resnet/implementations/mxnet/config_DGX2_multi_32x16x65.sh and "
         "results/dgx2h_n32_ngc20.06_mxnet/resnet (which logs the decay's steps in epochs: 58)",
         num_replicas=512,
@@ -273,13 +248,7 @@ _V07_PRESETS = {
         first_block_steps=4 * 39,
         steps_per_block=4 * 39,
         optimizer=replace(_NVIDIA_LARS, base_learning_rate=21.2, momentum=0.94, weight_decay=2.5e-5),
-        schedule=Schedule(
-            kind="poly",
-            warmup_epochs=16.0,
-            warmup_steps=16.0 * 39,
-            train_epochs=(58 * 39 - 1) * 33280 / 1281167,
-            first_step=2,
-        ),
+        schedule=_nvidia_schedule(16.0, 58, 39, 33280),
     ),
     "tpu-v3-32-v0.7": replace(
         _V07_TF2,
@@ -296,10 +265,7 @@ _V07_PRESETS = {
         batch_norm_span=128,
         optimizer=Lars(base_learning_rate=13.0, weight_decay=2e-4),
         schedule=Schedule(
-            kind="poly",
-            warmup_epochs=2.0,
-            warmup_steps=2.0 * 312,
-            train_epochs=41 * 312 * 4096 / 1281167,
+            kind="poly", warmup_epochs=2.0, warmup_steps=2.0 * 312, train_epochs=41 * 312 * 4096 / 1281167
         ),
         data=Data(
             cache="decoded",
@@ -312,7 +278,6 @@ _V07_PRESETS = {
     ),
     "tpu-v4-16": replace(
         _V07_TF1,
-        hardware="tpu-v4-16",
         source="G7 benchmarks/resnet/tpu-v4-16-TF/run_and_time.sh and results/tpu-v4-16-TF/resnet (whose "
         "evaluation at epoch '38', the tenth, comes after 25020 steps, which are 40.0 epochs)",
         num_replicas=16,
@@ -322,16 +287,11 @@ _V07_PRESETS = {
         steps_per_block=2502,
         batch_norm_span=128,
         optimizer=Lars(base_learning_rate=8.5, weight_decay=2e-4),
-        schedule=Schedule(
-            kind="poly",
-            warmup_epochs=5.0,
-            train_epochs=25656 * 2048 / 1281167,
-        ),
+        schedule=Schedule(kind="poly", warmup_epochs=5.0, train_epochs=25656 * 2048 / 1281167),
         data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), private_threads=100),
     ),
     "tpu-v4-128": replace(
         _V07_TF1,
-        hardware="tpu-v4-128",
         source="G7 benchmarks/resnet/tpu-v4-128-TF/run_and_time.sh and results/tpu-v4-128-TF/resnet (whose "
         "evaluation at epoch '42', the eleventh, comes after 6875 steps, which are 44.0 epochs)",
         num_replicas=64,
@@ -345,7 +305,6 @@ _V07_PRESETS = {
     ),
     "tpu-v4-512": replace(
         _V07_TF1,
-        hardware="tpu-v4-512",
         source="G7 benchmarks/resnet/tpu-v4-512-TF/run_and_time.sh and results/tpu-v4-512-TF/resnet",
         num_replicas=512,
         global_batch_size=8192,
@@ -354,11 +313,7 @@ _V07_PRESETS = {
         steps_per_block=626,
         batch_norm_span=64,
         optimizer=Lars(base_learning_rate=17.0, weight_decay=2e-4),
-        schedule=Schedule(
-            kind="poly",
-            warmup_epochs=5.0,
-            train_epochs=6875 * 8192 / 1281167,
-        ),
+        schedule=Schedule(kind="poly", warmup_epochs=5.0, train_epochs=6875 * 8192 / 1281167),
         data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), private_threads=48),
     ),
     "tpu-v3-8192": replace(
@@ -366,7 +321,7 @@ _V07_PRESETS = {
         source="G7 benchmarks/resnet/tpu-v3-8192-TF/run_and_time.sh and results/tpu-v3-8192-TF/resnet",
         train_steps=1738,
         optimizer=Lars(base_learning_rate=24.699, momentum=0.951807, weight_decay=1e-4),
-        schedule=Schedule(kind="poly", warmup_epochs=31.0, power=2.0, end_learning_rate=1e-4),
+        schedule=replace(_POLY, warmup_epochs=31.0),
     ),
     # JAX counts 79 / 4 = 19.75 steps per epoch: 92 epochs, 33 warmup epochs, decay over 1166.25 steps.
     "tpu-v3-8192-jax": replace(
@@ -374,16 +329,10 @@ _V07_PRESETS = {
         source="G7 resnet-research-JAX-tpu-v3-8192/train.py and results/tpu-v3-8192-JAX/resnet",
         communication=_SHARDED,
         train_steps=23 * 79,
-        optimizer=Lars(
-            base_learning_rate=23.080977304670448,
-            momentum=0.9537213777059405,
-            weight_decay=1e-4,
-        ),
-        schedule=Schedule(
-            kind="poly", warmup_epochs=33.0, warmup_steps=33 * 19.75, power=2.0, end_learning_rate=1e-4
-        ),
+        optimizer=Lars(base_learning_rate=23.080977304670448, momentum=0.9537213777059405, weight_decay=1e-4),
+        schedule=replace(_POLY, warmup_epochs=33.0, warmup_steps=33 * 19.75),
         data=Data(cache="decoded", aspect_range=(0.75, 1.33), private_threads=48),
     ),
 }
 
-PRESETS: dict[str, Config] = {**_V06_PRESETS, **_V07_PRESETS}
+PRESETS: dict[str, Config] = published({**_V06_PRESETS, **_V07_PRESETS})

@@ -11,10 +11,11 @@ a rotation, so a flip keeps the class.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -228,9 +229,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     tiny_data.make("resnet", data_dir, settings, patterns, write)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m resnet.tiny DATA_DIR`; returns the exit code."""
-    return tiny_data.main("resnet", generate, "TFRecords", argv)
+main = functools.partial(tiny_data.main, "resnet", generate, "TFRecords")
 
 
 if __name__ == "__main__":

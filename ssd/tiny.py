@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Sequence
 
 from common.data import tiny_data
 from common.detection import drawing
@@ -18,9 +18,7 @@ def generate(data_dir: str | os.PathLike, pictures: drawing.Pictures = TINY) -> 
     drawing.generate(data_dir, pictures, "ssd")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m ssd.tiny DATA_DIR`; returns the exit code."""
-    return tiny_data.main("ssd", generate, "TFRecords", argv)
+main = functools.partial(tiny_data.main, "ssd", generate, "TFRecords")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ import dataclasses
 from typing import ClassVar
 
 from common.config.closed_fields import data_field, later_field, system_field
-from common.config.optimizer import LATER_OPTIMIZERS
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, one_of
+from common.config.rules import LATER_OPTIMIZERS
 from common.config.schema import RunConfig
 from common.errors import UserError
 

@@ -14,7 +14,7 @@ from typing import Any
 from common.config.automatic import Rule
 from common.config.clock import Clock
 from common.config.optimizer import Adam, LazyAdam
-from common.config.presets import later_machines, named, rule_keys, without_metadata
+from common.config.presets import later_machines, named, published, rule_keys, without_metadata
 from common.config.schema import Communication, Schedule
 from transformer.config import Config, Data, Decode
 
@@ -43,6 +43,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 
 # --- Round v0.6: logs have BLEU from 0 to 100; an epoch is 1087 steps of 512 sequences or 271 of 2048.
 _V06_512 = Config(
+    source="G6 benchmarks/transformer/{name}/run_and_time.sh",
     ruleset="0.6.0",
     quality_target=25.0,
     replicas="tpu",
@@ -54,6 +55,7 @@ _V06_512 = Config(
     schedule=Schedule(kind="noam", warmup_steps=1000.0, width=1024),
 )
 _V06_2048 = Config(
+    source="G6 benchmarks/transformer/{name}/run_and_time.sh",
     ruleset="0.6.0",
     quality_target=25.0,
     replicas="tpu",
@@ -72,47 +74,20 @@ _SHARDED = Communication(shard_weight_update=True, shard_in_blocks=True)
 _V06_PRESETS = {
     "tpu-v3-32": replace(
         _V06_512,
-        hardware="tpu-v3-32",
-        source="G6 benchmarks/transformer/tpu-v3-32/run_and_time.sh",
         num_replicas=32,
         # Only the 32-core run sums gradients in bf16 (docs/sources.md, mlperf 1.4).
         communication=Communication(wire="bf16_sum"),
     ),
-    "tpu-v3-128": replace(
-        _V06_512,
-        hardware="tpu-v3-128",
-        source="G6 benchmarks/transformer/tpu-v3-128/run_and_time.sh",
-        num_replicas=128,
-    ),
-    "tpu-v3-256": replace(
-        _V06_512,
-        hardware="tpu-v3-256",
-        source="G6 benchmarks/transformer/tpu-v3-256/run_and_time.sh",
-        num_replicas=256,
-    ),
-    "tpu-v3-512": replace(
-        _V06_2048,
-        hardware="tpu-v3-512",
-        source="G6 benchmarks/transformer/tpu-v3-512/run_and_time.sh",
-        num_replicas=512,
-    ),
-    "tpu-v3-1024": replace(
-        _V06_2048,
-        hardware="tpu-v3-1024",
-        source="G6 benchmarks/transformer/tpu-v3-1024/run_and_time.sh",
-        num_replicas=1024,
-    ),
-    "tpu-v3-2048": replace(
-        _V06_2048,
-        hardware="tpu-v3-2048",
-        source="G6 benchmarks/transformer/tpu-v3-2048/run_and_time.sh",
-        num_replicas=2048,
-        communication=_SHARDED,
-    ),
+    "tpu-v3-128": replace(_V06_512, num_replicas=128),
+    "tpu-v3-256": replace(_V06_512, num_replicas=256),
+    "tpu-v3-512": replace(_V06_2048, num_replicas=512),
+    "tpu-v3-1024": replace(_V06_2048, num_replicas=1024),
+    "tpu-v3-2048": replace(_V06_2048, num_replicas=2048, communication=_SHARDED),
 }
 
 # --- Round v0.7: 566,340 packed sequences are 1107 steps of 512, or 277 of 2048.
 _V07_512 = Config(
+    source="G7 lingvo/tasks/mt/params/mlperf.py and results/{name}-TF/transformer",
     ruleset="0.7.0",
     replicas="tpu",
     global_batch_size=512,
@@ -134,7 +109,6 @@ _V07_2048 = Config(
 # pairs with --max-source-positions. A step has four micro-batches of 10 sequences, whose logits take 1.4 GB, because a
 # V100 has 16 or 32 GB.
 _V100_8 = Config(
-    hardware="v100-8",
     source="NV7 DGX-1 transformer: 81,920 tokens, peak 1.9e-3, warmup 750 (mlperf_facts 4); betas and "
     "epsilon of NVIDIA's v0.6 DGX-1 log",
     ruleset="0.7.0",
@@ -151,29 +125,30 @@ _V100_8 = Config(
     schedule=Schedule(kind="noam", warmup_steps=750.0, width=1024),
 )
 
+# 737,280 tokens are 2880 sequences.
+_V100_2880 = replace(
+    _V100_8,
+    global_batch_size=2880,
+    max_sequence_length=76,
+    accumulation_steps=1,
+    train_epochs=8.0,
+    optimizer=Adam(
+        base_learning_rate=1.732e-3 * math.sqrt(400 * 1024), beta_1=0.86, beta_2=0.92, epsilon=1e-9
+    ),
+    schedule=Schedule(kind="noam", warmup_steps=400.0, width=1024),
+)
+
 _V07_PRESETS = {
-    "tpu-v4-16": replace(
-        _V07_512,
-        hardware="tpu-v4-16",
-        source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v4-16-TF/transformer",
-        num_replicas=16,
-    ),
-    "tpu-v4-128": replace(
-        _V07_512,
-        hardware="tpu-v4-128",
-        source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v4-128-TF/transformer",
-        num_replicas=128,
-    ),
+    "tpu-v4-16": replace(_V07_512, num_replicas=16),
+    "tpu-v4-128": replace(_V07_512, num_replicas=128),
     "tpu-v4-512": replace(
         _V07_2048,
-        hardware="tpu-v4-512",
         source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v4-512-TF/transformer",
         num_replicas=512,
         optimizer=LazyAdam(base_learning_rate=1.9, beta_1=0.88, beta_2=0.94, epsilon=1e-9),
     ),
     "tpu-v3-8192": replace(
         _V07_2048,
-        hardware="tpu-v3-8192",
         source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v3-8192-TF/transformer (there each "
         "sequence lies on 4 cores; here on one, and the other three idle)",
         num_replicas=2048,
@@ -199,15 +174,12 @@ _V07_PRESETS = {
     "v100-8": _V100_8,
     "dgx-1": replace(
         _V100_8,
-        hardware="dgx-1",
         source="NV7 benchmarks/transformer/implementations/pytorch/config_DGX1.sh and "
         "results/dgx1_ngc20.06_pytorch/transformer: 81,920 tokens, peak 1.9e-3, warmup 750",
     ),
-    # 131,072 tokens are 512 sequences. 32 GB
-    # are enough for micro-batches of 16 sequences.
+    # 131,072 tokens are 512 sequences. 32 GB are enough for micro-batches of 16 sequences.
     "dgx-2h": replace(
         _V100_8,
-        hardware="dgx-2h",
         source="NV7 benchmarks/transformer/implementations/pytorch/config_DGX2.sh and "
         "results/dgx2h_ngc20.06_pytorch/transformer: 131,072 tokens, peak 1.976e-3, warmup 1000",
         num_replicas=16,
@@ -217,44 +189,19 @@ _V07_PRESETS = {
         optimizer=Adam(base_learning_rate=1.976e-3 * math.sqrt(1000 * 1024), beta_2=0.98, epsilon=1e-9),
         schedule=Schedule(kind="noam", warmup_steps=1000.0, width=1024),
     ),
-    # 737,280 tokens are 2880 sequences.
     "dgx-2h-10": replace(
-        _V100_8,
-        hardware="dgx-2h-10",
+        _V100_2880,
         source="NV7 benchmarks/transformer/implementations/pytorch/config_DGX2_multi_10x16x4608.sh and "
         "results/dgx2h_n10_ngc20.06_pytorch/transformer: 737,280 tokens, peak 1.732e-3, warmup 400",
         num_replicas=160,
-        global_batch_size=2880,
-        max_sequence_length=76,
-        accumulation_steps=1,
         eval_batch_size=3040,
-        train_epochs=8.0,
-        optimizer=Adam(
-            base_learning_rate=1.732e-3 * math.sqrt(400 * 1024),
-            beta_1=0.86,
-            beta_2=0.92,
-            epsilon=1e-9,
-        ),
-        schedule=Schedule(kind="noam", warmup_steps=400.0, width=1024),
     ),
     "dgx-2h-60": replace(
-        _V100_8,
-        hardware="dgx-2h-60",
+        _V100_2880,
         source="NV7 benchmarks/transformer/implementations/pytorch/config_DGX2_multi_60x16x768.sh and "
         "results/dgx2h_n60_ngc20.06_pytorch/transformer: 737,280 tokens, peak 1.732e-3, warmup 400",
         num_replicas=960,
-        global_batch_size=2880,
-        max_sequence_length=76,
-        accumulation_steps=1,
         eval_batch_size=3840,
-        train_epochs=8.0,
-        optimizer=Adam(
-            base_learning_rate=1.732e-3 * math.sqrt(400 * 1024),
-            beta_1=0.86,
-            beta_2=0.92,
-            epsilon=1e-9,
-        ),
-        schedule=Schedule(kind="noam", warmup_steps=400.0, width=1024),
     ),
 }
 
@@ -311,7 +258,7 @@ _CPU_PRESETS = {
     ),
 }
 
-_PUBLISHED = {**_V06_PRESETS, **_V07_PRESETS}
+_PUBLISHED = published({**_V06_PRESETS, **_V07_PRESETS})
 PRESETS: dict[str, Config] = named(
     {
         **_CPU_PRESETS,

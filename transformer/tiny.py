@@ -6,9 +6,9 @@ python -m transformer.tiny DATA_DIR
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
-from collections.abc import Sequence
 
 from common.data import tiny_data
 from common.text import pair, pair_data
@@ -50,9 +50,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m transformer.tiny DATA_DIR`; returns the exit code."""
-    return tiny_data.main("transformer", generate, "records", argv)
+main = functools.partial(tiny_data.main, "transformer", generate, "records")
 
 
 if __name__ == "__main__":

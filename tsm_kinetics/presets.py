@@ -50,6 +50,34 @@ _SUMMIT = Config(
     schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
 )
 
+# Nodes, batch, top-1 accuracy and time.
+_TABLE_3 = (
+    (1, 96, "74.12 +- 0.11 %, 49 h 55 m"),
+    (8, 384, "74.12 +- 0.08 %, 7 h 7 m"),
+    (16, 768, "74.18 +- 0.14 %, 3 h 38 m"),
+    (32, 1536, "74.14 +- 0.10 %, 1 h 50 m"),
+    (64, 3072, "74.10 +- 0.08 %, 55 m 56 s"),
+    (128, 6144, "73.99 +- 0.04 %, 28 m 14 s"),
+    (256, 12288, "73.99 +- 0.07 %, 14 m 13 s"),
+    (384, 18432, "72.52 +- 0.07 %, 10 m 9 s"),
+    (512, 24576, "69.80 +- 0.13 %, of which the paper simulated this batch"),
+    (1024, 49152, "62.22 +- 0.17 %, of which the paper simulated this batch"),
+)
+
+
+def _on_summit(nodes: int, batch: int, row: str, accumulation_steps: int = 1) -> Config:
+    return replace(
+        _SUMMIT,
+        hardware=f"summit-{nodes}",
+        source=f"Paper, Table 3: {row}",
+        num_replicas=6 * nodes,
+        global_batch_size=batch,
+        accumulation_steps=accumulation_steps,
+        eval_batch_size=6 * nodes,
+        optimizer=replace(_SGD, base_learning_rate=batch / 8 * 0.00125),
+    )
+
+
 # Laptop: a network of four narrow blocks.
 _CPU = Config(division="open", smoke_run=True, global_batch_size=16, width=16, blocks=(1, 1, 1, 1))
 
@@ -99,117 +127,13 @@ PRESETS: dict[str, Config] = named(
                 eval_size=64,
             ),
         ),
-        "summit-1": replace(
-            _SUMMIT,
-            hardware="summit-1",
-            source="Paper, Table 3: 6 GPUs, 74.12 +- 0.11 %, 49 h 55 m",
-            num_replicas=6,
-            global_batch_size=96,
-            eval_batch_size=6,
-            optimizer=replace(_SGD, base_learning_rate=96 / 8 * 0.00125),
-        ),
-        "summit-8": replace(
-            _SUMMIT,
-            hardware="summit-8",
-            source="Paper, Table 3: 48 GPUs, 74.12 +- 0.08 %, 7 h 7 m",
-            num_replicas=48,
-            global_batch_size=384,
-            eval_batch_size=48,
-            optimizer=replace(_SGD, base_learning_rate=384 / 8 * 0.00125),
-        ),
-        "summit-16": replace(
-            _SUMMIT,
-            hardware="summit-16",
-            source="Paper, Table 3: 96 GPUs, 74.18 +- 0.14 %, 3 h 38 m",
-            num_replicas=96,
-            global_batch_size=768,
-            eval_batch_size=96,
-            optimizer=replace(_SGD, base_learning_rate=768 / 8 * 0.00125),
-        ),
-        "summit-32": replace(
-            _SUMMIT,
-            hardware="summit-32",
-            source="Paper, Table 3: 192 GPUs, 74.14 +- 0.10 %, 1 h 50 m",
-            num_replicas=192,
-            global_batch_size=1536,
-            eval_batch_size=192,
-            optimizer=replace(_SGD, base_learning_rate=1536 / 8 * 0.00125),
-        ),
-        "summit-64": replace(
-            _SUMMIT,
-            hardware="summit-64",
-            source="Paper, Table 3: 384 GPUs, 74.10 +- 0.08 %, 55 m 56 s",
-            num_replicas=384,
-            global_batch_size=3072,
-            eval_batch_size=384,
-            optimizer=replace(_SGD, base_learning_rate=3072 / 8 * 0.00125),
-        ),
-        "summit-128": replace(
-            _SUMMIT,
-            hardware="summit-128",
-            source="Paper, Table 3: 768 GPUs, 73.99 +- 0.04 %, 28 m 14 s",
-            num_replicas=768,
-            global_batch_size=6144,
-            eval_batch_size=768,
-            optimizer=replace(_SGD, base_learning_rate=6144 / 8 * 0.00125),
-        ),
-        "summit-256": replace(
-            _SUMMIT,
-            hardware="summit-256",
-            source="Paper, Table 3: 1536 GPUs, 73.99 +- 0.07 %, 14 m 13 s",
-            num_replicas=1536,
-            global_batch_size=12288,
-            eval_batch_size=1536,
-            optimizer=replace(_SGD, base_learning_rate=12288 / 8 * 0.00125),
-        ),
-        "summit-384": replace(
-            _SUMMIT,
-            hardware="summit-384",
-            source="Paper, Table 3: 2304 GPUs, 72.52 +- 0.07 %, 10 m 9 s",
-            num_replicas=2304,
-            global_batch_size=18432,
-            eval_batch_size=2304,
-            optimizer=replace(_SGD, base_learning_rate=18432 / 8 * 0.00125),
-        ),
-        "summit-512": replace(
-            _SUMMIT,
-            hardware="summit-512",
-            source="Paper, Table 3: 3072 GPUs, 69.80 +- 0.13 %, of which the paper simulated this batch",
-            num_replicas=3072,
-            global_batch_size=24576,
-            eval_batch_size=3072,
-            optimizer=replace(_SGD, base_learning_rate=24576 / 8 * 0.00125),
-        ),
-        "summit-1024": replace(
-            _SUMMIT,
-            hardware="summit-1024",
-            source="Paper, Table 3: 6144 GPUs, 62.22 +- 0.17 %, of which the paper simulated this batch",
-            num_replicas=6144,
-            global_batch_size=49152,
-            eval_batch_size=6144,
-            optimizer=replace(_SGD, base_learning_rate=49152 / 8 * 0.00125),
-        ),
+        **{
+            f"summit-{nodes}": _on_summit(nodes, batch, f"{6 * nodes} GPUs, {row}")
+            for nodes, batch, row in _TABLE_3
+        },
         # The paper simulated these batches without stating the number of nodes; 256 is the most that kept the accuracy.
-        "summit-256-batch-24576": replace(
-            _SUMMIT,
-            hardware="summit-256",
-            source="Paper, Table 3: 69.80 +- 0.13 %, by accumulation",
-            num_replicas=1536,
-            global_batch_size=24576,
-            accumulation_steps=2,
-            eval_batch_size=1536,
-            optimizer=replace(_SGD, base_learning_rate=24576 / 8 * 0.00125),
-        ),
-        "summit-256-batch-49152": replace(
-            _SUMMIT,
-            hardware="summit-256",
-            source="Paper, Table 3: 62.22 +- 0.17 %, by accumulation",
-            num_replicas=1536,
-            global_batch_size=49152,
-            accumulation_steps=4,
-            eval_batch_size=1536,
-            optimizer=replace(_SGD, base_learning_rate=49152 / 8 * 0.00125),
-        ),
+        "summit-256-batch-24576": _on_summit(256, 24576, "69.80 +- 0.13 %, by accumulation", 2),
+        "summit-256-batch-49152": _on_summit(256, 49152, "62.22 +- 0.17 %, by accumulation", 4),
     }
 )
 

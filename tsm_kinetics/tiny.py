@@ -10,9 +10,9 @@ left from right. The videos are encoded, decoded and converted like any other.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -103,9 +103,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     tiny_data.make("tsm_kinetics", data_dir, settings, ["*"], write)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m tsm_kinetics.tiny DATA_DIR`; returns the exit code."""
-    return tiny_data.main("tsm_kinetics", generate, "videos and the TFRecords", argv)
+main = functools.partial(tiny_data.main, "tsm_kinetics", generate, "videos and the TFRecords")
 
 
 if __name__ == "__main__":

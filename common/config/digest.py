@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from common.config import plugins
 from common.config.fields import kind_of
-from common.config.optimizer import Optimizer, of_saved
+from common.config.optimizer import Optimizer
 from common.config.overrides import field_types
+from common.config.rules import of_saved
 from common.errors import UserError, near
 
 C = TypeVar("C")

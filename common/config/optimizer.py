@@ -1,4 +1,4 @@
-"""Defines the configuration of an optimizer: one frozen dataclass for each rule, chosen by its name. TensorFlow-free.
+"""Defines the configuration of an optimizer: one frozen dataclass for each rule (rules.py). TensorFlow-free.
 
 A rule's class has the fields that the rule reads, with its published defaults: TensorFlow's for Adam and LazyAdam,
 tf_keras's for Adagrad, RMSprop and Adadelta, optax's for LAMB, the authors' code for the others.
@@ -7,7 +7,6 @@ tf_keras's for Adagrad, RMSprop and Adadelta, optax's for LAMB, the authors' cod
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from common.config import plugins
@@ -56,19 +55,17 @@ class Optimizer:
     later: ClassVar[bool] = False
     # Whether the rule needs whole matrices on a replica, which `shard_in_blocks` would cut.
     has_matrices: ClassVar[bool] = False
-    # The field with the share of the average in the weights that are trained, for a rule whose evaluation uses an
-    # average of the weights (common/optim/schedule_free.py).
+    # The field with the share of the average in the weights that are trained, if evaluations use an average of them.
     averaged_by: ClassVar[str] = ""
+    # Whether the rule comes from outside this project.
+    is_own: ClassVar[bool] = False
+    # Fields that must be at least 1.
+    counts: ClassVar[tuple[str, ...]] = ()
 
     @property
     def averaging_beta(self) -> float:
         """The share of the average in the weights that are trained."""
         return getattr(self, self.averaged_by)
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the rule comes from outside this project."""
-        return False
 
     @property
     def short_name(self) -> str:
@@ -78,7 +75,7 @@ class Optimizer:
     @classmethod
     def own_fields(cls) -> tuple[str, ...]:
         """Returns the names of the fields that this rule has besides those of every rule."""
-        return tuple(f.name for f in dataclasses.fields(cls) if f.name not in _SHARED)
+        return tuple(f.name for f in dataclasses.fields(cls) if f.name not in SHARED)
 
     def every_field(self) -> OwnRule:
         """Returns the values together with the usual ones of the other rules' fields.
@@ -89,11 +86,12 @@ class Optimizer:
 
     def check(self) -> None:
         """Raises UserError for a value that the rule cannot use."""
+        for field in self.counts:
+            if getattr(self, field) < 1:
+                raise self._refused(field, "must be at least 1")
 
-    def _at_least_one(self, *fields: str) -> None:
-        for field in fields:
-            if (value := getattr(self, field)) < 1:
-                raise UserError(f"config.optimizer.{field}={value}: must be at least 1")
+    def _refused(self, field: str, message: str) -> UserError:
+        return UserError(f"config.optimizer.{field}={getattr(self, field)!r}: {message}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +99,7 @@ class _Momentum(Optimizer):
     """A rule with momentum.
 
     Attributes:
-      momentum: decay of the gradient average; in "schedule_free_sgd", the share of the averaged weights in those that
-        are trained.
+      momentum: decay of the gradient average.
       nesterov: whether to use Nesterov momentum, which looks ahead by one momentum step.
     """
 
@@ -158,10 +155,9 @@ class _Adaptive(Optimizer):
 
     def check(self) -> None:
         if self.needs_epsilon and self.epsilon <= 0:
-            raise UserError(
-                f"config.optimizer.epsilon={self.epsilon}: {self.name} would divide 0 by 0; "
-                "use a small number such as 1e-8"
-            )
+            message = f"{self.name} would divide 0 by 0; use a small number such as 1e-8"
+            raise self._refused("epsilon", message)
+        super().check()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,10 +268,7 @@ class _ScheduleFree(Optimizer):
 
     def check(self) -> None:
         if not 0 < self.averaging_beta < 1:
-            raise UserError(
-                f"config.optimizer.{self.averaged_by}={self.averaging_beta}: {self.name} averages the weights by it; "
-                "use 0.9"
-            )
+            raise self._refused(self.averaged_by, f"{self.name} averages the weights by it; use 0.9")
         super().check()
 
 
@@ -316,10 +309,7 @@ class Muon(_Moments, _Momentum):
     adamw_rate_factor: float = later_field(1.0)
     later: ClassVar[bool] = True
     has_matrices: ClassVar[bool] = True
-
-    def check(self) -> None:
-        self._at_least_one("orthogonal_steps")
-        super().check()
+    counts: ClassVar[tuple[str, ...]] = ("orthogonal_steps",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -340,13 +330,11 @@ class _Blocks(_Adaptive):
     root_start: int = later_field(1)
     later: ClassVar[bool] = True
     has_matrices: ClassVar[bool] = True
+    counts: ClassVar[tuple[str, ...]] = ("matrix_block", "root_interval", "root_start")
 
     def check(self) -> None:
-        self._at_least_one("matrix_block", "root_interval", "root_start")
         if self.matrix_decay > 1 or (self.name == "soap" and self.matrix_decay == 1):
-            raise UserError(
-                f"config.optimizer.matrix_decay={self.matrix_decay}: must be below 1, or 1 for shampoo's sums"
-            )
+            raise self._refused("matrix_decay", "must be below 1, or 1 for shampoo's sums")
         super().check()
 
 
@@ -371,14 +359,10 @@ class Shampoo(_Blocks, _Momentum):
 
     def check(self) -> None:
         if self.grafting not in GRAFTS:
-            raise UserError(
-                f"config.optimizer.grafting={self.grafting!r}: unknown{near(self.grafting, GRAFTS)}; "
-                f"known: {', '.join(GRAFTS)}"
-            )
+            known = f"unknown{near(self.grafting, GRAFTS)}; known: {', '.join(GRAFTS)}"
+            raise self._refused("grafting", known)
         if self.matrix_epsilon <= 0:
-            raise UserError(
-                f"config.optimizer.matrix_epsilon={self.matrix_epsilon}: roots of singular matrices need more; use 1e-6"
-            )
+            raise self._refused("matrix_epsilon", "roots of singular matrices need more; use 1e-6")
         super().check()
 
 
@@ -403,82 +387,10 @@ class OwnRule(Lars, Adam, Adadelta, Adagrad, ScheduleFreeSgd, Muon, Shampoo):
     later: ClassVar[bool] = False
     has_matrices: ClassVar[bool] = False
     averaged_by: ClassVar[str] = ""
-
-    @property
-    def is_own(self) -> bool:
-        return True
+    is_own: ClassVar[bool] = True
 
     def check(self) -> None:
         """Accepts any value: the rule alone knows what it reads."""
 
 
-_SHARED = tuple(field.name for field in dataclasses.fields(Optimizer))
-_FIRST = (Sgd, Lars, Adam, LazyAdam, Adagrad, RMSprop, Adadelta)
-_LATER = (AdamW, NAdamW, Lamb, ScheduleFreeSgd, ScheduleFreeAdamW, Muon, Shampoo, Soap)
-RULES: dict[str, type[Optimizer]] = {rule.name: rule for rule in (*_FIRST, *_LATER)}
-LATER_OPTIMIZERS = tuple(rule.name for rule in _LATER)
-
-
-def rule_class(name: str) -> type[Optimizer]:
-    """Returns the class of the rule `name`.
-
-    Raises:
-      UserError: no rule has this name.
-    """
-    if plugins.is_own(name):
-        return OwnRule
-    if name not in RULES:
-        raise UserError(
-            f"config.optimizer.name={name!r}: unknown{near(name, RULES)}; known: {', '.join(RULES)}"
-        )
-    return RULES[name]
-
-
-def named(name: str, **values: Any) -> Optimizer:
-    """Returns the configuration of the rule `name`: its defaults, but for `values`.
-
-    Raises:
-      UserError: no rule has this name, or it does not have such a field.
-    """
-    rule = rule_class(name)
-    for field, value in values.items():
-        if message := refusal(rule, name, field):
-            raise UserError(f"config.optimizer.{field}={value}: {message}")
-    return rule(**values | ({"name": name} if rule is OwnRule else {}))
-
-
-def renamed(optimizer: Optimizer, name: str) -> Optimizer:
-    """Returns the optimizer with another rule, whose name alone is enough.
-
-    A field that both rules have stays. But it takes the new rule's default where that differs from the usual one
-    (`OwnRule`'s), unless it is an epsilon above 0.
-    """
-    if name == optimizer.name:
-        return optimizer
-    rule, usual = rule_class(name), OwnRule()
-    defaults = {field.name: field.default for field in dataclasses.fields(rule)}
-    values = {}
-    for field in (f.name for f in dataclasses.fields(optimizer) if f.init and f.name in defaults):
-        value = getattr(optimizer, field)
-        if defaults[field] == getattr(usual, field) or (field == "epsilon" and value > 0):
-            values[field] = value
-    return named(name, **{field: value for field, value in values.items() if field != "name"})
-
-
-def refusal(rule: type[Optimizer], name: str, field: str) -> str:
-    """Returns why the rule `name` refuses a field of other rules; "" if it has the field, or if no rule does."""
-    fields = (*rule.own_fields(), *_SHARED)
-    readers = [other for other, one in RULES.items() if field in one.own_fields()]
-    if field in fields or not readers:
-        return ""
-    return f"{name} does not read it, {', '.join(readers)} do; {name} has {', '.join(fields)}"
-
-
-def of_saved(values: Mapping[str, Any]) -> tuple[type[Optimizer], dict[str, Any]]:
-    """Returns the class of a saved optimizer and its values, without the other rules' fields of earlier versions.
-
-    A name that no rule has is kept: whoever uses a trained network does not need its optimizer.
-    """
-    name = values.get("name")
-    rule = RULES.get(name, OwnRule) if isinstance(name, str) else OwnRule
-    return rule, {field: value for field, value in values.items() if not refusal(rule, name, field)}
+SHARED = tuple(field.name for field in dataclasses.fields(Optimizer))

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from common.config.legw import legw
-from common.config.optimizer import Optimizer, refusal, renamed
+from common.config.optimizer import Optimizer
+from common.config.rules import refusal, renamed
 from common.errors import UserError, near
 
 C = TypeVar("C")

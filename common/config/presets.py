@@ -19,6 +19,22 @@ def named(presets: Mapping[str, C]) -> dict[str, C]:
     return {name: dataclasses.replace(config, system=name) for name, config in presets.items()}
 
 
+def published(presets: Mapping[str, C]) -> dict[str, C]:
+    """Returns the presets of published rows: a row's name replaces "{name}" in `source`, and is its `hardware`.
+
+    A row on another machine than its name says has `hardware` already.
+    """
+    usual = RunConfig.hardware
+    return {
+        name: dataclasses.replace(
+            config,
+            source=config.source.format(name=name),
+            hardware=name if config.hardware == usual else config.hardware,
+        )
+        for name, config in presets.items()
+    }
+
+
 def legw_family(base: C, name: str, source: str, doublings: int) -> dict[str, C]:
     """Returns `base` and presets with its batch doubled 1 to `doublings` times, scaled by LEGW (common/config/legw.py).
 

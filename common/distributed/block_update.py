@@ -23,7 +23,6 @@ from common.distributed import gradient_sum
 from common.distributed.pieces import Piece
 from common.distributed.sharded_update import ShardedUpdate
 from common.distributed.weight_update import SlotValues
-from common.optim import optimizers
 
 # The last two dimensions of an array in a TPU's memory are padded to multiples of these (32-bit elements).
 _TILE = (8, 128)
@@ -113,11 +112,11 @@ def _padded(block: tuple[int, ...]) -> int:
 
 
 class BlockUpdate(ShardedUpdate):
-    """Each replica updates its block of every weight; the interface is `weight_update.WholeUpdate`'s."""
+    """Each replica updates its block of every weight."""
 
     _grids: list[Grid]  # One for each weight.
 
-    def _plan(self, whole: Sequence[optimizers.Whole]) -> list[list[Piece]]:
+    def _plan(self) -> list[list[Piece]]:
         """Makes one piece for each weight."""
         count = self._replicas.num_replicas
         self._grids = [
@@ -135,7 +134,7 @@ class BlockUpdate(ShardedUpdate):
                     shapes=(tuple(self._weights[i].shape),),
                 )
             ]
-            for i, one in enumerate(whole)
+            for i, one in enumerate(self._segments)
         ]
 
     # -- inside `run` ------------------------------------------------------------------------------------------------
@@ -187,7 +186,6 @@ class BlockUpdate(ShardedUpdate):
     # -- outside `run` -----------------------------------------------------------------------------------------------
 
     def read_slots(self) -> SlotValues:
-        """Outside `run`, called by every process: returns the slots of every weight, in the weight's shape."""
         values: SlotValues = []
         for weight, slots, layout in zip(self._weights, self.slots, self._grids, strict=True):
             values.append({})
@@ -204,7 +202,6 @@ class BlockUpdate(ShardedUpdate):
         return values
 
     def write_slots(self, values: SlotValues) -> None:
-        """Outside `run`: writes the values of `read_slots` (from any number of replicas) to the local replicas."""
         replicas = self._replicas
         first = replicas.process_index * (replicas.num_replicas // replicas.num_processes)
         for arrays, slots, layout in zip(values, self.slots, self._grids, strict=True):

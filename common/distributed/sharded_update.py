@@ -11,68 +11,47 @@ each replica gets whole matrices (common/distributed/pieces.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from common.config.schema import RunConfig
 from common.distributed import gradient_sum
 from common.distributed.pieces import Piece, Stack, stacks
-from common.distributed.replicas.base import Replicas, flatten
+from common.distributed.replicas.base import flatten
 from common.distributed.weight_update import (
-    Averages,
     SlotValues,
     Tell,
+    WeightUpdate,
     all_finite,
     rate_of,
-    report,
     unless_skipped,
-    wholes,
 )
 from common.optim import optimizers
 from common.optim.optimizers import WeightState
 
 
-class ShardedUpdate:
-    """Each replica updates its part of every weight; the interface is `weight_update.WholeUpdate`'s.
+class ShardedUpdate(WeightUpdate):
+    """Each replica updates its part of every weight; `slots` has an element for each piece."""
 
-    Attributes:
-      rule: the optimizer.
-      slots: {name: per-replica variable} of each piece.
-    """
-
-    def __init__(
-        self,
-        weights: Sequence[tf.Variable],
-        kinds: Mapping[Hashable, str],
-        replicas: Replicas,
-        config: RunConfig,
-        outputs: Collection[Hashable] = (),
-    ):
-        """Creates the slots; called in the replicas' scope. Arguments as in `WholeUpdate`."""
-        self._weights, self._replicas, self._config = list(weights), replicas, config
-        self.rule = optimizers.rule(config.optimizer)
-        self._biases = [kinds[w.ref()] == "bias" for w in weights]
-        self._route = gradient_sum.route_of(replicas, config.communication)
-        self._by_rows = [
-            config.optimizer.name == "lazy_adam" and kinds[w.ref()] == "embedding" for w in weights
-        ]
+    def _make_slots(self) -> list[dict[str, tf.Variable]]:
+        self._route = gradient_sum.route_of(self._replicas, self._config.communication)
+        lazy = self._config.optimizer.name == "lazy_adam"
+        self._by_rows = [lazy and s.kind == "embedding" for s in self._segments]
         # Number of elements in a replica's part of each weight.
-        self._parts = [
+        self._sizes = [
             self._ceil(w.shape[0] if rows else w.shape.num_elements())
             * (math.prod(w.shape[1:]) if rows else 1)
-            for w, rows in zip(weights, self._by_rows)
+            for w, rows in zip(self._weights, self._by_rows)
         ]
-        self._buckets = self._plan(wholes(weights, kinds, config, outputs))
-        self.slots = [
+        self._buckets = self._plan()
+        return [
             {
-                name: replicas.per_replica_variable(value, f"shard_{i}/{name}")
+                name: self._replicas.per_replica_variable(value, f"shard_{i}/{name}")
                 for name, value in self._initial_slots(piece).items()
             }
             for i, piece in enumerate(self._all_pieces())
         ]
-        self._averages = Averages(weights, replicas, config.optimizer)
 
     def _ceil(self, count: int) -> int:
         return -(-count // self._route.num_replicas)
@@ -84,18 +63,17 @@ class ShardedUpdate:
         dtype = self._weights[piece.members[0]].dtype
         return piece.rule(self.rule).init(tf.zeros(piece.shape, dtype))
 
-    def _plan(self, whole: Sequence[optimizers.Whole]) -> list[list[Piece | Stack]]:
+    def _plan(self) -> list[list[Piece | Stack]]:
         """Returns the pieces of each bucket; a stack is a bucket of its own."""
-        cuts = [self.rule.cut(tuple(w.shape), s) for w, s in zip(self._weights, whole, strict=True)]
-        flat = [i for i, cut in enumerate(cuts) if cut is None]
+        flat = [i for i, cut in enumerate(self._cuts) if cut is None]
         weights, size = [self._weights[i] for i in flat], self._config.communication.bucket_bytes
         buckets = [[flat[j] for j in bucket] for bucket in gradient_sum.buckets(weights, size)]
-        made = [[stack] for stack in stacks(cuts, whole, self._weights, self._route.num_replicas)]
-        return [*made, *(self._pieces(bucket, whole) for bucket in buckets)]
+        matrices = stacks(self._cuts, self._segments, self._weights, self._route.num_replicas)
+        return [*([stack] for stack in matrices), *map(self._pieces, buckets)]
 
-    def _pieces(self, bucket: Sequence[int], whole: Sequence[optimizers.Whole]) -> list[Piece]:
+    def _pieces(self, bucket: Sequence[int]) -> list[Piece]:
         """Groups the weights of a bucket by what the rule needs to know about them."""
-        optimizer = self._config.optimizer
+        optimizer, whole = self._config.optimizer, self._segments
         groups: dict[Hashable, list[int]] = {}
         for i in bucket:
             alone = self._by_rows[i] or (self.rule.adapts_by_norms and whole[i].adapts)
@@ -106,7 +84,7 @@ class ShardedUpdate:
             groups.setdefault(key, []).append(i)
         pieces = []
         for members in groups.values():
-            first, size = members[0], sum(self._parts[i] for i in members)
+            first, size = members[0], sum(self._sizes[i] for i in members)
             rows = self._by_rows[first]
             shape = (self._ceil(self._weights[first].shape[0]), *self._weights[first].shape[1:])
             pieces.append(
@@ -116,7 +94,7 @@ class ShardedUpdate:
                     whole[first].regularised,
                     rows,
                     shape if rows else (size,),
-                    tuple(self._parts[i] for i in members),
+                    tuple(self._sizes[i] for i in members),
                     tuple(tuple(self._weights[i].shape) for i in members),
                     self._route.num_replicas,
                 )
@@ -128,14 +106,6 @@ class ShardedUpdate:
     def apply(
         self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, tell: Tell | None = None
     ) -> list[tf.Tensor]:
-        """Inside `run`: updates weights and slots from this replica's gradients, not yet summed.
-
-        `tell` as in `WholeUpdate.apply`. Each replica sees only its part of the sums, so the replicas exchange whether
-        theirs are finite.
-
-        Returns:
-          All written tensors.
-        """
         summed = self._scattered(gradients)
         finite = self._finite_everywhere(summed) if tell else None
         clip_norm = self._config.optimizer.clip_norm
@@ -150,10 +120,6 @@ class ShardedUpdate:
                 written.append(value)
         return [*written, *self._gathered(new), *(tell(finite) if tell else ())]
 
-    def compile(self) -> None:
-        """Compiles the update, between the gradients' sum and the weights' gather, into one XLA program."""
-        self._updated = tf.function(self._updated, jit_compile=True, autograph=False)
-
     def _updated(
         self,
         weights: Sequence[tf.Tensor],
@@ -167,7 +133,7 @@ class ShardedUpdate:
         new, slots = [], []
         for i, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
             before, piece = self._slots_before(i), self._all_pieces()[i]
-            own_rate = rate_of(self._config, self._biases[piece.members[0]], rate, step)
+            own_rate = rate_of(self._config, self._segments[piece.members[0]].kind == "bias", rate, step)
             rate_here, segments = tf.cast(own_rate, weight.dtype), piece.segments(norms.get(str(i)))
             state = WeightState(weight, gradient, before, rate_here, step, segments)
             updated, after = piece.rule(self.rule).update(state)
@@ -182,7 +148,7 @@ class ShardedUpdate:
         return self._replicas.all_reduce(tf.cast(~all_finite(parts), tf.float32)) == 0
 
     def _scattered(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns this replica's part of the summed gradients, one tensor per piece."""
+        """Returns this replica's part of the summed gradients, one tensor for each piece."""
         return [x for bucket in self._buckets for x in self._scatter(bucket, gradients)]
 
     def _scatter(self, bucket: Sequence[Piece | Stack], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -194,7 +160,6 @@ class ShardedUpdate:
         return _split(own_part, [piece.shape for piece in bucket])
 
     def _own_weights(self) -> list[tf.Tensor]:
-        """Returns this replica's part of the weights, one tensor per piece."""
         part = self._route.part(self._replicas.replica_id())
         return [piece.own(self._weights, part, self._replicas) for piece in self._all_pieces()]
 
@@ -224,14 +189,6 @@ class ShardedUpdate:
             written += self._gather(bucket, [next(parts) for _ in bucket])
         return written
 
-    def swap(self, to_average: bool) -> list[tf.Tensor]:
-        """As `WholeUpdate.swap`."""
-        if not to_average:
-            return self._averages.put_back()
-        parts = zip(self._own_weights(), self.slots, strict=True)
-        values = [self._averages.of(w, slots) for w, slots in parts]
-        return [*self._averages.keep(), *self._gathered(values)]
-
     def _gather(self, bucket: Sequence[Piece | Stack], new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """All-gathers a bucket's new weights, always in full precision, and writes them."""
         members = [i for piece in bucket for i in piece.members]
@@ -247,20 +204,17 @@ class ShardedUpdate:
 
     @property
     def slot_shapes(self) -> list[dict[str, tuple[int, ...]]]:
-        """As `WholeUpdate.slot_shapes`."""
-        found: list[dict[str, tuple[int, ...]]] = [{} for _ in self._weights]
+        shapes: list[dict[str, tuple[int, ...]]] = [{} for _ in self._weights]
         for piece, slots in zip(self._all_pieces(), self.slots, strict=True):
             for name, slot in slots.items():
                 for i, shape in zip(piece.members, piece.slot_shapes(tuple(slot.shape)), strict=True):
-                    found[i][name] = shape
-        return found
+                    shapes[i][name] = shape
+        return shapes
 
-    def report(self) -> dict[str, float]:
-        """As `WholeUpdate.report`."""
-        return report(self.slots, self._replicas.all_values)
+    def _values(self, slot: tf.Variable) -> np.ndarray:
+        return self._replicas.all_values(slot)
 
     def read_slots(self) -> SlotValues:
-        """Outside `run`, called by every process: returns the slots of every weight, as for whole weights."""
         values: SlotValues = [{} for _ in self._weights]
         order = np.argsort([self._route.part(r) for r in range(self._route.num_replicas)])
         for piece, slots in zip(self._all_pieces(), self.slots, strict=True):
@@ -271,7 +225,6 @@ class ShardedUpdate:
         return values
 
     def write_slots(self, values: SlotValues) -> None:
-        """Outside `run`: writes the values of `read_slots` (from any number of replicas) to the local replicas."""
         first = self._replicas.process_index * (self._route.num_replicas // self._replicas.num_processes)
         for piece, slots in zip(self._all_pieces(), self.slots, strict=True):
             initial = self._initial_slots(piece)

@@ -5,6 +5,7 @@ In the other form, `common/distributed/sharded_update.py`, each replica updates 
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
 import numpy as np
@@ -33,25 +34,6 @@ def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 def unless_skipped(finite: tf.Tensor | None, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
     """Returns `new`, or `old` if the update is skipped; with `finite` None it never is."""
     return new if finite is None else tf.where(finite, new, old)
-
-
-def wholes(
-    weights: Sequence[tf.Variable],
-    kinds: Mapping[Hashable, str],
-    config: RunConfig,
-    outputs: Collection[Hashable],
-) -> list[optimizers.Whole]:
-    """Returns each weight's segments; arguments as of `WholeUpdate`."""
-    skip = config.optimizer.skip_kinds
-    return [optimizers.Whole(kinds[w.ref()], skip, w.ref() in outputs) for w in weights]
-
-
-def report(
-    slots: Sequence[Mapping[str, tf.Variable]], read: Callable[[tf.Variable], np.ndarray]
-) -> dict[str, float]:
-    """Returns {"kept_roots": number of roots that did not converge so far}, or {} for a rule without roots."""
-    counts = [read(of_one[shampoo.KEPT_ROOTS]) for of_one in slots if shampoo.KEPT_ROOTS in of_one]
-    return {shampoo.KEPT_ROOTS: int(sum(np.sum(count) for count in counts))} if counts else {}
 
 
 def rate_of(config: RunConfig, is_bias: bool, rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
@@ -98,12 +80,14 @@ class Averages:
         return values
 
 
-class WholeUpdate:
-    """Every replica updates all weights from the summed gradients.
+class WeightUpdate(abc.ABC):
+    """Sums the replicas' gradients and updates weights and slots.
+
+    tests/common/distributed/test_update_contract.py holds every form to this interface.
 
     Attributes:
       rule: the optimizer.
-      slots: the optimizer's variables, {name: variable} for each weight.
+      slots: the optimizer's variables, {name: variable} for each weight, or for each piece of a form that cuts weights.
     """
 
     def __init__(
@@ -125,24 +109,101 @@ class WholeUpdate:
         """
         self._weights, self._replicas, self._config = list(weights), replicas, config
         self.rule = optimizers.rule(config.optimizer)
-        self._segments = wholes(weights, kinds, config, outputs)
+        skip = config.optimizer.skip_kinds
+        self._segments = [optimizers.Whole(kinds[w.ref()], skip, w.ref() in outputs) for w in weights]
         self._cuts = [
             self.rule.cut(tuple(w.shape), s) for w, s in zip(self._weights, self._segments, strict=True)
         ]
+        self.slots = self._make_slots()
+        self._averages = Averages(weights, replicas, config.optimizer)
+
+    @abc.abstractmethod
+    def _make_slots(self) -> list[dict[str, tf.Variable]]: ...
+
+    @abc.abstractmethod
+    def apply(
+        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, tell: Tell | None = None
+    ) -> list[tf.Tensor | tf.Operation]:
+        """Inside `run`: updates weights and slots from this replica's gradients, not yet summed.
+
+        With `tell`, the update is skipped if a summed gradient is not finite, and `tell` learns whether it was.
+
+        Returns:
+          The written tensors, or the operations that wrote them; the update is done after all of them.
+        """
+
+    def compile(self) -> None:
+        """Compiles the update, between the gradients' sum and the writing, into one XLA program."""
+        self._updated = tf.function(self._updated, jit_compile=True, autograph=False)
+
+    def swap(self, to_average: bool) -> list[tf.Tensor]:
+        """Inside `run`: puts the average of the weights in their place, for an evaluation, or takes it away again.
+
+        Only for a rule that averages weights. Before the first update nothing changes. The weights come back bit for
+        bit.
+
+        Returns:
+          The written tensors.
+        """
+        if not to_average:
+            return self._averages.put_back()
+        own = zip(self._own_weights(), self.slots, strict=True)
+        averages = [self._averages.of(weight, slots) for weight, slots in own]
+        return [*self._averages.keep(), *self._gathered(averages)]
+
+    @abc.abstractmethod
+    def _own_weights(self) -> list[tf.Tensor]:
+        """Inside `run`: returns the weights that this replica updates, one tensor for each element of `slots`."""
+
+    @abc.abstractmethod
+    def _gathered(self, new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Inside `run`: writes every weight, from all replicas' new `_own_weights`; returns the written tensors."""
+
+    @property
+    @abc.abstractmethod
+    def slot_shapes(self) -> list[dict[str, tuple[int, ...]]]:
+        """{name: shape} of each weight's slots, as `read_slots` gives them."""
+
+    def report(self) -> dict[str, float]:
+        """Outside `run`, called by every process: returns what a log reports about the optimizer after a block.
+
+        Returns:
+          {"kept_roots": number of roots that did not converge so far}, or {} for a rule without roots.
+        """
+        name = shampoo.KEPT_ROOTS
+        counts = [np.sum(self._values(slots[name])) for slots in self.slots if name in slots]
+        return {name: int(sum(counts))} if counts else {}
+
+    @abc.abstractmethod
+    def _values(self, slot: tf.Variable) -> np.ndarray:
+        """Outside `run`, called by every process: returns a slot's values on all replicas that own a part of it."""
+
+    @abc.abstractmethod
+    def read_slots(self) -> SlotValues:
+        """Outside `run`, called by every process: returns the slots of every weight, as for whole weights."""
+
+    @abc.abstractmethod
+    def write_slots(self, values: SlotValues) -> None:
+        """Outside `run`: writes the values of `read_slots` (from any number of replicas) to the local replicas."""
+
+
+class WholeUpdate(WeightUpdate):
+    """Every replica updates all weights from the summed gradients."""
+
+    def _make_slots(self) -> list[dict[str, tf.Variable]]:
         self._in_place = [
-            replicas.updates_in_place
-            and not config.loss_scale_growth_steps  # A kernel cannot skip an update.
-            and fused_kernels.has_kernel(config.optimizer, s)
+            self._replicas.updates_in_place
+            and not self._config.loss_scale_growth_steps  # A kernel cannot skip an update.
+            and fused_kernels.has_kernel(self._config.optimizer, s)
             for s in self._segments
         ]
-        self.slots = [
+        return [
             {
                 name: tf.Variable(value, trainable=False, name=f"{w.name.split(':')[0]}/{name}")
                 for name, value in self._initial_slots(i).items()
             }
             for i, w in enumerate(self._weights)
         ]
-        self._averages = Averages(weights, replicas, config.optimizer)
 
     def _initial_slots(self, i: int) -> optimizers.Slots:
         cut, value = self._cuts[i], tf.convert_to_tensor(self._replicas.local_results(self._weights[i])[0])
@@ -151,13 +212,6 @@ class WholeUpdate:
     def apply(
         self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, tell: Tell | None = None
     ) -> list[tf.Tensor | tf.Operation]:
-        """Inside `run`: sums the gradients over the replicas and updates weights and slots.
-
-        With `tell`, the update is skipped if a summed gradient is not finite, and `tell` learns whether it was.
-
-        Returns:
-          The written tensors, or the operations that wrote them; the update is done after all of them.
-        """
         gradients = gradient_sum.sum_gradients(self._replicas, gradients, self._config.communication)
         finite = all_finite(gradients) if tell else None
         gradients = optimizers.clipped(gradients, self._config.optimizer.clip_norm)
@@ -176,10 +230,6 @@ class WholeUpdate:
         variables = [v for i in rest for v in (self._weights[i], *self.slots[i].values())]
         self._replicas.assign(variables, values)
         return [*written, *values, *(tell(finite) if tell else ())]
-
-    def compile(self) -> None:
-        """Compiles the update, between the gradients' sum and the writing, into one XLA program."""
-        self._updated = tf.function(self._updated, jit_compile=True, autograph=False)
 
     def _updated(
         self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, finite: tf.Tensor | None
@@ -207,38 +257,24 @@ class WholeUpdate:
         new, after = self.rule.matrices.rule.update(state._replace(weight=weight, gradient=gradient))
         return cut.join(new, tf), after
 
-    def swap(self, to_average: bool) -> list[tf.Tensor]:
-        """Inside `run`: puts the average of the weights in their place, for an evaluation, or takes it away again.
+    def _own_weights(self) -> list[tf.Tensor]:
+        return [w.read_value() for w in self._weights]
 
-        Only for a rule that averages weights. Before the first update nothing changes. The weights come back bit for
-        bit.
-
-        Returns:
-          The written tensors.
-        """
-        if not to_average:
-            return self._averages.put_back()
-        kept = self._averages.keep()
-        values = [self._averages.of(w, slots) for w, slots in zip(kept, self.slots, strict=True)]
-        self._replicas.assign(self._weights, values)
-        return [*kept, *values]
+    def _gathered(self, new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        self._replicas.assign(self._weights, new)
+        return list(new)
 
     @property
     def slot_shapes(self) -> list[dict[str, tuple[int, ...]]]:
-        """{name: shape} of each weight's slots, as `read_slots` gives them."""
         return [{name: tuple(slot.shape) for name, slot in slots.items()} for slots in self.slots]
 
-    def report(self) -> dict[str, float]:
-        """Outside `run`, called by every process: returns what a log reports about the optimizer after a block."""
-        return report(self.slots, lambda slot: self._replicas.local_results(slot)[0].numpy())
+    def _values(self, slot: tf.Variable) -> np.ndarray:
+        return self._replicas.local_results(slot)[0].numpy()
 
     def read_slots(self) -> SlotValues:
-        """Outside `run`, called by every process: returns the slots of every weight."""
-        local = self._replicas.local_results
-        return [{name: local(slot)[0].numpy() for name, slot in slots.items()} for slots in self.slots]
+        return [{name: self._values(slot) for name, slot in slots.items()} for slots in self.slots]
 
     def write_slots(self, values: SlotValues) -> None:
-        """Outside `run`: writes the values of `read_slots` to every local replica."""
         for slots, arrays in zip(self.slots, values, strict=True):
             for name, slot in slots.items():
                 for copy in self._replicas.local_results(slot):

@@ -26,13 +26,13 @@ from common.optim.rule import (
 
 
 def adamw(config: AdamW) -> Rule:
-    """Returns AdamW."""
-    return _rule(config)
+    """Returns AdamW, or NAdamW: AdamW with Nesterov momentum."""
 
+    def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
+        direction, after = _direction(config, state)
+        return state.weight - state.learning_rate * direction, after
 
-def nadamw(config: AdamW) -> Rule:
-    """Returns AdamW with Nesterov momentum."""
-    return _rule(config, nesterov=True)
+    return Rule(("m", "v"), zeros("m", "v"), update)
 
 
 def lamb(config: AdamW) -> Rule:
@@ -49,21 +49,13 @@ def lamb(config: AdamW) -> Rule:
     return Rule(("m", "v"), zeros("m", "v"), update, adapts_by_norms=True, measured=measured)
 
 
-def _rule(config: AdamW, nesterov: bool = False) -> Rule:
-    def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
-        direction, after = _direction(config, state, nesterov)
-        return state.weight - state.learning_rate * direction, after
-
-    return Rule(("m", "v"), zeros("m", "v"), update)
-
-
-def _direction(config: AdamW, state: WeightState, nesterov: bool = False) -> tuple[tf.Tensor, Slots]:
+def _direction(config: AdamW, state: WeightState) -> tuple[tf.Tensor, Slots]:
     """Returns Adam's direction plus the decay, and the slots after it."""
     gradient, step = raw_gradient(config, state), state.step
     beta, dtype = config.beta_1, state.weight.dtype
     m = average(beta, state.slots["m"], gradient)
     v = average(config.beta_2, state.slots["v"], gradient * gradient)
-    first = ahead(beta, m, gradient, step) if nesterov else m / bias(beta, step, dtype)
+    first = ahead(beta, m, gradient, step) if config.name == "nadamw" else m / bias(beta, step, dtype)
     direction = first / (tf.sqrt(v / bias(config.beta_2, step, dtype)) + config.epsilon)
     return with_decay(config, state, direction), {"m": m, "v": v}
 

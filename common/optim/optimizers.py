@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from common.config import plugins
-from common.config.optimizer import Lars, Optimizer
+from common.config.optimizer import Adagrad, Adam, Lars, Optimizer, RMSprop, Sgd
 from common.errors import UserError
 from common.optim import decoupled, muon, schedule_free, shampoo, soap
 from common.optim.rule import (
@@ -46,9 +46,9 @@ __all__ = [
     "zeros",
 ]
 
-_MADE: dict[str, Callable[[Optimizer], Rule]] = {
+_MAKERS: dict[str, Callable[[Optimizer], Rule]] = {
     "adamw": decoupled.adamw,
-    "nadamw": decoupled.nadamw,
+    "nadamw": decoupled.adamw,
     "lamb": decoupled.lamb,
     "schedule_free_sgd": schedule_free.sgd,
     "schedule_free_adamw": schedule_free.adamw,
@@ -67,8 +67,8 @@ def rule(config: Optimizer) -> Rule:
     if config.is_own:
         return _own_rule(config)
     config.check()
-    if config.name in _MADE:
-        return _MADE[config.name](config)
+    if config.name in _MAKERS:
+        return _MAKERS[config.name](config)
     # Without momentum there is no slot, which saves a third of the reads and writes.
     slots, move = _FORMS[config.name] if getattr(config, "momentum", 1) else ((), _plain)
 
@@ -77,7 +77,7 @@ def rule(config: Optimizer) -> Rule:
         return {name: tf.fill(weight.shape, tf.constant(start.get(name, 0), weight.dtype)) for name in slots}
 
     def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
-        weight, slots, rate = state.weight, state.slots, state.learning_rate
+        weight, rate = state.weight, state.learning_rate
         touched = state.segments.touched(state.gradient) if config.name == "lazy_adam" else True
         gradient = raw_gradient(config, state)
         trust = _lars_trust(config, weight, gradient, state.segments) if config.name == "lars" else None
@@ -86,22 +86,22 @@ def rule(config: Optimizer) -> Rule:
             gradient = trust * gradient
         elif trust is not None:
             rate = rate * trust
-        distance, after = move(config, gradient, slots, rate, state.step)
+        distance, after = move(config, state._replace(gradient=gradient, learning_rate=rate))
         if touched is True:
             return weight - distance, after
-        after = {name: tf.where(touched, after[name], slots[name]) for name in after}
+        after = {name: tf.where(touched, after[name], state.slots[name]) for name in after}
         return tf.where(touched, weight - distance, weight), after
 
     return Rule(slots, init, update, adapts_by_norms=config.name == "lars")
 
 
 def _own_rule(config: Optimizer) -> Rule:
-    made = plugins.call("optimizer.name", config.name, config)
-    if not isinstance(made, Rule):
+    own = plugins.call("optimizer.name", config.name, config)
+    if not isinstance(own, Rule):
         raise UserError(
-            f"config.optimizer.name={config.name!r}: returned {type(made).__name__}, not a common.optim.optimizers.Rule"
+            f"config.optimizer.name={config.name!r}: returned {type(own).__name__}, not a common.optim.optimizers.Rule"
         )
-    return made
+    return own
 
 
 def clipped(
@@ -143,65 +143,53 @@ def _lars_trust(config: Lars, weight: tf.Tensor, gradient: tf.Tensor, segments: 
     return ratio if segments.adapts is True else tf.where(segments.adapts, ratio, one)
 
 
-# Update formulas: (config, gradient, slots, rate, step) -> (decrease of the weight, slots).
+# Update formulas: (config, state with the direction as its gradient) -> (decrease of the weight, slots).
 
 
-def _plain(
-    config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
-) -> tuple[tf.Tensor, Slots]:
+def _plain(config: Optimizer, state: WeightState) -> tuple[tf.Tensor, Slots]:
     """Gradient descent: `_momentum` with momentum 0, for which its variants coincide."""
-    del config, slots, step
-    return rate * gradient, {}
+    del config
+    return state.learning_rate * state.gradient, {}
 
 
-def _momentum(
-    config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
-) -> tuple[tf.Tensor, Slots]:
+def _momentum(config: Sgd, state: WeightState) -> tuple[tf.Tensor, Slots]:
     """Heavy-ball momentum, or Nesterov's, which looks one step ahead, as in tf_keras's SGD."""
-    del step
+    gradient, rate = state.gradient, state.learning_rate
     if not config.scaled_momentum:
         gradient = rate * gradient
-    momentum = config.momentum * slots["momentum"] + gradient
+    momentum = config.momentum * state.slots["momentum"] + gradient
     distance = config.momentum * momentum + gradient if config.nesterov else momentum
     return rate * distance if config.scaled_momentum else distance, {"momentum": momentum}
 
 
-def _adam(
-    config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
-) -> tuple[tf.Tensor, Slots]:
-    root = tf.sqrt(bias(config.beta_2, step, rate.dtype))
-    correction = root / bias(config.beta_1, step, rate.dtype)
+def _adam(config: Adam, state: WeightState) -> tuple[tf.Tensor, Slots]:
+    gradient, rate = state.gradient, state.learning_rate
+    root = tf.sqrt(bias(config.beta_2, state.step, rate.dtype))
+    correction = root / bias(config.beta_1, state.step, rate.dtype)
     epsilon = config.epsilon * root if config.corrected_epsilon else config.epsilon
-    m = average(config.beta_1, slots["m"], gradient)
-    v = average(config.beta_2, slots["v"], gradient * gradient)
+    m = average(config.beta_1, state.slots["m"], gradient)
+    v = average(config.beta_2, state.slots["v"], gradient * gradient)
     rate = rate * correction
     return rate * m / (tf.sqrt(v) + epsilon), {"m": m, "v": v}
 
 
-def _adagrad(
-    config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
-) -> tuple[tf.Tensor, Slots]:
-    del step
-    accumulator = slots["accumulator"] + gradient * gradient
-    return rate * gradient * tf.math.rsqrt(accumulator + config.epsilon), {"accumulator": accumulator}
+def _adagrad(config: Adagrad, state: WeightState) -> tuple[tf.Tensor, Slots]:
+    total = state.slots["accumulator"] + state.gradient * state.gradient
+    distance = state.learning_rate * state.gradient * tf.math.rsqrt(total + config.epsilon)
+    return distance, {"accumulator": total}
 
 
-def _rmsprop(
-    config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
-) -> tuple[tf.Tensor, Slots]:
-    del step
-    v = average(config.rho, slots["v"], gradient * gradient)
-    return rate * gradient * tf.math.rsqrt(v + config.epsilon), {"v": v}
+def _rmsprop(config: RMSprop, state: WeightState) -> tuple[tf.Tensor, Slots]:
+    v = average(config.rho, state.slots["v"], state.gradient * state.gradient)
+    return state.learning_rate * state.gradient * tf.math.rsqrt(v + config.epsilon), {"v": v}
 
 
-def _adadelta(
-    config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
-) -> tuple[tf.Tensor, Slots]:
-    del step
-    v = average(config.rho, slots["v"], gradient * gradient)
-    distance = tf.sqrt((slots["moved"] + config.epsilon) / (v + config.epsilon)) * gradient
+def _adadelta(config: RMSprop, state: WeightState) -> tuple[tf.Tensor, Slots]:
+    slots = state.slots
+    v = average(config.rho, slots["v"], state.gradient * state.gradient)
+    distance = tf.sqrt((slots["moved"] + config.epsilon) / (v + config.epsilon)) * state.gradient
     moved = average(config.rho, slots["moved"], distance * distance)
-    return rate * distance, {"v": v, "moved": moved}
+    return state.learning_rate * distance, {"v": v, "moved": moved}
 
 
 _FORMS = {

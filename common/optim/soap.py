@@ -61,12 +61,12 @@ def _matrices(config: Soap) -> Rule:
         moved = weight - rate * direction
         if config.weight_decay and state.segments.adapts:
             moved -= rate * config.weight_decay * moved
-        kept = {
+        after = {
             "m": tf.where(first, slots["m"], m),
             "v": tf.where(first, slots["v"], v),
             **gathered(config.matrix_decay, slots, gradient),
         }
-        return tf.where(first, weight, moved), kept | _bases(config, kept, slots, step)
+        return tf.where(first, weight, moved), after | _bases(config, after, slots, step)
 
     sides = ("left", "left_basis", "right", "right_basis")
     return Rule(("m", "v", *sides), init, update)
@@ -77,33 +77,33 @@ def _rotated(x: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     return exact(exact(left, x, transpose_a=True), right)
 
 
-def _bases(config: Soap, kept: Slots, slots: Slots, step: tf.Tensor) -> Slots:
+def _bases(config: Soap, after: Slots, slots: Slots, step: tf.Tensor) -> Slots:
     """Returns the bases after a step, and the second moment with its rows and columns in their order."""
     names = ("left_basis", "right_basis", "v")
     last = config.root_start - 1  # The step at whose end the first bases are made.
 
     def same() -> list[tf.Tensor]:
-        return [tf.identity(slots["left_basis"]), tf.identity(slots["right_basis"]), tf.identity(kept["v"])]
+        return [tf.identity(slots["left_basis"]), tf.identity(slots["right_basis"]), tf.identity(after["v"])]
 
     def eigenvectors() -> list[tf.Tensor]:
-        found = [tf.reverse(_eigenvectors(kept[side]), [-1]) for side in ("left", "right")]
-        return [*found, tf.identity(kept["v"])]
+        bases = [tf.reverse(_eigenvectors(after[side]), [-1]) for side in ("left", "right")]
+        return [*bases, tf.identity(after["v"])]
 
     def iterated() -> list[tf.Tensor]:
-        left, rows = _power_step(kept["left"], slots["left_basis"])
-        right, columns = _power_step(kept["right"], slots["right_basis"])
-        v = tf.gather(kept["v"], rows, batch_dims=1, axis=1)
+        left, rows = _power_step(after["left"], slots["left_basis"])
+        right, columns = _power_step(after["right"], slots["right_basis"])
+        v = tf.gather(after["v"], rows, batch_dims=1, axis=1)
         return [left, right, tf.gather(v, columns, batch_dims=1, axis=2)]
 
     due = (step > last) & (step % config.root_interval == 0)
-    found = tf.cond(step == last, eigenvectors, lambda: tf.cond(due, iterated, same))
-    return dict(zip(names, found, strict=True))
+    bases = tf.cond(step == last, eigenvectors, lambda: tf.cond(due, iterated, same))
+    return dict(zip(names, bases, strict=True))
 
 
 def _eigenvectors(matrices: tf.Tensor) -> tf.Tensor:
     """Returns the eigenvectors; the identity's if an update overflowed: TensorFlow's CPU kernel refuses such matrices.
 
-    The update is skipped then (`WholeUpdate.apply`), and the bases with it.
+    The update is skipped then (`WeightUpdate.apply`), and the bases with it.
     """
     sound = tf.reduce_all(tf.math.is_finite(matrices))
     identity = tf.eye(matrices.shape[-1], dtype=matrices.dtype)

@@ -25,7 +25,7 @@ class FixedScale:
 
     Attributes:
       variables: variables of its state; none.
-      tell: for `WholeUpdate.apply`; None, so that no update is skipped.
+      tell: for `WeightUpdate.apply`; None, so that no update is skipped.
     """
 
     variables: tuple[tf.Variable, ...] = ()

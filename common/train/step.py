@@ -13,7 +13,7 @@ from common.distributed.block_update import BlockUpdate
 from common.distributed.replicas.base import Replicas
 from common.distributed.sharded_update import ShardedUpdate
 from common.distributed.spatial.sharing import of_first_in_group
-from common.distributed.weight_update import WholeUpdate
+from common.distributed.weight_update import WeightUpdate, WholeUpdate
 from common.layers import batch_norm
 from common.layers.precision import Precision
 from common.layers.variable_kinds import kind_of, outputs
@@ -73,7 +73,7 @@ class State(Network):
                 component.assign(value)
 
 
-def _update_of(config: RunConfig) -> type[WholeUpdate | ShardedUpdate]:
+def _update_of(config: RunConfig) -> type[WeightUpdate]:
     if not config.communication.shard_weight_update:
         return WholeUpdate
     return BlockUpdate if config.communication.shard_in_blocks else ShardedUpdate

@@ -13,7 +13,8 @@ import time
 from typing import Any
 
 from common.config import benchmarks
-from common.config.optimizer import LATER_OPTIMIZERS, Optimizer, Sgd, named
+from common.config.optimizer import Optimizer, Sgd
+from common.config.rules import LATER_OPTIMIZERS, named
 from common.config.schema import RunConfig, Schedule
 from lab.bench.harness import scripts
 from lab.bench.harness.scripts import head, write

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from common.config.optimizer import named
+from common.config.rules import named
 from common.detection import boxes, roi_align
 from common.layers import batch_norm_compiled, cross_entropy, layer_norm
 from common.optim import muon, optimizers, shampoo, soap

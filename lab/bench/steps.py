@@ -28,7 +28,8 @@ import transformer.config
 import transformer.presets
 import tsm_kinetics.presets
 from common.config.digest import to_dict
-from common.config.optimizer import Sgd, named, renamed
+from common.config.optimizer import Sgd
+from common.config.rules import named, renamed
 from common.config.schema import RunConfig, Schedule
 from lab.bench.harness import scripts
 from lab.bench.harness.rounds import OURS, command, compare

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from common import files
 from common.config.closed_fields import closed_rule
-from common.config.optimizer import LATER_OPTIMIZERS
+from common.config.rules import LATER_OPTIMIZERS
 from common.config.schema import RunConfig
 from common.errors import UserError
 

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from common.config.clock import Clock
-from common.config.optimizer import renamed
+from common.config.rules import renamed
 from common.distributed.replicas.base import Groups
 from common.distributed.replicas.single import Single
 from common.layers.precision import precision

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from common.config.digest import digest, from_dict, to_dict
-from common.config.optimizer import RULES, Adam, Optimizer, OwnRule, Sgd, named
+from common.config.optimizer import Adam, Optimizer, OwnRule, Sgd
 from common.config.overrides import configure, split_overrides
+from common.config.rules import RULES, named
 from common.config.schema import RunConfig
 from common.errors import UserError
 from mnist.presets import PRESETS

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from common.config import benchmarks, validation
 from common.config.automatic import with_field
 from common.config.clock import Clock
-from common.config.optimizer import LATER_OPTIMIZERS, RULES, Adam, renamed
+from common.config.optimizer import Adam
 from common.config.overrides import field_types
+from common.config.rules import LATER_OPTIMIZERS, RULES, renamed
 from common.config.schema import Schedule
 from common.distributed import gradient_sum
 from common.distributed.replicas.base import replica_groups

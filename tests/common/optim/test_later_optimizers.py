@@ -20,8 +20,8 @@ from common.config.optimizer import (
     Sgd,
     Shampoo,
     Soap,
-    named,
 )
+from common.config.rules import named
 from common.errors import UserError
 from common.optim import cuts, muon, optimizers, schedule_free, shampoo
 from tests.timetotrain.run.rules import KINDS, STEPS, problem, worst

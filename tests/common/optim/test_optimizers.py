@@ -8,7 +8,8 @@ import tensorflow as tf
 import tf_keras
 from official.modeling.optimization import lars as official_lars
 
-from common.config.optimizer import Lars, Optimizer, Sgd, named
+from common.config.optimizer import Lars, Optimizer, Sgd
+from common.config.rules import named
 from common.errors import UserError
 from common.optim import optimizers
 from tests.common.distributed import updates

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from common.config.optimizer import Adadelta, Adagrad, Adam, LazyAdam, Optimizer, RMSprop, named
+from common.config.optimizer import Adadelta, Adagrad, Adam, LazyAdam, Optimizer, RMSprop
+from common.config.rules import named
 from common.errors import UserError
 from common.optim import optimizers
 from common.optim.rule import bias

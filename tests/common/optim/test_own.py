@@ -13,7 +13,8 @@ import pytest
 import tensorflow as tf
 
 from common.config.digest import digest
-from common.config.optimizer import OwnRule, named
+from common.config.optimizer import OwnRule
+from common.config.rules import named
 from common.config.schema import RunConfig, Schedule
 from common.errors import UserError
 from common.optim import optimizers, schedules

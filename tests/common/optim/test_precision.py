@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.optimizer import Shampoo, named
+from common.config.optimizer import Shampoo
+from common.config.rules import named
 from common.distributed import replicas as backends
 from common.errors import UserError
 from common.optim import optimizers, products, shampoo

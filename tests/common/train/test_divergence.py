@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.config.automatic import with_field
-from common.config.optimizer import Sgd, named
+from common.config.optimizer import Sgd
+from common.config.rules import named
 from common.distributed import replicas as backends
 from common.errors import UserError
 from common.train import divergence

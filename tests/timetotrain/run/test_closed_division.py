@@ -11,7 +11,7 @@ import pytest
 from common.config import overrides as configs
 from common.config.closed_fields import closed_rule
 from common.config.digest import digest
-from common.config.optimizer import LATER_OPTIMIZERS
+from common.config.rules import LATER_OPTIMIZERS
 from common.errors import UserError
 from common.files import ROOT
 from compliance.log import rules
