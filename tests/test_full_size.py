@@ -110,7 +110,8 @@ import tensorflow as tf
 from common.config.clock import Clock
 from common.layers.precision import precision
 from common.distributed.replicas.single import Single
-from common.train.step import State, make_train_step
+from common.train.state import State
+from common.train.step import make_train_step
 from maskrcnn.presets import PRESETS
 from maskrcnn.task import Task
 

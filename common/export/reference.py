@@ -15,7 +15,8 @@ from common.errors import UserError
 from common.export import rules
 from common.export.steps import Argument, Steps, batch_of
 from common.layers.precision import precision
-from common.train.step import State, make_eval_step, make_train_step
+from common.train.state import State
+from common.train.step import make_eval_step, make_train_step
 
 STEPS = 3
 # Maximum number of replicas computed here.

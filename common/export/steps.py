@@ -19,7 +19,8 @@ from common.errors import UserError
 from common.export import rules
 from common.layers.precision import precision
 from common.optim import schedules
-from common.train.step import State, make_eval_step, make_train_step
+from common.train.state import State
+from common.train.step import make_eval_step, make_train_step
 
 # Bytes. A batch's array is stored if it compresses to at most MAX_STORED; a larger one is replaced by noise.
 # A tensor that a step closes over may have at most MAX_CONSTANT.

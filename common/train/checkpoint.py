@@ -35,7 +35,7 @@ from common.train import checkpoint_file, checkpoint_variables
 from common.train.checkpoint_file import PENDING
 from common.train.evaluation_pool import Evaluation
 from common.train.loop import Loop
-from common.train.step import Network, State
+from common.train.state import Network, State
 
 KEEP = 2
 _SHOWN = 3  # Maximum number of settings in an error.

@@ -18,7 +18,7 @@ from common.errors import UserError
 from common.layers import batch_norm
 from common.train import names
 from common.train.checkpoint_file import SLOTS, WEIGHTS, merged
-from common.train.step import Network, State
+from common.train.state import Network, State
 
 
 class Slot(NamedTuple):

@@ -22,7 +22,7 @@ from common.distributed.replicas.base import Replicas
 from common.distributed.weight_update import WholeUpdate
 from common.errors import UserError
 from common.train import checkpoint_variables
-from common.train.step import State
+from common.train.state import State
 from common.train.timing import now
 
 # Steps between two comparisons, each of which copies the weights and slots to the host. This project's choice;

@@ -20,9 +20,10 @@ from common.config.clock import Clock
 from common.config.validation import check_one_shape
 from common.distributed.spatial.sharing import counted_once
 from common.train.agreement import Agreement
-from common.train.block import Result
+from common.train.block import Result, TrainingBlock
 from common.train.compilation import Compiled, Plan
-from common.train.step import State, make_eval_step, make_finish_eval, make_prepare_eval, make_train_step
+from common.train.state import State
+from common.train.step import make_eval_step, make_finish_eval, make_prepare_eval, make_train_step
 from common.train.step_timing import HostTiming
 from common.train.task import Shape, Task
 from common.train.timing import now
@@ -55,8 +56,8 @@ class Stacks:
         return self._stack, first, self._first
 
 
-class HostBlock:
-    """A `block.TrainingBlock` whose loop is Python's: it ends when the calls that run have ended, one late."""
+class HostBlock(TrainingBlock):
+    """A block whose loop is Python's: it ends when the calls that run have ended, one late."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class HostBlock:
         timing: HostTiming,
         agreement: Agreement,
     ):
-        """Makes the steps; arguments as in `block.FusedBlock`.
+        """Makes the steps; arguments as in `FusedBlock`.
 
         Raises:
           UserError: a call should take several steps, but the batches have several shapes.
@@ -87,7 +88,6 @@ class HostBlock:
             self._count = tf.Variable(0, dtype=state.step.dtype, trainable=False, name="devices_step")
 
     def __call__(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
-        """As `TrainingBlock.__call__`."""
         first = self.state.step.numpy()
         for copy in self.replicas.local_results(self._count):
             copy.assign(first)
@@ -114,20 +114,16 @@ class HostBlock:
         )
 
     def batches(self, dataset: Any) -> Any:
-        """As `TrainingBlock.batches`."""
         return iter(dataset) if self._in_call == 1 else Stacks(dataset.stacks(self._in_call), self._shapes)
 
     def stop(self, wanted: bool = True) -> None:
-        """As `TrainingBlock.stop`."""
         self._stopping = wanted
 
     def progress(self) -> tuple[int, float]:
-        """As `TrainingBlock.progress`."""
         done = self._done
         return int(self.state.step) if done is None else done, self._last_loss
 
     def forget(self) -> None:
-        """As `TrainingBlock.forget`."""
         self._last_loss = math.nan
 
     # -- training ----------------------------------------------------------------------------------------------------

@@ -7,36 +7,24 @@ with the block's `stop` (`TrainingBlock.stop` says when), and goes on in the blo
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
-from common.config.clock import Block, Clock
-from common.data import pipeline
-from common.distributed.replicas.base import Replicas, Shard
-from common.distributed.spatial.sharing import shared_input
-from common.layers.precision import precision as make_precision
+from common.config.clock import Block
+from common.distributed.replicas.base import Replicas
 from common.train import divergence, events
-from common.train.agreement import Agreement, Decision
-from common.train.batch_shapes import in_turn
-from common.train.block import FusedBlock, Result, batch_size
-from common.train.compilation import plan
+from common.train.agreement import Decision
+from common.train.block import Result
 from common.train.evaluation_pool import POLL_SECONDS, Evaluation, Evaluator
 from common.train.guard import Guard
-from common.train.host_block import HostBlock
-from common.train.profile import Profile
-from common.train.step import State
-from common.train.step_timing import HostTiming, StepTiming
+from common.train.programs import Programs
 from common.train.task import Task
 from common.train.timing import now
 
 
-class Loop:
+class Loop(Programs):
     """Trains a task until an evaluation meets its target or the clock runs out.
 
     Usage: `compile()`, then iterate over `run()`. Call `stop(reason)` from a signal handler or another thread. Probe
@@ -44,31 +32,19 @@ class Loop:
 
     Attributes:
       reading_alone: whether the only process of the run reads the data before its first step: nothing would be lost.
-      profile: the steps to record; set before `run`, alike in all processes, as are the next two.
       save_seconds: seconds between two checkpoints within a block; 0: none within a block.
-      guard: compares the replicas.
+      guard: compares the replicas. All are set before `run`, alike in all processes.
     """
 
     def __init__(self, task: Task, replicas: Replicas):
-        config = task.config
-        self.task, self.config, self.replicas = task, config, replicas
-        self.clock = Clock.of(config)
-        policy = make_precision(config.precision)
-        self.state = State(task, replicas, policy)
-        self.compiled = plan(config, replicas, self.state.model)
-        timing = HostTiming if replicas.drives_from_host else StepTiming
-        self._timing = timing(replicas.num_processes > 1)
-        self._agreement = Agreement(replicas)
+        super().__init__(task, replicas)
         self._stop_reason, self._stop_time = "", 0.0
         self._evaluator: Evaluator | None = None
         self._begins_with: list[Evaluation] = []
         self._saved_at = 0.0
         self.reading_alone = False
-        self.profile: Profile | None = None
         self.save_seconds = 0.0
         self.guard = Guard(self)
-        block = HostBlock if replicas.drives_from_host else FusedBlock
-        self._block = block(task, self.state, self.clock, self.compiled, self._timing, self._agreement)
 
     def stop(self, reason: str, at: float | None = None) -> None:
         """Ends the run: after the running step or calls, or after the running batch of an evaluation.
@@ -79,14 +55,6 @@ class Loop:
             self._stop_time = now() if at is None else at
             self._stop_reason = reason
 
-    def compile(self) -> None:
-        """Traces and compiles every program on synthetic data, then restores every variable as it was."""
-        before = self.state.snapshot()
-        steps = [max(1, len(shapes)) for shapes in (self.task.batch_shapes, self.task.eval_batch_shapes)]
-        self.call(self.synthetic(True), self.synthetic(False), *steps)
-        self.state.restore(before)
-        self._block.forget()
-
     @property
     def pending(self) -> list[Evaluation]:
         """Evaluations whose results are not known yet; only process 0 has any."""
@@ -95,49 +63,6 @@ class Loop:
     def begin_with(self, pending: list[Evaluation]) -> None:
         """Lets `run` begin with the results of evaluations that were pending when a checkpoint was saved."""
         self._begins_with = pending
-
-    def synthetic(self, training: bool) -> Any:
-        task = self.task
-        make = task.synthetic_input if training else task.synthetic_eval_input
-        shapes = task.batch_shapes if training else task.eval_batch_shapes
-
-        def dataset(_: Shard) -> tf.data.Dataset:
-            batches = make(self.batch_size(training))
-            return in_turn(batches, self.replicas) if shapes else batches
-
-        found = self.replicas.dataset(lambda shard: pipeline.untuned(dataset(shard)))
-        return self._block.batches(found) if training else iter(found)
-
-    def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
-        """As `Replicas.dataset`; the replicas of a group that partitions its images get the same batches."""
-        shared = shared_input(make, self.config.partitions, self.replicas)
-        return self.replicas.dataset(lambda shard: pipeline.untuned(shared(shard)))
-
-    def train_input(self, start: int) -> Any:
-        """Returns an iterator over the training batches from step `start` on, for `call`."""
-        make = self.task.train_input
-        return self._block.batches(self.dataset(lambda shard: make(shard, self.batch_size(True), start)))
-
-    def batch_size(self, training: bool) -> int:
-        return batch_size(self.config, training)
-
-    def call(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
-        return self._block(train, evaluation, num_steps, eval_steps)
-
-    def _call_parts(self, train: Any, evaluation: Any, steps: int, evaluates: bool) -> Result:
-        """Trains `steps`, then evaluates if asked; steps to record are calls of their own."""
-        done, results = int(self.state.step), []
-        parts = self.profile.parts(done, steps) if self.profile else [steps]
-        for i, part in enumerate(parts):
-            eval_steps = self.clock.eval_steps if evaluates and i == len(parts) - 1 else 0
-            with self.profile.around(done, part) if self.profile else contextlib.nullcontext():
-                results.append(self.call(train, evaluation, part, eval_steps))
-            if self.profile and self.profile.records(done, part):
-                self.profile.steps += len(results[-1].losses)
-            if not results[-1].complete:
-                break
-            done += part
-        return _joined(results)
 
     def run(self, save: Callable[[int], None] | None = None) -> Iterator[events.Event]:
         """Trains from `state.step` on.
@@ -177,7 +102,7 @@ class Loop:
                 if success:
                     yield success
                     return
-                if (yield from self._after(block, _joined(results), save)):
+                if (yield from self._after(block, Result.joined(results), save)):
                     return
         yield self._trained_to_the_end()
 
@@ -205,7 +130,7 @@ class Loop:
             self._timing.begin()
             if self._stop_reason:  # Before the worker thread looks, so that no step runs.
                 self._block.stop()
-            future = thread.submit(self._call_parts, train, evaluation, steps, last)
+            future = thread.submit(self.call_recorded, train, evaluation, steps, last)
             success = yield from self._watch(future, block, save is not None)
             results.append(future.result())
             decision, step = self._decide(success), int(self.state.step)
@@ -326,9 +251,3 @@ class Loop:
             if evaluated.reached:
                 return events.RunStopped(evaluated.time, "success", evaluated.block.end_step)
         return None
-
-
-def _joined(results: Sequence[Result]) -> Result:
-    """Returns the result of a block from its parts' results, in order."""
-    joined = {name: np.concatenate([getattr(r, name) for r in results]) for name in ("losses", "times")}
-    return dataclasses.replace(results[-1], **joined)

@@ -19,7 +19,7 @@ import tensorflow as tf
 from common.errors import UserError
 from common.layers import batch_norm, weight_files
 from common.train import checkpoint_file, names
-from common.train.step import State
+from common.train.state import State
 
 _MOMENTS = {"moving_mean": "mean", "moving_variance": "variance"}
 SHOWN = 12  # Rows of a table's part; the others are only counted.

@@ -111,7 +111,8 @@ def curvature(task: object, steps: int, every: int, examples: int) -> list[tuple
     from common.distributed.replicas.base import Shard
     from common.distributed.replicas.single import Single
     from common.layers.precision import precision
-    from common.train.step import State, make_train_step
+    from common.train.state import State
+    from common.train.step import make_train_step
 
     config, replicas = task.config, Single()
     policy = precision(config.precision)

@@ -12,7 +12,8 @@ from common.distributed.replicas.mirrored import Mirrored
 from common.distributed.replicas.single import Single
 from common.distributed.spatial import shared_input
 from common.layers.precision import precision
-from common.train.step import State, make_train_step
+from common.train.state import State
+from common.train.step import make_train_step
 from maskrcnn import loss, model
 from maskrcnn.config import Config
 from tests.maskrcnn import small

@@ -14,7 +14,8 @@ from common.distributed.replicas.base import Shard
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
-from common.train.step import State, make_eval_step, make_train_step
+from common.train.state import State
+from common.train.step import make_eval_step, make_train_step
 from lab.studies.data import unpack
 from maskrcnn import tiny
 from maskrcnn.presets import PRESETS

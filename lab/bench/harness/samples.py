@@ -151,7 +151,7 @@ def model(folder: Path) -> tuple[Path, Path]:
     from common.export import formats, trained
     from common.layers.precision import precision
     from common.train import checkpoint
-    from common.train.step import State
+    from common.train.state import State
     from mnist.presets import PRESETS
     from mnist.task import Task
 

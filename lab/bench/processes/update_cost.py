@@ -20,7 +20,8 @@ from common.config.rules import renamed
 from common.distributed.replicas.base import Groups
 from common.distributed.replicas.single import Single
 from common.layers.precision import precision
-from common.train.step import State, make_train_step
+from common.train.state import State
+from common.train.step import make_train_step
 
 
 class OneOfMany(Single):

@@ -35,7 +35,8 @@ from common.distributed.replicas.base import Replicas
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.precision import Precision, precision
 from common.optim import optimizers
-from common.train.step import State, make_train_step
+from common.train.state import State
+from common.train.step import make_train_step
 from common.train.task import Batch, WeightedSum
 from tests.common.train import toy
 

@@ -13,7 +13,7 @@ from common.distributed.replicas.single import Single
 from common.layers import batch_norm
 from common.layers.precision import precision
 from common.train import checkpoint, warm_start
-from common.train.step import State
+from common.train.state import State
 
 LABELS = ("background", "cat", "dog")
 SMALLER = {

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from common.distributed import replicas as backends
-from common.train import block, host_block
+from common.train import block, fused_block, host_block
 from common.train.loop import Loop
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
 
-KINDS = {"single": block.FusedBlock, "pjrt": host_block.HostBlock}
+KINDS = {"single": fused_block.FusedBlock, "pjrt": host_block.HostBlock}
 
 
 @pytest.fixture(scope="module", params=KINDS)

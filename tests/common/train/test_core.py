@@ -19,7 +19,7 @@ from common.distributed import replicas as backends
 from common.layers.precision import precision
 from common.train import checkpoint, events, gradients
 from common.train.loop import Loop
-from common.train.step import State
+from common.train.state import State
 from tests.common.train import naive_toy, toy
 
 # Learning rates are float32 numbers; these are exact in it.

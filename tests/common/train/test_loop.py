@@ -21,7 +21,8 @@ from common.layers.precision import precision
 from common.train import events
 from common.train.host_block import Stacks
 from common.train.loop import Loop
-from common.train.step import State, make_eval_step, make_prepare_eval, make_train_step
+from common.train.state import State
+from common.train.step import make_eval_step, make_prepare_eval, make_train_step
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
 

@@ -13,7 +13,7 @@ from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
 from common.train import checkpoint, warm_start
-from common.train.step import State
+from common.train.state import State
 from resnet.presets import PRESETS
 from resnet.task import Task
 from tests.common.train import toy

@@ -15,7 +15,7 @@ from common.distributed.replicas.single import Single
 from common.layers import batch_norm
 from common.layers.precision import precision
 from common.train import warm_start
-from common.train.step import State
+from common.train.state import State
 from resnet.presets import PRESETS
 from resnet.task import Task
 

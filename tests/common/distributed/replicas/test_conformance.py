@@ -23,7 +23,8 @@ from common.distributed.replicas.base import Shard
 from common.layers.precision import precision
 from common.train import events
 from common.train.loop import Loop
-from common.train.step import State, make_train_step
+from common.train.state import State
+from common.train.step import make_train_step
 from resnet.presets import PRESETS
 from resnet.task import Task
 from tests.common.distributed.replicas import processes

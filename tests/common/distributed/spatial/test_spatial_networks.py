@@ -17,7 +17,8 @@ from common.distributed.spatial import Spatial, shared_input
 from common.distributed.spatial.geometry import Window
 from common.errors import UserError
 from common.layers.precision import precision
-from common.train.step import State, make_eval_step, make_train_step
+from common.train.state import State
+from common.train.step import make_eval_step, make_train_step
 from resnet.presets import PRESETS
 from resnet.task import Task
 from tests.common.distributed import test_graph_partition
