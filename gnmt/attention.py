@@ -108,12 +108,12 @@ def additive_scores(queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor) -
             block = _gradients(upstream_blocks[i], query_blocks[i], keys, direction)
             return i + 1, d_queries.write(i, block[0]), d_keys + block[1], d_direction + block[2]
 
-        parts = tf.TensorArray(queries.dtype, blocks, element_shape=query_blocks.shape[1:])
-        start = tf.constant(0), parts, tf.zeros_like(keys), tf.zeros_like(direction)
-        _, parts, d_keys, d_direction = tf.while_loop(
+        slopes = tf.TensorArray(queries.dtype, blocks, element_shape=query_blocks.shape[1:])
+        start = tf.constant(0), slopes, tf.zeros_like(keys), tf.zeros_like(direction)
+        _, slopes, d_keys, d_direction = tf.while_loop(
             lambda i, *_: i < blocks, body, start, parallel_iterations=1, maximum_iterations=blocks
         )
-        return _joined(parts.stack(), length), d_keys, d_direction
+        return _joined(slopes.stack(), length), d_keys, d_direction
 
     query_blocks = _split(queries, blocks)
     scores = tf.map_fn(lambda part: scores_of(part, keys, direction), query_blocks, parallel_iterations=1)

@@ -80,17 +80,17 @@ def load(config: Config, data_dir: str | os.PathLike) -> Corpus:
       UserError: there are no files, or a record is bad; the message names file and record.
     """
     files = tfrecords.list_files(data_dir, config.data.train_pattern, FIX)
-    parts: dict[str, list[np.ndarray]] = {name: [] for side in SIDES for name in (side, f"{side}_sizes")}
+    columns: dict[str, list[np.ndarray]] = {name: [] for side in SIDES for name in (side, f"{side}_sizes")}
     try:
         for batch in _parsed(files):
             for side in SIDES:
-                parts[side].append(batch[side].values.numpy())
-                parts[f"{side}_sizes"].append(batch[side].row_lengths().numpy())
+                columns[side].append(batch[side].values.numpy())
+                columns[f"{side}_sizes"].append(batch[side].row_lengths().numpy())
     except tf.errors.OpError as error:
         raise _diagnose(config, files) from error
-    if not parts["source"]:
+    if not columns["source"]:
         raise UserError(f"{files[0]} and the like hold no pair; {FIX}")
-    whole = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    whole = {name: np.concatenate(arrays) for name, arrays in columns.items()}
     if not _sound(config, whole):
         raise _diagnose(config, files)
     return _kept(config, whole)
@@ -119,14 +119,14 @@ def _sound(config: Config, arrays: dict[str, np.ndarray]) -> bool:
 def _kept(config: Config, arrays: dict[str, np.ndarray]) -> Corpus:
     sizes = {side: arrays[f"{side}_sizes"] for side in SIDES}
     # A target's length counts the BOS that the decoder starts with.
-    kept = np.maximum(sizes["source"], sizes["target"] + 1) <= config.max_sequence_length
+    fits = np.maximum(sizes["source"], sizes["target"] + 1) <= config.max_sequence_length
     small = np.uint16 if config.vocabulary_size <= 1 << 16 else np.int32
 
     def side(name: str) -> Side:
-        tokens = arrays[name][np.repeat(kept, sizes[name])].astype(small)
-        return Side(tokens, np.concatenate([[0], np.cumsum(sizes[name][kept])]))
+        tokens = arrays[name][np.repeat(fits, sizes[name])].astype(small)
+        return Side(tokens, np.concatenate([[0], np.cumsum(sizes[name][fits])]))
 
-    return Corpus(side("source"), side("target"), np.flatnonzero(kept), int((~kept).sum()))
+    return Corpus(side("source"), side("target"), np.flatnonzero(fits), int((~fits).sum()))
 
 
 def _diagnose(config: Config, files: list[str]) -> UserError:

@@ -61,13 +61,13 @@ def planned(corpus: Corpus, lengths: np.ndarray, examples: np.ndarray, batch_siz
     def batch(length: tf.Tensor, rows: tf.Tensor) -> dict[str, tf.Tensor]:
         rows = tf.ensure_shape(rows, [batch_size])
         real = rows >= 0
-        found = {
+        padded = {
             "index": tf.where(real, tf.gather(number, tf.maximum(rows, 0)), -1),
             "weight": tf.cast(real, tf.float32),
         }
         for name, side in sides.items():
-            found[name], found[f"{name}_length"] = side(rows, length)
-        return found
+            padded[name], padded[f"{name}_length"] = side(rows, length)
+        return padded
 
     per_step = examples.shape[1] // batch_size
     each = np.repeat(lengths, per_step), examples.reshape(-1, batch_size)

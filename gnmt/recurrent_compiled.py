@@ -72,15 +72,15 @@ def attend_compiled(
 
         start = _zeros(z, 4 * units), _zeros(z, units), _zeros(z, units)
         widths = [units] * 7 + [length, units]
-        _, kept = scan(step, start, (z,) if masks is None else (z, masks), widths)
-        outputs, contexts = kept[5], kept[8]
+        _, states = scan(step, start, (z,) if masks is None else (z, masks), widths)
+        outputs, contexts = states[5], states[8]
 
         def gradient(d_outputs: tf.Tensor, d_contexts: tf.Tensor) -> Tensors:
             found = backward(
-                kept, of_context, of_h, of_query, keys, seen_values, direction, d_outputs, d_contexts
+                states, of_context, of_h, of_query, keys, seen_values, direction, d_outputs, d_contexts
             )
             dz, d_queries, d_scores, d_attended = found
-            *_, queries, weights, _ = kept
+            *_, queries, weights, _ = states
             seen = delayed(_zeros(z, units), contexts)
             seen = seen if masks is None else seen * masks
             h_before = delayed(_zeros(z, units), outputs)

@@ -33,7 +33,7 @@ def stages(parts: Parts, x: tf.Tensor) -> dict[int, tf.Tensor]:
     `x` holds images [b, H, W, 3]. With `config.freeze`, the stem and the first stage (eleven convolutions) do not train
     (docs/sources.md, mlperf 2).
     """
-    config, found = parts.config, {}
+    config, levels = parts.config, {}
     x = parts.normalized(x, config.backbone_width, 7, 2, ("conv1", "bn1"), not config.freeze)
     x = parts.relu(x)
     x = MaxPool(parts.spatial, 3, 2, 1, dtype=parts.precision.layer)(x)
@@ -45,8 +45,8 @@ def stages(parts: Parts, x: tf.Tensor) -> dict[int, tf.Tensor]:
             x = bottleneck(parts, x, config.backbone_width * 2**stage, stride, block == 0, name, trainable)
         if not trainable:
             x = StopGradient(dtype=parts.precision.layer)(x)
-        found[stage + 2] = x
-    return found
+        levels[stage + 2] = x
+    return levels
 
 
 def bottleneck(

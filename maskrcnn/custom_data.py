@@ -34,9 +34,9 @@ def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
     for batch in reader.train_input(config, data_dir, Shard(0, 1), 1).take(count):
         one = {name: value[0].numpy() for name, value in batch.items()}
         height, width = (round(float(side)) for side in one["image_info"][:2])
-        found = counted(int((one["classes"] > 0).sum()), "object")
+        objects = counted(int((one["classes"] > 0).sum()), "object")
         drawn = custom_pictures.drawn(
             one["image"][:height, :width], one["boxes"], one["classes"], description, one["masks"]
         )
-        cards.append(Card(f"train: {found}", drawn))
+        cards.append(Card(f"train: {objects}", drawn))
     return cards

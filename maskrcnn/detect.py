@@ -29,12 +29,12 @@ def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, 
     features = model.features(image, training=False)
     anchors = networks.anchors(config, *image.shape[1:3])
     if config.anchor_shift:
-        for level, found in enumerate(anchors, config.min_level):
-            found[:, :2] += config.anchor_shift * 2**level
+        for level, detections in enumerate(anchors, config.min_level):
+            detections[:, :2] += config.anchor_shift * 2**level
     limits = config.rpn_eval_pre_nms, config.rpn_eval_post_nms, config.rpn_nms_iou
     proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits)
     outputs = model.heads(features.maps, proposals.boxes)
-    found = nms.per_class(
+    detections = nms.per_class(
         boxes_of(outputs.codes, proposals.boxes, info),
         scores_of(outputs.logits, proposals.valid),
         config.score_threshold,
@@ -42,11 +42,13 @@ def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, 
         proposals.boxes.shape[1],
         config.detections,
     )
-    masks = model.masks(features.maps, found.boxes, found.classes)
+    masks = model.masks(features.maps, detections.boxes, detections.classes)
     return {
-        "boxes": found.boxes if found.boxes.dtype == tf.float64 else tf.cast(found.boxes, tf.float32),
-        "scores": tf.cast(found.scores, tf.float32),
-        "classes": found.classes,
+        "boxes": detections.boxes
+        if detections.boxes.dtype == tf.float64
+        else tf.cast(detections.boxes, tf.float32),
+        "scores": tf.cast(detections.scores, tf.float32),
+        "classes": detections.classes,
         "masks": tf.cast(tf.sigmoid(masks), tf.float32),
     }
 

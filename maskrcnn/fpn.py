@@ -20,14 +20,14 @@ def pyramid(parts: Parts, stages: Mapping[int, tf.Tensor]) -> dict[int, tf.Tenso
     """
     config = parts.config
     top = min(config.max_level, LAST_STAGE)
-    channels, found = config.fpn_channels, {}
+    channels, levels = config.fpn_channels, {}
     x = None
     for level in range(top, config.min_level - 1, -1):
         lateral = parts.biased_conv(channels, 1, f"fpn_lateral{level}")(stages[level])
         if x is not None:
             lateral = parts.add(lateral, Upsample(parts.spatial, dtype=parts.precision.layer)([x, lateral]))
         x = lateral
-        found[level] = parts.biased_conv(channels, 3, f"fpn_output{level}")(x)
+        levels[level] = parts.biased_conv(channels, 3, f"fpn_output{level}")(x)
     for level in range(top + 1, config.max_level + 1):
-        found[level] = MaxPool(parts.spatial, 1, 2, "valid", dtype=parts.precision.layer)(found[level - 1])
-    return dict(sorted(found.items()))
+        levels[level] = MaxPool(parts.spatial, 1, 2, "valid", dtype=parts.precision.layer)(levels[level - 1])
+    return dict(sorted(levels.items()))

@@ -57,15 +57,15 @@ def train_input(
     first_key = tf.constant(config.seed % 2**32 * 2**24, tf.int64)  # Room for 2^24 epochs between two seeds.
 
     def prepared(epoch: tf.Tensor, number: tf.Tensor, wide: tf.Tensor, serialized: tf.Tensor) -> dict:
-        found = _parse(serialized, categories, config.max_instances)
-        image, boxes = _decode(found["encoded"], found["size"]), found["boxes"]
-        masks = augment.cut_masks(found["masks"], boxes, found["size"], config.gt_mask_size)
+        record = _parse(serialized, categories, config.max_instances)
+        image, boxes = _decode(record["encoded"], record["size"]), record["boxes"]
+        masks = augment.cut_masks(record["masks"], boxes, record["size"], config.gt_mask_size)
         if config.data.flip:
             key = tf.stack([first_key + epoch, number])
             image, boxes, masks = augment.mirrored(image, boxes, masks, key)
         pixels, info = augment.framed(image, wide, config)
-        objects = boxes * tf.tile(info[:2], [2]), found["classes"], masks
-        return _example(pixels, info, *objects, found["image_id"], 1.0, config)
+        objects = boxes * tf.tile(info[:2], [2]), record["classes"], masks
+        return _example(pixels, info, *objects, record["image_id"], 1.0, config)
 
     planned = grouping.ahead(shard, start_step, max(Clock.of(config).train_steps, start_step + 1))
     plan = [dataclasses.replace(batch, examples=numbers[batch.examples]) for batch in planned]
@@ -85,8 +85,10 @@ def eval_input(
 
     def prepared(_: tf.Tensor, number: tf.Tensor, wide: tf.Tensor, serialized: tf.Tensor) -> dict:
         def real() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            found = coco_records.parse(serialized)
-            return *augment.framed(_decode(found["encoded"], found["size"]), wide, config), found["image_id"]
+            batches = coco_records.parse(serialized)
+            return *augment.framed(_decode(batches["encoded"], batches["size"]), wide, config), batches[
+                "image_id"
+            ]
 
         def padding() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             black = tf.zeros([1, 1, 3], tf.uint8)
@@ -98,8 +100,8 @@ def eval_input(
 
     plan = list(coco_index.passes(groups(config, index), config.eval_batch_size, shard, steps))
     per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
-    found = _batches(config, index, plan, prepared, batch_size)
-    return found.apply(tf.data.experimental.assert_cardinality(steps * per_step))
+    batches = _batches(config, index, plan, prepared, batch_size)
+    return batches.apply(tf.data.experimental.assert_cardinality(steps * per_step))
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
@@ -214,12 +216,12 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
     def find() -> UserError | None:
         categories = _categories(config, data_dir)
         for pattern, masks in ((config.data.train_pattern, True), (config.data.eval_pattern, False)):
-            found = tfrecords.diagnose(
+            damage = tfrecords.diagnose(
                 tfrecords.list_files(data_dir, pattern, FIX),
                 functools.partial(coco_records.complaint, categories=categories, masks=masks, sized=True),
             )
-            if found:
-                return found
+            if damage:
+                return damage
         return None
 
     return tfrecords.explain(data_dir, find)
@@ -260,18 +262,18 @@ def _parse(serialized: tf.Tensor, categories: coco_records.Categories, most: int
 
     An unknown category ends the stream with an error that names the image.
     """
-    found = coco_records.parse(serialized, masks=True)
-    classes = categories.to_class(found["labels"])
-    message = ["category is not in the annotation file", "image", found["image_id"]]
+    objects = coco_records.parse(serialized, masks=True)
+    classes = categories.to_class(objects["labels"])
+    message = ["category is not in the annotation file", "image", objects["image_id"]]
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(classes > 0), message)]):
-        single = tf.where(~found["crowd"])[:most, 0]
+        single = tf.where(~objects["crowd"])[:most, 0]
     return {
-        "encoded": found["encoded"],
-        "size": found["size"],
-        "image_id": found["image_id"],
-        "boxes": tf.clip_by_value(tf.gather(found["boxes"], single), 0.0, 1.0),
+        "encoded": objects["encoded"],
+        "size": objects["size"],
+        "image_id": objects["image_id"],
+        "boxes": tf.clip_by_value(tf.gather(objects["boxes"], single), 0.0, 1.0),
         "classes": tf.gather(classes, single),
-        "masks": tf.gather(found["masks"], single),
+        "masks": tf.gather(objects["masks"], single),
     }
 
 

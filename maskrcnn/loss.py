@@ -43,7 +43,7 @@ def losses(
 
     anchors = networks.anchors(config, *image.shape[1:3])
     draw = sampling.noise(config.seed, step, ids, sum(map(len, anchors)), _RPN_USE)
-    wanted = rpn.targets(np.concatenate(anchors), boxes, classes, tf.cast(draw, variable), info, config)
+    targets = rpn.targets(np.concatenate(anchors), boxes, classes, tf.cast(draw, variable), info, config)
     limits = config.rpn_pre_nms, config.rpn_post_nms, config.rpn_nms_iou
     proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits)
 
@@ -52,15 +52,15 @@ def losses(
     # Regions with an object come first.
     count = min(roi.positives(config), regions.boxes.shape[1])
     labels = regions.classes[:, :count]
-    found = model.heads(features.maps, regions.boxes, regions.boxes[:, :count], labels)
+    predicted = model.heads(features.maps, regions.boxes, regions.boxes[:, :count], labels)
     masks = roi.mask_targets(regions, boxes, batch["masks"], count, config.mask_size)
     of_samples = config.loss_divisors == "sampled"
     return {
-        "rpn_score": rpn_score_loss(features.logits, wanted, weight, 0 if of_samples else config.rpn_batch),
-        "rpn_box": (rpn_box_loss_of_samples if of_samples else rpn_box_loss)(features.codes, wanted, weight),
-        "class": class_loss(found.logits, regions, weight),
-        "box": box_loss(found.codes, regions, weight, of_samples),
-        "mask": mask_loss(found.masks, masks, labels, weight),
+        "rpn_score": rpn_score_loss(features.logits, targets, weight, 0 if of_samples else config.rpn_batch),
+        "rpn_box": (rpn_box_loss_of_samples if of_samples else rpn_box_loss)(features.codes, targets, weight),
+        "class": class_loss(predicted.logits, regions, weight),
+        "box": box_loss(predicted.codes, regions, weight, of_samples),
+        "mask": mask_loss(predicted.masks, masks, labels, weight),
     }
 
 

@@ -70,10 +70,10 @@ class MaskRCNN(tf_keras.Model):
     """
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
-        parts = Parts.of(config, replicas, precision)
+        layers = Parts.of(config, replicas, precision)
         batch = config.micro_batch_size
         images = replicas.model_input((*config.shapes[0], 3), batch, precision.compute)
-        first = _first_stage(parts, images)
+        first = _first_stage(layers, images)
         # The layers accept any image size, but tf_keras would insist on the input's size.
         first.input_spec = None
         top = min(config.max_level, fpn.LAST_STAGE)
@@ -81,7 +81,7 @@ class MaskRCNN(tf_keras.Model):
             heads.Crop(size, config.min_level, dtype=precision.layer)
             for size in (heads.BOX_SIZE, config.mask_size // 2)
         ]
-        box_head, mask_head = heads.BoxHead(parts), heads.MaskHead(parts)
+        box_head, mask_head = heads.BoxHead(layers), heads.MaskHead(layers)
 
         regions = replicas.model_input((config.rpn_eval_post_nms, 4), batch, precision.variable)
         masked = replicas.model_input((config.detections, 4), batch, precision.variable)
@@ -89,7 +89,7 @@ class MaskRCNN(tf_keras.Model):
         outputs = [logits, codes, box_head(crops[0](maps, regions)), mask_head(crops[1](maps, masked))]
         super().__init__([images, regions, masked], outputs, name=config.model)
 
-        self.config, self.precision, self.replicas, self.spatial = config, precision, replicas, parts.spatial
+        self.config, self.precision, self.replicas, self.spatial = config, precision, replicas, layers.spatial
         self.first, self.crops, self.box_head, self.mask_head = first, crops, box_head, mask_head
         self.roi_levels = range(config.min_level, top + 1)
         self.draws = replicas.per_replica_variable(tf.zeros([], replicas.counter), f"{self.name}/draws")

@@ -58,13 +58,13 @@ def sample(
     there = tf.concat([proposals.valid, classes > 0], 1)
     total = regions.shape[1]
     iou = matching.overlaps(boxes, classes > 0, regions)
-    found = matching.match(iou, config.roi_positive, config.roi_positive, force=False)
-    positive = tf.equal(found.state, matching.POSITIVE) & there
+    matches = matching.match(iou, config.roi_positive, config.roi_positive, force=False)
+    positive = tf.equal(matches.state, matching.POSITIVE) & there
     chosen = sampling.compact(
         sampling.balanced(positive, ~positive & there, noise[:, :total], config.roi_batch, positives(config)),
         min(config.roi_batch, total),
     )
-    regions, index = (tf.gather(x, chosen.index, batch_dims=1) for x in (regions, found.index))
+    regions, index = (tf.gather(x, chosen.index, batch_dims=1) for x in (regions, matches.index))
     label = tf.where(chosen.positive, tf.gather(classes, index, batch_dims=1), 0)
     objects = tf.gather(boxes, index, batch_dims=1)
     # A region without an object may be empty, which would make its code infinite, so a box of one pixel replaces it.

@@ -59,14 +59,14 @@ def propose(
         corners.append(tf.pad(box_ops.decode(code, centre, WEIGHTS, MAX_LOG_RATIO), [*missing, [0, 0]]))
         there.append(tf.pad(tf.ones_like(top, tf.bool), missing))
     # All levels are suppressed at once, as [b, levels, width].
-    ranked, found, valid = tf.stack(best, 1), tf.stack(corners, 1), tf.stack(there, 1)
-    size = tf.cast(image_info, found.dtype)[:, None, None, :2]
-    found = box_ops.clip(found, size[..., 0], size[..., 1])
-    kept = nms.suppress(found, valid & (box_ops.area(found) > 0), overlap)
+    ranked, inside, valid = tf.stack(best, 1), tf.stack(corners, 1), tf.stack(there, 1)
+    size = tf.cast(image_info, inside.dtype)[:, None, None, :2]
+    inside = box_ops.clip(inside, size[..., 0], size[..., 1])
+    kept = nms.suppress(inside, valid & (box_ops.area(inside) > 0), overlap)
     ranked = tf.where(kept, ranked, tf.fill(tf.shape(ranked), ranked.dtype.min))
     total = len(logits) * width
     top, index = tf.math.top_k(tf.reshape(ranked, [-1, total]), min(proposals, total))
-    chosen = tf.gather(tf.reshape(found, [-1, total, 4]), index, batch_dims=1)
+    chosen = tf.gather(tf.reshape(inside, [-1, total, 4]), index, batch_dims=1)
     return Proposals(chosen, top > ranked.dtype.min)
 
 
@@ -104,17 +104,17 @@ def targets(
     centres = tf.constant(anchors, boxes.dtype)
     corners = box_ops.to_corners(centres)
     iou = matching.overlaps(boxes, classes > 0, corners[None])
-    found = matching.match(iou, config.rpn_positive, config.rpn_negative, force=True)
-    counted = tf.ones_like(found.state, tf.bool)
+    matches = matching.match(iou, config.rpn_positive, config.rpn_negative, force=True)
+    counted = tf.ones_like(matches.state, tf.bool)
     if config.rpn_inside:
         end = tf.cast(image_info[:, None, :2], corners.dtype)
         counted = tf.reduce_all((corners[None, :, :2] >= 0) & (corners[None, :, 2:] < end), -1)
     sample = sampling.balanced(
-        counted & tf.equal(found.state, matching.POSITIVE),
-        counted & tf.equal(found.state, matching.NEGATIVE),
+        counted & tf.equal(matches.state, matching.POSITIVE),
+        counted & tf.equal(matches.state, matching.NEGATIVE),
         noise,
         config.rpn_batch,
         int(config.rpn_batch * config.rpn_foreground),
     )
-    codes = box_ops.encode(tf.gather(boxes, found.index, batch_dims=1), centres[None], WEIGHTS)
+    codes = box_ops.encode(tf.gather(boxes, matches.index, batch_dims=1), centres[None], WEIGHTS)
     return Targets(codes, sample.positive, sample.negative)

@@ -35,14 +35,16 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
         def within(shape: tuple[int, int]) -> dict[str, tf.Tensor]:
             return network(tf.ensure_shape(pixels, [*shape, 3])[None], info[None])
 
-        found = within(wide) if wide == tall else tf.cond(lying, lambda: within(wide), lambda: within(tall))
+        detections = (
+            within(wide) if wide == tall else tf.cond(lying, lambda: within(wide), lambda: within(tall))
+        )
         # As fractions of the content, which equal fractions of the picture.
-        parts = tf.cast(found["boxes"][0], tf.float32) / tf.maximum(tf.tile(info[:2], [2]), 1.0)
+        parts = tf.cast(detections["boxes"][0], tf.float32) / tf.maximum(tf.tile(info[:2], [2]), 1.0)
         return {
             "boxes": parts * tf.cast(tf.tile(size[:2], [2]), tf.float32),
-            "scores": tf.where(found["classes"][0] > 0, found["scores"][0], 0.0),
-            "classes": found["classes"][0],
-            "masks": found["masks"][0],
+            "scores": tf.where(detections["classes"][0] > 0, detections["scores"][0], 0.0),
+            "classes": detections["classes"][0],
+            "masks": detections["masks"][0],
         }
 
     count, side = config.detections, config.mask_size

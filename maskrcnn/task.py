@@ -61,18 +61,18 @@ class Task(task.Task):
         return {name: term for name, term in found.items() if self.config.train_mask_head or name != "mask"}
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
-        found = detect(model, self.normalised(batch), self.config)
+        detections = detect(model, self.normalised(batch), self.config)
         # Boxes as fractions of the content, which equal fractions of the original image for any frame.
         size = tf.maximum(tf.tile(batch["image_info"][:, None, :2], [1, 1, 2]), 1.0)
-        boxes = found["boxes"] / tf.cast(size, found["boxes"].dtype)
+        boxes = detections["boxes"] / tf.cast(size, detections["boxes"].dtype)
         arrays = {
             "image_id": batch["image_id"],
             "weight": batch["weight"],
             "boxes": tf.cast(boxes, tf.float32),
-            "scores": tf.where(found["classes"] > 0, found["scores"], 0.0),
-            "classes": found["classes"],
+            "scores": tf.where(detections["classes"] > 0, detections["scores"], 0.0),
+            "classes": detections["classes"],
             # float16 has half the bytes; its eleven bits are enough for a threshold of 0.5.
-            "masks": tf.cast(found["masks"], tf.float16),
+            "masks": tf.cast(detections["masks"], tf.float16),
         }
         return Outputs(arrays=arrays)
 

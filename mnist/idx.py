@@ -74,11 +74,11 @@ def shape(path: str | os.PathLike) -> tuple[int, ...]:
     path = Path(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            found, *sizes = struct.unpack(">4I", file.read(16))
+            magic, *sizes = struct.unpack(">4I", file.read(16))
     except (OSError, EOFError, zlib.error, struct.error) as error:
         raise UserError(f"{path}: cannot read it ({error}); {FIX}") from error
-    if found != IMAGES:
-        raise UserError(f"{path}: magic number {found}, not {IMAGES}; is it another file? {FIX}")
+    if magic != IMAGES:
+        raise UserError(f"{path}: magic number {magic}, not {IMAGES}; is it another file? {FIX}")
     return tuple(sizes)
 
 

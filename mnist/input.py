@@ -40,12 +40,12 @@ def load(config: Config, data_dir: str | os.PathLike, training: bool) -> Arrays:
     held_out = config.data.held_out
     split = "train" if training or held_out else "test"
     images, labels = idx.load(data_dir, split)
-    wanted = config.num_train_examples + held_out if split == "train" else config.num_eval_examples
+    expected = config.num_train_examples + held_out if split == "train" else config.num_eval_examples
     field = "num_train_examples" if split == "train" else "num_eval_examples"
     path = idx.find(data_dir, idx.FILES[split][0])
-    if len(images) != wanted:
+    if len(images) != expected:
         raise UserError(
-            f"{path}: {len(images)} images, {wanted} expected; set --config.{field}={len(images) - held_out}"
+            f"{path}: {len(images)} images, {expected} expected; set --config.{field}={len(images) - held_out}"
         )
     if images.shape[1:] != (config.image_size,) * 2:
         size = "x".join(map(str, images.shape[1:]))
@@ -93,18 +93,18 @@ def train_input(
         numbers = number + tf.range(together, dtype=tf.int64)
         step, part = numbers // per_step, numbers % per_step
         first = step * config.global_batch_size + (shard.index * per_step + part) * batch_size
-        wanted = first[0] // count
+        new_epoch = first[0] // count
         # If a batch is as large as the training set, a shard's parts of two steps may be two epochs apart.
         this, following = tf.cond(
-            wanted == epoch,
+            new_epoch == epoch,
             lambda: (this, following),
-            lambda: (permutation(wanted), permutation(wanted + 1)),
+            lambda: (permutation(new_epoch), permutation(new_epoch + 1)),
         )
-        places = (first - wanted * count)[:, None] + tf.range(batch_size, dtype=tf.int64)
-        found = tf.where(
+        places = (first - new_epoch * count)[:, None] + tf.range(batch_size, dtype=tf.int64)
+        chosen = tf.where(
             places < count, tf.gather(this, places % count), tf.gather(following, places % count)
         )
-        return (wanted, this, following), found
+        return (new_epoch, this, following), chosen
 
     def batches(indices: tf.Tensor) -> dict[str, tf.Tensor]:
         indices = tf.ensure_shape(indices, [together, batch_size])
@@ -116,8 +116,8 @@ def train_input(
 
     nothing = tf.zeros([count], tf.int32)
     numbers = tf.data.Dataset.range(start_step * per_step, 2**62, together)
-    found = numbers.scan((tf.constant(-1, tf.int64), nothing, nothing), indices)
-    return found.map(batches).unbatch().prefetch(4)
+    chosen = numbers.scan((tf.constant(-1, tf.int64), nothing, nothing), indices)
+    return chosen.map(batches).unbatch().prefetch(4)
 
 
 def eval_input(config: Config, arrays: Arrays, shard: Shard, batch_size: int) -> tf.data.Dataset:

@@ -111,11 +111,11 @@ def _counts(config: Config, folder: Path) -> dict[str, int]:
     held_out = config.data.held_out
     splits = ["train"] if held_out else ["train", "test"]
     try:
-        found = [[idx.find(folder, name) for name in idx.FILES[split]] for split in splits]
+        paths = [[idx.find(folder, name) for name in idx.FILES[split]] for split in splits]
     except UserError:  # The input names the missing file.
         return {}
-    shapes = [idx.shape(images) for images, _ in found]
-    classes = 1 + max(int(idx.read(labels, idx.LABELS).max(initial=0)) for _, labels in found)
+    shapes = [idx.shape(images) for images, _ in paths]
+    classes = 1 + max(int(idx.read(labels, idx.LABELS).max(initial=0)) for _, labels in paths)
     if len({shape[1:] for shape in shapes}) > 1 or len(set(shapes[0][1:])) > 1:
         sizes = ", ".join(f"{shape[1]}x{shape[2]}" for shape in shapes)
         raise UserError(f"{folder}: images of {sizes}; scale all to one square size")

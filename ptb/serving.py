@@ -35,11 +35,11 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
 
     def one(text: tf.Tensor) -> tf.Tensor:
         words = tf.concat([[EOS], tf.strings.split(text)], 0)
-        found = tf.ensure_shape(table.lookup(words), [None])
-        count = tf.size(found)
+        numbers = tf.ensure_shape(table.lookup(words), [None])
+        count = tf.size(numbers)
         # The network takes num_steps words at a time; padding after the text does not affect the last word's score.
         steps = config.num_steps
-        padded = tf.reshape(tf.pad(found, [[0, -count % steps]]), [-1, 1, steps])
+        padded = tf.reshape(tf.pad(numbers, [[0, -count % steps]]), [-1, 1, steps])
         state = tf.zeros([1, state_size(config)], model.inputs[1].dtype)
 
         def step(carried: tuple[tf.Tensor, tf.Tensor], words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -123,18 +123,18 @@ def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[l
         rows = images.listed(table, report)
         _report_unlisted(table, rows, report)
         if any(part for _, part in rows):
-            parts = given_splits.listed_split(table, rows, report)
-            return _sound(parts[0], report, looked), _sound(parts[1], report, looked)
+            splits = given_splits.listed_split(table, rows, report)
+            return _sound(splits[0], report, looked), _sound(splits[1], report, looked)
         items = _sound([item for item, _ in rows], report, looked)
     folder_conversion.check_broken(report.lines, len(items), options)
     groups = near_copies.groups([item.looked.thumbnail for item in items], [item.group for item in items])
     out_of = folder_conversion.divide(
         [item.synset for item in items], options.eval_part, options.seed, groups
     )
-    parts = [], []
+    splits = [], []
     for item, is_held in zip(items, out_of):
-        parts[int(is_held)].append(item)
-    return parts
+        splits[int(is_held)].append(item)
+    return splits
 
 
 def _table(folder: Path) -> Path | None:
@@ -164,23 +164,23 @@ def _in_folder(folder: Path, report: Report, looked: dict[str, Looked]) -> list[
         return _sound(web_dataset.items(shards, report), report, looked)
     found = images.train_items(folder, report)
     seen = {item.synset for item in found}
-    kept = _sound(found, report, looked)
+    whole = _sound(found, report, looked)
     for path in folder_conversion.folders(folder):
         if text_files.normal(path.name) not in seen:
             report.leave_out("no pictures in it", str(path))
-    return kept
+    return whole
 
 
 def _sound(found: Sequence[Item], report: Report, looked: dict[str, Looked]) -> list[Item]:
     results = folder_conversion.examined(found, _look, "pictures")
-    kept = []
+    sound = []
     for item, result in zip(found, results):
         if isinstance(result, str):
             report.leave_out("no whole picture", item.place, result)
         else:
-            kept.append(dataclasses.replace(item, looked=result))
+            sound.append(dataclasses.replace(item, looked=result))
             looked[item.place] = result
-    return kept
+    return sound
 
 
 def _look(item: Item) -> Looked | str:

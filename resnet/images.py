@@ -106,11 +106,11 @@ def validation_items(
 
 def hold_out(items: Iterable[Item], part: float) -> tuple[list[Item], list[Item]]:
     """Splits images into (kept, held out) by a hash of their names; holds out about `part` of each class."""
-    kept, out = [], []
+    train, out = [], []
     for item in items:
         draw = int.from_bytes(hashlib.sha256(item.name.encode()).digest()[:8], "big") / 2**64
-        (out if draw < part else kept).append(item)
-    return kept, out
+        (out if draw < part else train).append(item)
+    return train, out
 
 
 def listed(source: Path, report: Report) -> list[tuple[Item, str]]:
@@ -123,16 +123,16 @@ def listed(source: Path, report: Report) -> list[tuple[Item, str]]:
     Raises:
       UserError: the file cannot be read, lists no image that exists, or a row is bad; the message names file and line.
     """
-    found = []
+    examples = []
     for example in tables.examples(tables.read(source), report=report):
         if os.path.isfile(example.path):
             item = _item(example.path, example.label, upright=True)
-            found.append((dataclasses.replace(item, group=example.group), example.split))
+            examples.append((dataclasses.replace(item, group=example.group), example.split))
         else:
             report.leave_out("no such file", f"{source}: line {example.line}: {example.path}")
-    if not found:
+    if not examples:
         raise UserError(f"{source}: none of its images exists; paths are relative to its folder")
-    return found
+    return examples
 
 
 def members(source: Path, offset: int = 0) -> list[tarfile.TarInfo]:
@@ -145,7 +145,7 @@ def members(source: Path, offset: int = 0) -> list[tarfile.TarInfo]:
         with open(source, "rb") as file:
             file.seek(offset)
             with tarfile.open(fileobj=file, mode="r:") as tar:
-                found = [member for member in tar if member.isfile()]
+                files = [member for member in tar if member.isfile()]
             end = file.seek(0, os.SEEK_END)
     except OSError as error:
         raise UserError(
@@ -153,9 +153,9 @@ def members(source: Path, offset: int = 0) -> list[tarfile.TarInfo]:
         ) from error
     except (tarfile.TarError, ValueError, OverflowError) as error:  # The latter two: sizes that no file has.
         raise UserError(f"{source}: damaged at byte {offset} ({error}); download it again") from error
-    if found and found[-1].offset_data + found[-1].size > end:
-        raise UserError(f"{source}: ends inside {found[-1].name}; download it again")
-    return found
+    if files and files[-1].offset_data + files[-1].size > end:
+        raise UserError(f"{source}: ends inside {files[-1].name}; download it again")
+    return files
 
 
 def lines(path: str | os.PathLike, flag: str) -> list[str]:

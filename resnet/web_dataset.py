@@ -60,12 +60,12 @@ def items(found: Sequence[Path], report: Report) -> list[Item]:
     Raises:
       UserError: a tar file is damaged, or none holds a picture with a class.
     """
-    kept = [item for path in found for item in _in_shard(path, report)]
-    if not kept:
+    pictures = [item for path in found for item in _in_shard(path, report)]
+    if not pictures:
         raise UserError(
             f"{found[0]}: no example with a picture and a class; expected members such as KEY.jpg and KEY.cls"
         )
-    return kept
+    return pictures
 
 
 def _in_shard(path: Path, report: Report) -> Iterator[Item]:
@@ -74,21 +74,25 @@ def _in_shard(path: Path, report: Report) -> Iterator[Item]:
         folder, _, name = member.name.rpartition("/")
         key, _, extension = name.partition(".")
         if key and folder_conversion.visible(name):
-            parts = examples.setdefault(f"{folder}/{key}".lstrip("/"), {})
-            if extension.lower() in parts:
+            by_extension = examples.setdefault(f"{folder}/{key}".lstrip("/"), {})
+            if extension.lower() in by_extension:
                 report.leave_out(
                     "a member that is there twice; the later one is read", f"{path}/{member.name}"
                 )
-            parts[extension.lower()] = member
-    for key, parts in examples.items():
+            by_extension[extension.lower()] = member
+    for key, by_extension in examples.items():
         place = f"{path}/{key}"
-        images = [member for extension, member in parts.items() if f".{extension}" in pictures.SUFFIXES]
+        images = [
+            member for extension, member in by_extension.items() if f".{extension}" in pictures.SUFFIXES
+        ]
         if not images:
-            report.skip(f"an example without a picture ({', '.join(sorted(parts))[:40]})", place, lost=True)
+            report.skip(
+                f"an example without a picture ({', '.join(sorted(by_extension))[:40]})", place, lost=True
+            )
             continue
         for other in images[1:]:
             report.skip("another picture of the same example", f"{path}/{other.name}")
-        label = _label(path, parts)
+        label = _label(path, by_extension)
         if not label:
             report.leave_out("no class", place, f"{place}: no class: neither KEY.cls nor KEY.json has one")
         elif images[0].size > pictures.MOST_BYTES:

@@ -71,8 +71,8 @@ def crop_window(boxes: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
         fits &= tf.reduce_any(_inside(centres, windows), -1)
         uncropped = option >= len(data.crop_overlaps)
         chosen = tf.where(uncropped, whole, windows[tf.argmax(tf.cast(fits, tf.int32))])
-        found = uncropped | tf.reduce_any(fits)
-        return number + 1, tf.where(found, chosen, whole), found
+        done = uncropped | tf.reduce_any(fits)
+        return number + 1, tf.where(done, chosen, whole), done
 
     _, window, _ = tf.while_loop(
         lambda number, _, found: (number < _PASSES) & ~found,

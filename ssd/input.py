@@ -92,8 +92,8 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
     sizes = [record_stream.size(files, Shard(i, shard.count)) for i in range(shard.count)]
 
     def parse(file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        found = coco_records.parse(serialized)
-        return {"encoded": found["encoded"], "image_id": found["image_id"]}
+        objects = coco_records.parse(serialized)
+        return {"encoded": objects["encoded"], "image_id": objects["image_id"]}
 
     def resized(file: tf.Tensor, record: tf.Tensor, found: Mapping) -> dict[str, tf.Tensor]:
         image = augment.to_uint8(augment.resize(decode(found["encoded"]), config.image_size))
@@ -188,15 +188,15 @@ def _splits(config: Config, data_dir: str | os.PathLike) -> tuple[list[str], lis
 
 def _parse(serialized: tf.Tensor, categories: coco_records.Categories) -> dict[str, tf.Tensor]:
     """Parses a record; an unknown category ends the stream with an error that names the image."""
-    found = coco_records.parse(serialized)
-    classes = categories.to_class(found["labels"])
-    message = ["category is not in the annotation file", "image", found["image_id"]]
+    objects = coco_records.parse(serialized)
+    classes = categories.to_class(objects["labels"])
+    message = ["category is not in the annotation file", "image", objects["image_id"]]
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(classes > 0), message)]):
         classes = tf.identity(classes)
     return {
-        "encoded": found["encoded"],
-        "image_id": found["image_id"],
-        "boxes": tf.clip_by_value(found["boxes"], 0.0, 1.0),
+        "encoded": objects["encoded"],
+        "image_id": objects["image_id"],
+        "boxes": tf.clip_by_value(objects["boxes"], 0.0, 1.0),
         "classes": classes,
     }
 

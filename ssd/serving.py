@@ -26,19 +26,19 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
         return augment.to_uint8(augment.resize(image, size)), tf.shape(image)[:2]
 
     def network(image: tf.Tensor) -> dict[str, tf.Tensor]:
-        found = task.detect(model, image)
-        return {"boxes": found.boxes, "scores": found.scores, "classes": found.classes}
+        detections = task.detect(model, image)
+        return {"boxes": detections.boxes, "scores": detections.scores, "classes": detections.classes}
 
     def detect(images: tf.Tensor) -> dict[str, tf.Tensor]:
         specs = tf.TensorSpec([size, size, 3], tf.uint8), tf.TensorSpec([2], tf.int32)
         pixels, sizes = contract.each(prepared, images, specs)
-        found = network(pixels)
+        detections = network(pixels)
         scale = tf.cast(tf.tile(sizes, [1, 2]), tf.float32)[:, None]
         return {
-            "boxes": tf.clip_by_value(tf.cast(found["boxes"], tf.float32), 0.0, 1.0) * scale,
-            "scores": tf.cast(found["scores"], tf.float32),
-            "classes": found["classes"],
-            "names": contract.named(found["classes"], labels, config.num_classes),
+            "boxes": tf.clip_by_value(tf.cast(detections["boxes"], tf.float32), 0.0, 1.0) * scale,
+            "scores": tf.cast(detections["scores"], tf.float32),
+            "classes": detections["classes"],
+            "names": contract.named(detections["classes"], labels, config.num_classes),
         }
 
     core = {"image": tf.TensorSpec([1, size, size, 3], tf.uint8, "image")}

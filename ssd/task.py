@@ -56,11 +56,11 @@ class Task(task.Task):
         return {"multibox": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
-        found = self.detect(model, batch["image"])
+        detections = self.detect(model, batch["image"])
         own = {
-            "boxes": tf.cast(found.boxes, tf.float32),
-            "scores": tf.cast(found.scores, tf.float32),
-            "classes": found.classes,
+            "boxes": tf.cast(detections.boxes, tf.float32),
+            "scores": tf.cast(detections.scores, tf.float32),
+            "classes": detections.classes,
         }
         count = batch["image"].shape[0]
         arrays = {name: self._spatial.all_images(x, count) for name, x in own.items()}

@@ -33,12 +33,12 @@ class Transformer(tf_keras.Model):
     """The network. A call on INPUTS returns the logits of each target token, given the tokens before it."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
-        parts = Parts(config, replicas, precision)
-        embedding = Embedding(parts)
-        source_input, target_input = TokenInput(parts, embedding), TokenInput(parts, embedding, shift=True)
-        encoder = [EncoderLayer(parts) for _ in range(config.layers)]
-        decoder = [DecoderLayer(parts) for _ in range(config.layers)]
-        encoder_norm, decoder_norm, softmax = parts.norm(), parts.norm(), Logits(embedding, precision)
+        layers = Parts(config, replicas, precision)
+        embedding = Embedding(layers)
+        source_input, target_input = TokenInput(layers, embedding), TokenInput(layers, embedding, shift=True)
+        encoder = [EncoderLayer(layers) for _ in range(config.layers)]
+        decoder = [DecoderLayer(layers) for _ in range(config.layers)]
+        encoder_norm, decoder_norm, softmax = layers.norm(), layers.norm(), Logits(embedding, precision)
 
         ids, segments, positions, targets, target_segments, target_positions = inputs = [
             replicas.model_input([config.packed_length], config.micro_batch_size, tf.int32) for _ in INPUTS

@@ -74,20 +74,20 @@ def items(
     """
     source = Path(source)
     if source.is_dir():
-        found = list(_in_folders(source, report or Report()))
+        listed_videos = list(_in_folders(source, report or Report()))
         expected = "folders CLASS/*.mp4"
     else:
         rows = listed(source, Path(base) if base else None, report)
-        wanted = text_files.normal(split).lower()
+        split_name = text_files.normal(split).lower()
         if split and not any(part for _, part in rows):
             raise UserError(
                 f"{source}: no column split to select {split!r} by; leave out --train-split and the like"
             )
-        found = [item for item, part in rows if not split or part == wanted]
+        listed_videos = [item for item, part in rows if not split or part == split_name]
         expected = f"rows{' of split ' + split if split else ''} below a line of column names"
-    if not found:
+    if not listed_videos:
         raise UserError(f"{source}: no videos; expected {expected}")
-    return found
+    return listed_videos
 
 
 def _in_folders(source: Path, report: Report) -> Iterator[Item]:
@@ -119,7 +119,7 @@ def listed(source: Path, base: Path | None = None, report: Report | None = None)
     table = tables.read(source)
     if not set(table.columns) >= _KINETICS:
         return [(Item(str(e.path), e.label, e.group), e.split) for e in tables.examples(table, base, report)]
-    found = []
+    examples = []
     for row, number in zip(table.rows, table.numbers):
         try:
             start, end = (int(float(row[name])) for name in ("time_start", "time_end"))
@@ -128,13 +128,13 @@ def listed(source: Path, base: Path | None = None, report: Report | None = None)
         folder = base or source.parent
         name = f"{row['youtube_id']}_{start:06d}_{end:06d}.mp4"
         path = folder / row["label"] / name
-        found.append(
+        examples.append(
             (
                 Item(str(path if os.path.isfile(path) else folder / name), row["label"]),
                 row.get("split", "").lower(),
             )
         )
-    return found
+    return examples
 
 
 def convert(
@@ -243,11 +243,11 @@ def notes(folder: Path, split: str) -> list[tuple[str, str, str]]:
     Each note is (path, kind, value). A video that was left out has one note of kind "left out", whose value is the
     reason. Every other video has a note of kind "digest"; `_notes` has the other kinds.
     """
-    found = []
+    shown = []
     for path in tfrecords.list_files(folder, f"{split}-*", shards.FIX):
         with np.load(shards.index_path(path)) as index:
-            found += [tuple(row) for row in index["notes"].tolist()] if "notes" in index else []
-    return sorted(found)
+            shown += [tuple(row) for row in index["notes"].tolist()] if "notes" in index else []
+    return sorted(shown)
 
 
 def _note(

@@ -45,14 +45,15 @@ def load(config: Config, data_dir: str | os.PathLike, training: bool) -> shards.
         a class.
     """
     index = shards.Index(data_dir, SPLITS[training])
-    wanted, field = (
+    expected, field = (
         (config.num_train_examples, "num_train_examples")
         if training
         else (config.num_eval_examples, "num_eval_examples")
     )
-    if len(index) != wanted:
+    if len(index) != expected:
         raise UserError(
-            f"{data_dir}: {len(index)} {SPLITS[training]} videos, {wanted} expected; set --config.{field}={len(index)}"
+            f"{data_dir}: {len(index)} {SPLITS[training]} videos, {expected} expected; "
+            f"set --config.{field}={len(index)}"
         )
     if index.label.min() < 0 or index.label.max() >= config.num_classes:
         worst = int(index.label.max())

@@ -274,11 +274,15 @@ def _batch(chosen: _Chosen, rule: Rule, machine: Machine, base: RunConfig, seen:
         (max(seen / steps, LEAST_BATCH * groups), f"leaves {steps:.0f} steps for {seen:.0f} examples"),
     ]
     most, why = min(limits)
-    parts = groups * config.accumulation_steps
-    chosen.take("global_batch_size", power_of_two(most / parts) * parts, f"a power of two a device; {why}")
+    micro_batches = groups * config.accumulation_steps
+    chosen.take(
+        "global_batch_size",
+        power_of_two(most / micro_batches) * micro_batches,
+        f"a power of two a device; {why}",
+    )
     while "global_batch_size" not in chosen.given and _refused(chosen.config):
         half = chosen.config.global_batch_size // 2
-        if half < parts:
+        if half < micro_batches:
             break
         chosen.take("global_batch_size", half, "the data are too few for more")
     _rate(chosen, base)

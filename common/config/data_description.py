@@ -77,14 +77,14 @@ def listed(data_dir: str | os.PathLike, names: Iterable[str]) -> dict[str, list[
     Raises:
       UserError: a file cannot be read.
     """
-    found: dict[str, list[Any]] = {}
+    files: dict[str, list[Any]] = {}
     for name in sorted(names):
         path = Path(data_dir, name)
         try:
-            found[name] = [path.stat().st_size, sha256(path)]
+            files[name] = [path.stat().st_size, sha256(path)]
         except OSError as error:
             raise UserError(f"{path}: cannot read: {error.strerror}; convert the data again") from error
-    return found
+    return files
 
 
 def digest(files: Mapping[str, Sequence[Any]]) -> str:
@@ -195,13 +195,13 @@ def _check_files(path: Path, description: Description) -> None:
     for name, (size, _) in description.files.items():
         file = path.with_name(name)
         try:
-            found = file.stat().st_size
+            size_here = file.stat().st_size
         except OSError as error:
             raise UserError(
                 f"{file}: {NAME} names it, but {error.strerror}; convert the data again"
             ) from error
-        if found != size:
-            raise UserError(f"{file}: has {found} bytes, {NAME} says {size}; convert the data again")
+        if size_here != size:
+            raise UserError(f"{file}: has {size_here} bytes, {NAME} says {size}; convert the data again")
 
 
 def apply(config: C, description: Description, given: Sequence[tuple[str, str]] = ()) -> C:
@@ -251,12 +251,12 @@ def _set(config: C, path: str, value: Any) -> C:
     """Sets a field that describes the data; rejects fields that choose a run's code or files."""
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     try:
-        found = configs.override(config, path, text)
+        filled = configs.override(config, path, text)
     except UserError as error:
         raise UserError(f"{NAME} in --data_dir: {error}; convert the data again") from error
     top = path.partition(".")[0]
     shared = top in {field.name for field in dataclasses.fields(RunConfig)} - set(_COUNTS)
-    if shared or path == config.weights_field or found.own_functions() != config.own_functions():
+    if shared or path == config.weights_field or filled.own_functions() != config.own_functions():
         raise UserError(
             f"{NAME} in --data_dir: sets config.{path}, which data do not decide; convert the data again"
         )
@@ -264,7 +264,7 @@ def _set(config: C, path: str, value: Any) -> C:
         raise UserError(
             f"{NAME} in --data_dir: config.{path}={value[:80]!r} leaves the folder; convert the data again"
         )
-    return found
+    return filled
 
 
 def filled(config: C, data_dir: str | os.PathLike | None, given: Sequence[tuple[str, str]] = ()) -> C:

@@ -89,12 +89,12 @@ def digest(config: Any) -> str:
 
 
 def _digested(config: Any) -> dict[str, Any]:
-    found = {}
+    values = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.metadata.get("digest") == "unless default" and value == field.default:
             continue
         if isinstance(value, Optimizer):
             value = value.every_field()
-        found[field.name] = _digested(value) if dataclasses.is_dataclass(value) else value
-    return found
+        values[field.name] = _digested(value) if dataclasses.is_dataclass(value) else value
+    return values

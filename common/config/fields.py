@@ -91,18 +91,18 @@ def _attributes(docstring: str) -> dict[str, str]:
     lines = inspect.cleandoc(docstring).splitlines()
     if "Attributes:" not in lines:
         return {}
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     names: list[str] = []
     for line in lines[lines.index("Attributes:") + 1 :]:
         entry = _ENTRY.fullmatch(line)
         if entry:
             names = entry[1].split(", ")
-            found |= dict.fromkeys(names, entry[2])
+            texts |= dict.fromkeys(names, entry[2])
         elif line.startswith("    "):
-            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+            texts |= {name: f"{texts[name]} {line.strip()}" for name in names}
         elif line.strip():
             break
-    return found
+    return texts
 
 
 def kind_of(kind: Any) -> str:

@@ -116,13 +116,13 @@ def _visible(listed: Sequence[Gpu], names: str | None) -> list[Gpu]:
     """Returns the GPUs that CUDA_VISIBLE_DEVICES selects, by number or UUID; CUDA stops at the first invalid one."""
     if names is None:
         return list(listed)
-    found = []
+    visible = []
     for name in names.split(","):
         number = int(name) if name.strip().isdigit() else 0
         if not (name.strip().isdigit() or name.startswith(("GPU-", "MIG-"))) or number >= len(listed):
             break
-        found.append(listed[number])
-    return found
+        visible.append(listed[number])
+    return visible
 
 
 def _of_tensorflow(listed: Sequence[Gpu]) -> list[Gpu]:

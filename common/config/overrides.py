@@ -125,12 +125,12 @@ def _override(config: Any, parts: Sequence[str], value: str, full: str) -> Any:
 
 def _in_group(name: str, config: Any) -> str:
     """Returns " (did you mean optimizer.momentum?)" if groups of `config` have a field `name`, else ""."""
-    found = [
+    paths = [
         f"{field.name}.{name}"
         for field in dataclasses.fields(config)
         if dataclasses.is_dataclass(group := getattr(config, field.name)) and name in field_types(type(group))
     ]
-    return f" (did you mean {', '.join(found)}?)" if found else ""
+    return f" (did you mean {', '.join(paths)}?)" if paths else ""
 
 
 def parse_value(text: str, kind: Any, full: str) -> Any:
@@ -153,14 +153,14 @@ def parse_value(text: str, kind: Any, full: str) -> Any:
     try:
         values = [_parse_one(part.strip(), item) for part in parts if part.strip() or origin is not tuple]
     except (ValueError, KeyError):
-        what, example = {
+        form, example = {
             bool: ("true or false", "true"),
             int: ("a whole number", "8"),
             float: ("a finite number", "0.1"),
         }[item]
         if origin is tuple:
-            what, example = f"a list, each {what}", f"{example},{example}"
-        raise UserError(f"--{full}={text}: not {what}; give a value such as {example}") from None
+            form, example = f"a list, each {form}", f"{example},{example}"
+        raise UserError(f"--{full}={text}: not {form}; give a value such as {example}") from None
     return tuple(values) if origin is tuple else values[0]
 
 

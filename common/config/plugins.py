@@ -54,11 +54,11 @@ def load(field: str, name: str) -> Callable[..., Any]:
         raise UserError(
             f"config.{field}={name!r}: importing {module_name} raises {type(error).__name__}: {error}"
         ) from error
-    found = getattr(module, function, None)
-    if not callable(found):
+    value = getattr(module, function, None)
+    if not callable(value):
         hint = near(function, [n for n in vars(module) if not n.startswith("_")])
         raise UserError(f"config.{field}={name!r}: no function {function!r}{hint} in {module.__file__}")
-    return found
+    return value
 
 
 def call(field: str, name: str, /, *arguments: Any, **keywords: Any) -> Any:

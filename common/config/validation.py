@@ -216,11 +216,11 @@ def _check_division(config: Any) -> None:
             f"config.partitions={partitions} holds a part of a gradient; use clip_norm"
         )
     groups = "replicas" if partitions == 1 else f"groups of {partitions} replicas"
-    parts = config.num_groups * config.accumulation_steps
-    if config.global_batch_size % parts:
+    micro_batches = config.num_groups * config.accumulation_steps
+    if config.global_batch_size % micro_batches:
         raise UserError(
             f"config.global_batch_size={config.global_batch_size} does not divide into {config.num_groups} "
-            f"{groups} x {config.accumulation_steps} accumulation steps; use a multiple of {parts}"
+            f"{groups} x {config.accumulation_steps} accumulation steps; use a multiple of {micro_batches}"
         )
     if config.eval_batch_size % config.num_groups:
         raise UserError(

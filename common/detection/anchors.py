@@ -45,7 +45,7 @@ def ssd(
             f"{len(feature_sizes)} levels, {len(scales)} scales, {len(cells)} steps, {len(per_cell)} counts of "
             "anchors: give one of each per level, and one scale more"
         )
-    found = []
+    levels = []
     for level, (size, number, spacing) in enumerate(zip(feature_sizes, per_cell, cells)):
         if number not in _ASPECTS:
             raise ValueError(f"{number} anchors per cell; known: {sorted(_ASPECTS)}")
@@ -53,8 +53,8 @@ def ssd(
             centres = (np.arange(size) + 0.5) / spacing
             cy, cx = np.meshgrid(centres, centres, indexing="ij")
             sides = np.broadcast_to([height, width], [size * size, 2])
-            found.append(np.concatenate([np.stack([cy.ravel(), cx.ravel()], -1), sides], -1))
-    return np.clip(np.concatenate(found), 0.0, 1.0)
+            levels.append(np.concatenate([np.stack([cy.ravel(), cx.ravel()], -1), sides], -1))
+    return np.clip(np.concatenate(levels), 0.0, 1.0)
 
 
 def pyramid(
@@ -75,7 +75,7 @@ def pyramid(
     Returns:
       [A, 4]; for 832 x 1344 pixels and levels 2 to 6, A is 279,279.
     """
-    found = []
+    anchors = []
     for level in levels:
         stride = 2**level
         cy = (np.arange(-(-height // stride)) + 0.5) * stride
@@ -83,8 +83,8 @@ def pyramid(
         sides = scale * stride * np.asarray(aspects)
         grid = np.zeros([len(sides), len(cy), len(cx), 4])
         grid[..., 0], grid[..., 1], grid[..., 2:] = cy[:, None], cx, sides[:, None, None]
-        found.append(grid.reshape(-1, 4))
-    return np.concatenate(found)
+        anchors.append(grid.reshape(-1, 4))
+    return np.concatenate(anchors)
 
 
 def _shapes(scale: float, following: float, aspects: Sequence[int]) -> list[tuple[float, float]]:

@@ -122,10 +122,10 @@ def _via_entries(content: Any) -> list[Any]:
 
 def via(content: Mapping[str, Any], path: Path, report: Report) -> dict[str, Any]:
     """Reads VIA's regions: rectangles, polygons, circles and ellipses; the class is an attribute of the region."""
-    made = Builder()
+    builder = Builder()
     attribute = _via_attribute(content, path)
     for entry in _via_entries(content):
-        made.image(str(entry["filename"]))
+        builder.image(str(entry["filename"]))
         for number, region in enumerate(_via_regions(entry)):
             place = f"{path}: {entry['filename']}: regions[{number}]"
             try:
@@ -136,8 +136,8 @@ def via(content: Mapping[str, Any], path: Path, report: Report) -> dict[str, Any
             except BadShapeError as error:
                 report.leave_out(str(error), place)
                 continue
-            made.add(name, box, [points.ravel().tolist()], place)
-    return made.content()
+            builder.add(name, box, [points.ravel().tolist()], place)
+    return builder.content()
 
 
 def _via_regions(entry: Mapping[str, Any]) -> list[Any]:
@@ -211,24 +211,24 @@ def _createml_objects(entry: Any) -> list[Any]:
 
 def createml(content: Sequence[Any], path: Path, report: Report) -> dict[str, Any]:
     """Reads CreateML's boxes: the centre, width and height in pixels."""
-    made = Builder()
+    builder = Builder()
     for entry in content:
         if not isinstance(entry, dict):
             report.leave_out("no object", str(path))
             continue
-        made.image(str(entry.get("image") or entry.get("imagefilename")))
+        builder.image(str(entry.get("image") or entry.get("imagefilename")))
         for number, item in enumerate(_createml_objects(entry)):
-            place = f"{path}: {made.images[-1]['file_name']}: annotations[{number}]"
+            place = f"{path}: {builder.images[-1]['file_name']}: annotations[{number}]"
             try:
                 sides = (item["coordinates"].get(side) for side in ("x", "y", "width", "height"))
                 x, y, width, height = numbers(list(sides))
             except BadShapeError as error:
                 report.leave_out(str(error), place)
                 continue
-            made.add(
+            builder.add(
                 str(item.get("label") or ""), [x - width / 2, y - height / 2, width, height], None, place
             )
-    return made.content()
+    return builder.content()
 
 
 def rectangle(left: float, top: float, right: float, bottom: float) -> np.ndarray:

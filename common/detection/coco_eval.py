@@ -143,17 +143,17 @@ def each_image_once(
       ValueError: an image is missing, unknown or repeated.
     """
     real = np.asarray(arrays["weight"]) > 0
-    kept = {name: np.asarray(array)[real] for name, array in arrays.items()}
-    ids = kept["image_id"].tolist()
-    wanted = set(ground_truth(os.fspath(annotations)).imgs)
-    if len(ids) != len(set(ids)) or set(ids) != wanted:
-        missing, unknown = wanted - set(ids), set(ids) - wanted
+    without_padding = {name: np.asarray(array)[real] for name, array in arrays.items()}
+    ids = without_padding["image_id"].tolist()
+    evaluated = set(ground_truth(os.fspath(annotations)).imgs)
+    if len(ids) != len(set(ids)) or set(ids) != evaluated:
+        missing, unknown = evaluated - set(ids), set(ids) - evaluated
         example = next(iter(sorted(missing or unknown) or sorted(i for i in ids if ids.count(i) > 1)))
         raise ValueError(
             f"{len(ids)} images seen, {len(set(ids))} of them different, {len(missing)} missing, {len(unknown)} not in "
             f"{annotations}; image {example} for one"
         )
-    return kept
+    return without_padding
 
 
 def box_results(
@@ -170,13 +170,13 @@ def box_results(
     sizes, ids = image_sizes(os.fspath(annotations)), np.asarray(category_ids)
     results = []
     for number, image in enumerate(arrays["image_id"].tolist()):
-        found = arrays["scores"][number] > 0
+        detected = arrays["scores"][number] > 0
         height, width = sizes[image]
-        corners = arrays["boxes"][number][found].astype(np.float64) * [height, width, height, width]
+        corners = arrays["boxes"][number][detected].astype(np.float64) * [height, width, height, width]
         ymin, xmin, ymax, xmax = corners.T
         boxes = np.stack([xmin, ymin, xmax - xmin, ymax - ymin], -1).tolist()
-        classes = ids[arrays["classes"][number][found] - 1].tolist()
-        scores = arrays["scores"][number][found].astype(np.float64).tolist()
+        classes = ids[arrays["classes"][number][detected] - 1].tolist()
+        scores = arrays["scores"][number][detected].astype(np.float64).tolist()
         results += [
             {"image_id": image, "category_id": category, "bbox": box, "score": score}
             for category, box, score in zip(classes, boxes, scores)
@@ -196,12 +196,12 @@ def mask_results(
     sizes, ids = image_sizes(os.fspath(annotations)), np.asarray(category_ids)
     results = []
     for number, image in enumerate(arrays["image_id"].tolist()):
-        found = arrays["scores"][number] > 0
+        detected = arrays["scores"][number] > 0
         height, width = sizes[image]
-        corners = arrays["boxes"][number][found].astype(np.float64) * [height, width, height, width]
-        encoded = masks.encode(masks.paste(arrays["masks"][number][found], corners, height, width))
-        classes = ids[arrays["classes"][number][found] - 1].tolist()
-        scores = arrays["scores"][number][found].astype(np.float64).tolist()
+        corners = arrays["boxes"][number][detected].astype(np.float64) * [height, width, height, width]
+        encoded = masks.encode(masks.paste(arrays["masks"][number][detected], corners, height, width))
+        classes = ids[arrays["classes"][number][detected] - 1].tolist()
+        scores = arrays["scores"][number][detected].astype(np.float64).tolist()
         results += [
             {"image_id": image, "category_id": category, "segmentation": mask, "score": score}
             for category, mask, score in zip(classes, encoded, scores)
@@ -212,18 +212,18 @@ def mask_results(
 def parts(arrays: Mapping[str, np.ndarray], images: int = 16) -> list[dict[str, np.ndarray]]:
     """Splits arrays into parts of `images` images; drops padding and detection columns that no image uses."""
     real = np.flatnonzero(np.asarray(arrays["weight"]) > 0)
-    found = []
+    slices = []
     for first in range(0, len(real), images):
         rows = real[first : first + images]
         most = 1 + np.flatnonzero((arrays["scores"][rows] > 0).any(0)).max(initial=-1)
-        found.append(
+        slices.append(
             {
                 name: array[rows, :most] if array.ndim > 1 else array[rows]
                 for name, array in arrays.items()
                 if name != "weight"
             }
         )
-    return found
+    return slices
 
 
 def encoded_results(

@@ -83,11 +83,11 @@ def read(files: Sequence[str]) -> Index:
 
 @functools.lru_cache(maxsize=4)
 def _read(files: tuple[str, ...], state: tuple) -> Index:
-    kept = _index_file(files)
+    note = _index_file(files)
     # A damaged index file is written again.
     with contextlib.suppress(*NPZ_DAMAGE):
-        if kept and kept.is_file():
-            with npz.opened(kept) as stored:
+        if note and note.is_file():
+            with npz.opened(note) as stored:
                 if str(stored["state_of_files"]) == repr(state):
                     index = Index(files, *(stored[f"{name}_of"] for name in _COLUMNS))
                     _check_places(index, [size for _, size in state[1:]])
@@ -96,8 +96,8 @@ def _read(files: tuple[str, ...], state: tuple) -> Index:
         parts = list(pool.map(_scan, range(len(files)), files))
     rows = np.array([row for part in parts for row in part], np.int64).reshape(-1, len(_COLUMNS))
     index = Index(files, *rows.T.copy())
-    if kept:
-        _keep(kept, index, state)
+    if note:
+        _keep(note, index, state)
     return index
 
 
@@ -157,21 +157,21 @@ def _scan(number: int, path: str) -> list[tuple[int, ...]]:
 def _look(serialized: bytes, path: str, record: int) -> tuple[int, ...]:
     """Returns (image_id, height, width, objects, no_area, masks) of a record."""
     try:
-        found = tf.train.Example.FromString(serialized).features.feature
-        size = [found[f"image/{side}"].int64_list.value[0] for side in ("height", "width")]
-        image = int(found["image/source_id"].bytes_list.value[0])
+        features = tf.train.Example.FromString(serialized).features.feature
+        size = [features[f"image/{side}"].int64_list.value[0] for side in ("height", "width")]
+        image = int(features["image/source_id"].bytes_list.value[0])
     except Exception as error:  # Protobuf's implementations have different DecodeError classes.
         raise UserError(
             f"{path}: record {record} is no tf.train.Example with image/height, image/width and image/source_id; "
             "replace the file"
         ) from error
-    sides = [np.array(found[f"image/object/bbox/{side}"].float_list.value) for side in _SIDES]
+    sides = [np.array(features[f"image/object/bbox/{side}"].float_list.value) for side in _SIDES]
     if len({len(side) for side in sides}) > 1:
         raise UserError(
             f"{path}: record {record}, image {image}: sides of a box are missing; replace the file"
         )
     real = int(((sides[2] > sides[0]) & (sides[3] > sides[1])).sum())
-    masks = len(found["image/object/mask"].bytes_list.value)
+    masks = len(features["image/object/mask"].bytes_list.value)
     return image, *size, real, len(sides[0]) - real, masks
 
 
@@ -287,11 +287,11 @@ class Grouping:
 
     def _left_before(self, epoch: int, kind: int) -> np.ndarray:
         """Returns a group's leftover (epoch, example) pairs [n, 2] at the start of `epoch`."""
-        count, found = epoch * self._sizes[kind] % self._batch, []
-        while sum(map(len, found)) < count:
+        count, left = epoch * self._sizes[kind] % self._batch, []
+        while sum(map(len, left)) < count:
             epoch -= 1
-            found.insert(0, self._members(epoch, kind)[1])
-        return np.concatenate([np.zeros([0, 2], np.int64), *found])[-count if count else len(self._groups) :]
+            left.insert(0, self._members(epoch, kind)[1])
+        return np.concatenate([np.zeros([0, 2], np.int64), *left])[-count if count else len(self._groups) :]
 
     def _collect(self, epoch: int, waiting: dict[int, np.ndarray]) -> tuple[list, dict[int, np.ndarray]]:
         """Returns the batches that an epoch completes, in order, and each group's leftover examples."""

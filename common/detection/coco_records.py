@@ -121,7 +121,7 @@ def parse(serialized: tf.Tensor, masks: bool = False) -> Objects:
     # Some converters omit the feature if no object is a crowd.
     crowd = tf.pad(crowd, [[0, tf.maximum(tf.shape(labels)[0] - tf.shape(crowd)[0], 0)]])
     real = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
-    found = {
+    objects = {
         "encoded": raw["image/encoded"],
         "image_id": tf.strings.to_number(raw["image/source_id"], tf.int64),
         "size": tf.stack([raw["image/height"], raw["image/width"]]),
@@ -130,8 +130,8 @@ def parse(serialized: tf.Tensor, masks: bool = False) -> Objects:
         "crowd": tf.boolean_mask(crowd, real),
     }
     if masks:
-        found["masks"] = tf.boolean_mask(tf.sparse.to_dense(raw["image/object/mask"]), real)
-    return found
+        objects["masks"] = tf.boolean_mask(tf.sparse.to_dense(raw["image/object/mask"]), real)
+    return objects
 
 
 def check_there(annotations: str | os.PathLike) -> None:
@@ -198,21 +198,21 @@ def check_evaluation(
     if image_ids is not None:
         check_count("eval", len(image_ids), configured)
     try:
-        wanted = set(coco_eval.ground_truth(os.fspath(annotations)).imgs)
+        annotated = set(coco_eval.ground_truth(os.fspath(annotations)).imgs)
         if masks:
             coco_eval.check_masks(os.fspath(annotations))
     except ValueError as error:
         raise UserError(f"{error}; an evaluation needs it right: get a sound copy") from error
     if all(item.get("iscrowd") for item in coco_eval.ground_truth(os.fspath(annotations)).anns.values()):
         raise UserError(f"{annotations}: no object to find; an evaluation needs one at least")
-    if len(wanted) != configured:
+    if len(annotated) != configured:
         raise UserError(
-            f"{annotations}: {len(wanted)} images, config.num_eval_examples={configured}; it must be the file of the "
-            f"evaluated images, or set config.num_eval_examples={len(wanted)}"
+            f"{annotations}: {len(annotated)} images, config.num_eval_examples={configured}; it must be the file of "
+            f"the evaluated images, or set config.num_eval_examples={len(annotated)}"
         )
-    if image_ids is not None and set(image_ids) != wanted:
-        example = min(set(image_ids) ^ wanted)
-        where = "the records" if example in wanted else "it"
+    if image_ids is not None and set(image_ids) != annotated:
+        example = min(set(image_ids) ^ annotated)
+        where = "the records" if example in annotated else "it"
         raise UserError(
             f"{annotations}: image {example}, for one, is not in {where}; convert the images again"
         )
@@ -230,29 +230,31 @@ def complaint(
       sized: whether the record's height and width must match the image.
     """
     try:
-        found = parse(tf.constant(serialized))
+        objects = parse(tf.constant(serialized))
     except (tf.errors.InvalidArgumentError, tf.errors.OpError):
         return "not a tf.train.Example with image/encoded, image/source_id and objects of equally many boxes"
-    image = int(found["image_id"])
+    image = int(objects["image_id"])
     if masks:
         try:
-            found = parse(tf.constant(serialized), masks=True)
+            objects = parse(tf.constant(serialized), masks=True)
         except tf.errors.InvalidArgumentError:
             return f"image {image}: not every object has a mask; convert the images again with MASKS=1"
-    classes = categories.to_class(found["labels"]).numpy()
+    classes = categories.to_class(objects["labels"]).numpy()
     if (classes < 0).any():
-        unknown = int(found["labels"].numpy()[classes < 0][0])
+        unknown = int(objects["labels"].numpy()[classes < 0][0])
         return f"image {image}: category {unknown} is not in the annotation file"
-    boxes = found["boxes"].numpy()
+    boxes = objects["boxes"].numpy()
     if not np.isfinite(boxes).all() or (boxes < -1e-3).any() or (boxes > 1 + 1e-3).any():
         return f"image {image}: a box lies outside of the image"
     try:
-        size = tf.io.decode_jpeg(found["encoded"], channels=3).shape[:2]
+        size = tf.io.decode_jpeg(objects["encoded"], channels=3).shape[:2]
     except tf.errors.InvalidArgumentError:
         return f"image {image}: image/encoded is no JPEG or PNG image"
-    if sized and found["size"].numpy().tolist() != list(size):
-        return f"image {image}: it has {list(size)} pixels, the record says {found['size'].numpy().tolist()}"
-    return _mask_complaint(found, list(size)) if masks else None
+    if sized and objects["size"].numpy().tolist() != list(size):
+        return (
+            f"image {image}: it has {list(size)} pixels, the record says {objects['size'].numpy().tolist()}"
+        )
+    return _mask_complaint(objects, list(size)) if masks else None
 
 
 def _mask_complaint(found: Objects, size: list[int]) -> str | None:

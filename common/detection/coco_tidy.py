@@ -116,13 +116,13 @@ def _categories(sources: Sequence[Source]) -> dict[str, str]:
 
 def _check_pixels(source: Source) -> None:
     """Refuses a file whose boxes all lie within 0 to 1: fractions, of which two layouts are common."""
-    found = []
+    coordinates = []
     for item in source.content["annotations"]:
         try:
-            found += shapes.numbers(item["bbox"], 4) if not source.fractions else []
+            coordinates += shapes.numbers(item["bbox"], 4) if not source.fractions else []
         except (BadShapeError, KeyError, TypeError):
             continue
-    if found and min(found) >= 0 and 0 < max(found) <= 1:
+    if coordinates and min(coordinates) >= 0 and 0 < max(coordinates) <= 1:
         raise UserError(
             f"{source.named}: every bbox lies within 0 to 1; give x, y, width, height in pixels, not fractions"
         )
@@ -229,13 +229,13 @@ def _file(source: Source, name: str, report: Report) -> str:
 
 def _boxes(source: Source) -> Mapping[str, list[list[float]]]:
     """Returns {key of the image: its boxes that are numbers}."""
-    found: dict[Any, list[list[float]]] = collections.defaultdict(list)
+    boxes: dict[Any, list[list[float]]] = collections.defaultdict(list)
     for item in source.content["annotations"] if not source.fractions else ():
         try:
-            found[key_of(item["image_id"])].append(shapes.numbers(item["bbox"], 4))
+            boxes[key_of(item["image_id"])].append(shapes.numbers(item["bbox"], 4))
         except (BadShapeError, KeyError, TypeError):
             continue
-    return found
+    return boxes
 
 
 def _frame(

@@ -131,14 +131,14 @@ def examples(
     names = {category["id"]: category["name"] for category in content["categories"]}
     objects = by_image(content)
     for image in content["images"]:
-        kept = []
+        real_objects = []
         for item in objects.get(image["id"], ()):
             why = _fault(item, image, names, masks)
             if why is None:
-                kept.append(item)
+                real_objects.append(item)
             elif dropped is not None:
                 dropped.append(f"{_name(item)}: {why}")
-        yield _example(image, read(image), kept, names, masks)
+        yield _example(image, read(image), real_objects, names, masks)
 
 
 def _fault(item: Mapping, image: Mapping, names: Mapping[int, str], masks: bool) -> str | None:

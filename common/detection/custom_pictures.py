@@ -123,15 +123,15 @@ def _report(
         )
     if not contents[1]["annotations"]:
         report.suspect("no object in the pictures to evaluate on", contents[1]["images"][0]["file_name"])
-    parts = []
+    by_split = []
     for content, found in zip(contents, (looked[0], looked[-1])):
         kept = {image["file_name"]: found[image["file_name"]] for image in content["images"]}
         folder_conversion.report_pictures(report, kept)
-        parts.append(kept)
-    digests = ({name: one.digest for name, one in part.items()} for part in parts)
+        by_split.append(kept)
+    digests = ({name: one.digest for name, one in part.items()} for part in by_split)
     folder_conversion.report_copies(report, *digests, "picture")
     near_copies.report_across(
-        report, *({name: one.thumbnail for name, one in part.items()} for part in parts)
+        report, *({name: one.thumbnail for name, one in part.items()} for part in by_split)
     )
     _report_crowds(contents[0], report)
 
@@ -209,13 +209,13 @@ def _divided(
     thumbnails = [looked[image["file_name"]].thumbnail for image in content["images"]]
     groups = near_copies.groups(thumbnails, [""] * len(thumbnails))
     held = folder_conversion.divide(classes, options.eval_part, options.seed, groups)
-    parts = []
+    splits = []
     for wanted in (False, True):
         images = [image for image, is_held in zip(content["images"], held) if is_held == wanted]
         ids = {image["id"] for image in images}
         objects = [item for item in content["annotations"] if item["image_id"] in ids]
-        parts.append({**content, "images": images, "annotations": objects})
-    return parts[0], parts[1]
+        splits.append({**content, "images": images, "annotations": objects})
+    return splits[0], splits[1]
 
 
 def _facts(contents: Sequence[Mapping[str, Any]], per_image: Mapping[int, int]) -> list[tuple[str, str]]:

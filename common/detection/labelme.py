@@ -51,7 +51,7 @@ def read(folder: Path, paths: Sequence[Path], report: Report) -> Source:
     Raises:
       UserError: no file can be used, or a name fits two pictures.
     """
-    made, partners = Builder(), Partners(folder)
+    builder, partners = Builder(), Partners(folder)
     for path in paths:
         content = _content(path)
         if not is_labelme(content):
@@ -66,21 +66,21 @@ def read(folder: Path, paths: Sequence[Path], report: Report) -> Source:
             report.leave_out("its picture is missing", str(path), f"{path}: its picture is missing{inside}")
             continue
         size = content.get("imageWidth"), content.get("imageHeight")
-        made.image(picture, *size)
-        _objects(content["shapes"], str(path), size, made, report)
-    if not made.images:
+        builder.image(picture, *size)
+        _objects(content["shapes"], str(path), size, builder, report)
+    if not builder.images:
         raise UserError(f"{folder}: {NO_ANNOTATION} can be used; the first: {report.lines[0]}")
-    return Source(made.content(), folder, str(folder))
+    return Source(builder.content(), folder, str(folder))
 
 
 def _picture(path: Path, name: str, partners: Partners) -> str | None:
     """Returns the picture of the file `path`, in which imagePath is `name`."""
-    found = partners.find(name, path)
+    picture = partners.find(name, path)
     place = path.parent.relative_to(partners.folder).as_posix()
-    if found is not None and Path(found).name == name.replace("\\", "/").rpartition("/")[2]:
-        return found
+    if picture is not None and Path(picture).name == name.replace("\\", "/").rpartition("/")[2]:
+        return picture
     beside = partners.of_stem(path.stem, near=path)
-    return beside if found is None or beside and Path(beside).parent.as_posix() == place else found
+    return beside if picture is None or beside and Path(beside).parent.as_posix() == place else picture
 
 
 def _objects(shapes: Sequence[Any], place: str, size: tuple[Any, Any], made: Builder, report: Report) -> None:
@@ -97,18 +97,18 @@ def _objects(shapes: Sequence[Any], place: str, size: tuple[Any, Any], made: Bui
         grouped.setdefault((label, str(group)) if group is not None else number, []).append(
             (where, label, outline, box)
         )
-    for parts in grouped.values():
-        where, label, outline, box = parts[0]
-        if len(parts) == 1 and isinstance(outline, dict):
+    for outlines in grouped.values():
+        where, label, outline, box = outlines[0]
+        if len(outlines) == 1 and isinstance(outline, dict):
             made.add(label, box, outline, where)
             continue
-        corners = np.array([[b[0], b[1], b[0] + b[2], b[1] + b[3]] for *_, b in parts])
+        corners = np.array([[b[0], b[1], b[0] + b[2], b[1] + b[3]] for *_, b in outlines])
         low, high = corners[:, :2].min(0), corners[:, 2:].max(0)
-        polygons = [part.ravel().tolist() for _, _, part, _ in parts if not isinstance(part, dict)]
-        masks = [part for _, _, part, _ in parts if isinstance(part, dict)]
+        polygons = [part.ravel().tolist() for _, _, part, _ in outlines if not isinstance(part, dict)]
+        masks = [part for _, _, part, _ in outlines if isinstance(part, dict)]
         shape = _merged(polygons, masks) if masks else polygons
         made.add(label, [*low.tolist(), *(high - low).tolist()], shape, where)
-        if len(parts) > 1:
+        if len(outlines) > 1:
             report.change("shapes of one group_id, read as one object", where)
 
 

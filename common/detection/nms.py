@@ -48,15 +48,15 @@ def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int | N
     boxes, valid = tf.stop_gradient(boxes), tf.convert_to_tensor(valid)
     compiled, count = under_xla(), boxes.shape[-2]
     tile, rounds = tile or (XLA_TILE if compiled else TILE), XLA_ROUNDS if compiled else 1
-    kept: list[tf.Tensor] = []
+    survivors: list[tf.Tensor] = []
     for start in range(0, count, tile):
         here = boxes[..., start : start + tile, :]
         left = valid[..., start : start + tile]
         if start:
             before = box_ops.overlap(here, boxes[..., :start, :], threshold)
-            left &= ~tf.reduce_any(before & tf.concat(kept, -1)[..., None, :], -1)
-        kept.append(_within(here, left, threshold, rounds))
-    return tf.concat(kept, -1)
+            left &= ~tf.reduce_any(before & tf.concat(survivors, -1)[..., None, :], -1)
+        survivors.append(_within(here, left, threshold, rounds))
+    return tf.concat(survivors, -1)
 
 
 def _in_groups(boxes: tf.Tensor, valid: tf.Tensor, threshold: float) -> tf.Tensor:
@@ -73,14 +73,14 @@ def _in_groups(boxes: tf.Tensor, valid: tf.Tensor, threshold: float) -> tf.Tenso
         parts = tf.reshape(padded, [x.shape[0], groups, CLASSES, *x.shape[2:]])
         return tf.transpose(parts, [1, 0, *range(2, parts.shape.rank)])
 
-    kept = tf.map_fn(
+    survivors = tf.map_fn(
         lambda group: suppress(*group, threshold),
         (grouped(boxes), grouped(valid)),
         fn_output_signature=tf.bool,
         parallel_iterations=1,
     )
-    kept = tf.transpose(kept, [1, 0, 2, 3])  # [b, groups, CLASSES, n]
-    return tf.reshape(kept, [valid.shape[0], groups * CLASSES, -1])[:, :classes]
+    survivors = tf.transpose(survivors, [1, 0, 2, 3])  # [b, groups, CLASSES, n]
+    return tf.reshape(survivors, [valid.shape[0], groups * CLASSES, -1])[:, :classes]
 
 
 def _within(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, rounds: int) -> tf.Tensor:
@@ -97,13 +97,13 @@ def _within(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, rounds: int) -
             before, after = after, valid & ~tf.reduce_any(overlaps & after[..., None, :], -1)
         return tf.reduce_any(after != before), after
 
-    _, kept = tf.while_loop(
+    _, survivors = tf.while_loop(
         lambda changed, _: changed,
         round_,
         (tf.constant(True), valid),
         shape_invariants=(tf.TensorShape([]), valid.shape),
     )
-    return kept
+    return survivors
 
 
 def per_class(

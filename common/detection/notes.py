@@ -28,15 +28,15 @@ def write(data_dir: str | os.PathLike, index: bool, splits: Sequence[str] = ("tr
     Raises:
       UserError: a split has no files, a record is damaged, or the folder cannot be written.
     """
-    folder, found = Path(data_dir), 0
+    folder, written = Path(data_dir), 0
     for split in splits:
         files = sorted(path for path in folder.glob(f"{split}-*-of-*") if path.is_file())
         if not files:
             raise UserError(f"{folder}: no file matches '{split}-*-of-*'; name the folder of the TFRecords")
-        found += sum(record_counts.write(folder, [path.name for path in files]).values())
+        written += sum(record_counts.write(folder, [path.name for path in files]).values())
         if index:
             coco_index.keep([os.fspath(path) for path in files])
-    return found
+    return written
 
 
 def command(data_dir: str | os.PathLike) -> str:

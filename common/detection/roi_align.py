@@ -122,12 +122,12 @@ def _bins(rows: tf.Tensor, y: tf.Tensor, x: tf.Tensor, weight_y: tf.Tensor, weig
 
     def gradient(upstream: tf.Tensor):
         upstream = tf.cast(upstream, weight_y.dtype)
-        found = tf.zeros(tf.shape(rows), weight_y.dtype)
+        slope = tf.zeros(tf.shape(rows), weight_y.dtype)
         for a in range(0, lines, LINES):
-            index, weight = terms(found, a)
+            index, weight = terms(slope, a)
             parts = tf.reshape(weight[..., None] * upstream[..., None, :], [-1, channels])
-            found += tf.math.unsorted_segment_sum(parts, tf.reshape(index, [-1]), tf.shape(rows)[0])
-        return tf.cast(found, rows.dtype), None, None, None, None
+            slope += tf.math.unsorted_segment_sum(parts, tf.reshape(index, [-1]), tf.shape(rows)[0])
+        return tf.cast(slope, rows.dtype), None, None, None, None
 
     return tf.cast(total, rows.dtype), gradient
 

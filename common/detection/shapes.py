@@ -38,12 +38,12 @@ def numbers(values: Any, count: int | None = None) -> list[float]:
     if not isinstance(values, list) or count is not None and len(values) != count:
         raise BadShapeError(f"{shown(values)} is no list of {count or ''} numbers".replace("  ", " "))
     try:
-        found = [float(value) for value in values]
+        floats = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError):
-        found = [math.nan]
-    if not all(abs(value) < _MOST for value in found):
+        floats = [math.nan]
+    if not all(abs(value) < _MOST for value in floats):
         raise BadShapeError(f"{shown(values)} holds something that is no finite number below {_MOST:g}")
-    return found
+    return floats
 
 
 def polygons(shape: Any, height: int, width: int) -> list[list[float]]:
@@ -60,7 +60,7 @@ def polygons(shape: Any, height: int, width: int) -> list[list[float]]:
         shape = [shape]
     elif len(shape) > 2 and all(isinstance(part, list) and len(part) == 2 for part in shape):
         shape = [[value for point in shape for value in point]]
-    made = []
+    outlines = []
     for part in shape:
         if isinstance(part, dict):
             raise BadShapeError(f"{shown(part)} among several parts; give run lengths or polygons, not both")
@@ -78,10 +78,10 @@ def polygons(shape: Any, height: int, width: int) -> list[list[float]]:
         if outline > _MOST_OUTLINE:
             raise BadShapeError(f"a polygon whose outline is {outline:.3g} pixels long")
         if len(points) >= 3:
-            made.append(points.ravel().tolist())
-    if not made:
+            outlines.append(points.ravel().tolist())
+    if not outlines:
         raise BadShapeError("its polygons have fewer than three points within the picture")
-    return made
+    return outlines
 
 
 def _cut(points: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -92,13 +92,13 @@ def _cut(points: np.ndarray, height: int, width: int) -> np.ndarray:
             inside = sign * points[:, axis] - limit
             if not len(points) or inside.min() >= 0:
                 continue
-            kept = []
+            corners = []
             for here, before, there, beyond in zip(points, np.roll(points, 1, 0), inside, np.roll(inside, 1)):
                 if (there >= 0) != (beyond >= 0):
-                    kept.append(before + (here - before) * (beyond / (beyond - there)))
+                    corners.append(before + (here - before) * (beyond / (beyond - there)))
                 if there >= 0:
-                    kept.append(here)
-            points = np.array(kept).reshape(-1, 2)
+                    corners.append(here)
+            points = np.array(corners).reshape(-1, 2)
     return points
 
 

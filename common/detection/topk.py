@@ -76,10 +76,10 @@ def _kth_largest(values: tf.Tensor, k: tf.Tensor, width: int) -> tf.Tensor:
         return tf.reduce_sum(reached, -1) >= k
 
     zero = tf.zeros_like(k, integer)
-    found = tf.where(enough(zero), zero, zero + integer.min)
+    largest = tf.where(enough(zero), zero, zero + integer.min)
     for high in range(bits - 1, 0, -width):
         low = max(0, high - width)
         digits = tf.constant([digit << low for digit in range(1, 2 ** (high - low))], integer)
-        digit = tf.reduce_sum(tf.cast(enough(found + digits), integer), -1, keepdims=True)
-        found += tf.bitwise.left_shift(digit, tf.constant(low, integer))
-    return found
+        digit = tf.reduce_sum(tf.cast(enough(largest + digits), integer), -1, keepdims=True)
+        largest += tf.bitwise.left_shift(digit, tf.constant(low, integer))
+    return largest

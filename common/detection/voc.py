@@ -26,7 +26,7 @@ def read(folder: Path, report: Report) -> Source:
       UserError: none can be used.
     """
     files = [path for path in folder_conversion.files(folder) if path.suffix.lower() == ".xml"]
-    partners, made = Partners(folder), Builder()
+    partners, builder = Partners(folder), Builder()
     for path in files:
         try:
             root = _root(path)
@@ -45,7 +45,7 @@ def read(folder: Path, report: Report) -> Source:
         if picture is None:
             report.leave_out("its picture is missing", str(path))
             continue
-        made.image(picture, *(root.findtext(f"size/{side}") for side in ("width", "height")))
+        builder.image(picture, *(root.findtext(f"size/{side}") for side in ("width", "height")))
         for number, item in enumerate(root.iter("object"), 1):
             place = f"{path}: object {number}"
             try:
@@ -53,13 +53,13 @@ def read(folder: Path, report: Report) -> Source:
             except (TypeError, ValueError) as error:
                 report.leave_out(str(error).partition(":")[0], place, f"{place}: {error}")
                 continue
-            made.add(label, box, None, place)
-    if not made.images:
+            builder.add(label, box, None, place)
+    if not builder.images:
         first = report.lines[0] if report.lines else "there is none"
         raise UserError(f"{folder}: {NO_ANNOTATION} among its XML files; the first: {first}")
     # The report has the files that cannot be used; their pictures need no line of their own.
     aside = [picture for path in files for picture in partners.with_stem(path)]
-    return Source(made.content(), folder, str(folder), aside=aside)
+    return Source(builder.content(), folder, str(folder), aside=aside)
 
 
 def read_with_lists(folder: Path, report: Report) -> tuple[Source, Source | None]:
@@ -75,7 +75,7 @@ def read_with_lists(folder: Path, report: Report) -> tuple[Source, Source | None
     places = [
         place for place in places if any((place / f"{name}.txt").is_file() for p in _LISTS for name in p)
     ]
-    parts: tuple[set[str], set[str]] = set(), set()
+    splits: tuple[set[str], set[str]] = set(), set()
     for place in places:
         pairs = ([place / f"{name}.txt" for name in pair] for pair in _LISTS)
         lists = next((pair for pair in pairs if all(path.is_file() for path in pair)), None)
@@ -88,13 +88,13 @@ def read_with_lists(folder: Path, report: Report) -> tuple[Source, Source | None
         partners = Partners(place.parents[place.parts[::-1].index("ImageSets")])
         base = partners.folder.relative_to(folder)
         annotated = {os.path.relpath(folder / image["file_name"], partners.folder) for image in images}
-        for part, path in zip(parts, lists):
+        for part, path in zip(splits, lists):
             part |= {
                 (base / name).as_posix() for name in given_splits.of_list(path, partners, report, annotated)
             }
-    if not all(parts):
+    if not all(splits):
         return source, None
-    return source.divided(parts, report, f"in neither {chosen[0].name} nor {chosen[1].name}")
+    return source.divided(splits, report, f"in neither {chosen[0].name} nor {chosen[1].name}")
 
 
 def _root(path: Path) -> ElementTree.Element:

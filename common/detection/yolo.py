@@ -155,12 +155,12 @@ class _Reader:
         Raises:
           UserError: the classes are counted from 1, or the lines are poses without kpt_shape.
         """
-        made, report, numbers, poses = Builder(), self._report, set(), []
+        builder, report, numbers, poses = Builder(), self._report, set(), []
         for picture in folder_conversion.files(folder):
             if picture.suffix.lower() not in pictures.SUFFIXES:
                 continue
             path = self._labels.of(picture)
-            made.image(picture.relative_to(folder).as_posix())
+            builder.image(picture.relative_to(folder).as_posix())
             if path is None:
                 report.change(
                     "a picture without a file of labels, taken as one without objects", str(picture)
@@ -169,7 +169,7 @@ class _Reader:
             try:
                 lines = text_files.read(path)
             except UserError as error:
-                made.images.pop()
+                builder.images.pop()
                 report.leave_out("its labels cannot be read", str(path), str(error))
                 continue
             for number, line in enumerate(lines, 1):
@@ -178,7 +178,7 @@ class _Reader:
                     numbers.add(words[0])
                     poses.append(_looks_like_pose(words))
                     try:
-                        made.add(*_parsed(words, self._names, self._pose), place)
+                        builder.add(*_parsed(words, self._names, self._pose), place)
                     except ValueError as error:
                         report.leave_out(str(error).partition(":")[0], place, f"{place}: {error}")
         for path in self._labels.unused(near=folder):
@@ -186,7 +186,7 @@ class _Reader:
                 report.skip("a file of labels without a picture", str(path), lost=True)
         self._check(folder, numbers, poses)
         numbered = [str(name) for name in self._names]
-        return Source(made.content(numbered), folder, str(folder), fractions=True)
+        return Source(builder.content(numbered), folder, str(folder), fractions=True)
 
     def _check(self, folder: Path, numbers: set[str], poses: Sequence[bool]) -> None:
         count = len(self._names)

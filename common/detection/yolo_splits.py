@@ -27,14 +27,14 @@ def find(folder: Path, settings: Mapping[str, Any], report: Report) -> tuple[set
         if not train or not held:
             continue
         partners = Partners(folder)
-        parts = tuple(_pictures(entries, folder, partners, report) for entries in (train, held))
+        splits = tuple(_pictures(entries, folder, partners, report) for entries in (train, held))
         said = f"{train[0][0]}: {train[0][1]} and {held[0][1]}"
-        if parts[0] == parts[1]:
+        if splits[0] == splits[1]:
             report.suspect("a split that names the same pictures for both parts, not taken", said)
-        elif not all(parts):
+        elif not all(splits):
             report.suspect("a split whose pictures are not there, not taken", said)
         else:
-            return parts
+            return splits
     return None
 
 

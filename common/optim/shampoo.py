@@ -95,12 +95,12 @@ def _roots(config: Shampoo, sums: Slots, slots: Slots, step: tf.Tensor) -> Slots
     old = [slots["left_root"], slots["right_root"], slots[KEPT_ROOTS]]
 
     def new() -> list[tf.Tensor]:
-        roots, kept = [], old[2]
+        roots, kept_roots = [], old[2]
         for name, last in zip(("left", "right"), old, strict=False):
             root, converged = inverse_root(sums[name], config.matrix_epsilon)
             roots.append(tf.where(converged[:, None, None], root, last))
-            kept += tf.cast(~converged, kept.dtype)
-        return [*roots, kept]
+            kept_roots += tf.cast(~converged, kept_roots.dtype)
+        return [*roots, kept_roots]
 
     since = step - config.root_start
     due = (since >= 0) & (since % config.root_interval == 0)

@@ -107,7 +107,7 @@ def _averages(archive: Any, arrays: Mapping[str, np.ndarray], config: Mapping) -
     beta = isinstance(optimizer, dict) and optimizer.get(_AVERAGED_BY.get(str(optimizer.get("name")), ""))
     if not isinstance(beta, float) or not 0 < beta < 1:
         return {}
-    found = {}
+    averages = {}
     for name, weight in arrays.items():
         slots = SLOTS + name.removeprefix(WEIGHTS)
         if not name.startswith(WEIGHTS) or f"{slots}/z" not in archive.files:
@@ -117,8 +117,8 @@ def _averages(archive: Any, arrays: Mapping[str, np.ndarray], config: Mapping) -
             raise ValueError(f"{slots}/z is of another shape than its weight")
         if begun > 0:
             exact = (weight.astype(np.float64) - (1 - beta) * z.astype(np.float64)) / beta
-            found[name] = exact.astype(weight.dtype)
-    return found
+            averages[name] = exact.astype(weight.dtype)
+    return averages
 
 
 def _checked_meta(path: pathlib.Path, meta: Any) -> dict[str, Any]:

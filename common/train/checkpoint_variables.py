@@ -38,13 +38,13 @@ def weights(network: Network) -> dict[str, tf.Variable]:
 
 def entries(state: State) -> dict[str, tf.Variable | Slot]:
     """Returns the variables and slots that are equal on every replica, by their names in the file."""
-    found: dict[str, tf.Variable | Slot] = {**weights(state)}
+    by_name: dict[str, tf.Variable | Slot] = {**weights(state)}
     called = names.of_variables(state.model)
     for i, weight in enumerate(state.model.trainable_variables):
         slots = state.update.slot_shapes[i].items()
-        found |= {f"{SLOTS}{called[id(weight)]}/{name}": Slot(i, name, shape) for name, shape in slots}
+        by_name |= {f"{SLOTS}{called[id(weight)]}/{name}": Slot(i, name, shape) for name, shape in slots}
     counters = (*state.loss_scale.variables, state.step, state.evaluated)
-    return found | {names.stem(v): v for v in counters}
+    return by_name | {names.stem(v): v for v in counters}
 
 
 def values(state: State) -> dict[str, np.ndarray]:

@@ -70,11 +70,11 @@ def _base(layer: Layer) -> str:
 def _numbered(names: Sequence[str]) -> list[str]:
     """Returns the names; appends `.0`, `.1`, ... to names that occur more than once."""
     total, met = collections.Counter(names), collections.Counter[str]()
-    found = []
+    numbered = []
     for name in names:
-        found.append(f"{name}.{met[name]}" if total[name] > 1 else name)
+        numbered.append(f"{name}.{met[name]}" if total[name] > 1 else name)
         met[name] += 1
-    return found
+    return numbered
 
 
 def _joined(path: str, name: str) -> str:

@@ -67,45 +67,47 @@ class Cut:
             for op in self._operations
             if op.type.startswith("Assign") and op.inputs and op.inputs[0].dtype == tf.resource
         }
-        found: set[tf.Operation] = set()
+        constants: set[tf.Operation] = set()
         for op in self._operations:
             if op.type == "ReadVariableOp":
                 free = op.inputs[0].op.type == "Placeholder" and op.inputs[0].name not in written
             elif op.type in _SHAPES:
                 free = op.inputs[0].shape.is_fully_defined()
             else:
-                free = op.type != "Placeholder" and all(x.op in found for x in op.inputs)
+                free = op.type != "Placeholder" and all(x.op in constants for x in op.inputs)
                 free = free and not op.op_def.is_stateful and "Variable" not in op.type
                 free = free and all(x.op.type != "ReadVariableOp" for x in op.inputs)
             if free:
-                found.add(op)
-        return found
+                constants.add(op)
+        return constants
 
     def _assigned(self, wanted: Sequence[Sequence[tf.Operation]]) -> dict[tf.Operation, int]:
         """Returns each operation's segment; constants have none."""
-        found: dict[tf.Operation, int] = {}
+        segment_of: dict[tf.Operation, int] = {}
         for number, operations in enumerate(wanted):
-            found.update(dict.fromkeys(self._needed(operations, found), number))
+            segment_of.update(dict.fromkeys(self._needed(operations, segment_of), number))
         # Operations that only write, such as batch norm's moments, go to the first segment that can run them.
         for op in self._function.graph.control_outputs:
-            rest = self._needed([op], found)
+            rest = self._needed([op], segment_of)
             before = {x for one in rest for x in (*(y.op for y in one.inputs), *one.control_inputs)}
-            found.update(dict.fromkeys(rest, max((found[x] for x in before if x in found), default=0)))
-        return found
+            segment_of.update(
+                dict.fromkeys(rest, max((segment_of[x] for x in before if x in segment_of), default=0))
+            )
+        return segment_of
 
     def _needed(
         self, operations: Iterable[tf.Operation], there: dict[tf.Operation, int]
     ) -> set[tf.Operation]:
         """Returns `operations` and all they need, except constants, arguments and operations in `there`."""
-        found: set[tf.Operation] = set()
+        needed: set[tf.Operation] = set()
         waiting = list(operations)
         while waiting:
             op = waiting.pop()
-            if op in found or op in there or op in self._constant or op.type == "Placeholder":
+            if op in needed or op in there or op in self._constant or op.type == "Placeholder":
                 continue
-            found.add(op)
+            needed.add(op)
             waiting += [*(x.op for x in op.inputs), *op.control_inputs]
-        return found
+        return needed
 
     def _join_what_cannot_leave(self) -> None:
         """Joins segments that would have to exchange a list of tensors, as loops have them, or a resource."""
@@ -143,21 +145,21 @@ class Cut:
 
     def _with_constants(self, operations: set[tf.Operation]) -> list[tf.Operation]:
         """Returns operations and the constant operations that they need, in the graph's order."""
-        found, waiting = set(operations), list(operations)
+        with_constants, waiting = set(operations), list(operations)
         while waiting:
             for x in self._inputs(waiting.pop()):
-                if x.op in self._constant and x.op not in found:
-                    found.add(x.op)
+                if x.op in self._constant and x.op not in with_constants:
+                    with_constants.add(x.op)
                     waiting.append(x.op)
-        return [op for op in self._operations if op in found]
+        return [op for op in self._operations if op in with_constants]
 
     def _definition(self, needed: Sequence[tf.Operation], takes: Iterable[str]) -> tf.compat.v1.GraphDef:
         """Returns the operations' graph; it renames the tensors it `takes`, so that the importer can map them."""
         whole, names = self._definitions, {name: _plain(name) for name in takes}
-        made = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
-        kept = {op.name for op in needed}
+        graph = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
+        names_here = {op.name for op in needed}
         for op in needed:
-            node = made.node.add()
+            node = graph.node.add()
             if op.type in _SHAPES and op in self._constant:
                 value = tf.make_tensor_proto(_SHAPES[op.type](op.inputs[0]), op.outputs[0].dtype)
                 node.name, node.op = op.name, "Const"
@@ -168,8 +170,8 @@ class Cut:
             node.attr.pop("_class", None)  # Names operations of other segments.
             del node.input[:]
             node.input.extend(names.get(x.name, x.name) for x in op.inputs)
-            node.input.extend(f"^{c.name}" for c in op.control_inputs if c.name in kept)
-        return made
+            node.input.extend(f"^{c.name}" for c in op.control_inputs if c.name in names_here)
+        return graph
 
 
 def _plain(name: str) -> str:

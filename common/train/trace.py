@@ -135,19 +135,19 @@ def _operations(plane: Any) -> Iterator[Operation]:
 
 def _stats(plane: Any, event: Any) -> dict[str, Any]:
     """Returns an event's {name: number or text}."""
-    found = {}
+    stats = {}
     for stat in event.stats:
         text = plane.stat_metadata[stat.ref_value].name if stat.ref_value else stat.str_value
-        found[plane.stat_metadata[stat.metadata_id].name] = text or stat.uint64_value or stat.int64_value
-    return found
+        stats[plane.stat_metadata[stat.metadata_id].name] = text or stat.uint64_value or stat.int64_value
+    return stats
 
 
 def covered(spans: Spans, marks: Spans) -> int:
     """Returns the length of `marks`, which do not overlap, that at least one of `spans` covers."""
     parts = [(max(a, b), min(c, d)) for a, c in spans for b, d in marks if max(a, b) < min(c, d)]
-    found = np.array(sorted(parts), np.int64).reshape(-1, 2)
-    if not len(found):
+    overlaps = np.array(sorted(parts), np.int64).reshape(-1, 2)
+    if not len(overlaps):
         return 0
-    reached = np.maximum.accumulate(found[:, 1])
-    before = np.concatenate([found[:1, 0], reached[:-1]])
-    return int(np.maximum(found[:, 1] - np.maximum(found[:, 0], before), 0).sum())
+    reached = np.maximum.accumulate(overlaps[:, 1])
+    before = np.concatenate([overlaps[:1, 0], reached[:-1]])
+    return int(np.maximum(overlaps[:, 1] - np.maximum(overlaps[:, 0], before), 0).sum())

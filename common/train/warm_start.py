@@ -80,16 +80,16 @@ def read(path: str | os.PathLike, state: State, task: Any) -> dict[str, np.ndarr
     """
     path = pathlib.Path(path)
     if path.is_dir() and not (path / "saved_model.pb").is_file():
-        found = checkpoint_file.checkpoints(path)
-        if not found:
+        by_name = checkpoint_file.checkpoints(path)
+        if not by_name:
             raise UserError(f"{path}: neither a checkpoint nor a SavedModel in it; name a file of weights")
-        path = found[-1]
+        path = by_name[-1]
     if path.suffix != ".npz" or not checkpoint_file.is_checkpoint(path):
         return weight_files.read(path)
     file = checkpoint_file.read(path, training=False)
     prefix = checkpoint_file.WEIGHTS
-    found = {n.removeprefix(prefix): a for n, a in file.arrays.items() if n.startswith(prefix)}
-    weights = {n: a for n, a in found.items() if "/merged_" not in n and a.dtype.kind == "f"}
+    by_name = {n.removeprefix(prefix): a for n, a in file.arrays.items() if n.startswith(prefix)}
+    weights = {n: a for n, a in by_name.items() if "/merged_" not in n and a.dtype.kind == "f"}
     for layer in {n.rpartition("/")[0] for n in file.arrays if n.startswith("moments/")}:
         for name, moment in _MOMENTS.items():
             merged = checkpoint_file.merged(file.arrays, f"{layer}/{moment}")
@@ -103,9 +103,9 @@ def start(state: State, task: Any, path: str | os.PathLike) -> Match:
     Raises:
       UserError: the file cannot be read, or nothing in it fits; nothing was assigned.
     """
-    arrays, wanted = read(path, state, task), variables(state.model)
+    arrays, own = read(path, state, task), variables(state.model)
     fitted, new = {}, {}
-    for name, variable in wanted.items():
+    for name, variable in own.items():
         if name not in arrays:
             new[name] = "not in the file"
             continue
@@ -115,15 +115,15 @@ def start(state: State, task: Any, path: str | os.PathLike) -> Match:
         else:
             fitted[name] = array
     if not fitted:
-        some, ours = sorted(arrays)[:2], list(wanted)[:2]
+        some, ours = sorted(arrays)[:2], list(own)[:2]
         raise UserError(
             f"config.init={path}: nothing fits this network; it has {', '.join(some)}, the network {', '.join(ours)}"
         )
     for name, array in fitted.items():
-        for copy in state.replicas.local_results(wanted[name]):
+        for copy in state.replicas.local_results(own[name]):
             copy.assign(array.astype(copy.dtype.as_numpy_dtype))
     _set_moving(state, fitted)
-    return Match(os.fspath(path), list(fitted), new, sorted(set(arrays) - set(wanted)))
+    return Match(os.fspath(path), list(fitted), new, sorted(set(arrays) - set(own)))
 
 
 def _set_moving(state: State, fitted: Mapping[str, np.ndarray]) -> None:
