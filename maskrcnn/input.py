@@ -85,10 +85,9 @@ def eval_input(
 
     def prepared(_: tf.Tensor, number: tf.Tensor, wide: tf.Tensor, serialized: tf.Tensor) -> dict:
         def real() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            batches = coco_records.parse(serialized)
-            return *augment.framed(_decode(batches["encoded"], batches["size"]), wide, config), batches[
-                "image_id"
-            ]
+            record = coco_records.parse(serialized)
+            framed = augment.framed(_decode(record["encoded"], record["size"]), wide, config)
+            return *framed, record["image_id"]
 
         def padding() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             black = tf.zeros([1, 1, 3], tf.uint8)
