@@ -97,7 +97,16 @@ _V07 = Config(
     schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=1924, decay_interval=241),
 )
 
-_REFERENCE_HALVINGS = replace(_HALVINGS, warmup_steps=200.0, decay_at_start=True, first_step=1)
+_REFERENCE_HALVINGS = Schedule(
+    kind="gnmt",
+    warmup_curve="exponential",
+    warmup_epochs=0.0,
+    warmup_steps=200.0,
+    factor=0.5,
+    max_decays=4,
+    decay_at_start=True,
+    first_step=1,
+)
 
 # The dgx-1 log counts 3,969,024 pairs of up to 75 tokens in whole batches. NVIDIA's code builds on the reference, so
 # network, smoothing, decay and the clipping of the summed gradient (seq2seq/train/fp_optimizers.py) come from there.

@@ -64,8 +64,6 @@ def _drops(warmup_steps: float, steps: tuple[int, int], batch: int, images: int)
     return Schedule(kind="step", warmup_epochs=0.0, warmup_steps=warmup_steps, boundaries=boundaries)
 
 
-_SCHEDULE_OF_128 = _drops(1000.0, (9750, 13000), 128, 118287)
-
 # --- Round v0.6.
 _V06 = Config(
     source="G6 benchmarks/mask/{name}/run_and_time.sh; mlperf_facts 1.3",
@@ -76,7 +74,7 @@ _V06 = Config(
     train_steps=16 * 924,
     steps_per_block=924,
     optimizer=replace(_SGD, base_learning_rate=0.16),
-    schedule=_SCHEDULE_OF_128,
+    schedule=_drops(1000.0, (9750, 13000), 128, 118287),
 )
 
 _V06_PRESETS = {
@@ -95,7 +93,7 @@ _V07_128 = Config(
     train_steps=20 * 924,
     steps_per_block=924,
     optimizer=replace(_SGD, base_learning_rate=0.16),
-    schedule=_SCHEDULE_OF_128,
+    schedule=_drops(1000.0, (9750, 13000), 128, 118287),
 )
 _V07_256 = Config(
     source="G7 results/{name}-TF/maskrcnn; mlperf_facts 1.3",
@@ -111,7 +109,14 @@ _V07_256 = Config(
 )
 
 # The warmup takes one amount off the rates of kernels and biases.
-_NVIDIA_SGD = replace(_SGD, one_warmup_delta=True)
+_NVIDIA_SGD = Sgd(
+    momentum=0.9,
+    weight_decay=1e-4,
+    skip_kinds=("norm", "bias"),
+    scaled_momentum=True,
+    bias_gradient_factor=2.0,
+    one_warmup_delta=True,
+)
 
 _V100_8 = Config(
     source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX1.sh; mlperf_facts 4",

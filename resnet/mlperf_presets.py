@@ -23,7 +23,7 @@ _V06 = Config(
     replicas="tpu",
     epochs_per_block=4.0,
     batch_norm_span=128,
-    schedule=_POLY,
+    schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
     data=Data(cache="decoded", private_threads=48),
 )
 
@@ -119,7 +119,7 @@ _V07_TF1 = Config(
     replicas="tpu",
     epochs_per_block=4.0,
     space_to_depth=True,
-    schedule=_POLY,
+    schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
     # The code has two readers. Only the largest rows use the one for decoded images; its crops keep 0.08 or more.
     data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33)),
 )

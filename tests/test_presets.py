@@ -101,7 +101,7 @@ def names_in(path: pathlib.Path) -> Names:
 def expressions(node: ast.AST, path: pathlib.Path) -> Iterator[tuple[str | None, ast.AST, pathlib.Path]]:
     """(name, expression, file) of each preset of a table; the name is None where one expression makes several."""
     match node:
-        case ast.Call(func=ast.Name(id="named"), args=[table]):
+        case ast.Call(func=ast.Name(id="named" | "published"), args=[table]):
             yield from expressions(table, path)
         case ast.Name(id=table):
             yield from expressions(names_in(path)[table], path)

@@ -13,18 +13,6 @@ from tests.benchmarks import assert_the_header_follows, broken_rules, header
 
 NAMES = list(PRESETS)
 
-# Headers of published logs, mlcommons/training_results_v0.{6,7} */results/*/gnmt/result_0.txt: batch, base rate,
-# warmup, first decay, interval, max_sequence_length.
-LOGS = {
-    "tpu-v3-32": (4096, 0.0035, 150, 4000, 300, 48),
-    "tpu-v4-16": (4096, 0.003, 150, 3000, 300, 48),
-    "tpu-v4-128": (8192, 0.0045, 150, 1924, 241, 48),
-    "tpu-v3-1024-v0.7": (8192, 0.0045, 150, 1924, 241, 48),
-    "tpu-v4-512": (8192, 0.0045, 150, 1924, 241, 48),
-    "v100-8": (2048, 0.002, 200, 6453, 809, 75),
-    "dgx-1": (2048, 0.002, 200, 6453, 809, 75),
-    "dgx-2h": (3072, 0.002875, 200, 4054, 506, 75),
-}
 # Batch, rate, warmup, decay start and interval, most epochs, decode batch (docs/sources.md, mlperf 1.5).
 ROWS = {
     "tpu-v3-32": (4096, 0.0035, 150, 4000, 300, 8, 512),
@@ -38,23 +26,6 @@ ROWS = {
     "tpu-v4-512": (8192, 0.0045, 150, 1924, 241, 15, 4096),
 }
 STEPS = {4096: 840, 8192: 420}
-
-
-@pytest.mark.parametrize("name", LOGS)
-def test_header_says_what_the_published_log_says(name: str) -> None:
-    values = header(PRESETS[name])
-    keys = (
-        "base_learning_rate",
-        *(f"learning_rate_{k}" for k in ("warmup_steps", "remain_steps", "decay_interval")),
-    )
-    got = (
-        values["global_batch_size"],
-        *(values[f"opt_{key}"] for key in keys),
-        values["max_sequence_length"],
-    )
-    assert got == LOGS[name]
-    assert values["opt_learning_rate_decay_factor"] == 0.5 and values["opt_learning_rate_decay_steps"] == 4
-    assert values["opt_learning_rate_alt_decay_func"] is values["opt_learning_rate_alt_warmup_func"] is True
 
 
 @pytest.mark.parametrize("name", ROWS)
