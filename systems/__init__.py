@@ -1,14 +1,17 @@
 """Loads system descriptions: the 33 fields that MLPerf requires for every machine, for the machines listed here.
 
-`load(name)` reads a JSON file beside this module; `load("local")` describes the current machine. TensorFlow-free.
+NAME.json beside this module describes a machine. A machine of several sizes has one file, with the fields that differ
+under "sizes": {name: fields}. `load("local")` describes the current machine. TensorFlow-free.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from common.errors import UserError
 from systems.hardware import detect
@@ -21,7 +24,18 @@ _HERE = Path(__file__).parent
 
 def names() -> list[str]:
     """Names of all described systems, by family and size, then `local`."""
-    return [*sorted((path.stem for path in _HERE.glob("*.json")), key=_natural), LOCAL]
+    return [*sorted(_described(), key=_natural), LOCAL]
+
+
+@functools.cache
+def _described() -> dict[str, dict[str, str]]:
+    """Returns {name: description} of the files beside this module."""
+    descriptions: dict[str, dict[str, str]] = {}
+    for path in _HERE.glob("*.json"):
+        fields = read(path)
+        sizes = fields.pop("sizes", {path.stem: {}})
+        descriptions |= {name: fields | own for name, own in sizes.items()}
+    return descriptions
 
 
 def load(name: str) -> dict[str, str]:
@@ -31,14 +45,14 @@ def load(name: str) -> dict[str, str]:
     """
     if name == LOCAL:
         return detect()[0]
-    if name not in names():
+    if name not in _described():
         near = get_close_matches(name, names(), n=3, cutoff=0.4)
         hint = f"did you mean {', '.join(near)}?" if near else "`timetotrain systems list` shows all names."
         raise UserError(f"No system is named {name!r}; {hint}")
-    return json.loads((_HERE / f"{name}.json").read_text(encoding="utf-8"))
+    return dict(_described()[name])
 
 
-def read(path: Path) -> object:
+def read(path: Path) -> Any:
     """Reads a description file, which may hold any JSON.
 
     Raises UserError if it is not a plain file (a pipe would block), cannot be read or is not JSON.

@@ -1,7 +1,6 @@
 """Tests the committed descriptions: complete, true to their names, and alike within a family."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,6 @@ import systems
 from common.errors import UserError
 from systems.schema import NAMES, validate
 
-FILES = sorted(Path(systems.__file__).parent.glob("*.json"))
 ASKED_FOR = [
     *(f"tpu-v3-{cores}" for cores in (32, 128, 256, 512, 1024, 2048, 8192)),
     *(f"tpu-v4-{cores}" for cores in (16, 128, 512)),
@@ -27,17 +25,19 @@ def test_every_system_that_presets_name_is_there():
     assert set(ASKED_FOR) == set(systems.names())
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_file_holds_the_33_fields_in_order_and_no_problem(path):
-    description = json.loads(path.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", ASKED_FOR)
+def test_a_description_holds_the_33_fields_in_order_and_no_problem(name):
+    description = systems.load(name)
     assert tuple(description) == NAMES
     assert validate(description, "0.7.0", submission=False) == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_stock_checker_accepts_it(path):
+@pytest.mark.parametrize("name", ASKED_FOR)
+def test_the_stock_checker_accepts_it(name, tmp_path):
     from mlperf_logging.system_desc_checker.system_desc_checker import check_system_desc
 
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps(systems.load(name)))
     for ruleset in ("0.6.0", "0.7.0", "1.0.0"):
         assert check_system_desc(str(path), "training", ruleset)[0]
 

@@ -6,16 +6,16 @@ TensorFlow-free. `shape` checks that the preset and its machine's description ag
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import systems
 from common.config.schema import RunConfig
 from common.errors import UserError
-from common.files import INSTALLED, ROOT
+from common.files import INSTALLED
 from timetotrain.flags import flag
 from timetotrain.launch import containers, settings
 
@@ -88,19 +88,14 @@ class Shape:
 
 
 def describe(hardware: str) -> dict[str, str]:
-    """Reads systems/<hardware>.json; "local" (this machine) is one host with no accelerator count.
+    """Reads a machine's description; "local" (this machine) is one host with no accelerator count.
 
     Raises:
       UserError: there is no such description.
     """
     if hardware == "local":
         return {"number_of_nodes": "1", "accelerators_per_node": ""}
-    path = ROOT / "systems" / f"{hardware}.json"
-    if not os.path.exists(path):
-        raise UserError(
-            f"config.hardware={hardware}: no systems/{hardware}.json; see `timetotrain systems list`"
-        )
-    return json.loads(path.read_text())
+    return systems.load(hardware)
 
 
 def shape(config: RunConfig, system: Mapping[str, str]) -> Shape:

@@ -258,8 +258,8 @@ def test_pjrt_has_one_process_per_host():
     "changes, message",
     [
         ({"num_replicas": 4}, "v100-8 has 1 hosts of 8 accelerators; use 8 replicas"),
-        ({"hardware": "nowhere"}, "config.hardware=nowhere: no systems/nowhere.json"),
-        ({"hardware": "/tmp/x"}, "config.hardware=/tmp/x: no systems//tmp/x.json"),
+        ({"hardware": "nowhere"}, "No system is named 'nowhere'"),
+        ({"hardware": "/tmp/x"}, "No system is named '/tmp/x'"),
         ({"hardware": "summit-16"}, "do not divide; use a multiple of 16"),
         ({"hardware": "tpu-v3-32", "replicas": "tpu", "num_replicas": 64}, "4 hosts of 4 chips"),
     ],
