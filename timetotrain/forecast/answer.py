@@ -6,11 +6,14 @@ import argparse
 import dataclasses
 import json
 import math
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import systems
 from common.config import benchmarks
 from common.errors import UserError
+from compliance.power import command, power_logs
 from compliance.submission import rounds
 from systems.forecast import convergence, law, law_fit, memory, money, own, scores, shares
 from systems.forecast import machine as machines
@@ -252,9 +255,12 @@ def money_and_energy(one: Answer, options: argparse.Namespace) -> tuple[dict[str
     Raises:
       UserError: a price makes no sense.
     """
-    found, told = _cost(one, options)
     if one.reason:
         return {}, []
+    found, told = _cost(one, options)
+    if options.own:
+        row, line = _measured(options.own, one.minutes)
+        found, told = found | {"own_power": row}, [*told, line]
     power = money.energy(one.machine.chip, one.machine.accelerators, one.minutes, one.interval)
     if not power:
         return found, [*told, f"energy: the power of {one.machine.chip['name']} is unpublished"]
@@ -264,6 +270,21 @@ def money_and_energy(one: Answer, options: argparse.Namespace) -> tuple[dict[str
         f"{money.ratio()[0]:.2f}, as published power logs have it"
     )
     return found | {"energy_kwh": dataclasses.asdict(power)}, told
+
+
+def _measured(folder: Path, minutes: float) -> tuple[dict[str, Any] | None, str]:
+    """What the sensors of the host said of one's own runs, beside their logs in power_in_band/; and a line of it."""
+    if not (folder / power_logs.IN_BAND).is_dir():
+        return None, f"own runs: {folder} has no {power_logs.IN_BAND}/; `run --power` records it"
+    energies = command.row_of(folder)
+    joules, watts = ([x for x in each if x is not None] for each in (energies.by_rules, energies.watts))
+    if not joules or not watts:
+        return None, f"own runs: the readings of {folder}/{power_logs.IN_BAND}/ cover no run"
+    row = {"watts_per_node": fmean(watts), "kilojoules_per_run": fmean(joules) / 1e3, "runs": len(joules)}
+    return row, (
+        f"own runs: {row['watts_per_node']:,.0f} W a node, {row['kilojoules_per_run']:,.1f} kJ a run, mean of "
+        f"{len(joules)}, in band; {row['watts_per_node'] * minutes / 60e3:.3g} kWh a node in {minutes:.3g} minutes"
+    )
 
 
 def explained(one: Answer, other: Answer) -> tuple[dict[str, Any], list[str]]:

@@ -51,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     money.add_argument("--deadline", type=float, metavar="MINUTES", help="the cheapest size within them")
     money.add_argument("--budget", type=float, metavar="USD", help="the fastest size within it")
+    money.add_argument(
+        "--own", type=Path, metavar="FOLDER", help="runs of yours with `run --power`: what their sensors say"
+    )
     money.add_argument("--plot", type=Path, metavar="FILE", help="the sizes as a picture")
     flags.add_faults(parser)
 

@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import json
+import shutil
 import types
 
 import pytest
@@ -11,6 +12,7 @@ from compliance.api import check
 from compliance.power import command, power_logs
 from compliance.report import page
 from tests.compliance import submission_trees
+from timetotrain.cli import main
 from timetotrain.run import power
 
 
@@ -100,3 +102,18 @@ def test_report_shows_it_and_check_and_logs_do_not_change(tmp_path):
     assert not [one for one in outcome.findings if "power" in one.rule] and len(outcome.logs) == 10
     text = page.page([page.card_of(place, outcome)], outcome)
     assert "kJ" in text and "informative" in text
+
+
+def test_a_forecast_says_what_the_sensors_of_own_runs_said(tmp_path, capsys):
+    _, place = in_band(tmp_path)
+    words = ["forecast", "llama2_70b_lora", "--system=8xH200-SXM", f"--own={place}"]
+    assert main([*words, "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["own_power"]
+    assert row["watts_per_node"] == pytest.approx(100) and row["runs"] == 10
+    assert row["kilojoules_per_run"] == pytest.approx(100 * 60 * 34.5 / 1e3)
+    assert main(words) == 0
+    assert "own runs: 100 W a node, 207.0 kJ a run, mean of 10, in band; " in capsys.readouterr().out
+    shutil.rmtree(place / power_logs.IN_BAND)
+    assert main(words) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("own runs:")]
+    assert said == [f"own runs: {place} has no power_in_band/; `run --power` records it"]
