@@ -16,7 +16,8 @@ _POOL_BYTES = 8 << 20
 
 
 _HEAD_BYTES = 1 << 20
-_V05 = b":::MLPv0.5"
+_V05_TOKEN = b":::MLPv0.5"
+HPC, V05 = "MLPerf HPC", "MLPerf Training v0.5"
 
 ASKED_FOR = "asked for"
 
@@ -37,6 +38,7 @@ class LogResult(NamedTuple):
     ruleset_reason: str = ""
     org: object = None
     status: object = None
+    family: str = ""  # MLPerf HPC or v0.5, for which there are no rules
 
     @property
     def passes(self) -> bool:
@@ -65,23 +67,19 @@ def check_log(path: str, ruleset: str | None = None, division: str | None = None
         add([_unknown_round(path, taken)])
     story = checker.story
     findings = story.runs.one_finding(path, groups.findings())
+    family = ""
     if not checker.records and (other := _other_form(path)):
-        findings = [other]
-    if checker.declared.get("submission_benchmark") in rules.HPC_BENCHMARKS:
-        findings = [_of_hpc(path, str(checker.declared["submission_benchmark"]))]
+        findings, family = [other], V05 if V05 in other.message else ""
     named = checker.declared
+    if (benchmark := named.get("submission_benchmark")) in rules.HPC_BENCHMARKS:
+        family, found = HPC, f"{benchmark}, of MLPerf HPC"
+        about = ("not-checked", ERROR, path, "a log of MLPerf Training", found)
+        findings = [finding(*about, wording="not-checked.hpc")]
     return LogResult(
-        path, ruleset, findings, named.get("submission_benchmark"), named.get("submission_division"),
-        checker.platform, story.seed, story.smoke, story.minutes(), story.best is not None, taken.reason,
-        named.get("submission_org"), story.availability,
+        path, ruleset, findings, benchmark, named.get("submission_division"), checker.platform, story.seed,
+        story.smoke, story.minutes(), story.best is not None, taken.reason, named.get("submission_org"),
+        story.availability, family,
     )  # fmt: skip
-
-
-def _of_hpc(path: str, benchmark: str) -> Finding:
-    names = {"wording": "not-checked.hpc"}
-    return finding(
-        "not-checked", ERROR, path, "a log of MLPerf Training", f"{benchmark}, of MLPerf HPC", **names
-    )
 
 
 def _other_form(path: str) -> Finding | None:
@@ -91,7 +89,7 @@ def _other_form(path: str) -> Finding | None:
             head = file.read(_HEAD_BYTES)
     except OSError:
         return None
-    if _V05 in head:
+    if _V05_TOKEN in head:
         wording = {"wording": "no-records.older"}
         return finding(
             "no-records", ERROR, path, "lines with :::MLL or :::MLLOG", "lines with :::MLPv0.5", **wording

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from common.errors import UserError
 from compliance.code import advice
-from compliance.findings import ERROR, Finding, finding
+from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import nearest
-from compliance.log.check_log import LogResult, check_logs
+from compliance.log.check_log import HPC, LogResult, check_logs
 from compliance.log.find_round import Choice, find, of_folder, of_submission
 from compliance.submission import coherence, repo_rules, rounds, tree_files, tree_runs, tree_system, verdict
 from compliance.submission.verdict import ResultFolder, Submission, TreeOutcome
@@ -42,6 +42,11 @@ def judge_tree(
     """
     logs, findings = tree_files.find_logs(root)
     results = _judge_logs(root, logs, ruleset, division, log_checker or check_logs)
+    if family := _family(results, findings):
+        about = finding("not-checked", ADVICE, root, "logs of MLPerf Training", f"logs of {family}",
+                        wording="not-checked.family", family=family)  # fmt: skip
+        silent = [one._replace(findings=[]) for one in results]
+        return TreeOutcome(logs, silent, [about], [], Verdict(NOT_CHECKED, (about.message.rstrip("."),)))
     named = of_folder(root)
     ruleset = ruleset or (named and named.ruleset)
     if not logs and not any(found.rule == "not-checked" for found in findings):
@@ -73,6 +78,13 @@ def judge_tree(
     ):
         outcome = Verdict(NOT_CHECKED, (_outside(root, loose),))
     return TreeOutcome([*logs, *described], results, _unique(findings), submissions, outcome)
+
+
+def _family(results: Sequence[LogResult], findings: Sequence[Finding]) -> str:
+    """Returns what all logs are of, if it has no rules here: "MLPerf HPC", "MLPerf Training v0.5"; or ""."""
+    layout = any(one.found == tree_files.HPC_LAYOUT for one in findings)
+    families = {one.family for one in results} | ({HPC} if layout else set())
+    return families.pop() if len(families) == 1 else ""
 
 
 def _outside(root: Path, loose: Iterable[Path]) -> str:

@@ -18,6 +18,7 @@ _MAX_FOLDERS = 20_000
 _SCRIPTS = ("README.md", "setup.sh", "init_datasets.sh", "run_and_time.sh")
 
 # Compiled code, and what `run --power` measures.
+HPC_LAYOUT = "the layout of MLPerf HPC, which is not covered"
 _NO_LOGS = frozenset({"__pycache__", "power_in_band"})
 
 
@@ -79,11 +80,7 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
 def _deeper(directory: str) -> Finding:
     """Builds the finding about logs below a folder of runs."""
     hpc = {"weak", "strong"} & {Path(directory).parent.name, Path(directory).name}
-    found = (
-        "the layout of MLPerf HPC, which is not covered"
-        if hpc
-        else "deeper than results/<system>/<benchmark>/"
-    )
+    found = HPC_LAYOUT if hpc else "deeper than results/<system>/<benchmark>/"
     fix = (
         "nothing: this checker has no rules of MLPerf HPC"
         if hpc
