@@ -1,29 +1,36 @@
-"""Says which faults in a tree of round v6.0 are noticed, and what is said of published folders.
+"""Says which faults in a tree of v6.0 are noticed, by us and by the stock tools, and what is said of published trees.
 
 `python -m lab.bench.altered_trees TREE [--published FOLDER] [-o FILE]`: TREE is the unpacked v6.0 subset, FOLDER holds
-training_results_vX.Y/SUBMITTER/ as `lab.bench.compliance_trees` takes it. Each fault is made in a copy and noticed if
-the check, `borrow`, or `diff` says what it does not say of the unaltered tree. Of published folders it counts the
-advice by kind, and the folders that only rules that no stock tool has refuse.
+published rounds as `lab.bench.compliance_published` takes them. Each fault is made in a copy. We notice it if `check`,
+`borrow`, or `diff` says what it does not say of the unaltered tree; the stock package and repository checkers, if they
+log an error of another kind, or crash. --published counts each rule's findings in published folders, and the submitters
+that only rules without a stock tool refuse.
 """
 
 import argparse
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 from tqdm import tqdm
 
 from compliance.changes import answers, borrow, difference, hyperparameters
-from compliance.findings import ERROR, texts
+from compliance.findings import ADVICE, ERROR, texts
+from compliance.log.check_log import LogResult, check_logs
+from compliance.report import index
+from compliance.submission import rounds
 from compliance.submission.tree import judge_tree
+from compliance.submission.verdict import TreeOutcome
 from compliance.verdict import NO_GO
-from lab.bench.compliance_trees import trees
-from lab.bench.harness import alterations, scripts
-from lab.bench.harness.alterations import CONFIG, LORA, SMALL, TREES
+from lab.bench.compliance_published import submitters
+from lab.bench.harness import alterations, scripts, stock_checker
+from lab.bench.harness.alterations import CONFIG, LORA, SMALL, TREES, replace, value
 from lab.bench.harness.scripts import RESULTS, head, write
 
+_ROUND = "6.0.0"
 # How the rules begin that no stock tool has.
 OURS = (
     *(
@@ -42,88 +49,115 @@ OURS = (
         "log.two-runs",
         "seed.whole",
         "eval_accuracy.twice",
-        "time.seconds",
+        "time.",
+        "tree.at-once",
     ),
-    *("name.hidden", "interval.unpaired", "cache_clear.false"),
+    *(
+        "name.hidden",
+        "interval.unpaired",
+        "cache_clear.false",
+        "tree.batch",
+        "tree.short",
+        "tree.gap",
+        "tree.samples",
+    ),
+    *("system.bom", "system.twice", "tree.status", "tree.placeholder", "tree.value", "tree.fast"),
 )
 
 
-def said(org: Path) -> set[tuple[str, str, str]]:
-    """Returns (rule, file, what was found) of every finding about a submitter's folder and its logs."""
-    outcome = judge_tree(org, "6.0.0")
-    every = [*outcome.findings, *(one for log in outcome.logs for one in log.findings)]
-    return {(one.rule, Path(one.path).name, one.found) for one in every}
+def _findings(outcome: TreeOutcome) -> list:
+    return [*outcome.findings, *(one for log in outcome.logs for one in log.findings)]
 
 
-def of_trees(tree: Path, work: Path) -> list[dict]:
+class _Logs:
+    """Judges each content of a log once: most logs of an altered tree are as they were."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, LogResult] = {}
+
+    def __call__(self, paths: Sequence[str], ruleset: str | None, division: str | None) -> list[LogResult]:
+        return [self._judged(path, ruleset, division) for path in paths]
+
+    def _judged(self, path: str, ruleset: str | None, division: str | None) -> LogResult:
+        digest = sha256(Path(path).read_bytes()).hexdigest()
+        if digest not in self._known:
+            (self._known[digest],) = check_logs([path], ruleset, division)
+        known = self._known[digest]
+        return known._replace(path=path, findings=[one._replace(path=path) for one in known.findings])
+
+
+def of_trees(tree: Path, work: Path, chosen: Sequence[alterations.Alteration] = TREES) -> list[dict]:
     """Returns a row for each fault that the check of a tree should notice."""
-    whole = work / "base"
+    whole, judged, stock = work / "base", _Logs(), stock_checker.Kept()
     shutil.copytree(tree, whole)
     alterations.base(whole)
-    before = {name: said(whole / name) for name in ("AMD", "MiTAC")}
+    stock_checker.ask(stock.verdict)
+
+    def looked_at(org: Path) -> tuple[set[tuple[str, str, str]], set[str]]:
+        outcome = judge_tree(org, _ROUND, None, judged)
+        said = {(one.rule, Path(one.path).name, one.found) for one in _findings(outcome)}
+        return said | {("verdict", "", outcome.verdict.answer)}, set(
+            stock_checker.package(org, _ROUND, frozenset())
+        )
+
+    before = {name: looked_at(whole / name) for name in sorted({one.org for one in chosen})}
     rows = []
-    for one in tqdm(TREES):
+    for one in tqdm(chosen):
         copy = work / "copy"
-        shutil.copytree(whole, copy)
+        shutil.copytree(whole / one.org, copy / one.org)
         one.change(copy)
-        new = {rule for name, old in before.items() for rule, *_ in said(copy / name) - old}
+        ours, theirs = looked_at(copy / one.org)
         shutil.rmtree(copy)
+        new = sorted({rule for rule, *_ in ours - before[one.org][0]})
         noticed = one.rule in new if one.rule else bool(new)
+        seen = sorted(theirs - before[one.org][1])
         rows.append(
-            {
-                "fault": one.name,
-                "expected": [one.rule] * bool(one.rule),
-                "noticed": noticed,
-                "rules": sorted(new),
-            }
+            _row(one.name, noticed, new, bool(seen), expected=[one.rule] * bool(one.rule), stock_kinds=seen)
         )
     return rows
+
+
+def _row(fault: str, noticed: bool, rules: Sequence[str], stock: bool = False, **more: object) -> dict:
+    return {"fault": fault, "noticed": noticed, "stock": stock, "rules": [*rules], **more}
 
 
 def of_borrowing(tree: Path, work: Path) -> list[dict]:
     """Returns a row for each fault in a folder that is sent again with borrowed hyperparameters."""
     rows = []
-    for name, folder, reason, change in _BORROWED:
+    for name, folder, reason, changes in _BORROWED:
+        changes = {"other": ["submission_org", '"Other"'], **changes}
         sides = {side: work / side / folder for side in ("own", "other", "again")}
-        for path in sides.values():
+        for side, path in sides.items():
             shutil.rmtree(path, ignore_errors=True)
             shutil.copytree(tree / folder, path)
-        _set(sides["other"], "submission_org", '"Other"')
-        _set(sides["other"], "opt_base_learning_rate", "0.0005")
-        _set(sides["again"], "opt_base_learning_rate", "0.0005")
-        change(sides)
-        read = [hyperparameters.read(sides[side], "6.0.0") for side in ("own", "other", "again")]
-        refused = borrow.compare(*read).refused
-        rows.append({"fault": name, "noticed": any(reason in one for one in refused), "said": list(refused)})
+            said = ["opt_base_learning_rate", "0.0005"] * (side != "own") + changes.get(side, [])
+            for key, text in zip(said[::2], said[1::2]):
+                value(key, text, folder=folder)(work / side)
+        found = borrow.compare(*(hyperparameters.read(path, _ROUND) for path in sides.values())).refused
+        rows.append(_row(name, any(reason in one for one in found), [], said=[*found]))
     return rows
 
 
-def _set(folder: Path, key: str, value: str) -> None:
-    alterations.replace(folder.name, rf'("key": "{key}", "value": )[^,]+', rf"\g<1>{value}")(folder.parent)
-
-
-def _both(sides: dict[str, Path], key: str, value: str) -> None:
-    for side in ("other", "again"):
-        _set(sides[side], key, value)
-
-
-_BORROWED: tuple[tuple[str, str, str, Callable[[dict[str, Path]], None]], ...] = (
-    ("a borrowed rate of one's own", LORA, "the group is taken over whole",
-     lambda s: _set(s["again"], "opt_base_learning_rate", "0.0004")),
+_CLIP, _RANK = ["opt_gradient_clip_norm", "0.5"], ["lora_rank", "8"]
+_DECAY, _RATE = ["opt_learning_rate_decay_steps", "1000"], ["opt_base_learning_rate", "0.0004"]
+_OTHER, _FIXED = ["submission_org", '"Other"'], ["submission_benchmark", '"llama31_405b"']
+# (fault, folder, reason of the refusal, {side: keys and values})
+_BORROWED: tuple[tuple[str, str, str, dict[str, list[str]]], ...] = (
+    ("a borrowed rate of one's own", LORA, "the group is taken over whole", {"again": _RATE}),
     ("half of the group is borrowed", LORA, "opt_learning_rate_training_steps",
-     lambda s: _set(s["other"], "opt_learning_rate_training_steps", "600")),
+     {"other": [*_OTHER, "opt_learning_rate_training_steps", "600"]}),
     ("a clip norm that may not change is borrowed", LORA, "the rules fix 0.3",
-     lambda s: _both(s, "opt_gradient_clip_norm", "0.5")),
-    ("a rank that may not change is borrowed", LORA, "the rules fix 16", lambda s: _both(s, "lora_rank", "8")),
+     {"other": [*_OTHER, *_CLIP], "again": _CLIP}),
+    ("a rank that may not change is borrowed", LORA, "the rules fix 16", {"other": [*_OTHER, *_RANK], "again": _RANK}),
     ("decay steps that the rules compute are borrowed", SMALL, "the rules fix",
-     lambda s: _both(s, "opt_learning_rate_decay_steps", "1000")),
+     {"other": [*_OTHER, *_DECAY], "again": _DECAY}),
     ("another precision with the borrowed rate", LORA, "software and system stay",
-     lambda s: _set(s["again"], "lowest_numerical_precision_linear", '"fp8"')),
-    ("borrowed from oneself", LORA, "both are of AMD", lambda s: _set(s["other"], "submission_org", '"AMD"')),
+     {"again": ["lowest_numerical_precision_linear", '"fp8"']}),
+    ("borrowed from oneself", LORA, "both are of AMD", {"other": []}),
     ("borrowed from another benchmark", LORA, "one benchmark only",
-     lambda s: _set(s["other"], "submission_benchmark", '"llama31_8b"')),
+     {"other": [*_OTHER, "submission_benchmark", '"llama31_8b"']}),
     ("a benchmark with fixed hyperparameters", SMALL, "allow no borrowing",
-     lambda s: [_set(path, "submission_benchmark", '"llama31_405b"') for path in s.values()]),
+     {"own": _FIXED, "other": [*_OTHER, *_FIXED], "again": _FIXED}),
 )  # fmt: skip
 
 
@@ -137,53 +171,53 @@ def of_differences(tree: Path, work: Path) -> list[dict]:
         copy = work / "sent"
         shutil.copytree(whole, copy)
         change(copy)
-        found, _ = difference.compare(whole, copy)
-        given = [one for group in found.values() for one in group if one.place == place]
+        groups, _ = difference.compare(whole, copy)
+        given = [one for group in groups.values() for one in group if one.place == place]
         shutil.rmtree(copy)
-        noticed = any(one.answer == answer for one in given)
-        rows.append(
-            {"fault": name, "noticed": noticed, "said": [f"{one.name}: {one.answer}" for one in given]}
-        )
+        said = [f"{one.name}: {one.answer}" for one in given]
+        rows.append(_row(name, any(one.answer == answer for one in given), [], said=said))
     return rows
 
 
-def _faster(root: Path) -> None:
-    alterations.replace(LORA, r'("time_ms": \d+)\d', r"\g<1>0", slice(2, 3))(root)
-
-
 _SENT: tuple[tuple[str, str, str, Callable[[Path], object]], ...] = (
-    ("new runs with the same settings", answers.MAY_NOT, "runs", _faster),
+    ("new runs with the same settings", answers.MAY_NOT, "runs",
+     replace(r'("time_ms": \d+)\d', r"\g<1>0", slice(2, 3))),
     ("a result that was not submitted", answers.MAY_NOT, "folder",
      lambda root: shutil.copytree(root / SMALL, root / "MiTAC/results/MI325X_2node/llama31_8b")),
-    ("a rate of one's own after the deadline", answers.ASK, "settings",
-     alterations.replace(LORA, r'(opt_base_learning_rate", "value": )0.0006', r"\g<1>0.0005")),
-    ("a rank that the rules forbid", answers.MAY_NOT, "settings",
-     alterations.replace(LORA, r'(lora_rank", "value": )16', r"\g<1>8")),
+    ("a rate of one's own after the deadline", answers.ASK, "settings", value("opt_base_learning_rate", "0.0005")),
+    ("a rank that the rules forbid", answers.MAY_NOT, "settings", value("lora_rank", "8")),
     ("another accelerator in the description", answers.ASK, "description",
      alterations.described("accelerator_model_name", "Other")),
     ("other code", answers.MAY, "code", alterations.written(CONFIG, "export LR=1\n")),
 )  # fmt: skip
 
 
-def of_published(folder: Path, most: int) -> dict:
-    """Returns counts of published folders, of advice by kind, and of folders that only our own rules refuse."""
-    counts, kinds, refused, folders = Counter(), Counter(), [], 0
-    for org, ruleset in tqdm(trees(folder, most)):
+def of_published(folder: Path) -> dict:
+    """Counts published folders, those with each rule's advice by round, and whom our own rules alone refuse."""
+    verdicts, folders, logs = Counter(), Counter(), Counter()
+    alarms: dict[str, Counter] = defaultdict(Counter)
+    refused = []
+    for org, ruleset in tqdm(list(submitters(folder))):
         outcome = judge_tree(org, ruleset)
-        folders += sum(len(one.folders) for one in outcome.submissions)
-        counts[outcome.verdict.answer] += 1
-        every = [*outcome.findings, *(one for log in outcome.logs for one in log.findings)]
-        kinds.update(one.rule for one in every if one.rule.startswith(OURS))
-        errors = (
-            {one.rule for one in every if one.severity == ERROR} if outcome.verdict.answer == NO_GO else ()
-        )
+        every = _findings(outcome)
+        places = [one.path for submission in outcome.submissions for one in submission.folders]
+        verdicts[outcome.verdict.answer] += 1
+        folders[ruleset] += len(places)
+        logs[ruleset] += len(outcome.logs)
+        for findings in index.by_folder(outcome._replace(findings=every), places)[0]:
+            for rule in {one.rule for one in findings if one.severity == ADVICE}:
+                alarms[rule][ruleset] += 1
+        refuses = outcome.verdict.answer == NO_GO
+        errors = {one.rule for one in outcome.findings if refuses and one.severity == ERROR}
         if errors and all(rule.startswith(OURS) for rule in errors):
             refused.append([f"{ruleset} {org.name}", sorted(errors)])
     return {
-        "submitters": sum(counts.values()),
-        "folders": folders,
-        "verdicts": counts,
-        "alarms": dict(kinds.most_common()),
+        "submitters": sum(verdicts.values()),
+        "folders": sum(folders.values()),
+        "logs": sum(logs.values()),
+        "rounds": {name: folders[name] for name in sorted(folders, key=rounds.number)},
+        "verdicts": verdicts,
+        "alarms": {rule: dict(sorted(alarms[rule].items())) for rule in sorted(alarms)},
         "refused_by_new_rules_alone": refused,
     }
 
@@ -191,27 +225,27 @@ def of_published(folder: Path, most: int) -> dict:
 def main() -> None:
     """Makes the faults and writes the file."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--published", type=Path, help="the folder with training_results_v4.0 ... v5.1")
-    parser.add_argument("--most-logs", type=int, default=400, help="of a submitter (default: %(default)s)")
+    parser.add_argument("--published", type=Path, help="the folder with training_results_v0.6 ... v5.1")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "altered_trees.json")
     options = scripts.with_folder(parser, "the unpacked v6.0 subset")
     with tempfile.TemporaryDirectory() as work:
-        rows = of_trees(options.folder, Path(work)) + of_borrowing(options.folder, Path(work))
-        rows += of_differences(options.folder, Path(work))
-    noticed = sum(row["noticed"] for row in rows)
+        rows = [
+            row
+            for make in (of_trees, of_borrowing, of_differences)
+            for row in make(options.folder, Path(work))
+        ]
     missed = [row["fault"] for row in rows if not row["noticed"]]
-    result = {
-        **head("mlperf-logging"),
+    counts = {
         "faults": len(rows),
-        "noticed": noticed,
-        "missed": missed,
-        "rows": rows,
+        "noticed": len(rows) - len(missed),
+        "by_stock": sum(row["stock"] for row in rows),
     }
+    result = {**head("mlperf-logging"), **counts, "missed": missed, "rows": rows}
     if options.published:
-        result["published"] = of_published(options.published, options.most_logs)
+        result["published"] = of_published(options.published)
     result["rules"] = sorted(rule for rule in texts()["rules"] if rule.startswith(OURS))
     write(result, options.output)
-    print(f"{noticed} of {len(rows)} faults noticed; missed: {', '.join(missed) or 'none'}")
+    print(f"{counts}; missed: {', '.join(missed) or 'none'}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,20 @@
-"""Compares the verdict of `compliance check` with the stock checker's on every published log.
+"""Compares our judgment of published logs and trees with the stock tools'.
 
-`python -m lab.bench.compliance_published FOLDER [--every N] [--stock FILE] [-o FILE]`: FOLDER holds checkouts of the
-public repositories mlcommons/training_results_v0.6 ... v5.1, each in a folder of that name. Both checkers judge each
-`result_*.txt` below `ORG/results/` with the ruleset of its round. The file has the counts of verdicts by round and of
-differences by class, with one example log per class. The stock checker takes most of the time; --stock keeps its
-verdicts in a file, so that an interrupted run can resume, and a second run repeats only our side.
+`python -m lab.bench.compliance_published FOLDER [--trees] [--most-logs N] [--stock FILE] [-o FILE]`: FOLDER holds
+checkouts of the public repositories mlcommons/training_results_v0.6 ... v5.1 (or folders vX.Y of submitters). Without
+--trees, both checkers judge each `result_*.txt` below `ORG/results/` with the ruleset of its round. With it, the stock
+package_checker, rcp_checker, repo_checker and result_summarizer judge each submitter's folder, a copy because they
+write scaling.json. The stock checker takes most of the time; --stock keeps its verdicts on logs in a file, so that an
+interrupted run can resume, and a second run repeats only our side. The file has counts and every difference, by class.
 """
 
+import contextlib
+import json
 import os
 import re
+import shutil
+import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -18,11 +24,39 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from compliance.findings import ERROR
+from compliance.log.check_log import check_log
+from compliance.submission import summary, tree_params
+from compliance.submission.tree import judge_tree
 from lab.bench.harness import scripts, stock_checker
 from lab.bench.harness.scripts import RESULTS, head, write
 from lab.bench.harness.stock_checker import Kept, Stock
 
-_ROUND = re.compile(r"training_results_v(\d+\.\d+)$")
+# Our rules -> the kinds of the stock tools' errors.
+_OUR_KINDS = {
+    "tree.run-count": "runs",
+    "tree.score": "logs",
+    "tree.seed": "seeds",
+    "tree.rcp": "convergence",
+    "tree.name": "repository",
+    "tree.size": "repository",
+    "tree.link": "repository",
+    "system.field": "description",
+    "system.json": "description",
+    "tree.system-missing": "description",
+}
+
+
+def submitters(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yields (submitter's folder, ruleset) of every round below `folder`."""
+    for place in sorted(folder.iterdir()):
+        if match := re.fullmatch(r"(?:training_results_)?v(\d+\.\d+)", place.name):
+            yield from (
+                (org, f"{match[1]}.0") for org in sorted(place.iterdir()) if (org / "results").is_dir()
+            )
+
+
+# ---------------------------------------------------------------------------------------------------- logs
 
 
 class Pair(NamedTuple):
@@ -35,48 +69,27 @@ class Pair(NamedTuple):
     why: str
 
 
-def logs(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yields (log, round) of every published log below `folder`."""
-    for repository in sorted(folder.glob("training_results_v*")):
-        if match := _ROUND.search(repository.name):
-            for path in sorted(repository.glob("*/results/**/result_*.txt")):
-                if path.is_file():
-                    yield str(path), match[1]
-
-
 def judge(task: tuple[str, str, Stock | None]) -> tuple[Pair, Stock]:
     """Returns both verdicts on a log, and the stock checker's in full; runs the stock checker if none is given."""
-    from compliance.log.check_log import check_log
-
-    path, name, theirs = task
-    ruleset = f"{name}.0"
+    path, ruleset, theirs = task
     ours = check_log(path, ruleset)
-    if theirs is None:
-        verdict, messages = stock_checker.verdict(path, ruleset, 60, stock_checker.config(path, ruleset))
-        theirs = Stock(verdict, " ".join(messages[0].split())[:80] if messages else "")
+    theirs = theirs or stock_checker.judged(path, ruleset, stock_checker.config(path, ruleset))
     why = ""
     if ours.passes != (theirs.verdict == "pass"):
-        errors = [finding.rule for finding in ours.findings if finding.severity == "error"]
-        said = f": {theirs.message}" if theirs.message else ""
-        why = f"ours {', '.join(sorted(set(errors))) or 'passes'}; stock {theirs.verdict}{said}"
-    return Pair(path, name, ours.passes, theirs.verdict, why), theirs
+        errors = sorted({finding.rule for finding in ours.findings if finding.severity == ERROR})
+        message = f": {theirs.message}" if theirs.message else ""
+        why = f"ours {', '.join(errors) or 'passes'}; stock {theirs.verdict}{message}"
+    return Pair(path, ruleset.removesuffix(".0"), ours.passes, theirs.verdict, why), theirs
 
 
-def _start() -> None:
-    stock_checker.make_fast()
-
-
-def summary(pairs: list[Pair], folder: Path) -> dict:
+def of_logs(pairs: list[Pair], folder: Path) -> dict:
     """Returns the counts by round and the differences by class."""
     rounds: dict[str, Counter] = defaultdict(Counter)
     classes: dict[str, dict] = {}
     for pair in pairs:
-        counts = rounds[pair.round]
-        counts["logs"] += 1
-        counts[f"stock {pair.theirs}"] += 1
-        counts["ours pass" if pair.passes else "ours fail"] += 1
+        verdicts = ["logs", f"stock {pair.theirs}", "ours pass" if pair.passes else "ours fail"]
+        rounds[pair.round].update([*verdicts, *(["different"] if pair.why else [])])
         if pair.why:
-            counts["different"] += 1
             example = os.path.relpath(pair.path, folder)
             one = classes.setdefault(pair.why, {"logs": 0, "rounds": [], "example": example})
             one["logs"] += 1
@@ -84,28 +97,119 @@ def summary(pairs: list[Pair], folder: Path) -> dict:
     return {"rounds": {name: dict(counts) for name, counts in sorted(rounds.items())}, "classes": classes}
 
 
-def main() -> None:
-    """Judges the logs, prints the counts and writes the result file."""
-    parser = scripts.parser(__doc__)
-    parser.add_argument("--every", type=int, default=1, help="only every Nth log")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--stock", type=Path, help="where the stock checker's verdicts are kept")
-    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance_published.json")
-    options = scripts.with_folder(parser, "the folder with training_results_v0.6 ... v5.1")
-    kept, pairs = Kept(options.stock, options.folder), []
-    tasks = [(path, name, kept.get(path)) for path, name in list(logs(options.folder))[:: options.every]]
-    with ProcessPoolExecutor(options.processes, initializer=_start) as pool:
+def _compare_logs(options, kept: Kept) -> None:
+    paths = [
+        (str(path), ruleset)
+        for org, ruleset in submitters(options.folder)
+        for path in sorted((org / "results").rglob("result_*.txt"))
+        if path.is_file()
+    ][:: options.every]
+    tasks, pairs = (
+        [(path, name, kept.get(path, stock_checker.config(path, name))) for path, name in paths],
+        [],
+    )
+    with ProcessPoolExecutor(options.processes, initializer=stock_checker.make_fast) as pool:
         done = pool.map(judge, tasks, chunksize=16)
         for pair, theirs in tqdm(done, total=len(tasks), unit=" logs", mininterval=10):
             pairs.append(pair)
-            kept.add(pair.path, theirs)
-    found = summary(pairs, options.folder)
-    for name, counts in found["rounds"].items():
-        print(f"v{name}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
-    for why, one in found["classes"].items():
+            kept.add(pair.path, stock_checker.config(pair.path, f"{pair.round}.0"), theirs)
+    result = of_logs(pairs, options.folder)
+    for name, counts in result["rounds"].items():
+        print(f"v{name}: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    for why, one in result["classes"].items():
         print(f"{one['logs']} logs of {', '.join(one['rounds'])}: {why} ({one['example']})")
     about = {**head(), "mlperf_logging": version("mlperf-logging"), "every": options.every}
-    write({**about, **found}, options.output)
+    write({**about, **result}, options.output or RESULTS / "compliance_published.json")
+
+
+# --------------------------------------------------------------------------------------------------- trees
+
+
+def _copy(source: str, target: str) -> None:
+    """Links code, which no tool changes, and copies the rest."""
+    if "/benchmarks/" in source:
+        with contextlib.suppress(OSError):  # a different file system
+            os.link(source, target)
+            return
+    shutil.copy2(source, target)
+
+
+def compare(org: Path, ruleset: str) -> dict:
+    """Judges one submitter's tree on both sides; returns the verdicts and the differences."""
+    with tempfile.TemporaryDirectory() as aside:
+        copy = Path(aside) / org.name
+        shutil.copytree(org, copy, symlinks=True, copy_function=_copy)
+        outcome = judge_tree(copy, ruleset)
+        rules = {one.rule for one in outcome.findings if one.severity == ERROR}
+        folders = [result for row in summary.systems(outcome) for result in row.results.values()]
+        differences: list[list[str]] = []
+        counts = Counter(folders=len(folders))
+        for result in folders:
+            flags = tree_params.flags(copy, result.folder.path)
+            _compare_folder(result, ruleset, flags, counts, differences)
+        # Last, because it rewrites scaling.json.
+        theirs = stock_checker.package(copy, ruleset, tree_params.flags(copy, copy / "results" / "-" / "-"))
+    return {
+        "round": ruleset,
+        "submitter": org.name,
+        "logs": len(outcome.logs),
+        "ours": outcome.verdict.answer,
+        "stock": "no-go" if theirs else "go",
+        "our_kinds": sorted({_OUR_KINDS.get(rule, "other") for rule in rules}),
+        "stock_kinds": theirs,
+        **counts,
+        "differences": differences,
+    }
+
+
+def _compare_folder(
+    result: summary.Result, ruleset: str, flags: frozenset[str], counts: Counter, differences: list
+) -> None:
+    folder, mine = result.folder, result.card.score
+    name = f"{folder.system}/{folder.benchmark}"
+    given = (folder.path / "scaling.json").is_file()
+    score = stock_checker.score(folder.path, ruleset) if given else None
+    if folder.convergence is not None:
+        theirs, ours = stock_checker.convergence(folder.path, ruleset, flags), folder.convergence.verdict
+        counts.update(convergence=1, convergence_same=int(theirs == ours))
+        if theirs != ours:
+            differences.append(["convergence", name, ours, theirs])
+    score = score if given else stock_checker.score(folder.path, ruleset)
+    same = (mine is None and score is None) or (
+        isinstance(score, float) and mine is not None and abs(score - mine) <= 1e-9 * abs(score)
+    )
+    counts.update(scores=1, scores_same=int(same))
+    if not same:
+        differences.append(["score", name, result.card.why if mine is None else mine, score])
+
+
+def _compare_trees(options, kept: Kept) -> None:
+    """Writes the file after each tree, so that an interrupted run can resume."""
+    output = options.output or RESULTS / "compliance_trees.json"
+    done = json.loads(output.read_text())["trees"] if output.is_file() else []
+    rows = {(row["round"], row["submitter"]): row for row in done}
+    stock_checker.ask(kept.verdict)
+    counted = [
+        (sum(1 for _ in org.glob("results/*/*/result_*")), org, name)
+        for org, name in submitters(options.folder)
+    ]
+    for count, org, ruleset in tqdm(sorted(counted), file=sys.stderr):
+        if count <= options.most_logs and (ruleset, org.name) not in rows:
+            rows[ruleset, org.name] = compare(org, ruleset)
+            write({**head("mlperf-logging"), "trees": [rows[key] for key in sorted(rows)]}, output)
+
+
+def main() -> None:
+    """Judges the logs or the trees, prints the counts and writes the result file."""
+    parser = scripts.parser(__doc__)
+    parser.add_argument("--trees", action="store_true", help="compare the judgment of whole trees")
+    parser.add_argument("--most-logs", type=int, default=100, help="of a tree (default: %(default)s)")
+    parser.add_argument("--every", type=int, default=1, help="only every Nth log")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--stock", type=Path, help="where the stock checker's verdicts on logs are kept")
+    parser.add_argument("-o", "--output", type=Path)
+    options = scripts.with_folder(parser, "the folder with training_results_v0.6 ... v5.1")
+    (_compare_trees if options.trees else _compare_logs)(options, Kept(options.stock))
 
 
 if __name__ == "__main__":

@@ -31,11 +31,11 @@ def stock_package(monkeypatch):
     pytest.importorskip("mlperf_logging.package_checker.package_checker")
     from mlperf_logging.compliance_checker import mlp_compliance
 
-    from lab.bench import compliance_trees
+    from lab.bench.harness import stock_checker
 
     verdict_of = lambda path, *_: (made.passes(path), None, None, None)  # noqa: E731
     monkeypatch.setattr(mlp_compliance, "main", verdict_of)
-    return compliance_trees.stock_package
+    return stock_checker.package
 
 
 # What is wrong -> the logs, the rule of ours that refuses it, the stock tools' kinds of errors.

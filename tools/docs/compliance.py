@@ -7,7 +7,7 @@ from tools.docs.measurements import Table, load
 
 _PUBLISHED = "compliance_published.json"
 _ALTERED = "altered_trees.json"
-# The second file: `python -m lab.bench.compliance_trees` on the public part of v6.0.
+# The second file: `python -m lab.bench.compliance_published --trees` on the public part of v6.0.
 _FILES = ("compliance_trees.json", "compliance_trees_v6.json")
 # (difference, who is right). A tree or folder belongs to the first class that fits.
 CLASSES: dict[str, tuple[str, str]] = {
@@ -142,26 +142,31 @@ def classes() -> Table:
 
 
 def altered() -> Table:
-    """Table with a row per fault that is made in a tree: whether it is noticed, and by which rules."""
+    """Table with a row per fault that is made in a tree: who notices it, and by which rules."""
     rows = []
     for row in load(_ALTERED)["rows"]:
-        says = (
-            ", ".join(f"`{rule}`" for rule in row["rules"][:3])
-            if "rules" in row
-            else "; ".join(row["said"][:1])
-        )
-        rows.append((row["fault"], "yes" if row["noticed"] else "no", says))
-    return ("fault", "noticed", "by"), rows
+        said = [f"`{rule}`" for rule in row["rules"][:3]] or row.get("said", [])[:1]
+        noticed = ("yes" if row[side] else "no" for side in ("noticed", "stock"))
+        rows.append((row["fault"], *noticed, ", ".join(said)))
+    return ("fault", "noticed", "by stock", "by our"), rows
 
 
 def alarms() -> Table:
-    """Table with a row per rule that no stock tool has: how many findings it has in published trees."""
-    found = load(_ALTERED)
-    published = found["published"]
-    rows = [(f"`{rule}`", str(published["alarms"].get(rule, 0))) for rule in found["rules"]]
+    """Table with a row per rule that advises on published folders, or that no stock tool has: its share of them."""
+    recorded = load(_ALTERED)
+    published = recorded["published"]
+    rows = []
+    for rule in sorted({*published["alarms"], *recorded["rules"]}):
+        by_round = published["alarms"].get(rule, {})
+        count = sum(by_round.values())
+        most = max(by_round, key=lambda name: by_round[name] / published["rounds"][name], default="")
+        share = f"{most}: {by_round[most] / published['rounds'][most]:.0%}" if most else ""
+        rows.append((f"`{rule}`", str(count), f"{count / published['folders']:.1%}", share))
     refused = ", ".join(name for name, _ in published["refused_by_new_rules_alone"]) or "none"
-    total = f"{published['folders']} folders of {published['submitters']} submitters; refused by these rules alone"
-    return ("rule", "findings"), [*rows, (total, refused)]
+    total = (
+        f"{published['folders']} folders of {published['submitters']} trees; refused by our own rules alone"
+    )
+    return ("rule", "folders", "share", "round with the largest share"), [*rows, (total, refused, "", "")]
 
 
 def _folders(row: dict) -> Iterator[str]:

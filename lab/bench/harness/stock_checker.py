@@ -1,21 +1,26 @@
-"""Runs the stock checker in this process, without isolation but fast enough for many logs, and keeps its verdicts."""
+"""Runs the stock tools in this process, without isolation but fast enough for many logs, and keeps their verdicts."""
 
 import builtins
+import contextlib
 import functools
 import importlib
+import io
 import json
 import logging
-import os
 import pkgutil
+import re
 import signal
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from hashlib import sha256
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
+
+from compliance.submission import tree_params
 
 
 class _TooLongError(Exception):
@@ -35,7 +40,8 @@ def keep_rules(replace: Callable[..., Any] = setattr) -> None:
             kept[file.name] = load(file, Loader=Loader)
         return kept[file.name]
 
-    replace(mlp_compliance.yaml, "load", cached)
+    # A namespace of its own: we read YAML, too.
+    replace(mlp_compliance, "yaml", types.SimpleNamespace(**vars(mlp_compliance.yaml) | {"load": cached}))
 
 
 class Lines:
@@ -105,31 +111,146 @@ class Stock(NamedTuple):
 
 
 class Kept:
-    """Verdicts in a file of JSON lines; the key is the log, its size, and the version of mlperf-logging.
+    """The stock checker's verdicts, in a file of JSON lines; the key is a log's content, its rule file, the version.
 
     Args:
-      path: the file; None: keep nothing.
-      folder: names of logs are relative to this folder.
+      path: the file; None: keep them in memory alone.
     """
 
-    def __init__(self, path: Path | None, folder: Path):
-        self._path, self._folder = path, folder
+    def __init__(self, path: Path | None = None):
+        self._path = path
         self._known: dict[tuple, Stock] = {}
         if path is not None and path.is_file():
             rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
             self._known = {tuple(key): Stock(*verdict) for key, verdict in rows}
 
-    def _key(self, path: str) -> tuple[str, int, str]:
-        return os.path.relpath(path, self._folder), os.path.getsize(path), version("mlperf-logging")
+    @staticmethod
+    def _key(path: str, config: str) -> tuple[str, str, str]:
+        return sha256(Path(path).read_bytes()).hexdigest(), config, version("mlperf-logging")
 
-    def get(self, path: str) -> Stock | None:
-        """Returns the file's verdict on a log."""
-        return self._known.get(self._key(path))
+    def get(self, path: str, config: str) -> Stock | None:
+        """Returns the known verdict on a log."""
+        return self._known.get(self._key(path, config))
 
-    def add(self, path: str, verdict: Stock) -> None:
+    def add(self, path: str, config: str, verdict: Stock) -> None:
         """Appends a verdict that is not in the file."""
-        key = self._key(path)
-        if self._path is not None and key not in self._known:
+        key = self._key(path, config)
+        if key not in self._known:
             self._known[key] = verdict
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(json.dumps([key, verdict]) + "\n")
+            if self._path is not None:
+                with open(self._path, "a", encoding="utf-8") as file:
+                    file.write(json.dumps([key, verdict]) + "\n")
+
+    def verdict(self, path: str, ruleset: str) -> Stock:
+        """Returns the verdict on a log by a round's common rules, as the tools for trees take them."""
+        config = f"training_{ruleset}/common.yaml"
+        if (known := self.get(path, config)) is None:
+            known = judged(path, ruleset, config)
+            self.add(path, config, known)
+        return known
+
+
+# ------------------------------------------------------------------------------------------- the tools for trees
+
+# What package_checker.py and repo_checker.py log as an error -> the kind of error.
+KINDS = {
+    "Incorrect number of files": "runs",
+    "files do not comply": "logs",
+    "Seed checker failed": "seeds",
+    "RCP Test Failed": "convergence",
+    "System description file checker failed": "description",
+    "git-unfriendly": "repository",
+    "> 50MB": "repository",
+    "broken symbolic links": "repository",
+}
+
+
+class _StockError(Exception):
+    """Replaces the exception with which the stock checker ended on a log; the message is the name of its type."""
+
+
+def ask(verdict_of: Callable[[str, str], Stock]) -> None:
+    """Makes the stock tools for trees ask a function for each log's verdict: (path, round) -> verdict."""
+    from mlperf_logging.rcp_checker import rcp_checker
+
+    make_fast()
+    rcp_checker.re = Lines(re)
+
+    def remembered(path: str, config: str, checker: object) -> tuple[bool, None, None, None]:
+        said = verdict_of(str(path), config.partition("/")[0].removeprefix("training_"))
+        if said.verdict == "crash":
+            raise _StockError(said.message.partition("(")[0])
+        return said.verdict == "pass", None, None, None
+
+    mlp_compliance.main = remembered
+
+
+def judged(path: str, ruleset: str, config: str | None = None) -> Stock:
+    """Returns the stock checker's verdict on a log, with its first message."""
+    found, messages = verdict(path, ruleset, 60, config)
+    return Stock(found, " ".join(messages[0].split())[:80] if messages else "")
+
+
+class _Kinds(logging.Handler):
+    """Collects the kinds of the errors that the stock tools log."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.kinds: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = record.getMessage()
+        self.kinds |= {kind for words, kind in KINDS.items() if words in said}
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[_Kinds]:
+    """Catches what a tool logs and prints; an exception of the tool becomes the kind "crash: TYPE"."""
+    handler, top = _Kinds(), logging.getLogger()
+    before, top.handlers = top.handlers, [handler]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield handler
+    except Exception as error:
+        handler.kinds = {f"crash: {error if isinstance(error, _StockError) else type(error).__name__}"}
+    finally:
+        top.handlers = before
+
+
+def package(org: Path, ruleset: str, flags: frozenset[str]) -> list[str]:
+    """Returns the kinds of errors for which the stock tools stop a tree; ["crash: TYPE"] if a tool raises."""
+    from mlperf_logging.package_checker import package_checker
+    from mlperf_logging.repo_checker import repo_checker
+
+    options = [tree_params.RCP_BYPASS, tree_params.BERT_SAMPLES, tree_params.SEED_BYPASS]
+    with _listening() as heard:
+        package_checker.check_training_package(
+            str(org), "training", ruleset, True, False, *(one in flags for one in options), ""
+        )
+        if ruleset >= "2.0.0":
+            repo_checker.run_checks(str(org))
+    return sorted(heard.kinds)
+
+
+def convergence(folder: Path, ruleset: str, flags: frozenset[str]) -> str:
+    """Returns rcp_checker's "pass", "fail" or "no reference", or "crash: TYPE"; writes scaling.json as it does."""
+    from mlperf_logging.rcp_checker import rcp_checker
+
+    with _listening() as heard:
+        passes, said, _ = rcp_checker.check_directory(
+            str(folder), "training", ruleset, False, tree_params.BERT_SAMPLES in flags,
+            rcp_pass="pruned_rcps", set_scaling=True,
+        )  # fmt: skip
+        return "pass" if passes else "no reference" if "Missing" in said or "Cannot" in said else "fail"
+    return heard.kinds.pop()
+
+
+def score(folder: Path, ruleset: str) -> float | None | str:
+    """Returns the summarizer's score of a folder, or "crash: TYPE"."""
+    from mlperf_logging.result_summarizer import result_summarizer
+
+    with _listening() as heard:
+        return result_summarizer._compute_strong_score_standalone(
+            folder.name, folder.parent.name, False, str(folder), "training", ruleset
+        )[0]
+    return heard.kinds.pop()
