@@ -6,33 +6,24 @@
 <org>/benchmarks/<benchmark>/<system>/   README.md, three scripts, <system>_<implementation>.json
 
 Runs of this repository have all of this in their run.json. For logs of another framework, --description and --code
-give the machine and the code (submitted.py).
+give the machine and the code (other_logs.py).
 """
 
 import argparse
-import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from common.errors import UserError
-from common.files import INSTALLED
 from compliance.api import PACKAGING_ERRORS, check
 from compliance.findings import ERROR, Finding
 from compliance.log.rules import RULESETS
-from compliance.packaging import submitted
-from compliance.packaging.package_inputs import (
-    IMPLEMENTATION,
-    SAFE_NAME,
-    SCRIPTS,
-    Benchmark,
-    code_files,
-    has_commit,
-    head,
-    read_results,
-)
-from compliance.packaging.package_output import Entry, write_package
+from compliance.packaging import other_logs, own_runs
+from compliance.packaging.package_output import SAFE_NAME, Entry, plan, write_package
+from compliance.submission.coherence import same_organisation
 from compliance.submission.rounds import retirement
+from compliance.submission.runs import Run
 
 SMOKE = "SMOKE"
 # Advice that refuses a package even for other submitters' logs: such runs are not results, or not what they seem.
@@ -83,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("-o: name the folder to write, or show the files with --list")
     if args.implementation is None:
         given = args.description
-        args.implementation = submitted.implementation_name(given) if given else "tensorflow"
+        args.implementation = other_logs.implementation_name(given) if given else "tensorflow"
     entries = _any_submitter(args) if args.description else _this_repository(args)
     if args.list:
         for entry in entries:
@@ -113,83 +104,39 @@ def run(args: argparse.Namespace) -> int:
 def _this_repository(args: argparse.Namespace) -> list[Entry]:
     if args.code or args.implementation_json or args.ruleset:
         raise UserError("--description: not given; --code, --implementation-json and --ruleset need it")
-    benchmarks = read_results(args.results, args.system)
-    _refuse_smoke(benchmarks, args)
-    source = args.source or _checkout()
-    return plan(benchmarks, args.org, args.system, args.implementation, source, args.smoke)
+    benchmarks = own_runs.read_results(args.results, args.system)
+    runs = [(one.run, bool(one.record.get("smoke_run"))) for part in benchmarks for one in part.results]
+    _refuse_unfit(runs, args)
+    parts = own_runs.parts(benchmarks, args.source, args.smoke)
+    return plan(parts, own_runs.description(benchmarks, args.org, args.system), *_names(args))
 
 
 def _any_submitter(args: argparse.Namespace) -> list[Entry]:
     if args.source:
         raise UserError("--source: is for runs with a run.json; name the code with --code")
-    folders = submitted.read_folders(args.results, args.system, args.ruleset)
-    submitted.refuse_unfit(folders, args.org, args.smoke)
-    top = f"{SMOKE}-{args.org}" if args.smoke else args.org
-    return submitted.plan(
-        folders,
-        args.org,
-        args.system,
-        args.implementation,
-        args.description,
-        args.code,
-        args.implementation_json,
-        top,
-    )
+    folders = other_logs.read_folders(args.results, args.system, args.ruleset)
+    _refuse_unfit(((run, False) for folder in folders for run in folder.runs), args)
+    described = other_logs.description(args.description, args.org, folders[0].runs[0])
+    return plan(other_logs.parts(folders, args.code, args.implementation_json), described, *_names(args))
 
 
-def plan(
-    benchmarks: list[Benchmark], org: str, system: str, implementation: str, source: Path, smoke: bool
-) -> list[Entry]:
-    """Lists every file of the tree, in order. Raises UserError if the runs' records are incomplete or differ."""
-    top = f"{SMOKE}-{org}" if smoke else org
-    entries = [Entry(f"{top}/systems/{system}.json", _system_json(benchmarks, org, system))]
-    for benchmark in benchmarks:
-        place = f"{top}/benchmarks/{benchmark.name}"
-        code = code_files(source, _commit(benchmark, source, smoke), benchmark.name)
-        for path, (mode, content) in code.items():
-            entries.append(Entry(f"{place}/implementations/{implementation}/{path}", content, mode))
-        own = f"{place}/{system}"
-        described = _implementation_json(benchmark)
-        entries.append(Entry(f"{own}/{system}_{implementation}.json", described))
-        readme = f"{benchmark.name}/README.md"
-        if readme in code:
-            entries.append(Entry(f"{own}/README.md", code[readme][1]))
-        for script in SCRIPTS:
-            if f"{benchmark.name}/{script}" in code:
-                content = _script(benchmark, script, implementation)
-                entries.append(Entry(f"{own}/{script}", content, 0o755))
-        beside = benchmark.results[0].path.parent
-        entries += submitted.scaling_entries(beside, f"{top}/results/{system}/{benchmark.name}")
-        for result in benchmark.results:
-            log = f"{top}/results/{system}/{benchmark.name}/{result.path.name}"
-            entries.append(Entry(log, result.path, sha256=result.record["files"][result.path.name]))
-    return sorted(entries, key=lambda entry: entry.path)
+def _names(args: argparse.Namespace) -> tuple[str, str, str]:
+    return f"{SMOKE}-{args.org}" if args.smoke else args.org, args.system, args.implementation
 
 
-def _checkout() -> Path:
-    """Returns the checkout that this module belongs to."""
-    if INSTALLED:
-        raise UserError(
-            "--source: not given, and an installed package has no commits; name the checkout that ran"
-        )
-    return Path(__file__).resolve().parents[2]
-
-
-def _refuse_smoke(benchmarks: list[Benchmark], args: argparse.Namespace) -> None:
-    if args.smoke:
-        return
-    for benchmark in benchmarks:
-        if benchmark.smoke:
+def _refuse_unfit(runs: Iterable[tuple[Run, bool]], args: argparse.Namespace) -> None:
+    """Refuses smoke runs (by their log, or by their record) and logs of another organisation."""
+    for run, smoke in () if args.smoke else runs:
+        if run.smoke or smoke:
             raise UserError(
-                f"{benchmark.results[0].path.parent}: holds a smoke run, which is no result; "
-                "practise with --smoke, or package full-size runs"
+                f"{run.path}: is a smoke run, which is no result; practise with --smoke, or package full-size runs"
             )
-        for result in benchmark.results:
-            logged = result.run.header.get("submission_org")
-            if logged != args.org:
-                raise UserError(
-                    f"{result.path}: its submission_org is {logged!r}; give --org as the logs say it"
-                )
+        logged = run.header.get("submission_org")
+        if not isinstance(logged, str) or not same_organisation(logged, args.org):
+            raise UserError(
+                f"{run.path}: its submission_org is {str(logged)[:60]!r}, not {args.org}; give --org as the folder of "
+                "your organisation is called (Inventec for 'Inventec Corporation')"
+            )
 
 
 def _keep_apart(output: Path, results: Path) -> None:
@@ -197,77 +144,6 @@ def _keep_apart(output: Path, results: Path) -> None:
     target, inputs = output.resolve(), results.resolve()
     if target == inputs or inputs in target.parents or target in inputs.parents:
         raise UserError(f"-o {output}: lies in RESULTS or around it, which is only read; name another folder")
-
-
-def _commit(benchmark: Benchmark, source: Path, smoke: bool) -> str:
-    """Returns the commit that ran; with `smoke`, the checkout's own commit if the run's commit is not available."""
-    git = benchmark.common("git")
-    commit, dirty = (git.get("commit"), git.get("dirty")) if isinstance(git, dict) else (None, True)
-    where = benchmark.results[0].path.parent / "run.json"
-    if has_commit(source, commit) and (smoke or not dirty):
-        return commit
-    if smoke:
-        return head(source)
-    if dirty:
-        raise UserError(f"{where}: the runs used code that was not committed; commit, and run again")
-    raise UserError(
-        f"{where}: commit {str(commit)[:12]} is not in {source}; name the checkout that ran with --source"
-    )
-
-
-def _system_json(benchmarks: list[Benchmark], org: str, system: str) -> bytes:
-    """Returns the machine's 33 fields, including those that only the submission knows."""
-    from systems.schema import NAMES
-
-    described = [benchmark.common("system_description") for benchmark in benchmarks]
-    for benchmark, fields in zip(benchmarks, described):
-        if not isinstance(fields, dict):
-            where = benchmark.results[0].path.parent / "run.json"
-            raise UserError(f"{where}: system_description is no object; run the benchmark again")
-    if any(fields != described[0] for fields in described):
-        raise UserError(
-            f"{system}: its benchmarks ran on systems of different description; package them apart"
-        )
-    first = benchmarks[0].results[0]
-    filled = {
-        "submitter": org,
-        "division": str(first.run.header.get("submission_division", "")),
-        "status": str(first.run.header.get("submission_status", "")),
-        "system_name": str(first.record.get("hardware") or system),
-    }
-    fields = {name: filled.get(name, described[0].get(name, "")) for name in NAMES}
-    return _json(fields)
-
-
-def _implementation_json(benchmark: Benchmark) -> bytes:
-    told = benchmark.common("implementation")
-    missing = [
-        name for name in IMPLEMENTATION if not isinstance(told, dict) or not isinstance(told.get(name), str)
-    ]
-    if missing:
-        where = benchmark.results[0].path.parent / "run.json"
-        raise UserError(f"{where}: implementation lacks {', '.join(missing)}; run the benchmark again")
-    return _json({name: told[name] for name in IMPLEMENTATION})
-
-
-def _script(benchmark: Benchmark, script: str, implementation: str) -> bytes:
-    """Returns a script that calls the benchmark's own script for the submitted system."""
-    preset = str(benchmark.common("system"))
-    if not SAFE_NAME.fullmatch(preset):
-        where = benchmark.results[0].path.parent / "run.json"
-        raise UserError(f"{where}: {preset[:40]!r} is no name of a preset; run the benchmark again")
-    code = f"../implementations/{implementation}/{benchmark.name}/{script}"
-    return (
-        "#!/usr/bin/env bash\n"
-        "# Calls the script of the code that ran, for the system that was submitted.\n"
-        "set -euo pipefail\n"
-        f"export SYSTEM=${{SYSTEM:-{preset}}}\n"
-        f'exec bash "$(dirname "${{BASH_SOURCE[0]}}")/{code}" "$@"\n'
-    ).encode()
-
-
-def _json(content: dict) -> bytes:
-    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
 def _accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> bool:

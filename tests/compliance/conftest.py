@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from compliance.packaging import package
+from compliance.packaging import package_output
 from tests.compliance import result_logs
 
 
@@ -24,7 +24,9 @@ def source(tmp_path_factory):
     }
     for benchmark in result_logs.CLOSED:
         files |= {f"{benchmark}/config.py": "A = 1\n", f"{benchmark}/README.md": f"# {benchmark}\n"}
-        files |= {f"{benchmark}/{script}": "#!/bin/sh\necho $SYSTEM $*\n" for script in package.SCRIPTS}
+        files |= {
+            f"{benchmark}/{script}": "#!/bin/sh\necho $SYSTEM $*\n" for script in package_output.SCRIPTS
+        }
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)

@@ -13,8 +13,8 @@ import pytest
 import systems
 from common.errors import UserError
 from compliance.api import check_paths
-from compliance.packaging import package
-from compliance.packaging.package_inputs import IMPLEMENTATION
+from compliance.packaging import own_runs, package, package_output
+from compliance.packaging.own_runs import IMPLEMENTATION
 from tests.compliance import result_logs
 
 BENCHMARKS = list(result_logs.CLOSED)
@@ -65,7 +65,7 @@ def call_for(system, results, output, source, *more):
 
 
 def test_an_installed_package_asks_for_the_checkout(tmp_path, results, monkeypatch):
-    monkeypatch.setattr(package, "INSTALLED", True)
+    monkeypatch.setattr(own_runs, "INSTALLED", True)
     parser = argparse.ArgumentParser()
     package.add_arguments(parser)
     words = [results("resnet"), "--org", "Example", "--system", SYSTEM, "-o", tmp_path / "out"]
@@ -100,7 +100,7 @@ def test_the_tree_of_the_rules(tmp_path, results, source):
         *(f"Example/results/{SYSTEM}/resnet/result_{i}.txt" for i in range(5)),
         f"Example/systems/{SYSTEM}.json",
         *(f"{code}/{name}" for name in [*copied.split(), "systems/dgx-1.json"]),
-        *(f"{own}/{name}" for name in ("README.md", *package.SCRIPTS, f"{SYSTEM}_tensorflow.json")),
+        *(f"{own}/{name}" for name in ("README.md", *package_output.SCRIPTS, f"{SYSTEM}_tensorflow.json")),
         "Example.tar",
         "SHA256SUMS",
     }

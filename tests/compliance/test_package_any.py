@@ -11,7 +11,7 @@ import pytest
 
 from common.errors import UserError
 from compliance import check
-from compliance.packaging import package, submitted
+from compliance.packaging import other_logs, own_runs, package
 from tests.compliance import llama_logs, result_logs
 
 
@@ -37,7 +37,7 @@ def lab(tmp_path):
         described.write_text(json.dumps(llama_logs.description(**words)))
         code = llama_logs.write_code(tmp_path / "code" / benchmark)
         implementation = tmp_path / "implementation.json"
-        implementation.write_text(json.dumps(dict.fromkeys(package.IMPLEMENTATION, "none")))
+        implementation.write_text(json.dumps(dict.fromkeys(own_runs.IMPLEMENTATION, "none")))
         return [
             *(str(tmp_path / "runs"), "--org", "Other_Lab", "--system", "box", "--ruleset", ruleset),
             *("--description", str(described), "--code", str(code.parent)),
@@ -196,7 +196,7 @@ def test_links_and_pipes_are_refused(lab, tmp_path):
 def test_the_implementation_is_named_after_the_framework(tmp_path, framework, name):
     described = tmp_path / "box.json"
     described.write_text(json.dumps(llama_logs.description(framework=framework)))
-    assert submitted.implementation_name(described) == name
+    assert other_logs.implementation_name(described) == name
 
 
 def test_a_longer_name_of_the_organisation_is_the_same(lab, tmp_path):

@@ -1,19 +1,25 @@
-"""Reads the inputs of a package: results with their run.json, and the code of the commit that produced them."""
+"""Reads runs of this repository for a package: results with their run.json, and the code of the commit that ran."""
 
-import hashlib
 import json
-import os
 import re
-import stat
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UserError
+from common.files import INSTALLED
+from compliance.packaging.package_output import (
+    MAX_JSON_BYTES,
+    SAFE_NAME,
+    Part,
+    as_json,
+    digest_of,
+    read_file,
+    real_folder,
+)
 from compliance.submission.runs import Run, read_run
 
-SCRIPTS = ("setup.sh", "init_datasets.sh", "run_and_time.sh")
 # The fields that the 2020 submission rules require in <system>_<implementation>.json
 # (mlcommons/policies submission_rules.adoc at 3f35851).
 IMPLEMENTATION = (
@@ -23,8 +29,6 @@ IMPLEMENTATION = (
 # The folders of a checkout that a run needs in addition to its benchmark's folder.
 _CODE = ("common", "compliance", "systems", "timetotrain", "tools/requirements")
 _CODE_FILES = frozenset(("LICENSE", "Makefile", "README.md", "pyproject.toml", "setup.py"))
-_MAX_JSON_BYTES = 64 << 20
-SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -47,13 +51,14 @@ class Benchmark:
         """Returns the value of `field` in the runs' records. Raises UserError if the records differ."""
         values = [result.record.get(field) for result in self.results]
         if any(value != values[0] for value in values):
-            where = self.results[0].path.parent / "run.json"
-            raise UserError(f"{where}: the runs differ in {field!r}; package only runs of one kind together")
+            raise UserError(
+                f"{self.record}: the runs differ in {field!r}; package only runs of one kind together"
+            )
         return values[0]
 
     @property
-    def smoke(self) -> bool:
-        return any(result.run.smoke or result.record.get("smoke_run") for result in self.results)
+    def record(self) -> Path:
+        return self.results[0].path.parent / "run.json"
 
 
 def read_results(folder: Path, system: str) -> list[Benchmark]:
@@ -63,28 +68,14 @@ def read_results(folder: Path, system: str) -> list[Benchmark]:
     """
     folder = Path(folder)
     root = folder if folder.name == system and not (folder / system).is_dir() else folder / system
-    _real_folder(root, f"name the folder that holds {system}/")
-    benchmarks = []
-    for place in sorted(root.iterdir()):
-        if place.name.startswith("."):
-            continue
-        if place.is_symlink() or place.is_dir():
-            _real_folder(place, "")
-            benchmarks.append(_read_benchmark(place))
+    real_folder(root, f"name the folder that holds {system}/")
+    places = [place for place in sorted(root.iterdir()) if not place.name.startswith(".")]
+    benchmarks = [_read_benchmark(place) for place in places if real_folder(place)]
     if not benchmarks:
         raise UserError(
             f"{root}: holds no benchmark's folder; it should have {system}/<benchmark>/result_0.txt"
         )
     return benchmarks
-
-
-def _real_folder(path: Path, fix: str) -> None:
-    if path.is_symlink():
-        raise UserError(
-            f"{path}: is a symbolic link, and the packager follows none; put the folder itself there"
-        )
-    if not path.is_dir():
-        raise UserError(f"{path}: no such folder; {fix}")
 
 
 def _read_benchmark(place: Path) -> Benchmark:
@@ -111,7 +102,7 @@ def _number(name: str) -> tuple[int, str]:
 
 def _records(path: Path) -> dict[str, dict]:
     try:
-        content = json.loads(read_file(path, _MAX_JSON_BYTES))
+        content = json.loads(read_file(path, MAX_JSON_BYTES))
         runs = content["runs"]
         if content["schema"] != 1 or not runs:
             raise ValueError("not schema 1 with runs")
@@ -128,36 +119,80 @@ def _records(path: Path) -> dict[str, dict]:
 
 
 def _read_result(path: Path, record: dict) -> Result:
-    digest = hashlib.sha256()
-    with open_file(path) as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
     files = record.get("files")
-    if not isinstance(files, dict) or files.get(path.name) != digest.hexdigest():
+    if not isinstance(files, dict) or files.get(path.name) != digest_of(path):
         raise UserError(f"{path}: is not the file that its run wrote (SHA-256 in run.json); restore it")
     return Result(path, read_run(path), record)
 
 
-def open_file(path: Path):
-    """Opens a regular file for reading; refuses a link or anything special."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        what = "is a symbolic link, and the packager follows none" if path.is_symlink() else error.strerror
-        raise UserError(f"{path}: {what}; put a readable file there") from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise UserError(f"{path}: is not a regular file; put the log itself there")
-    return open(handle, "rb")
+def parts(benchmarks: list[Benchmark], source: Path | None, smoke: bool) -> list[Part]:
+    """Returns the parts of the package; `source`: the checkout of the code, None: this one.
+
+    Raises UserError if the runs' records are incomplete or differ, or the commit that ran is not to be had.
+    """
+    source = source or _checkout()
+    return [_part(one, source, smoke) for one in benchmarks]
 
 
-def read_file(path: Path, limit: int) -> bytes:
-    """Returns the content of a regular file of at most `limit` bytes."""
-    with open_file(path) as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise UserError(f"{path}: more than {limit:,} bytes, which no run writes; restore it")
-    return data
+def _part(benchmark: Benchmark, source: Path, smoke: bool) -> Part:
+    preset = str(benchmark.common("system"))
+    if not SAFE_NAME.fullmatch(preset):
+        raise UserError(
+            f"{benchmark.record}: {preset[:40]!r} is no name of a preset; run the benchmark again"
+        )
+
+    def call(script: str) -> str:
+        return (
+            f"export SYSTEM=${{SYSTEM:-{preset}}}\n"
+            f'exec bash "$(dirname "${{BASH_SOURCE[0]}}")/{script}" "$@"\n'
+        )
+
+    code = code_files(source, _commit(benchmark, source, smoke), benchmark.name)
+    runs = tuple((one.run, one.record["files"][one.path.name]) for one in benchmark.results)
+    inside = f"{benchmark.name}/"
+    return Part(benchmark.name, runs, code, inside, call, _implementation_json(benchmark))
+
+
+def _checkout() -> Path:
+    """Returns the checkout that this module belongs to."""
+    if INSTALLED:
+        raise UserError(
+            "--source: not given, and an installed package has no commits; name the checkout that ran"
+        )
+    return Path(__file__).resolve().parents[2]
+
+
+def description(benchmarks: list[Benchmark], org: str, system: str) -> bytes:
+    """Returns the machine's 33 fields, including those that only the submission knows."""
+    from systems.schema import NAMES
+
+    described = [benchmark.common("system_description") for benchmark in benchmarks]
+    for benchmark, fields in zip(benchmarks, described):
+        if not isinstance(fields, dict):
+            raise UserError(f"{benchmark.record}: system_description is no object; run the benchmark again")
+    if any(fields != described[0] for fields in described):
+        raise UserError(
+            f"{system}: its benchmarks ran on systems of different description; package them apart"
+        )
+    first = benchmarks[0].results[0]
+    filled = {
+        "submitter": org,
+        "division": str(first.run.header.get("submission_division", "")),
+        "status": str(first.run.header.get("submission_status", "")),
+        "system_name": str(first.record.get("hardware") or system),
+    }
+    fields = {name: filled.get(name, described[0].get(name, "")) for name in NAMES}
+    return as_json(fields)
+
+
+def _implementation_json(benchmark: Benchmark) -> bytes:
+    told = benchmark.common("implementation")
+    told = told if isinstance(told, dict) else {}
+    if missing := [name for name in IMPLEMENTATION if not isinstance(told.get(name), str)]:
+        raise UserError(
+            f"{benchmark.record}: implementation lacks {', '.join(missing)}; run the benchmark again"
+        )
+    return as_json({name: told[name] for name in IMPLEMENTATION})
 
 
 # ------------------------------------------------------------------------------------------------ code
@@ -197,12 +232,12 @@ def code_files(source: Path, commit: str, benchmark: str) -> dict[str, tuple[int
     return files
 
 
-def head(source: Path) -> str:
+def _head(source: Path) -> str:
     """Returns the commit that is checked out."""
     return _git(source, "rev-parse", "--verify", "HEAD^{commit}").decode().strip()
 
 
-def has_commit(source: Path, commit: object) -> bool:
+def _has_commit(source: Path, commit: object) -> bool:
     """Whether the checkout knows the commit."""
     if not (isinstance(commit, str) and re.fullmatch(r"[0-9a-f]{40,64}", commit)):
         return False
@@ -225,3 +260,20 @@ def _git(source: Path, *arguments: str, text: bytes | None = None) -> bytes:
             f"{source}: git {arguments[0]}: {reason[-1]}; name the checkout that ran with --source"
         )
     return done.stdout
+
+
+def _commit(benchmark: Benchmark, source: Path, smoke: bool) -> str:
+    """Returns the commit that ran; with `smoke`, the checkout's own commit if the run's commit is not available."""
+    git = benchmark.common("git")
+    commit, dirty = (git.get("commit"), git.get("dirty")) if isinstance(git, dict) else (None, True)
+    if _has_commit(source, commit) and (smoke or not dirty):
+        return commit
+    if smoke:
+        return _head(source)
+    if dirty:
+        raise UserError(
+            f"{benchmark.record}: the runs used code that was not committed; commit, and run again"
+        )
+    raise UserError(
+        f"{benchmark.record}: commit {str(commit)[:12]} is not in {source}; name the checkout that ran with --source"
+    )
