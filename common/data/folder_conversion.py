@@ -1,8 +1,4 @@
-"""Tools that convert a user's folder to records: split, shard counts, broken files, the description.
-
-Each benchmark's custom_data.py has `convert(sources, out, options) -> Made`, which calls its converter, and
-`preview(data_dir, description, count) -> list[Card]`, which shows examples as the network sees them.
-"""
+"""Tools that convert a user's folder to records: split, shard counts, broken files, the description."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import tqdm
@@ -108,6 +104,22 @@ class Card:
     title: str
     picture: bytes | None = None
     lines: Sequence[str] = ()
+
+
+class Converter(Protocol):
+    """A benchmark's custom_data.py; tests/timetotrain/test_converter_contract.py holds every one to it.
+
+    Attributes:
+      PREVIEW: the preset with whose sizes the page shows examples.
+    """
+
+    PREVIEW: str
+
+    def convert(self, sources: Sequence[Path], out: Path, options: Options) -> Made:
+        """Writes records and description into `out`; raises UserError if the sources do not fit."""
+
+    def preview(self, data_dir: Path, description: Description, count: int) -> list[Card]:
+        """Returns about `count` training examples and half as many others, as the network sees them."""
 
 
 def divide(classes: Sequence[str], part: float, seed: int, groups: Sequence[str] | None = None) -> np.ndarray:

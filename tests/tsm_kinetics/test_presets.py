@@ -7,7 +7,6 @@ import re
 import pytest
 
 from common.config import overrides as configs
-from common.errors import UserError
 from compliance.findings import ERROR
 from compliance.log.check_log import check_log
 from tests.benchmarks import header, scripted_log
@@ -112,32 +111,6 @@ def test_docs_name_every_preset() -> None:
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     rows = [name for cell in cells for name in re.findall("`(.*?)`", cell)]
     assert sorted(rows) == sorted(name for name in NAMES if not name.startswith("cpu-"))
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        (
-            "model",
-            "tsmm",
-            "config.model='tsmm': unknown \\(did you mean tsm, tsn\\?\\); known: tsm, i3d_3x3x3, i3d_3x1x1, tsn",
-        ),
-        ("shift_fraction", "0.6", "config.shift_fraction=0.6: must be in"),
-        ("blocks", "3,4,6", "config.blocks=\\(3, 4, 6\\): give four"),
-        ("inflation", "copy", "config.inflation='copy': unknown"),
-        ("data.sampling", "all", "config.data.sampling='all': unknown"),
-        ("data.modality", "flow", "config.data.modality='flow': unknown; known: rgb, rgb_difference"),
-        ("data.window", "7", "config.data.window=7: must hold the 8 frames"),
-        ("data.eval_crops", "2", "config.data.eval_crops=2: must be 1 or 3"),
-        ("data.eval_size", "300", "config.data.eval_size=300: must not exceed"),
-        ("data.jitter", "1", "config.data.jitter=1.0: must be at least 0 and below 1"),
-        ("data.scales", "1.5", "config.data.scales=\\(1.5,\\): give numbers"),
-        ("num_classes", "0", "config.num_classes=0: must be at least 1"),
-    ],
-)
-def test_bad_fields_are_one_line(path: str, value: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        configs.override(PRESETS["summit-8"], path, value).validate()
 
 
 def test_header_follows_the_configuration() -> None:

@@ -10,7 +10,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from common.config import benchmarks, data_description
@@ -19,7 +18,7 @@ from common.files import ROOT
 
 if TYPE_CHECKING:
     from common.config.data_description import Description
-    from common.data.folder_conversion import Made, Options
+    from common.data.folder_conversion import Converter, Made, Options
     from common.data.report import Report
 
 # The benchmarks that can convert your own files, and the files that they accept.
@@ -90,7 +89,7 @@ def _run(options: argparse.Namespace) -> int:
         )
     *sources, out = options.files
     _check_sources(benchmark, sources, out)
-    module = benchmarks.module(benchmark, "custom_data")
+    module: Converter = benchmarks.module(benchmark, "custom_data")
     settings = _options(options, benchmark)
     report, before = settings.report, _inside(out)
     try:
@@ -191,7 +190,7 @@ def _options(options: argparse.Namespace, benchmark: str) -> Options:
     )
 
 
-def _page(module: ModuleType, out: Path, made: Made, report: Report) -> Path:
+def _page(module: Converter, out: Path, made: Made, report: Report) -> Path:
     from common.data import dataset_page
 
     made = dataclasses.replace(made, facts=[*made.facts, *_to_beat(made.description)])

@@ -1,0 +1,107 @@
+"""Tests that a wrong field of a benchmark is refused in one line, before TensorFlow is imported."""
+
+import importlib
+import re
+
+import pytest
+
+from common.config import overrides as configs
+from common.errors import UserError
+
+# BENCHMARK/PRESET: lines of PATH=VALUE and a part of the message.
+BAD = {
+    "resnet/tpu-v4-512": """
+        model=resnet5 config.model='resnet5': unknown (did you mean resnet50?); known: resnet50, alexnet_bn
+        optimizer.name=adam unknown (did you mean adamw
+        kernel_initializer=he config.kernel_initializer='he': unknown
+        data.cache=ram config.data.cache='ram': unknown
+        data.resize=area config.data.resize='area': unknown
+        num_classes=0 config.num_classes=0: must be at least 1
+        label_smoothing=1 config.label_smoothing=1.0: must be at least 0 and below 1
+        image_size=225 config.space_to_depth=True needs an even config.image_size, not 225
+        batch_norm_span=24 config.batch_norm_span=24 does not group 512 replicas of 16 images
+        batch_norm_span=3 use a divisor of 16, or 16 times a divisor of 512
+        batch_norm_span=-16 config.batch_norm_span=-16 does not group
+        batch_norm_span=48 config.batch_norm_span=48 does not group
+    """,
+    "ssd/tpu-v4-512": """
+        model=ssd512 config.model='ssd512': unknown; known: ssd300_resnet34
+        optimizer.name=lars config.optimizer.name='lars': SSD is published with sgd only
+        data.cache=ram config.data.cache='ram': unknown
+        num_classes=1 config.num_classes=1: the background and one class at least
+        image_size=301 config.space_to_depth=True needs an even config.image_size, not 301
+        image_size=150 config.image_size=150: feature maps of
+        valid_extras=1 config.anchor_scales has 7 values; 5 feature maps
+        batch_norm_span=24 config.batch_norm_span=24 does not group 512 replicas of 4 images
+        data.max_boxes=0 config.data.max_boxes=0: must be at least 1
+    """,
+    "maskrcnn/tpu-v4-512": """
+        model=mask config.model='mask': unknown; known: mask_rcnn_resnet50_fpn
+        optimizer.name=lars config.optimizer.name='lars': Mask R-CNN is published with sgd only
+        data.cache=ram config.data.cache='ram': unknown
+        loss_divisors=sample config.loss_divisors='sample': unknown (did you mean sampled?); known: positives, sampled
+        batch_norm=sync config.batch_norm='sync': unknown (did you mean span?); known: frozen, span
+        num_classes=1 config.num_classes=1: the background and one class at least
+        padded_size=832,1300 config.padded_size=(832, 1300) does not hold images of
+        padded_size=840,1344 config.padded_size=(840, 1344): must be multiples of 64
+        padded_size=1344,832 config.padded_size=(1344, 832): must be two sides, the shorter one first
+        min_level=6 config.min_level=6, max_level=6: the backbone gives levels 2 to 5
+        mask_size=27 config.mask_size=27: must be even
+        roi_batch=0 config.roi_batch=0: must be at least 1
+        mask_size=0 config.mask_size=0: must be at least 1
+        anchor_scale=0 config.anchor_scale=0.0: must be positive
+        rpn_foreground=2 config.rpn_foreground=2.0: must be above 0 and at most 1
+        roi_foreground=-1 config.roi_foreground=-1.0: must be above 0 and at most 1
+        roi_foreground=0.001 config.roi_foreground=0.001: of roi_batch=512 that is not one
+        rpn_nms_iou=0 config.rpn_nms_iou=0.0: must be above 0 and at most 1
+        rpn_negative=0.8 config.rpn_negative=0.8: must not be above config.rpn_positive=0.7
+        score_threshold=1 config.score_threshold=1.0: must be at least 0 and below 1
+        batch_norm_epsilon=0 config.batch_norm_epsilon=0.0: must be positive
+        batch_norm=span config.freeze=True: not with config.batch_norm='span'
+        data.deterministic=False data.deterministic
+        eval_workers=-1 config.eval_workers=-1: must be at least 0
+    """,
+    "tsm_kinetics/summit-8": """
+        model=tsmm config.model='tsmm': unknown (did you mean tsm, tsn?); known: tsm, i3d_3x3x3, i3d_3x1x1, tsn
+        shift_fraction=0.6 config.shift_fraction=0.6: must be in
+        blocks=3,4,6 config.blocks=(3, 4, 6): give four
+        inflation=copy config.inflation='copy': unknown
+        data.sampling=all config.data.sampling='all': unknown
+        data.modality=flow config.data.modality='flow': unknown; known: rgb, rgb_difference
+        data.window=7 config.data.window=7: must hold the 8 frames
+        data.eval_crops=2 config.data.eval_crops=2: must be 1 or 3
+        data.eval_size=300 config.data.eval_size=300: must not exceed
+        data.jitter=1 config.data.jitter=1.0: must be at least 0 and below 1
+        data.scales=1.5 config.data.scales=(1.5,): give numbers
+        num_classes=0 config.num_classes=0: must be at least 1
+    """,
+    "mnist/cpu-128": """
+        model=cmn known: lstm, mlp, cnn
+        activation=gelu known: sigmoid, tanh, relu
+        lstm_units=0 must be at least 1
+        dropout=1.0 must be at least 0 and below 1
+        global_batch_size=60001 more than the 60000 training images
+    """,
+    "ptb/cpu-20": """
+        units=0 must be at least 1
+        data.eval_split=train known: test, valid
+        dropout=1.0 must be at least 0 and below 1
+        global_batch_size=60000 streams shorter than config.num_steps=20; use fewer streams
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    ("preset", "field", "message"),
+    [
+        (preset, *line.strip().split(" ", 1))
+        for preset, lines in BAD.items()
+        for line in lines.strip().splitlines()
+    ],
+)
+def test_bad_fields_are_one_line(preset: str, field: str, message: str) -> None:
+    benchmark, name = preset.split("/")
+    config = importlib.import_module(f"{benchmark}.presets").PRESETS[name]
+    with pytest.raises(UserError, match=re.escape(message)) as raised:
+        configs.override(config, *field.split("=", 1)).validate()
+    assert "\n" not in str(raised.value)
