@@ -17,7 +17,6 @@ import collections
 import dataclasses
 import functools
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -108,13 +107,7 @@ def _prepare(folder: Path, settings: Settings) -> None:
             f"--shards {settings.shards}, --max-length {settings.max_length}, --merges {settings.merges}: "
             "at least 1, 3, 1"
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
-    present = next((p.name for p in sorted(folder.glob(_FILES.train_pattern))), None)
-    if present:
-        raise UserError(f"{folder} holds {present} already; remove it or name another DATA_DIR")
+    conversion.prepare(folder, _FILES.train_pattern)
 
 
 def _tokenize(
@@ -236,11 +229,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--codes", type=Path, metavar="FILE", help="merges to use; with --vocabulary")
     parser.add_argument("--vocabulary", type=Path, metavar="FILE", help="tokens to use; with --codes")
     parser.add_argument("--max-length", type=int, default=default.max_length, metavar="N")
-    parser.add_argument("--shards", type=int, default=default.shards, metavar="N")
-    parser.add_argument(
-        "--drop-bad", action="store_true", help="leave out, and count, empty and undecodable pairs"
-    )
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N")
+    conversion.add_work_arguments(parser, default.shards)
     for side, language in zip(("source", "target"), default.languages):
         parser.add_argument(f"--{side}-language", default=language, metavar="CODE")
     return parser

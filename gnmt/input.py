@@ -99,12 +99,6 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
     early. Padding repeats the shortest sentence, with weight 0 and index -1, because the search may not end for an
     empty sentence.
 
-    Args:
-      config: `data` and `decode` are read.
-      data_dir: folder of the text and the encoding.
-      shard: the part to read: every `count`-th sentence.
-      batch_size: sentences per batch.
-
     Raises:
       UserError: a file is bad, or a sentence is longer than `decode.source_length`; evaluation drops nothing.
     """

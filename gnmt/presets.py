@@ -19,11 +19,10 @@ from gnmt.config import Config, Data, Decode
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """Lists the hyperparameters for the log header; both rulesets have the same keys.
+    """Lists the log header's [(key, value, metadata)] from `config`; both rulesets have the same keys.
 
-    Returns:
-      [(key, value, metadata)]; every value is read from `config` or its clock. As in the published logs,
-      "remain_steps" is the step where the decay starts, and "decay_steps" is the maximum number of decays.
+    As in the published logs, "remain_steps" is the step where the decay starts, and "decay_steps" the maximum number of
+    decays.
     """
     optimizer, schedule = config.optimizer, config.schedule
     warmup = schedule.warmup_length(Clock.of(config).steps_per_epoch)

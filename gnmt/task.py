@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -12,20 +10,17 @@ import tensorflow as tf
 from common.distributed.replicas.base import Replicas
 from common.layers.cross_entropy import sparse_cross_entropy, spread_over_all
 from common.layers.precision import Precision
-from common.text import bleu
-from common.text.bleu import in_order
-from common.train import task
-from common.train.task import Batch, Outputs, Quality, WeightedSum
+from common.text import bleu, translation
+from common.train.task import Batch, Outputs, WeightedSum
 from gnmt import input as pipeline
 from gnmt import model
 from gnmt.config import Config
 
 
-class Task(task.Task):
+class Task(translation.Task):
     """Translation with one byte-pair encoding for both languages."""
 
     input = pipeline
-    evaluate_in_worker = True
 
     def __init__(self, config: Config, data_dir: str | None):
         super().__init__(config, data_dir)
@@ -57,38 +52,18 @@ class Task(task.Task):
         return {"cross_entropy": WeightedSum(total, tf.reduce_sum(weight))}
 
     def evaluate(self, model_: model.Gnmt, batch: Batch) -> Outputs:
-        found = model_.translate(batch["source"], batch["source_length"])
-        return Outputs(
-            arrays={"tokens": found.tokens[:, 0], "index": batch["index"], "weight": batch["weight"]}
-        )
+        return self.outputs(model_.translate(batch["source"], batch["source_length"]).tokens, batch)
 
-    def assets(self) -> Mapping[str, bytes]:
-        data = self.config.data
-        return {
-            name: (self.data_dir / name).read_bytes()
-            for name in (data.codes, data.vocabulary)
-            if self.data_dir
-        }
+    def asset_names(self) -> Sequence[str]:
+        return self.config.data.codes, self.config.data.vocabulary
 
-    def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
-        """Computes sacreBLEU, lower-cased, international tokens; from 0 to 1, or from 0 to 100 in round v0.6."""
-        hypotheses = self.translations(arrays)
-        texts = _references(self.config, self.data_dir)
-        score = bleu.sacre(texts, hypotheses, lowercase=True, tokenize="intl")
-        value = score if self.config.ruleset == "0.6.0" else score / 100
-        details = {"bleu": score, "sacrebleu": bleu.sacre(texts, hypotheses)}
-        return Quality(value, self.config.met(value), details)
+    def bleu(self, references: Sequence[str], hypotheses: Sequence[str]) -> float:
+        """Computes sacreBLEU, lower-cased, with international tokens."""
+        return bleu.sacre(references, hypotheses, lowercase=True, tokenize="intl")
 
-    def translations(self, arrays: Mapping[str, np.ndarray]) -> list[str]:
-        """Decodes the translation of every evaluation sentence, in order.
-
-        Raises:
-          ValueError: a sentence is missing or duplicated.
-        """
-        tokens = in_order(arrays, self.config.num_eval_examples)
-        bpe = pipeline.encoding(self.config, self.data_dir)
-        language = self.config.data.target_language
-        return [bpe.decode(row, language) for row in tokens]
+    def decoded(self, rows: np.ndarray) -> list[str]:
+        bpe, language = pipeline.encoding(self.config, self.data_dir), self.config.data.target_language
+        return [bpe.decode(row, language) for row in rows]
 
 
 def smoothed_cross_entropy(
@@ -109,8 +84,3 @@ def smoothed_cross_entropy(
     part = spread_over_all(smoothing, over, classes)
     losses = sparse_cross_entropy(tf.reshape(logits, [-1, classes]), tf.reshape(labels, [-1]), part)
     return tf.reshape(losses, tf.shape(labels))
-
-
-@functools.lru_cache(maxsize=1)
-def _references(config: Config, data_dir: pathlib.Path) -> list[str]:
-    return pipeline.references(config, data_dir)

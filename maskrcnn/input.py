@@ -40,13 +40,6 @@ def train_input(
     Mirroring depends only on (config.seed, epoch, image number); the order depends only on config.seed. A stream that
     starts at `start_step` yields what an uninterrupted one yields from there on.
 
-    Args:
-      config: sizes, `seed`, `global_batch_size` and `data` are read.
-      data_dir: folder of the TFRecords.
-      shard: this process's part of every step.
-      batch_size: images per batch; a step takes one batch for each replica of the process.
-      start_step: number of steps to skip.
-
     Raises:
       UserError: there are no files, or the categories do not fit the configuration.
     """

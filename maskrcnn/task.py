@@ -13,7 +13,6 @@ import tf_keras
 from common.config.clock import Clock
 from common.detection import coco_records
 from common.distributed.replicas.base import Replicas, Shard
-from common.errors import UserError
 from common.layers.precision import Precision
 from common.train import task
 from common.train.task import Batch, Outputs, Quality, WeightedSum
@@ -41,9 +40,6 @@ class Task(task.Task):
         shapes = [{"image": (*shape, 3)} for shape in config.shapes]
         self.batch_shapes = self.eval_batch_shapes = shapes if len(shapes) > 1 else ()
         self.evaluation_workers = config.eval_workers or min(os.cpu_count() or 1, MOST_WORKERS)
-
-    def find_damage(self) -> UserError | None:
-        return pipeline.diagnose(self.config, self.data_dir)
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision

@@ -67,15 +67,7 @@ def load(config: Config, data_dir: str | os.PathLike, training: bool) -> Arrays:
 def train_input(
     config: Config, arrays: Arrays, shard: Shard, batch_size: int, start_step: int
 ) -> tf.data.Dataset:
-    """Yields one shard's training batches without end, starting at global step `start_step`.
-
-    Args:
-      config: `seed` and `global_batch_size` are read.
-      arrays: from `load`.
-      shard: the consecutive part of each global batch to read.
-      batch_size: images per batch; a shard's part of a step may be several batches.
-      start_step: number of steps to skip.
-    """
+    """Yields one shard's training batches without end, starting at step `start_step`; `arrays` are from `load`."""
     count = len(arrays[0])
     per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     images, labels = tf.constant(arrays[0]), tf.constant(arrays[1].astype(np.int32))

@@ -81,15 +81,7 @@ def _numbers(
 def train_input(
     config: Config, words: np.ndarray, shard: Shard, batch_size: int, start_step: int
 ) -> tf.data.Dataset:
-    """Yields one shard's training batches without end, starting at global step `start_step`.
-
-    Args:
-      config: `global_batch_size` and `num_steps` are read.
-      words: from `load`.
-      shard: the consecutive part of the streams to read.
-      batch_size: streams per replica; a shard's part of a step may be several batches.
-      start_step: number of steps to skip.
-    """
+    """Yields one shard's training batches without end, starting at step `start_step`; `words` are from `load`."""
     streams = config.global_batch_size
     length = len(words) // streams
     texts = words[: streams * length].reshape(streams, length)

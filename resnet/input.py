@@ -36,13 +36,6 @@ def train_input(
     depends on the cache or on threads. A stream that starts at `start_step` yields what an uninterrupted one yields
     from there on.
 
-    Args:
-      config: `seed`, `image_size`, `num_classes` and `data` are read.
-      data_dir: folder of the TFRecords.
-      shard: this process's part; see `record_stream.assign`.
-      batch_size: images per batch of this replica.
-      start_step: number of steps to skip.
-
     Raises:
       UserError: there are no files.
     """
@@ -85,12 +78,6 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
     """Makes one pass over this shard's validation images, padded so that all shards yield equally many batches.
 
     Padding has label -1, which an argmax never equals, and weight 0.
-
-    Args:
-      config: `image_size`, `num_classes` and `data` are read.
-      data_dir: folder of the TFRecords.
-      shard: the part to read; see `record_stream.assign`.
-      batch_size: images per batch.
 
     Raises:
       UserError: there are no files, or one ends inside a record.

@@ -21,11 +21,7 @@ from resnet.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """Lists the hyperparameters for the log header, under the keys of the configuration's ruleset.
-
-    Returns:
-      [(key, value, metadata)]; every value is read from `config` or its clock.
-    """
+    """Lists the log header's [(key, value, metadata)] from `config`, under the keys of its ruleset."""
     optimizer, schedule, clock = config.optimizer, config.schedule, Clock.of(config)
     warmup = _warmup_epochs(config)
     prefix = f"{optimizer.short_name}_opt_"

@@ -9,7 +9,6 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.base import Replicas
-from common.errors import UserError
 from common.layers.cross_entropy import spread_over_all
 from common.layers.precision import Precision
 from common.train import task
@@ -26,9 +25,6 @@ class Task(task.Task):
 
     input = pipeline
     has_pictures = True
-
-    def find_damage(self) -> UserError | None:
-        return pipeline.diagnose(self.config, self.data_dir)
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision

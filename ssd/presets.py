@@ -21,11 +21,7 @@ from ssd.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """Lists the hyperparameters for the log header, under the keys of the configuration's ruleset.
-
-    Returns:
-      [(key, value, metadata)]; every value is read from `config` or its clock.
-    """
+    """Lists the log header's [(key, value, metadata)] from `config`, under the keys of its ruleset."""
     optimizer, schedule, clock = config.optimizer, config.schedule, Clock.of(config)
     factor = config.global_batch_size / config.logged_rate_batch if config.logged_rate_batch else 1.0
     warmup = schedule.warmup_length(clock.steps_per_epoch)

@@ -13,7 +13,6 @@ from common.detection import boxes as box_ops
 from common.detection import coco_records, nms
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import Spatial
-from common.errors import UserError
 from common.layers.precision import Precision
 from common.train import task
 from common.train.task import Batch, Outputs, Quality, WeightedSum
@@ -32,9 +31,6 @@ class Task(task.Task):
     evaluate_in_worker = True
     chooses = True  # A training step chooses hard negatives.
     has_pictures = True
-
-    def find_damage(self) -> UserError | None:
-        return pipeline.diagnose(self.config, self.data_dir)
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision

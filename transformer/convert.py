@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -123,13 +122,7 @@ def _prepare(folder: Path, settings: Settings) -> None:
             f"--shards {settings.shards}, --max-length {settings.max_length}, --packed-length "
             f"{settings.packed_length}: at least one shard, and 2 <= max-length <= packed-length"
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
-    present = next((p.name for p in sorted(folder.glob(_FILES.train_pattern))), None)
-    if present:
-        raise UserError(f"{folder} holds {present} already; remove it or name another DATA_DIR")
+    conversion.prepare(folder, _FILES.train_pattern)
 
 
 def _vocabulary(path: Path, train: Text, vocabulary: Path | int, settings: Settings) -> Subwords:
@@ -210,11 +203,7 @@ def _parser() -> argparse.ArgumentParser:
     either.add_argument("--vocabulary-size", type=int, metavar="N", help="make one of about N subwords")
     parser.add_argument("--max-length", type=int, default=default.max_length, metavar="N")
     parser.add_argument("--packed-length", type=int, default=default.packed_length, metavar="N")
-    parser.add_argument("--shards", type=int, default=default.shards, metavar="N")
-    parser.add_argument(
-        "--drop-bad", action="store_true", help="leave out, and count, empty and undecodable pairs"
-    )
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N")
+    conversion.add_work_arguments(parser, default.shards)
     return parser
 
 

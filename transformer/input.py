@@ -71,12 +71,6 @@ def train_input(
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
     """Makes one pass over this shard's source sentences, padded so that all shards yield equally many batches.
 
-    Args:
-      config: `data`, `decode` and `packed_length` are read.
-      data_dir: folder of the text and the vocabulary.
-      shard: the part to read: every `count`-th sentence.
-      batch_size: sentences per batch.
-
     Raises:
       UserError: a file is bad, or a sentence is longer than `decode.source_length`; evaluation drops nothing.
     """

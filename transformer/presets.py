@@ -20,11 +20,9 @@ from transformer.config import Config, Data, Decode
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """Lists the hyperparameters for the log header; both rulesets have the same keys.
+    """Lists the log header's [(key, value, metadata)] from `config`; both rulesets have the same keys.
 
-    Returns:
-      [(key, value, metadata)]; every value is read from `config` or its clock. `opt_base_learning_rate` is the
-      schedule's constant, as in the published logs, not the peak.
+    `opt_base_learning_rate` is the schedule's constant, as in the published logs, not the peak.
     """
     optimizer, schedule = config.optimizer, config.schedule
     warmup = schedule.warmup_length(Clock.of(config).steps_per_epoch)

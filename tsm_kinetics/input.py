@@ -90,15 +90,7 @@ class Order:
 def train_input(
     config: Config, index: shards.Index, shard: Shard, batch_size: int, start_step: int
 ) -> tf.data.Dataset:
-    """Yields one shard's augmented training batches without end, starting at global step `start_step`.
-
-    Args:
-      config: `seed`, `global_batch_size`, `frames`, `image_size` and `data` are read.
-      index: from `load`.
-      shard: the consecutive part of each global batch to read.
-      batch_size: clips per batch; a shard's part of a step may be several batches.
-      start_step: number of steps to skip.
-    """
+    """Yields one shard's augmented training batches without end, from `start_step` on; `index` is from `load`."""
     data, share = config.data, config.global_batch_size // shard.count
     order = Order(config.seed, len(index))
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.base import Replicas, Shard
-from common.errors import UserError
 from common.layers.precision import Precision
 from common.train import task
 from common.train.classification import seen_once, top_k_sums
@@ -38,9 +37,6 @@ class Task(task.Task):
     def check_data(self) -> None:
         for training in (True, False):
             self._load(training)
-
-    def find_damage(self) -> UserError | None:
-        return pipeline.diagnose(self.config, self.data_dir)
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision

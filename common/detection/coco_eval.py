@@ -14,7 +14,7 @@ import json
 import math
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -167,44 +167,47 @@ def box_results(
         detection; "classes" [n, d], from 1.
       category_ids: category ids of classes 1, 2, ...
     """
-    sizes, ids = image_sizes(os.fspath(annotations)), np.asarray(category_ids)
-    results = []
-    for number, image in enumerate(arrays["image_id"].tolist()):
-        detected = arrays["scores"][number] > 0
-        height, width = sizes[image]
-        corners = arrays["boxes"][number][detected].astype(np.float64) * [height, width, height, width]
+
+    def sides(number: int, detected: np.ndarray, corners: np.ndarray, *size: int) -> list:
         ymin, xmin, ymax, xmax = corners.T
-        boxes = np.stack([xmin, ymin, xmax - xmin, ymax - ymin], -1).tolist()
-        classes = ids[arrays["classes"][number][detected] - 1].tolist()
-        scores = arrays["scores"][number][detected].astype(np.float64).tolist()
-        results += [
-            {"image_id": image, "category_id": category, "bbox": box, "score": score}
-            for category, box, score in zip(classes, boxes, scores)
-        ]
-    return results
+        return np.stack([xmin, ymin, xmax - xmin, ymax - ymin], -1).tolist()
+
+    return _results(annotations, arrays, category_ids, "bbox", sides)
 
 
 def mask_results(
     annotations: str | os.PathLike, arrays: Mapping[str, np.ndarray], category_ids: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Like `box_results`, but with masks pasted into the original images in place of boxes.
+    """Like `box_results`, with masks pasted into the original images in place of boxes.
 
-    Args:
-      annotations, category_ids: see `box_results`.
-      arrays: the arrays of `box_results` plus "masks" [n, d, M, M], probabilities inside the boxes.
+    `arrays` also has "masks" [n, d, M, M], probabilities inside the boxes.
     """
+
+    def encoded(number: int, detected: np.ndarray, corners: np.ndarray, *size: int) -> list:
+        return masks.encode(masks.paste(arrays["masks"][number][detected], corners, *size))
+
+    return _results(annotations, arrays, category_ids, "segmentation", encoded)
+
+
+def _results(
+    annotations: str | os.PathLike,
+    arrays: Mapping[str, np.ndarray],
+    category_ids: Sequence[int],
+    key: str,
+    shapes: Callable[..., list],
+) -> list[dict[str, Any]]:
     sizes, ids = image_sizes(os.fspath(annotations)), np.asarray(category_ids)
     results = []
     for number, image in enumerate(arrays["image_id"].tolist()):
         detected = arrays["scores"][number] > 0
         height, width = sizes[image]
         corners = arrays["boxes"][number][detected].astype(np.float64) * [height, width, height, width]
-        encoded = masks.encode(masks.paste(arrays["masks"][number][detected], corners, height, width))
+        shapes_here = shapes(number, detected, corners, height, width)
         classes = ids[arrays["classes"][number][detected] - 1].tolist()
         scores = arrays["scores"][number][detected].astype(np.float64).tolist()
         results += [
-            {"image_id": image, "category_id": category, "segmentation": mask, "score": score}
-            for category, mask, score in zip(classes, encoded, scores)
+            {"image_id": image, "category_id": category, key: shape, "score": score}
+            for category, shape, score in zip(classes, shapes_here, scores)
         ]
     return results
 

@@ -44,19 +44,39 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, type=Path, nargs="+", required=True, metavar="FILE")
 
 
+def add_work_arguments(parser: argparse.ArgumentParser, shards: int) -> None:
+    """Adds the flags for cleaning, shards and processes; `shards` is their default number."""
+    parser.add_argument("--shards", type=int, default=shards, metavar="N")
+    parser.add_argument(
+        "--drop-bad", action="store_true", help="leave out, and count, empty and undecodable pairs"
+    )
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N")
+
+
+def prepare(folder: Path, pattern: str) -> None:
+    """Makes the folder; raises UserError if it cannot be made, or holds files of `pattern`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+    present = next((p.name for p in sorted(folder.glob(pattern))), None)
+    if present:
+        raise UserError(f"{folder} holds {present} already; remove it or name another DATA_DIR")
+
+
 def texts(arguments: argparse.Namespace) -> tuple[Text, Text]:
     """Returns the training text and the evaluation text.
 
     Raises:
       UserError: the two sides of a text have different numbers of files.
     """
-    found = []
+    both = []
     for kind in ("train", "eval"):
         sides = [getattr(arguments, f"{kind}_{side}") for side in ("source", "target")]
         if len(sides[0]) != len(sides[1]):
             raise UserError(f"--{kind}-source names {len(sides[0])} files, --{kind}-target {len(sides[1])}")
-        found.append(Text(*sides))
-    return found[0], found[1]
+        both.append(Text(*sides))
+    return both[0], both[1]
 
 
 @contextlib.contextmanager

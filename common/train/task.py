@@ -181,11 +181,22 @@ class Task(abc.ABC):
         }
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        """Returns one process's endless, seeded batches, as an uninterrupted run has them from `start_step` on."""
+        """Returns one process's endless, seeded batches, as an uninterrupted run has them from `start_step` on.
+
+        The benchmarks' `input.train_input` has the same arguments.
+
+        Args:
+          shard: this process's part of each global batch.
+          batch_size: examples per batch of one replica; a shard's part of a step may be several batches.
+          start_step: number of steps to skip.
+        """
         return self.input.train_input(self.config, self.data_dir, shard, batch_size, start_step)
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        """Returns the evaluation batches, padded to equal work on every replica; padding has `weight` 0."""
+        """Returns the evaluation batches, padded to equal work on every replica; padding has `weight` 0.
+
+        Arguments as in `train_input`; also of the benchmarks' `input.eval_input`.
+        """
         return self.input.eval_input(self.config, self.data_dir, shard, batch_size)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
@@ -227,8 +238,12 @@ class Task(abc.ABC):
         return self.find_damage() if isinstance(error, self.input_errors) else None
 
     def find_damage(self) -> UserError | None:
-        """Returns an error naming the first damaged record; None if the data is sound or was read before step 1."""
-        return None
+        """Returns an error naming the first damaged record, as `input.diagnose` finds it.
+
+        None if the data is sound, or if the input has no such function because it reads all data before step 1.
+        """
+        diagnose = getattr(self.input, "diagnose", None)
+        return diagnose(self.config, self.data_dir) if diagnose else None
 
     def check_weights_file(self) -> None:
         """Checks that the initial weights' file exists, if the configuration names one.
