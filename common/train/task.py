@@ -234,16 +234,12 @@ class Task(abc.ABC):
         raise NotImplementedError
 
     def diagnose(self, error: tf.errors.OpError) -> UserError | None:
-        """Returns what is wrong with the data if that made a step fail with `error`; may read all of it."""
-        return self.find_damage() if isinstance(error, self.input_errors) else None
+        """Returns what is wrong with the data if that made a step fail with `error`; may read all of it.
 
-    def find_damage(self) -> UserError | None:
-        """Returns an error naming the first damaged record, as `input.diagnose` finds it.
-
-        None if the data is sound, or if the input has no such function because it reads all data before step 1.
+        `input.diagnose` names the first damaged record; an input that reads all data before step 1 has none.
         """
-        diagnose = getattr(self.input, "diagnose", None)
-        return diagnose(self.config, self.data_dir) if diagnose else None
+        find = getattr(self.input, "diagnose", None)
+        return find(self.config, self.data_dir) if find and isinstance(error, self.input_errors) else None
 
     def check_weights_file(self) -> None:
         """Checks that the initial weights' file exists, if the configuration names one.
