@@ -195,7 +195,7 @@ def imported() -> None:
 
 
 def main() -> None:
-    options = trials.options(__doc__, "hostile_files.json", 20000)
+    options = trials.options(__doc__, 20000)
     about, began = head("pillow", "av", "pycocotools"), time.time()
     imported()
     with tempfile.TemporaryDirectory() as name:

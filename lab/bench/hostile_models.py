@@ -187,7 +187,7 @@ def bad(case: dict[str, Any]) -> bool:
 
 
 def main() -> None:
-    options = trials.options(__doc__, "hostile_models.json", 2000)
+    options = trials.options(__doc__, 2000)
     about, began = head(), time.time()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -161,7 +161,6 @@ def limits() -> Iterator[Limit]:
             what = f"sharded update of {network} on {count} replicas, CPU time over the whole update's"
             goal = f"at most {row['bar']:.2f}"
             yield Limit(what, f"{row['ratio']:.2f}", goal, row["ratio"] <= row["bar"], "scaling.json")
-    yield from _bucketing()
     yield from _pjrt()
     # Bounds on whole commands on two cores: seconds, and megabytes of memory.
     bounds = {"345 published v0.7 logs": (10, None), "a log of 200 MB": (10, 200)}
@@ -200,21 +199,6 @@ def _pjrt() -> Iterator[Limit]:
         text = f"the same where a batch takes {1e3 * row['batch_seconds']:.1f} ms to make, over the program"
         half = 1 + share / 2
         yield Limit(text, f"{slow:.2f}", f"at most {half:.2f} (half overlapped)", slow <= half, file)
-
-
-def _bucketing() -> Iterator[Limit]:
-    """Yields the padding of a single shape, and of each replica's longest sentence, relative to buckets'."""
-    file = "bucketing.json"
-    found = load(file)
-    others = {"unbucketed": "in one shape", "unbucketed_longest": "at each replica's longest"}
-    for name in ("multi30k", "newstest2014"):
-        for buckets, case in found["sets"][name]["buckets"].items():
-            for key, text in others.items():
-                ratio = case["plans"][key]["padding_share_over_ours"]
-                share = case["plans"]["ours"]["padding_share"]
-                what = f"padding {text} over that of {buckets} ({share:.1%}), {name}, 4 replicas"
-                bar = found["settings"]["bar"]
-                yield Limit(what, f"{ratio:.1f}", f"at least {bar:.0f}", ratio >= bar, file)
 
 
 def machines(path: Path) -> list[tuple[str, ...]]:

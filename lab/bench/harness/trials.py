@@ -84,12 +84,13 @@ def tried(
         waiting = [*left, *waiting[CHUNK:]]
 
 
-def options(description: str | None, output: str, cases: int) -> argparse.Namespace:
+def options(description: str | None, cases: int) -> argparse.Namespace:
     """Returns the options of a script that tries `cases` cases by default: cases, seed, only, output."""
-    parser = scripts.parser(description, output)
+    parser = scripts.parser(description)
+    parser.add_argument("--output", type=Path, help="result file")
     parser.add_argument("--cases", type=int, default=cases)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, nargs="*", help="numbers of cases; writes nothing")
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of cases")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     return parser.parse_args()
 
@@ -103,7 +104,7 @@ def record(
     summary: Callable[[Sequence[dict[str, Any]]], dict[str, Any]],
     every: int,
 ) -> None:
-    """Prints progress, the broken cases and the summary, and writes the result unless cases were chosen by number.
+    """Prints progress, the broken cases and the summary; writes the result if there is an `--output`.
 
     Args:
       cases: the observations, from `tried`.
@@ -123,5 +124,5 @@ def record(
             print(json.dumps(case), flush=True)
     result = {**about, "seed": chosen.seed, "seconds": round(time.time() - began), **summary(found)}
     print(json.dumps(result, indent=1))
-    if not chosen.only:
+    if chosen.output:
         write({**result, "broken": [case for case in found if bad(case)]}, chosen.output)
