@@ -1,4 +1,4 @@
-"""Computes tables from the published results: python -m tools.published power|scores|systems FOLDER
+"""Computes tables from the published results: python -m tools.published power|scores|systems|points FOLDER
 
 FOLDER has one folder per round (v0.6, v0.7, v1.0, ..., v5.1), with the submitters' folders of
 mlcommons/training_results_<round>.
@@ -17,9 +17,15 @@ or lack a number of accelerators.
 
 systems: compliance/data/published_systems.csv, the fields of `<org>/systems/<system>.json` that say what the
 accelerators and hosts are. Files that are no JSON objects are left out and counted.
+
+points: compliance/data/rcp_origins.csv, who gave each convergence point, and when. FOLDER is a clone of
+mlcommons/logging. A point is its benchmark, batch size and runs. `since` is the day on which the main branch first had
+it in any round (first parents only, so a pull request counts when it was merged).
 """
 
 import json
+import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,6 +45,8 @@ COPIED = (
 )
 _SCORE_FIELDS = ("n_accelerators", "score_minutes", "global_batch_size", "to_converge")
 _DATA = ROOT / "compliance/data"
+_WHO = ("round", "org", "system")
+_POINTS = re.compile(r"training_[\d.]+/rcps_(\w+)\.json$")
 
 
 def command(doc: str, arguments: Sequence[str], count: int, write: Callable[..., str | None]) -> int:
@@ -154,13 +162,55 @@ def systems(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
             yield (name, path.parts[-3], path.stem, *values)
 
 
-# Table -> (its rows, its file, its columns after round, org and system); the rounds that it reads.
+def points(repository: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
+    """The rows of rcp_origins.csv, in order; `left_out` counts the files that are no JSON."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(repository), *words]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise UserError(f"{repository}: no git repository; name a clone of mlcommons/logging")
+        return done.stdout
+
+    rows: dict[tuple[str, str, str], tuple[str, ...]] = {}
+    folder = "mlperf_logging/rcp_checker"
+    log = git("log", "--first-parent", "--reverse", "--format=%h %cs", "HEAD", "--", folder)
+    changed = ("diff-tree", "-m", "--first-parent", "-r", "--no-commit-id", "--diff-filter=AM")
+    for commit, day in (line.split() for line in log.splitlines()):
+        for line in git(*changed, commit, "--", folder).splitlines():
+            blob, path = line.split()[3], line.split("\t")[-1]
+            if match := _POINTS.search(path):
+                try:
+                    content = json.loads(git("cat-file", "blob", blob))
+                except ValueError:
+                    left_out["no JSON"] += 1
+                    continue
+                for row in points_of(match[1], content):
+                    rows.setdefault(row[:3], (*row, day, commit))
+    yield from (rows[key] for key in sorted(rows, key=lambda one: (one[0], float(one[1]))))
+
+
+def points_of(benchmark: str, content: dict[str, dict]) -> Iterator[tuple[str, ...]]:
+    """The points of one file: benchmark, batch, sum of the runs, name, and the file's own words."""
+    for name, one in content.items():
+        runs = next((one[key] for key in one if key.lower().endswith(" to converge")), [])
+        said = (str(one.get(key, "")) for key in ("Creator", "Platform", "When"))
+        if runs and one["BS"]:  # One file was a template for a time.
+            yield benchmark, f"{one['BS']:g}", f"{sum(runs):.9g}", name, *said
+
+
+# Table -> (its rows, its file, its columns); the rounds that it reads.
 TABLES: dict[str, tuple[Callable[[Path, Counter], Iterator[tuple[str, ...]]], Path, tuple[str, ...]]] = {
     "power": (
-        power, ROOT / "systems/forecast/data/power.csv", ("benchmark", "nodes", "node_watts", "switch_watts"),
+        power, ROOT / "systems/forecast/data/power.csv",
+        (*_WHO, "benchmark", "nodes", "node_watts", "switch_watts"),
     ),
-    "scores": (scores, _DATA / "published_scores_later.csv", ("benchmark", *_SCORE_FIELDS)),
-    "systems": (systems, _DATA / "published_systems.csv", COPIED),
+    "scores": (scores, _DATA / "published_scores_later.csv", (*_WHO, "benchmark", *_SCORE_FIELDS)),
+    "systems": (systems, _DATA / "published_systems.csv", (*_WHO, *COPIED)),
+    "points": (
+        points, _DATA / "rcp_origins.csv",
+        ("benchmark", "batch", "sum", "name", "creator", "platform", "when", "since", "commit"),
+    ),
 }  # fmt: skip
 ROUNDS = {"power": ("v4.0", "v4.1", "v5.0"), "scores": LATER, "systems": ("v0.6", "v0.7", *LATER)}
 
@@ -174,7 +224,7 @@ def _write(name: str, root: str) -> str:
     left_out: Counter = Counter()
     make, target, fields = TABLES[name]
     table = list(make(Path(root), left_out))
-    write_csv(target, ("round", "org", "system", *fields), table, line_end="\n")
+    write_csv(target, fields, table, line_end="\n")
     reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
     return f"Wrote {target.name}: {len(table)} rows; left out: {reasons or 'none'}."
 

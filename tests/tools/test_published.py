@@ -2,6 +2,7 @@
 
 import csv
 import json
+import subprocess
 
 import pytest
 
@@ -81,7 +82,40 @@ def test_watts_are_the_sum_of_nodes_while_they_are_busy(tmp_path, target):
     assert (row["nodes"], row["node_watts"], row["switch_watts"]) == ("2", "2200", "50")
 
 
-@pytest.mark.parametrize("name", published.TABLES)
+def test_a_point_has_the_day_on_which_it_first_came(tmp_path, target, monkeypatch):
+    def git(*words):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
+
+    who = ("-c", "user.name=x", "-c", "user.email=x@y", "-c", "commit.gpgsign=false")
+    git("init", "-q")
+    git(*who, "commit", "--allow-empty", "-qm", "x")
+    point = {"BS": 256, "Creator": "Org", "Epochs to converge": [2, 3]}
+    path = tmp_path / "mlperf_logging/rcp_checker/training_1.0.0/rcps_bert.json"
+    path.parent.mkdir(parents=True)
+    for day, content in (
+        ("2021-05-01", {"a": point, "template": {"BS": 0}}),
+        ("2021-06-01", {"renamed": point, "b": point | {"BS": 512}}),
+    ):
+        path.write_text(json.dumps(content))
+        git("add", ".")
+        monkeypatch.setenv("GIT_COMMITTER_DATE", f"{day}T12:00:00Z")
+        git(*who, "commit", "-qm", "x")
+    assert published.main(["points", str(tmp_path)]) == 0
+    with target.open() as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["batch"], row["sum"], row["name"], row["since"]) for row in rows] == [
+        ("256", "5", "a", "2021-05-01"),
+        ("512", "5", "b", "2021-06-01"),
+    ]
+    assert rows[0]["creator"] == "Org" and rows[0]["benchmark"] == "bert"
+
+
+def test_points_need_a_clone(tmp_path, target, capsys):
+    assert published.main(["points", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err.endswith("none: no git repository; name a clone of mlcommons/logging\n")
+
+
+@pytest.mark.parametrize("name", published.ROUNDS)
 def test_a_missing_round_is_one_line_and_writes_nothing(name, tmp_path, target, capsys):
     assert published.main([name, str(tmp_path)]) == 2
     error = capsys.readouterr().err
