@@ -64,7 +64,7 @@ class Attention(tf_keras.layers.Layer):
         return self.attend(self._product(queries, self.query_kernel) + self.bias, memory)
 
     def attend(self, projected: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, tf.Tensor]:
-        """Attends like `call`, but takes queries after the product and bias, [b, q, width]."""
+        """Attends like `call`, but accepts queries after the product and bias, [b, q, width]."""
         scores = additive_scores(projected, memory.keys, self.scaled_direction())
         weights = tf.nn.softmax(tf.where(memory.real, scores, tf.constant(MASKED, scores.dtype)))
         compute = self.precision.compute

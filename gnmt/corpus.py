@@ -1,6 +1,6 @@
 """Loads all training pairs into memory as token numbers; 3.4 million pairs take half a gigabyte.
 
-A bucket's batch takes pairs from anywhere in the data. So every process holds all pairs, makes the same plan of batches
+A bucket's batch has pairs from anywhere in the data. So every process holds all pairs, makes the same plan of batches
 (common/data/bucketing.py) and takes its part of it.
 """
 

@@ -33,7 +33,7 @@ def train_input(
 ) -> tf.data.Dataset:
     """Yields one process's training batches from `start_step` to the end of the run, one replica after another.
 
-    In each step, all processes use the same bucket. The plan covers the whole run, with one number per example and
+    In each step, all processes use the same bucket. The plan covers the run, with one number per example and
     epoch.
 
     Raises:

@@ -27,7 +27,7 @@ class Data:
       train_pattern, eval_pattern: TFRecord shards inside the data folder, in tf-models' layout, with masks.
       annotations: COCO file of the evaluated images, inside the data folder.
       cache: what stays in memory after the first epoch: "none" or "encoded" records. Every epoch deals images to
-        processes anew, so with "encoded" each process ends up holding nearly the whole set.
+        processes anew, so with "encoded" each process ends up holding nearly the entire set.
       skip_empty: train only on images with an annotation (crowds count), as the reference and NVIDIA do; Google's code
         trains on all images.
       flip: mirror half of the training images.

@@ -9,7 +9,7 @@ import tensorflow as tf
 from common.distributed.spatial.layers import MaxPool, Upsample
 from maskrcnn.parts import Parts
 
-LAST_STAGE = 5  # the backbone's last level; each coarser level takes every other cell of the one before
+LAST_STAGE = 5  # the backbone's last level; each coarser level has every other cell of the one before
 
 
 def pyramid(parts: Parts, stages: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:

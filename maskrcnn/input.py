@@ -35,7 +35,7 @@ FIX = "set DATA_DIR to a folder of COCO TFRecords with masks; maskrcnn/init_data
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Yields one process's training batches for the whole run; every epoch has every image once, in a new order.
+    """Yields one process's training batches for the run; every epoch has every image once, in a new order.
 
     Mirroring depends only on (config.seed, epoch, image number); the order depends only on config.seed. A stream that
     starts at `start_step` yields what an uninterrupted one yields from there on.
@@ -229,7 +229,7 @@ def _batches(
 ) -> tf.data.Dataset:
     """Reads the examples of a plan, maps `prepared` over them and batches the results.
 
-    `prepared` takes an example's (epoch, number, wide, serialized); a number below 0 is padding, serialized as b"".
+    `prepared` accepts an example's (epoch, number, wide, serialized); a number below 0 is padding, serialized as b"".
     TensorFlow's own operations read the records, so that TPU hosts can run the pipeline.
     """
     data = config.data

@@ -63,7 +63,7 @@ class Parts(ImageLayers):
         )
 
     def mask_conv(self, filters: int, size: int, name: str, relu: bool = True) -> PaddedConv2D:
-        """Creates a mask head convolution; its inputs are regions, which every replica holds whole."""
+        """Creates a mask head convolution; its inputs are regions, which every replica holds in full."""
         return self.biased_conv(filters, size, name, self.fan_out(), WHOLE_IMAGES, relu)
 
     def dense(

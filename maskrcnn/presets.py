@@ -236,7 +236,7 @@ _CPU_PRESETS = {
         schedule=Schedule(kind="cosine", warmup_epochs=0.25, train_epochs=7.0, end_learning_rate=0.0),
     ),
     # Nuclei in microscope images, 7 to 22 pixels wide (lab/studies/nuclei.py). The targets, 0.9, are out of reach, so
-    # the run trains the whole schedule.
+    # the run trains all of the schedule.
     "cpu-nuclei": replace(
         _CPU,
         source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m lab.studies nuclei --tune`",

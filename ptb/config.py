@@ -74,7 +74,7 @@ class Config(RunConfig):
 
     @property
     def train_steps_per_epoch(self) -> int:
-        """Returns the full steps per epoch. A stream's last word is no input, and a partial last step is dropped."""
+        """Returns the full steps per epoch. A stream's last word is not an input, and a partial step is dropped."""
         return (self.num_train_examples // self.global_batch_size - 1) // self.num_steps
 
     @property

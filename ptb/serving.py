@@ -37,7 +37,7 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
         words = tf.concat([[EOS], tf.strings.split(text)], 0)
         numbers = tf.ensure_shape(table.lookup(words), [None])
         count = tf.size(numbers)
-        # The network takes num_steps words at a time; padding after the text does not affect the last word's score.
+        # The network reads num_steps words at a time; padding after the text does not affect the last word's score.
         steps = config.num_steps
         padded = tf.reshape(tf.pad(numbers, [[0, -count % steps]]), [-1, 1, steps])
         state = tf.zeros([1, state_size(config)], model.inputs[1].dtype)

@@ -152,7 +152,7 @@ def class_names(path: str | os.PathLike | None, flag: str = "--class-names") -> 
     """Reads lines with a WordNet id (or class folder) and a name; skips other lines.
 
     Raises:
-      UserError: the file cannot be read, or a line is no text; the message names `flag`.
+      UserError: the file cannot be read, or a line is not text; the message names `flag`.
     """
     if not path:
         return {}

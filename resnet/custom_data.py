@@ -143,7 +143,7 @@ def _table(folder: Path) -> Path | None:
 
 
 def _report_unlisted(table: Path, rows: Sequence[tuple[Item, str]], report: Report) -> None:
-    """Notes the pictures beside a list that it does not name."""
+    """Notes the pictures next to a list that it does not name."""
     listed = {os.path.realpath(item.path) for item, _ in rows}
     # Not every folder below: a list may lie in a home folder.
     places = {Path(os.path.abspath(item.path)).parent for item, _ in rows}

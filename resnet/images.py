@@ -52,7 +52,7 @@ def train_items(source: str | os.PathLike, report: Report | None = None) -> list
 
     Args:
       source: folder or tar file.
-      report: for a user's own folder: receives the files that are no images; the images are turned upright.
+      report: for a user's own folder: receives the files that are not images; the images are turned upright.
 
     Raises:
       UserError: the source has no images, or a tar file is damaged.
@@ -162,7 +162,7 @@ def lines(path: str | os.PathLike, flag: str) -> list[str]:
     """Returns a text file's lines without the spaces around them; `flag` names the file.
 
     Raises:
-      UserError: it cannot be read, or is no text.
+      UserError: it cannot be read, or is not text.
     """
     return [line.strip() for line in text_files.read(path, f"give {flag} another file")]
 

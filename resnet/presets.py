@@ -1,7 +1,7 @@
 """Defines the presets of the ResNet-50 benchmark, and the hyperparameters for its log header. TensorFlow-free.
 
 This file has the laptop presets, mlperf_presets.py Google's and NVIDIA's submissions, large_batch_presets.py the
-papers' presets; those of later TPUs and GPUs follow from the submissions. docs/presets.md lists each preset's sources
+papers'. Presets of later TPUs and GPUs follow from the submissions. docs/presets.md lists each preset's sources
 and any closed-division rules it breaks.
 """
 

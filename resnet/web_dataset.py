@@ -1,6 +1,6 @@
 """Lists the pictures of a WebDataset: tar files in which the members KEY.EXTENSION of one key are one example.
 
-Pictures are read where they lie in the tar file; nothing is unpacked. The format is that of the webdataset library: a
+Pictures are read where they lie in the tar file; nothing is unpacked. The format is the webdataset library's: a
 key is a member's path up to the first dot of its file name. `KEY.cls` holds the class, or `KEY.json` has a field of it.
 """
 

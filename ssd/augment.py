@@ -46,7 +46,7 @@ def train(
 def crop_window(boxes: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
     """Draws the crop: corners [4] as fractions of the image (docs/sources.md, mlperf 2, SSD).
 
-    Each pass draws a minimum overlap, or "no crop at all", and `crop_attempts` proposals. It takes the first proposal
+    Each pass draws a minimum overlap, or "no crop at all", and `crop_attempts` proposals. It uses the first proposal
     that has an allowed aspect, overlaps every object by more than the minimum and contains the centre of at least one
     object.
     """

@@ -26,7 +26,7 @@ from ssd.config import Config
 
 BLOCKS = (3, 4, 6)  # number of basic blocks in conv2_x, conv3_x, conv4_x; there is no conv5_x
 PRIOR = 0.01  # Probability of an object at an anchor, at the start (Lin et al. 2017, section 4.1).
-_BIASES = 1  # makes the seeds of biases differ from those of kernels
+_BIASES = 1  # makes the seeds of biases differ from the kernels'
 STRIDES = (1, 2, 1)  # strides of conv2_x, conv3_x, conv4_x: conv4_x keeps 38x38
 
 

@@ -242,7 +242,7 @@ _CPU_PRESETS = {
         data=Data(shuffle_buffer=2000, max_boxes=8, crop_sides=(0.7, 1.0), saturation=0.2, contrast=0.2),
     ),
     # Nuclei in microscope images, 7 to 22 of 256 pixels wide (lab/studies/nuclei.py). The target, 0.9, is out of reach,
-    # so the run trains the whole schedule.
+    # so the run trains all of the schedule.
     "cpu-nuclei": replace(
         _CPU,
         source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m lab.studies nuclei --tune`",

@@ -12,7 +12,7 @@ from common.config.rules import LATER_OPTIMIZERS
 from common.config.schema import RunConfig
 from common.errors import UserError
 
-# The converter's note beside the records: its length limits and its counts.
+# The converter's note next to the records: its length limits and its counts.
 NOTE = "convert.json"
 
 

@@ -67,7 +67,7 @@ def items(
       source: a folder or a CSV file; see the module docstring.
       base: base folder of paths in the CSV file; by default, the CSV file's folder.
       split: selects rows with this value in the column `split`; "" selects all.
-      report: receives the files of a folder that are no videos.
+      report: receives the files of a folder that are not videos.
 
     Raises:
       UserError: the source cannot be read, lists no videos, or has no known columns.

@@ -117,7 +117,7 @@ def _report(report: Report, notes: Sequence[Sequence[tuple[str, str, str]]], ite
 def _names(source: Path, classes: Sequence[str], given: Path | None, report: Report) -> dict[str, str]:
     """Reads lines with a class and a name, or for a CSV file the names of classes 0, 1, ..., one per line.
 
-    Ignores a classes.txt beside the videos that has neither form.
+    Ignores a classes.txt next to the videos that has neither form.
     """
     path = given or (source if source.is_dir() else source.parent) / _NAMES
     if given is None and not path.is_file():

@@ -37,7 +37,7 @@ def eval_frames(count: int, frames: int, data: Data) -> np.ndarray:
     if data.sampling == "dense":
         starts = np.linspace(0, max(0, count - data.window), clips, dtype=np.int64)
         return np.stack([_dense(count, frames, data, start) for start in starts])
-    # One clip takes the middle of each segment.
+    # One clip has the middle of each segment.
     places = (np.arange(clips)[:, None] + 0.5) / clips + np.arange(frames)
     return np.minimum(places * count / frames, count - 1).astype(np.int64)
 

@@ -1,7 +1,7 @@
 """Reads and writes TFRecord shards of videos with an index of frames, so that a sample reads only the frames it needs.
 
 A record is a tf.train.Example: video/frames (JPEG files), video/label, video/name, video/height, video/width. The index
-`index-train-00003-of-00128.npz`, beside `train-00003-of-00128`, has the position of each frame in the file. TensorFlow
+`index-train-00003-of-00128.npz`, next to `train-00003-of-00128`, has the position of each frame in the file. TensorFlow
 can read the records without the index; the index gives access to frames without parsing the record.
 """
 

@@ -24,7 +24,7 @@ from common.config.schema import RunConfig
 from common.errors import UserError
 
 NAME, TINY = "here", "cpu-tiny"
-# The note beside generated data; common/data/tiny_data.py writes it.
+# The note next to generated data; common/data/tiny_data.py writes it.
 TINY_NOTE = "tiny.json"
 # Share of memory that a batch may fill. The host also holds input buffers, the framework and other programs.
 HOST_PART, GPU_PART = 0.5, 0.8
@@ -193,7 +193,7 @@ def counted(rule: Rule, config: Any, data_dir: str | None) -> Mapping[str, Any]:
 
 
 def check_counts(rule: Rule, config: Any, data_dir: str | None) -> None:
-    """Raises UserError with every field that the files in the data folder contradict; more classes are no conflict."""
+    """Raises UserError with every field that the files in the data folder contradict; more classes do not conflict."""
     fixed = counted(rule, config, data_dir)
     wrong = {
         path: value

@@ -17,7 +17,7 @@ NAMES = tuple(sorted(path.parent.name for path in ROOT.glob("*/task.py")))
 
 
 def command(name: str) -> str:
-    """Returns the name that `python -m` takes for a package or module: "resnet", "resnet.tiny"."""
+    """Returns the name that `python -m` accepts for a package or module: "resnet", "resnet.tiny"."""
     return PREFIX + name
 
 

@@ -74,7 +74,7 @@ class Optimizer:
 
     @classmethod
     def own_fields(cls) -> tuple[str, ...]:
-        """Returns the names of the fields that this rule has besides those of every rule."""
+        """Returns the names of the fields that this rule has besides the fields of every rule."""
         return tuple(f.name for f in dataclasses.fields(cls) if f.name not in SHARED)
 
     def every_field(self) -> OwnRule:
@@ -234,7 +234,7 @@ class Adadelta(RMSprop):
 
 @dataclasses.dataclass(frozen=True)
 class AdamW(_Moments):
-    """AdamW: Adam with a weight decay beside its direction."""
+    """AdamW: Adam with a weight decay added to its direction."""
 
     name: str = _name("adamw")
     later: ClassVar[bool] = True
@@ -321,7 +321,7 @@ class _Blocks(_Adaptive):
       matrix_decay: decay of the running averages of G G' and G' G, for a gradient G; with 1, "shampoo" sums them
         instead.
       root_interval: steps between new roots or bases (SOAP's authors: 10).
-      root_start: first step with preconditioners; "shampoo" takes the grafted step before, "soap" Adam's.
+      root_start: first step with preconditioners; "shampoo" uses the grafted step before, "soap" Adam's.
     """
 
     matrix_block: int = later_field(128)

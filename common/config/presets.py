@@ -56,7 +56,7 @@ def legw_family(base: C, name: str, source: str, doublings: int) -> dict[str, C]
 def later_machines(published: Mapping[str, C], batches: tuple[str, str, str]) -> dict[str, C]:
     """Returns presets for TPU v5e and v6e, H100, H200 and B200, which run through jax.
 
-    Each takes its batch and schedule from the nearest published row: `tpu-v4-16`, `tpu-v3-256` or `dgx-1`. The division
+    Each has the batch and schedule of the nearest published row: `tpu-v4-16`, `tpu-v3-256` or `dgx-1`. The division
     is open because nobody has submitted these values on these machines. Precision (bf16 needs no loss scale),
     micro-batches and reading threads are the defaults.
 

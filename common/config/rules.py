@@ -68,7 +68,7 @@ def named(name: str, **values: Any) -> Optimizer:
 def renamed(optimizer: Optimizer, name: str) -> Optimizer:
     """Returns the optimizer with another rule, whose name alone is enough.
 
-    A field that both rules have stays. But it takes the new rule's default where that differs from the usual one
+    A field that both rules have stays. But it gets the new rule's default where that differs from the usual one
     (`OwnRule`'s), unless it is an epsilon above 0.
     """
     if name == optimizer.name:

@@ -19,7 +19,7 @@ class Communication:
 
     Attributes:
       algorithm: "flat"; "hierarchical" (within a node, then across nodes) or "2d" (rows, then columns).
-      group_size: replicas per node ("hierarchical") or per row ("2d"); 0 takes the replicas of one host for
+      group_size: replicas per node ("hierarchical") or per row ("2d"); 0 means the replicas of one host for
         "hierarchical" and the divisor nearest to the square root for "2d".
       bucket_bytes: size in bytes of the buckets in which gradients are summed, in reverse order of creation.
       wire: "full" sends gradients as they are; "bf16" sends bfloat16 and sums in fp32; "bf16_sum" sends bfloat16 and

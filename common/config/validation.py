@@ -138,7 +138,7 @@ def _check_digits(config: Any) -> None:
 
 
 def _numbers(config: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yields (path, value) of each number that is no integer, those of groups included."""
+    """Yields (path, value) of each number that is not an integer, also in groups."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):

@@ -1,4 +1,4 @@
-"""Collects annotations as COCO's JSON, and reads those of VIA and CreateML."""
+"""Collects annotations as COCO's JSON, and reads VIA's and CreateML's."""
 
 from __future__ import annotations
 

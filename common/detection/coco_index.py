@@ -2,7 +2,7 @@
 
 A batch with static shapes cannot mix orientations, and all replicas must run the same program in a step. As in
 common/data/bucketing.py, every host makes the same plan and takes its part, so hosts send nothing. The plan needs each
-image's height and width before decoding. The converter writes them to a small index file beside the records, so that no
+image's height and width before decoding. The converter writes them to an index file next to the records, so that no
 run reads them on the clock.
 """
 
@@ -73,7 +73,7 @@ _COLUMNS = tuple(field.name for field in dataclasses.fields(Index))[1:]
 
 
 def read(files: Sequence[str]) -> Index:
-    """Returns the index of the files: the one beside them, or a new one, for which it reads all files.
+    """Returns the index of the files: the one next to them, or a new one, for which it reads all files.
 
     Raises:
       UserError: a record is damaged or not a COCO image; the message names file and record.
@@ -119,14 +119,14 @@ def _state(files: Sequence[str]) -> tuple:
 
 
 def keep(files: Sequence[str]) -> None:
-    """Writes the index beside the files if it is missing; reads all files, and raises the same errors as `read`."""
+    """Writes the index next to the files if it is missing; reads all files, and raises the same errors as `read`."""
     index = read(files)
     if not is_kept(files) and (kept := _index_file(files)):
         _keep(kept, index, _state(files))
 
 
 def is_kept(files: Sequence[str]) -> bool:
-    """Whether an index file is beside the files; does not open it, so it may belong to other files."""
+    """Whether an index file is next to the files; does not open it, so it may belong to other files."""
     kept = _index_file(files)
     return kept is not None and kept.is_file()
 

@@ -38,7 +38,7 @@ class Place:
 
 
 def key_of(value: Any) -> str | None:
-    """Returns an id as text, the same for 7, 7.0 and "7"; None if it is no id."""
+    """Returns an id as text, the same for 7, 7.0 and "7"; None if it is not an id."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, float):

@@ -67,7 +67,7 @@ def _jsons(folder: Path) -> list[Path]:
 
 
 def _pair(listed: Sequence[Path], report: Report) -> tuple[Path, Path] | None:
-    """Returns the files of a training and an evaluation split by the words of their names; None if they are no pair."""
+    """Returns a training and an evaluation split's files by the words of their names; None if they are not a pair."""
     named = [(path, split_names.word_of(path.stem)) for path in listed]
     train = [path for path, word in named if split_names.part_of(word) == 0]
     held = [path for path, word in named if split_names.part_of(word) == 1]

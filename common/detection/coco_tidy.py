@@ -73,7 +73,7 @@ def tidy(
 
 
 def _report_unlisted(sources: Sequence[Source], report: Report) -> None:
-    """Notes pictures beside those of a JSON file that it does not list."""
+    """Notes the pictures next to a JSON file's that it does not list."""
     listed: dict[Path, set[str]] = {}
     for source in sources:
         for image in source.content["images"]:
@@ -274,7 +274,7 @@ def _size(entry: Mapping[str, Any]) -> tuple[int, int] | None:
     """Returns an entry's (width, height); None if it has none, as VIA's -1 or Pascal VOC's 0.
 
     Raises:
-      BadShapeError: a side is no whole number.
+      BadShapeError: a side is not a whole number.
     """
     sides = []
     for side in ("width", "height"):

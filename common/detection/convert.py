@@ -5,7 +5,7 @@
     python -m common.detection.convert DATA_DIR --train photos --train-annotations train.json \\
         --val photos --val-annotations val.json --train-shards 4 --val-shards 2
 
-Zip files are read in place, never unpacked. The annotation files are copied beside the records as
+Zip files are read in place, never unpacked. The annotation files are copied next to the records as
 instances_train2017.json and instances_val2017.json. A shard gets its name when it is complete; after an interruption,
 the same command keeps the finished ones.
 """

@@ -1,4 +1,4 @@
-"""Writes notes beside COCO records: their counts and, for Mask R-CNN, the index of all images.
+"""Writes notes next to COCO records: their counts and, for Mask R-CNN, the index of all images.
 
 Converters write the notes as their last step, so that a run need not make them on the clock. For records from other
 programs:

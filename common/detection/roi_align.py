@@ -1,7 +1,7 @@
 """Samples boxes from feature pyramids (ROIAlign) and from objects' masks, as grids of fixed size.
 
 See "Mask R-CNN" section 3 and "Feature Pyramid Networks" section 4.2. tf-models-official's
-`multilevel_crop_and_resize` takes one sample per bin and keeps every sample for its gradient. `roi_align` averages any
+`multilevel_crop_and_resize` uses one sample per bin and keeps every sample for its gradient. `roi_align` averages any
 number of samples, as the reference does (two each way). At a time, it holds the samples of only LINES lines of every
 bin, forward and backward.
 """

@@ -103,6 +103,6 @@ class Chosen(NamedTuple):
 def compact(sample: Sample, size: int) -> Chosen:
     """Returns the first `size` elements of a sample: positive ones first, each kind in its original order."""
     rank = 2 * tf.cast(sample.positive, tf.float32) + tf.cast(sample.negative, tf.float32)
-    # For equal ranks, top_k takes the first.
+    # For equal ranks, top_k returns the first.
     rank, index = tf.math.top_k(rank, size)
     return Chosen(index, rank > 0, rank > 1)

@@ -33,7 +33,7 @@ def numbers(values: Any, count: int | None = None) -> list[float]:
       count: number of values, or None for any.
 
     Raises:
-      BadShapeError: it is no list, has another length, or holds something else.
+      BadShapeError: it is not a list, has another length, or holds something else.
     """
     if not isinstance(values, list) or count is not None and len(values) != count:
         raise BadShapeError(f"{shown(values)} is no list of {count or ''} numbers".replace("  ", " "))
@@ -47,12 +47,12 @@ def numbers(values: Any, count: int | None = None) -> list[float]:
 
 
 def polygons(shape: Any, height: int, width: int) -> list[list[float]]:
-    """Returns an object's polygons [x, y, x, y, ...], cut near the picture; leaves out those of under three points.
+    """Returns an object's polygons [x, y, x, y, ...], cut near the picture; leaves out polygons of under three points.
 
     Takes a list of polygons, one polygon, or one list of points [x, y]; a polygon may also be a list of points.
 
     Raises:
-      BadShapeError: a coordinate is no finite number or lacks its partner, or no polygon is left.
+      BadShapeError: a coordinate is not a finite number or lacks its partner, or no polygon is left.
     """
     if not isinstance(shape, list):
         raise BadShapeError(f"segmentation is {shown(shape)}")

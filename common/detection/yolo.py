@@ -18,12 +18,12 @@ from common.errors import UserError
 
 _SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 _LISTS = ("classes.txt", "obj.names", "_darknet.labels")
-_IMAGES = ("images", "JPEGImages")  # Folders of pictures whose labels are in labels/ beside them.
+_IMAGES = ("images", "JPEGImages")  # Folders of pictures whose labels are in labels/ next to them.
 _SLACK = 0.01  # Rounding makes some fractions exceed 1.
 
 
 def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | None]:
-    """Reads a folder of pictures with text files beside them, or of images/ and labels/, or of splits with these.
+    """Reads a folder of pictures with text files next to them, or of images/ and labels/, or of splits with these.
 
     data.yaml, or lists such as train.txt and val.txt, divide the pictures; else folders such as train/ and val/.
 
@@ -61,7 +61,7 @@ def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | 
 
 
 class Labels:
-    """The label files below a folder: beside their pictures, or in labels/ where the picture is in images/."""
+    """The label files below a folder: next to their pictures, or in labels/ where the picture is in images/."""
 
     def __init__(self, folder: Path):
         self._files: dict[str, Path] = {}

@@ -107,7 +107,7 @@ def _pictures(
 def _places(source: Path, value: str, folder: Path) -> Iterator[Path]:
     """Yields where a folder or list may be: as written, or below the user's folder by fewer and fewer of its folders.
 
-    Exporters write paths of their own machine, and Roboflow "../train/images" for a folder beside data.yaml.
+    Exporters write paths of their own machine, and Roboflow "../train/images" for a folder next to data.yaml.
     """
     words = [word for word in value.replace("\\", "/").split("/") if word not in ("", ".", "..")]
     for base in dict.fromkeys((source.parent, folder)):

@@ -1,9 +1,9 @@
-"""AdamW, NAdamW and LAMB: Adam's direction with corrected averages, and a weight decay beside it.
+"""AdamW, NAdamW and LAMB: Adam's direction with corrected averages, and a weight decay added to it.
 
 Sources: "Decoupled Weight Decay Regularization" (AdamW); "Incorporating Nesterov Momentum into Adam" in optax's form
 (NAdamW: the correction of the next average is one step ahead); "Large Batch Optimization for Deep Learning: Training
-BERT in 76 minutes", algorithm 2 with phi(z) = z (LAMB). As in optax, the rate multiplies the decay, and epsilon stands
-beside the root of the corrected average. `adam` of `optimizers.py` differs: its decay is part of the gradient.
+BERT in 76 minutes", algorithm 2 with phi(z) = z (LAMB). As in optax, the rate multiplies the decay, and epsilon is
+added to the root of the corrected average. `adam` of `optimizers.py` differs: its decay is part of the gradient.
 """
 
 from __future__ import annotations

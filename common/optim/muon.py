@@ -33,7 +33,7 @@ _TINY = 1e-8  # optax.contrib.muon's `eps`: keeps the norm by which the iteratio
 
 
 def muon(config: Muon) -> Rule:
-    """Returns Muon, with AdamW for the weights that are no hidden matrices."""
+    """Returns Muon, with AdamW for the weights other than hidden matrices."""
     rest = decoupled.adamw(config)
 
     def update(state: WeightState) -> tuple[tf.Tensor, Slots]:

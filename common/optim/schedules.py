@@ -96,7 +96,7 @@ def learning_rate(
       schedule: the configuration's schedule.
       base_learning_rate: the peak.
       steps_per_epoch: examples / batch, not rounded.
-      train_steps: steps of the whole run.
+      train_steps: steps of the run.
 
     Returns:
       A function of the step (an integer tensor of any shape) that gives the rate (float32, the same shape).

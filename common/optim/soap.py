@@ -5,7 +5,7 @@ Source: "SOAP: Improving and Stabilizing Shampoo using Adam", algorithm 3, and i
 power iteration with a QR decomposition follows every `root_interval` steps; decay follows the step. The first moment is
 kept in the weight's own coordinates, which is the same.
 
-Kernels are updated so, in blocks of at most `matrix_block` rows and columns. The rest takes AdamW's step, which SOAP is
+Kernels are updated so, in blocks of at most `matrix_block` rows and columns. The rest uses AdamW's step, which SOAP is
 without bases.
 """
 
@@ -111,7 +111,7 @@ def _eigenvectors(matrices: tf.Tensor) -> tf.Tensor:
 
 
 def _power_step(matrix: tf.Tensor, basis: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns a basis after one step of power iteration, and the order in which it takes the old basis's columns."""
+    """Returns a basis after one step of power iteration, and the order of the old basis's columns in it."""
     product = exact(matrix, basis)
     order = tf.argsort(tf.reduce_sum(basis * product, axis=-2), direction="DESCENDING", stable=True)
     return tf.linalg.qr(tf.gather(product, order, batch_dims=1, axis=2))[0], order

@@ -14,7 +14,7 @@ from common.config.schema import RunConfig
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A block's outputs as numpy, for the steps that ran; `complete`: all steps and the whole evaluation ran."""
+    """A block's outputs as numpy, for the steps that ran; `complete`: all steps and all of the evaluation ran."""
 
     complete: bool
     losses: np.ndarray

@@ -178,7 +178,7 @@ def _pending(file: checkpoint_file.File) -> list[Evaluation]:
 def restore_latest(
     loop: Loop, folder: str | os.PathLike, say: Callable[[str], None] = lambda line: None
 ) -> int | None:
-    """Restores the newest checkpoint of `folder` that is whole into the loop's state.
+    """Restores the newest checkpoint of `folder` that is complete into the loop's state.
 
     A damaged one is set aside under another name, and `say` gets a line about it.
 
@@ -285,7 +285,7 @@ def _load(loop: Loop, path: pathlib.Path) -> checkpoint_file.File:
 
 
 def _check_data(loop: Loop, file: checkpoint_file.File) -> None:
-    """Raises a UserError if the files of the data are not those of the run that saved.
+    """Raises a UserError if the files of the data differ from the files of the run that saved.
 
     A new file counts if its name differs from another's in digits alone, as one more shard's does.
     """

@@ -1,7 +1,7 @@
 """Reads and writes a checkpoint's file: named arrays, their description, and the network's assets. TensorFlow-free.
 
 A checkpoint is one .npz file. It is written under another name, flushed and renamed, so a file with the final name is
-always whole. Besides the arrays, it holds everything needed to use the network without its data: the benchmark, the
+always complete. Besides the arrays, it holds everything needed to use the network without its data: the benchmark, the
 configuration, the labels' names and the task's assets, such as a vocabulary.
 """
 
@@ -29,7 +29,7 @@ from common.untrusted import NPZ_DAMAGE, is_plain_name, parsed
 BEST = "best.npz"  # Points to the checkpoint with the best quality (timetotrain/run/artifacts.py).
 FORMAT = 2  # Format 1 numbered the variables; its files do not state their format.
 # ASSETS, WEIGHTS and SLOTS are prefixes of names in the file; moments and carried state have other prefixes.
-ABOUT = "timetotrain.json"  # An export's description of itself, stored beside its assets.
+ABOUT = "timetotrain.json"  # An export's description of itself, stored with its assets.
 ASSETS, WEIGHTS, SLOTS = "assets/", "weights/", "slots/"
 PENDING = "pending/"  # Outputs of evaluations whose results were not known yet.
 # The field with the share of the average in the weights (Optimizer.averaging_beta), by the optimizer's name.
@@ -41,7 +41,7 @@ _META = {"step": int, "digest": str, "config": dict, "format": int, "benchmark":
 
 
 class DamagedError(UserError):
-    """A file is no whole checkpoint: cut short, or its bytes do not have their digest."""
+    """A file is not a complete checkpoint: cut short, or its bytes do not have their digest."""
 
 
 @dataclasses.dataclass(frozen=True)

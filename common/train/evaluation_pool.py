@@ -143,7 +143,7 @@ class _Worker(multiprocessing.context.SpawnProcess):
     """A worker process that ends only when its parent kills it or ends.
 
     Signals that stop a run concern only the main process, but a launcher, a batch system or the terminal sends them to
-    the whole process group. The worker starts with them blocked, so that none interrupts its imports.
+    all of the process group. The worker starts with them blocked, so that none interrupts its imports.
     """
 
     def start(self) -> None:

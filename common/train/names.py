@@ -1,7 +1,7 @@
 """Names a network's variables by its layers, the same in every process and under every backend.
 
 A name is the path of the layers that hold the variable, then the variable's own name: `layer1.0.conv1/kernel`. A layer
-without a given name takes its class's name, numbered among its siblings: `encoder_layer.3/attention/query/kernel`.
+without a given name gets its class's name, numbered among its siblings: `encoder_layer.3/attention/query/kernel`.
 tf_keras's own names number all layers that the process has made. A network within a network adds nothing to the path.
 """
 

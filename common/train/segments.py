@@ -22,7 +22,7 @@ _SHAPES["Rank"] = lambda x: x.shape.rank
 
 
 class Segment(NamedTuple):
-    """A program: the names of the tensors it takes and returns, and its function."""
+    """A program: the names of its arguments and results, and its function."""
 
     takes: list[str]
     returns: list[str]

@@ -34,7 +34,7 @@ class Serving:
 
     Attributes:
       kind: "classes" or "objects" of images, "video", "translation", "words".
-      function: takes the `inputs` in their order; returns {name: tensor}.
+      function: accepts the `inputs` in their order; returns {name: tensor}.
       inputs: {name: spec}; the first axis counts the examples; for a video, it counts the frames.
       features: the network alone, without decoding and naming: a function of tensors with the specs `core`, of fixed
         sizes, that XLA can compile.

@@ -210,7 +210,7 @@ class Task(abc.ABC):
     def labels(self) -> Sequence[str]:
         """Returns the names of the network's classes, class 0 first; () if nothing names them.
 
-        By default the names come from the description that `timetotrain data` writes beside the data.
+        By default the names come from the description that `timetotrain data` writes next to the data.
         """
         description = data_description.read(self.data_dir)
         return description.labels if description else ()

@@ -58,7 +58,7 @@ def shares(folder: Path) -> dict[str, float] | None:
       None if there is no trace under `folder`, or it has no recorded step.
 
     Raises:
-      UserError: the file is no trace.
+      UserError: the file is not a trace.
       ImportError: TensorFlow is missing.
     """
     from common.train.profile import MARK
