@@ -75,11 +75,6 @@ class Tiny:
 TINY = Tiny()
 
 
-def label_of(shape: int, texture: int) -> int:
-    """Returns the class number, from 0, for indices into SHAPES and TEXTURES."""
-    return shape * len(TEXTURES) + texture
-
-
 def draw(tiny: Tiny, split: str, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws images `first` .. `first + count - 1` of a split, "train" or "validation"; `first` seeds the draw.
 

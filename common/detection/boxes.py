@@ -112,7 +112,7 @@ def decode(
     return to_corners(tf.concat([middle, tf.exp(ratio) * anchors[..., 2:]], -1))
 
 
-def flip_columns(boxes: tf.Tensor, width: float | tf.Tensor = 1.0) -> tf.Tensor:
-    """Returns the corner boxes after the image is mirrored left to right."""
+def flip_columns(boxes: tf.Tensor) -> tf.Tensor:
+    """Returns corner boxes, as fractions of the image, after the image is mirrored left to right."""
     ymin, xmin, ymax, xmax = tf.unstack(boxes, axis=-1)
-    return tf.stack([ymin, width - xmax, ymax, width - xmin], -1)
+    return tf.stack([ymin, 1.0 - xmax, ymax, 1.0 - xmin], -1)

@@ -108,8 +108,8 @@ def _roots(config: Shampoo, sums: Slots, slots: Slots, step: tf.Tensor) -> Slots
     return dict(zip(("left_root", "right_root", KEPT_ROOTS), after, strict=True))
 
 
-def inverse_root(a: tf.Tensor, ridge: float, p: int = _ROOT) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns A^(-1/p) for symmetric positive matrices [k, n, n], by products only (Higham, "Functions of Matrices").
+def inverse_root(a: tf.Tensor, ridge: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns A^(-1/4) for symmetric positive matrices [k, n, n], by products only (Higham, "Functions of Matrices").
 
     `ridge` times a bound of A's largest eigenvalue (its largest row sum) is added first. A zero matrix counts as the
     ridge of a bound of 1.
@@ -118,7 +118,7 @@ def inverse_root(a: tf.Tensor, ridge: float, p: int = _ROOT) -> tuple[tf.Tensor,
       The roots, and whether each of them converged [k]. In exact arithmetic |M - I| never grows, so an iteration whose
       error grows has lost its digits: it ends with the root before.
     """
-    dtype, size = a.dtype, a.shape[-1]
+    dtype, size, p = a.dtype, a.shape[-1], _ROOT
     identity = tf.eye(size, dtype=dtype)
     bound = tf.reduce_max(tf.reduce_sum(tf.abs(a), -1), -1)[:, None, None]
     bound = tf.where(bound > 0, bound, tf.ones_like(bound))

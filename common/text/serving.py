@@ -11,14 +11,13 @@ GROUP = 8  # Number of sentences per search.
 
 
 def in_groups(
-    network: Callable[[tf.Tensor], tf.Tensor], length: int, group: int = GROUP
+    network: Callable[[tf.Tensor], tf.Tensor], length: int
 ) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     """Returns a function from tokens [b, m], for any b and any m up to `length`, to {"tokens": [b, n]}.
 
     Args:
-      network: int32 [group, length], padded with 0 -> int32 [group, n].
+      network: int32 [GROUP, length], or [1, length] of a single sentence, padded with 0 -> int32 [GROUP or 1, n].
       length: length of the network's sentences; longer sentences raise an error.
-      group: sentences per call; a single sentence is a call of its own.
     """
 
     def some(tokens: tf.Tensor, size: int) -> tf.Tensor:
@@ -35,6 +34,6 @@ def in_groups(
         with tf.control_dependencies([tf.debugging.Assert(missing >= 0, message)]):
             tokens = tf.ensure_shape(tf.pad(tokens, [[0, 0], [0, missing]]), [None, length])
         alone = tf.shape(tokens)[0] == 1
-        return {"tokens": tf.cond(alone, lambda: some(tokens, 1), lambda: some(tokens, group))}
+        return {"tokens": tf.cond(alone, lambda: some(tokens, 1), lambda: some(tokens, GROUP))}
 
     return translate

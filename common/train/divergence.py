@@ -27,9 +27,7 @@ def reason(loop: Any, loss: float, step: int) -> str:
     if loop.replicas.num_processes == 1 and now() - loop.guard.noted_at <= REPLAY_SECONDS:
         cause = _first(loop, step)
         loop.state.step.assign(step)
-    advice = (
-        "mend the data" if cause.startswith("the input") else "lower the learning rate or lengthen the warmup"
-    )
+    advice = "mend the data" if cause.startswith("the input") else _ADVICE
     return "; ".join([lost, *([f"first not finite: {cause}"] if cause else []), advice])
 
 
