@@ -1,6 +1,6 @@
 """Measures a card in a few minutes: equality, steps, peers, XLA flags, whole runs; docs/gpu.md says more.
 
-    python -m lab.bench.gpu EXPORTS --minutes=10 --out=RESULT.json [--only PATTERN ...]
+    python -m lab.bench.gpu EXPORTS --minutes=12 --out=RESULT.json [--only PATTERN ...]
 
 EXPORTS is the folder, or exports.tar.xz, that lab.bench.gpu.prepare wrote. Needs numpy, jax and a jax device. Measures
 PyTorch and flax if they are installed, and whole runs if TensorFlow is. It writes the file after every row; running the
@@ -32,6 +32,7 @@ def stages(plan: Plan, report: Report) -> Iterator[Stage]:
     yield plan.ceilings()
     yield plan.compiles_and_checks()
     yield plan.steps()
+    yield plan.forecast()
     here = {name for name in ("torch", "flax", "tensorflow") if importlib.util.find_spec(name)}
     first = [name for name in plan.full if name == "resnet"]
     yield plan.alone(first)
@@ -40,14 +41,14 @@ def stages(plan: Plan, report: Report) -> Iterator[Stage]:
     for stage in plan.compiled_peers():
         if stage.rows and stage.rows[0].job["job"].partition("_")[0] in here:
             yield stage
+    if "tensorflow" in here:
+        yield from plan.training()
     yield from plan.flag_sets()
     if chosen := flags.union(report.rows):
         yield from plan.together(chosen)
     quiet, beside = (report.rows.get(f"{kind}/resnet", {}).get("ms") for kind in ("alone", "step"))
     if quiet and beside and beside / quiet > _SAME:
         yield plan.alone([name for name in plan.full if name not in first])
-    if "tensorflow" in here:
-        yield plan.training()
 
 
 def measured(stage: Stage, report: Report, only: list[str]) -> list[Row]:
@@ -114,7 +115,7 @@ def run() -> int:
         prog="python -m lab.bench.gpu", description=__doc__.splitlines()[0], allow_abbrev=False
     )
     parser.add_argument("exports", type=Path, help="folder or archive that lab.bench.gpu.prepare wrote")
-    parser.add_argument("--minutes", type=float, default=10.0, help="that all of it may take")
+    parser.add_argument("--minutes", type=float, default=12.0, help="that all of it may take")
     parser.add_argument(
         "--out", type=Path, default=Path("card.json"), help="file of results; goes on with it"
     )

@@ -1,17 +1,21 @@
 """Describes the card, and measures its ceilings: the rate of copies and of matrix products."""
 
+import json
 import os
 import platform
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lab.bench.gpu.child import Turn, jax_of
+from lab.bench.harness import ROOT
 
 _ASKED = ("name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory", "power.limit")
 _PACKAGES = (
@@ -68,6 +72,20 @@ def ceilings(job: dict, turn: Turn) -> dict[str, Any]:
         "product_side": side,
         "memory_limit_gb": stats.get("bytes_limit", 0) / 1e9,
     }
+
+
+def forecast(job: dict, turn: Turn) -> dict[str, Any]:
+    """Returns the minutes of `timetotrain forecast` on one such card, and the step's time that they imply."""
+    from systems.forecast.convergence import EXAMPLES
+
+    manifest = json.loads((Path(job["export"]) / "manifest.json").read_text())
+    name, batch = manifest["benchmark"], manifest["batch"]["train"]
+    system = "h100-1" if "H100" in described()["nvidia_smi"].get("name", "") else "h200-1"
+    command = [sys.executable, "-m", "timetotrain", "forecast", name, f"--system={system}", "--json"]
+    told = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=60).stdout)
+    rate = told["epochs"] * EXAMPLES[name] / told["minutes"] / 60
+    minutes = {"minutes": told["minutes"], "interval_minutes": told["interval_minutes"], "system": system}
+    return {**minutes, "ms": 1000 * batch / rate, "examples_per_second": rate}
 
 
 def _seconds(call: Callable[[], Any], repeats: int) -> float:

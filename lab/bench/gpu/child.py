@@ -18,6 +18,7 @@ from typing import Any
 # Job -> module of its function.
 JOBS = {
     "ceilings": "card",
+    "forecast": "card",
     "compile": "networks",
     "check": "networks",
     "step": "networks",

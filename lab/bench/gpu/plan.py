@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from lab.bench.gpu import flags
 from lab.bench.gpu.children import Row
+from lab.bench.gpu.prepare import PHOTOGRAPHS, SMALL
 from lab.bench.programs.figures import EXACT_FLAGS
 
 # Time limits per phase of a row, in seconds: several times the times on an H200 with 16 cores (lab/bench/results/gpu).
@@ -14,6 +15,7 @@ _COMPILE, _CHECK, _STEP, _TORCH, _TORCH_COMPILED, _TRAIN = 150, 120, 90, 90, 120
 # How many processes prepare while another one measures.
 _AHEAD = 3
 _EAGER = ("resnet", "transformer", "ssd", "gnmt", "tsm_kinetics")
+_FORECAST = ("resnet", "transformer", "ssd", "gnmt", "maskrcnn")
 # As in the exports of prepare.py: layers, width, hidden, heads, vocabulary, dropout rate.
 FLAX = {
     "resnet": ("jax_resnet", {"batch": 256, "optimizer": "lars"}),
@@ -21,6 +23,11 @@ FLAX = {
         "jax_transformer",
         {"batch": 32, "length": 256, "sizes": [6, 1024, 4096, 16, 33708, 0.1], "generator": "rbg"},
     ),
+}
+# Rules whose updates compute roots, eigenvectors and QR decompositions, with the rates of lab/studies/contest.py.
+_RULES = {
+    "shampoo": ["--config.optimizer.base_learning_rate=1e-3"],
+    "soap": ["--config.optimizer.base_learning_rate=3e-3"],
 }
 # The ResNet-50 run whose step is exported.
 _LOOP = (
@@ -86,6 +93,12 @@ class Plan:
         """Full-size steps. Those that compile fastest come first, so that early rows exist if the time runs out."""
         rows = [self._step(f"step/{n}", n) for n in reversed(self.full)]
         return Stage("steps", rows, _AHEAD)
+
+    def forecast(self) -> Stage:
+        """What the forecast says of one such card, beside the steps."""
+        names = [n for n in _FORECAST if n in self.full]
+        rows = [self._of_export(f"forecast/{n}", "forecast", "full", n, _CHECK) for n in names]
+        return Stage("forecast", rows, self._cores)
 
     def alone(self, networks: list[str]) -> Stage:
         """The same steps, compiled on a quiet card: the compiler times candidates, and other work disturbs that."""
@@ -154,23 +167,37 @@ class Plan:
         rows = [self._step(f"flags/{set_}/{n}", n, flags=given, **short) for set_, n, given in pairs]
         yield Stage("", rows, _AHEAD)
 
-    def training(self) -> Stage:
-        """Whole runs; needs TensorFlow."""
+    def training(self) -> Iterator[Stage]:
+        """Whole runs: ResNet-50 fed with records, then tiny presets to their targets; needs TensorFlow."""
         more: Mapping[str, Any] = {
             "scratch": str(self._scratch),
             "environment": {"JAX_COMPILATION_CACHE_DIR": str(self._scratch / "trained")},
         }
         small = {"steps": 2, "images": 64, "batch": 8} if self._quick else {}
-        sizes = {"steps": 80, "images": 5120, "batch": 256} | small
-        rows = [self._row(f"train/{n}", "train", _TRAIN, benchmark=n, **more) for n in ("mnist", "resnet")]
-        for cache in ("decoded", "encoded"):
+        loops = []
+        for name, cache in (("photographs", "encoded"), ("decoded", "decoded"), ("encoded", "encoded")):
             given = [*_LOOP, f"--config.data.cache={cache}"]
+            sizes = {"steps": 80, "images": 5120, "batch": 256}
+            if name == "photographs":
+                if not (data := self._exports / name).is_dir():
+                    continue
+                sizes |= {
+                    "steps": 800,
+                    "images": PHOTOGRAPHS,
+                    "data": str(data),
+                }  # A minute at 7,000 images/s.
             if self._quick:
                 given += ["--config.width=8", "--config.image_size=32", "--config.batch_norm_span=8"]
                 given += ["--config.global_batch_size=8", "--config.eval_batch_size=8"]
-            loop = {"arguments": given, "cache_of_input": cache, **sizes}
-            rows.insert(
-                1 if cache == "decoded" else len(rows),
-                self._row(f"loop/{cache}", "loop", _TRAIN, **loop, **more),
-            )
-        return Stage("whole runs", rows, 1)
+            loop = {"arguments": given, "cache_of_input": cache, **sizes, **small}
+            loops.append(self._row(f"loop/{name}", "loop", _TRAIN, **loop, **more))
+        yield Stage("ResNet-50 fed with records", loops, 1)
+        runs = {name: (name, []) for name in SMALL} | {
+            f"mnist-{rule}": ("mnist", [f"--config.optimizer.name={rule}", *given])
+            for rule, given in _RULES.items()
+        }
+        rows = [
+            self._row(f"train/{row}", "train", _TRAIN, benchmark=name, row=row, arguments=given, **more)
+            for row, (name, given) in runs.items()
+        ]
+        yield Stage("whole runs, beside each other", rows, self._cores)

@@ -2,9 +2,10 @@
 
     python -m lab.bench.gpu.prepare FOLDER [--only NAME ...] [--keep]
 
-Writes FOLDER/exports.tar.xz (about 25 MB). It contains `full/NAME`, full-size steps in bf16 without expected losses,
-and `small/NAME`, steps in float64 with the losses and weights of TensorFlow's uncompiled step. Both also stay unpacked
-in FOLDER. Needs TensorFlow, and 8 GB of memory for the Transformer.
+Writes FOLDER/exports.tar.xz (about 50 MB). It contains `full/NAME`, full-size steps in bf16 without expected losses,
+and `small/NAME`, steps in float64 with the losses and weights of TensorFlow's uncompiled step. `photographs/` has real
+photographs as TFRecords, if lab.studies finds their data set. All of it also stays unpacked in FOLDER. Needs
+TensorFlow, and 8 GB of memory for the Transformer.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from common.errors import UserError, answering
 from lab.bench.harness import ROOT
 
 ARCHIVE = "exports.tar.xz"
+PHOTOGRAPHS = 1000  # Of lab.bench.resnet_input.
 _ALONE = ["--config.replicas=single", "--config.num_replicas=1"]
 
 
@@ -86,9 +88,22 @@ def pack(folder: Path, archive: Path) -> None:
     """Packs the exports of `folder` into the archive, with files of one kind next to each other."""
     with tarfile.open(archive, "w:xz", preset=9) as packed:
         paths = [path for kind in KINDS for path in (folder / kind).glob("*/*")]
+        paths += (folder / "photographs").glob("*")
         for path in sorted(paths, key=lambda path: (path.suffix, path)):
             if path.is_file():
                 packed.add(path, path.relative_to(folder).as_posix())
+
+
+def photographs(folder: Path) -> None:
+    """Writes the photographs as training and validation data, unless they exist or there is no data set."""
+    from lab.bench.resnet_input import write_records
+
+    if folder.is_dir():
+        return
+    try:
+        write_records(folder, ("train", "validation"))
+    except UserError as error:
+        print(f"photographs: left out; {error}", flush=True)
 
 
 @answering()
@@ -110,6 +125,7 @@ def run() -> None:
     if not chosen:
         raise UserError(f"--only={' '.join(options.only)}: known are {', '.join('/'.join(x) for x in known)}")
     failed = made(chosen, options.folder, options.processes, options.keep)
+    photographs(options.folder / "photographs")
     archive = options.folder / ARCHIVE
     pack(options.folder, archive)
     print(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB")

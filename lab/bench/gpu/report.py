@@ -100,7 +100,7 @@ def ratios(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for name, row in rows.items():
         kind, _, network = name.partition("/")
         ours = rows.get(f"step/{network}", {})
-        if kind in ("torch", "torch_compiled", "flax") and row.get("ms") and ours.get("ms"):
+        if kind in ("torch", "torch_compiled", "flax", "forecast") and row.get("ms") and ours.get("ms"):
             yield {"network": network, "peer": kind, "peer_over_ours": row["ms"] / ours["ms"]}
     for cache in ("decoded", "encoded"):
         loop, step = rows.get(f"loop/{cache}", {}), rows.get("step/resnet", {})

@@ -22,15 +22,15 @@ _BLOCKS = 2
 
 
 def train(job: dict, turn: Turn) -> dict[str, Any]:
-    """Trains a tiny preset through pjrt to its target; returns epochs, time to train and total seconds."""
-    name, folder = job["benchmark"], Path(job["scratch"]) / "train" / job["benchmark"]
+    """Trains a tiny preset through pjrt to its target, beside others; returns accuracies and seconds."""
+    name, folder = job["benchmark"], Path(job["scratch"]) / "train" / job["row"]
     made = subprocess.run(
         [sys.executable, "-m", f"{name}.tiny", str(folder / "data")], cwd=ROOT, capture_output=True, text=True
     )
     if made.returncode:
         sys.exit(f"error: {name}.tiny: {(made.stderr.strip().splitlines() or ['no message'])[-1]}")
-    flags = ["--system=cpu-tiny", f"--data_dir={folder / 'data'}"]
-    with turn.alone():
+    flags = ["--system=cpu-tiny", f"--data_dir={folder / 'data'}", *job["arguments"]]
+    with turn.together():
         log, seconds = _run(name, flags, folder / "results")
     accuracies = [e["value"] for e in log if e["key"] == "eval_accuracy"]
     stop = [e["metadata"].get("status") for e in log if e["key"] == "run_stop"]
@@ -44,13 +44,15 @@ def train(job: dict, turn: Turn) -> dict[str, Any]:
 
 
 def loop(job: dict, turn: Turn) -> dict[str, Any]:
-    """Trains full-size ResNet-50 on generated JPEG records; returns the loop's images per second and startup time."""
+    """Trains full-size ResNet-50 on JPEG records, its own or generated ones; returns rates and startup time."""
     folder, batch = Path(job["scratch"]) / "loop", job["batch"]
-    count = write_records(folder / "data", job["images"])
+    data, count = Path(job.get("data", folder / "data")), job["images"]
+    if "data" not in job:
+        write_records(data, count)
     # This run is not a result. Without --cache_cleared, which the rules require, there would be no log.
     flags = ["--target=none", "--config.smoke_run=true", "--cache_cleared", *job["arguments"]]
     flags += [
-        *(f"--data_dir={folder / 'data'}", f"--config.num_train_examples={count}"),
+        *(f"--data_dir={data}", f"--config.num_train_examples={count}"),
         *(
             f"--config.num_eval_examples={min(count, _VALIDATION)}",
             f"--config.steps_per_block={job['steps']}",
@@ -66,6 +68,11 @@ def loop(job: dict, turn: Turn) -> dict[str, Any]:
     return {
         "images_per_second": rates[-1],
         "images_per_second_of_blocks": rates,
+        "images_per_second_of_run": _BLOCKS
+        * job["steps"]
+        * batch
+        / (_time(log, "run_stop") - began[0])
+        * 1000,
         "ms": 1000 * batch / rates[-1],
         "batch": batch,
         "start_seconds": (began[0] - first) / 1000,

@@ -18,6 +18,7 @@ import pytest
 from common.config import benchmarks, overrides
 from common.errors import UserError
 from common.export import rules
+from lab.bench.gpu import __main__ as main
 from lab.bench.gpu import children, flags, plan, prepare, report
 from lab.bench.gpu.__main__ import unpacked
 from lab.bench.gpu.child import Turn
@@ -163,6 +164,47 @@ def test_a_row_s_flags_are_added_to_the_environment_s(tmp_path: Path, monkeypatc
     monkeypatch.setenv("XLA_FLAGS", "--one=1")
     told = fake(tmp_path, """echo "{\\"result\\": {\\"flags\\": \\"$XLA_FLAGS\\"}}" """)
     assert ran(Row("x", {}, 30, flags="--two=2"), told)[0]["flags"] == "--one=1 --two=2"
+
+
+def test_a_fake_card_has_every_part_and_is_gone_on_with(tmp_path: Path, monkeypatch) -> None:
+    """The device is a script that answers at once; the first run has time for the first rows only."""
+    for kind, names in prepare.KINDS.items():
+        for name in names:
+            (tmp_path / kind / name).mkdir(parents=True)
+            (tmp_path / kind / name / "manifest.json").write_text("{}")
+    (tmp_path / "photographs").mkdir()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(report, "described", lambda: {"nvidia_smi": {"name": "fake"}, "versions": {}})
+    result = {"ms": 1.0, "examples_per_second": 1.0, "compile_seconds": 1.0, "batch": 256}
+    counted = f"""echo x >> {tmp_path / "jobs"}; echo '{json.dumps({"result": result})}'"""
+
+    def measure(python: str, seconds: float) -> report.Report:
+        monkeypatch.setattr(children.sys, "executable", python)
+        card = report.Report(tmp_path / "card.json")
+        made = plan.Plan(tmp_path, tmp_path, False)
+        main.measure(made, card, time.monotonic() + seconds, [])
+        return card
+
+    with monkeypatch.context() as patched:
+        patched.setattr(main, "stages", lambda made, _: iter([made.ceilings(), made.steps()]))
+        measure(fake(tmp_path, counted), 60)
+    first = len((tmp_path / "jobs").read_text().split())
+    cut = measure(fake(tmp_path, "sleep 60"), 0.3)
+    assert len(cut.rows) == first == 1 + len(prepare.FULL) and "train/mnist" in cut.not_run
+    whole = measure(fake(tmp_path, counted), 300)
+    assert len((tmp_path / "jobs").read_text().split()) == len(whole.rows) and not whole.not_run
+    kinds = {
+        "check": prepare.SMALL,
+        "step": prepare.FULL,
+        "train": [*prepare.SMALL, "mnist-shampoo", "mnist-soap"],
+    }
+    kinds |= {"loop": ["photographs", "decoded", "encoded"], "flax": plan.FLAX}
+    for kind in ("torch", "torch_compiled", "forecast"):
+        assert f"{kind}/resnet" in whole.rows
+    assert {f"{kind}/{name}" for kind, names in kinds.items() for name in names} <= set(whole.rows)
+    assert {f"flags/{name}/{each.networks[0]}" for name, each in flags.SETS.items()} <= set(whole.rows)
+    peers = {row.get("peer") for row in whole.whole()["peers"]}
+    assert {"torch", "torch_compiled", "flax", "forecast"} <= peers
 
 
 # From the small exports of prepare.py: network, weight, decay, the weight's shape, its rule's key, lowest and highest
