@@ -68,7 +68,7 @@ def bottleneck(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: b
     if project:
         x = net.conv(x, EXPANSION * filters, 1, stride, f"{name}.downsample.0")
         x = net.batch_norm(x, f"{name}.downsample.1")
-    return net.relu(net.add(y, x))
+    return net.residual(y, x)
 
 
 class _Layers(ImageLayers):

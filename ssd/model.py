@@ -103,7 +103,7 @@ def basic_block(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: 
     if project:
         x = net.conv(x, filters, 1, stride, f"{name}.downsample.0")
         x = net.norm(f"{name}.downsample.1")(x)
-    return net.relu(net.add(y, x))
+    return net.residual(y, x)
 
 
 def extras(config: Config) -> list[tuple[int, int, int, int]]:

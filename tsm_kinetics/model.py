@@ -104,7 +104,7 @@ def bottleneck(net: _Layers, geometry: Geometry, x: tf.Tensor, stage: int, block
     if block == 0:
         x = net.conv(x, EXPANSION * filters, (1, 1), (time, space), f"{name}.downsample.0")
         x = net.batch_norm(x, f"{name}.downsample.1")
-    return net.relu(net.add(y, x))
+    return net.residual(y, x)
 
 
 class _Layers(ImageLayers):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
@@ -30,24 +31,29 @@ from common.layers.dense import add_bias
 from common.layers.xla import for_gpu
 
 SIZE, STRIDE = 3, 2
+_BITS = np.left_shift(1, np.arange(8)).astype(np.uint8)
 
 Sides = tuple[tuple[int, int], tuple[int, int]]
 
 
-def relu(replicas: Replicas, x: tf.Tensor) -> tf.Tensor:
-    """ReLU whose gradient reads its result; otherwise XLA:GPU computes the sum before it twice."""
-    return _kept_relu(x) if for_gpu(replicas) else tf.nn.relu(x)
+def relu(replicas: Replicas, x: tf.Tensor, in_bits: bool = False) -> tf.Tensor:
+    """ReLU whose gradient reads its result; otherwise XLA:GPU computes the sum before it twice.
+
+    With `in_bits` the forward pass also writes the signs, a sixteenth of a bfloat16 result, and the gradient reads
+    those. Only if a kernel of XLA's computes the result, because a kernel of cuDNN's could not write them.
+    """
+    return _kept_relu(x, in_bits) if for_gpu(replicas) else tf.nn.relu(x)
 
 
 class ReLU(tf_keras.layers.ReLU):
     """`relu` as a layer."""
 
-    def __init__(self, replicas: Replicas, dtype: Any = None, name: str | None = None):
+    def __init__(self, replicas: Replicas, in_bits: bool = False, dtype: Any = None, name: str | None = None):
         super().__init__(dtype=dtype, name=name)
-        self.replicas = replicas
+        self.replicas, self.in_bits = replicas, in_bits
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        return relu(self.replicas, inputs)
+        return relu(self.replicas, inputs, self.in_bits)
 
 
 class NormalizedConv2D(PaddedConv2D):
@@ -86,11 +92,27 @@ class MaxPool(spatial_layers.MaxPool):
         return max_pool(x, resolve(self.window[2], *x.shape[1:3], SIZE, STRIDE))
 
 
-@tf.custom_gradient
-def _kept_relu(x: tf.Tensor) -> tuple:
-    y = tf.nn.relu(x)
-    (kept,) = gen_xla_ops.xla_optimization_barrier(input=[y])
-    return y, lambda above: tf.where(kept > 0, above, tf.zeros_like(above))
+def _kept_relu(x: tf.Tensor, in_bits: bool) -> tf.Tensor:
+    in_bits = in_bits and x.shape[-1] % _BITS.size == 0
+
+    @tf.custom_gradient
+    def function(x: tf.Tensor) -> tuple:
+        y = tf.nn.relu(x)
+        (kept,) = gen_xla_ops.xla_optimization_barrier(input=[_packed(y > 0) if in_bits else y])
+
+        def gradient(above: tf.Tensor) -> tf.Tensor:
+            mask = tf.bitwise.bitwise_and(kept[..., None], _BITS) if in_bits else kept
+            return tf.where(tf.reshape(mask > 0, tf.shape(above)), above, tf.zeros_like(above))
+
+        return y, gradient
+
+    return function(x)
+
+
+def _packed(mask: tf.Tensor) -> tf.Tensor:
+    """Packs bool [..., n] into bytes [..., n / 8]."""
+    split = tf.reshape(mask, tf.concat([tf.shape(mask)[:-1], [mask.shape[-1] // _BITS.size, _BITS.size]], 0))
+    return tf.reduce_sum(tf.where(split, _BITS, tf.zeros_like(_BITS)), -1)
 
 
 def in_weight_layout(replicas: Replicas, gradient: tf.Tensor) -> tf.Tensor:

@@ -109,6 +109,10 @@ class ImageLayers:
     def add(self, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
         return tf_keras.layers.Add(dtype=self.precision.layer)([a, b])
 
+    def residual(self, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+        """Adds batch norm's result and a shortcut, and applies a ReLU."""
+        return gpu_forms.ReLU(self.replicas, in_bits=True, dtype=self.precision.layer)(self.add(a, b))
+
     def classifier(self, x: tf.Tensor, bias: float = 0.0) -> tf.Tensor:
         """Computes the logits in full precision; weights N(0, .01)."""
         logits = tf_keras.layers.Dense(

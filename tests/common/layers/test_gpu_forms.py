@@ -53,9 +53,10 @@ def test_pool_of_clips_equals_the_stock_one():
         np.testing.assert_array_equal(got, want)
 
 
-def test_relu_equals_the_stock_one():
-    x = tf.constant(np.random.default_rng(4).integers(-2, 3, [4, 5]), tf.float64)
-    mine, stock = _both(lambda replicas: ReLU(replicas, dtype="float64"), x)
+@pytest.mark.parametrize("in_bits, channels", [(False, 5), (True, 5), (True, 16)])
+def test_relu_equals_the_stock_one(in_bits, channels):
+    x = tf.constant(np.random.default_rng(4).integers(-2, 3, [4, 3, channels]), tf.float64)
+    mine, stock = _both(lambda replicas: ReLU(replicas, in_bits, dtype="float64"), x)
     for got, want in zip(mine, stock, strict=True):
         np.testing.assert_array_equal(got, want)
 
