@@ -1,6 +1,7 @@
 """Tests that every `TrainingBlock` keeps the same promises, whoever runs the loop around its steps."""
 
 import math
+import types
 
 import numpy as np
 import pytest
@@ -47,3 +48,27 @@ def test_a_block_keeps_the_contract(loop):
     assert not stopped.complete and len(stopped.losses) == 0 and int(loop.state.step) == step + 4
     one.stop(False)
     assert called(loop, 1, 1).complete
+
+
+def test_the_device_never_waits_for_python(monkeypatch):
+    """A step that sleeps for 20 while Python works for 15, on a clock of the test's own."""
+    steps, python, device = 50, 15.0, 20.0
+    clock = {"now": 0.0, "device": 0.0}
+    one = object.__new__(host_block.HostBlock)
+    one._alone, one._stopping, one._done = True, False, 0
+    one._timing = types.SimpleNamespace(step_ended=lambda _: None)
+
+    def start(batches, most):
+        clock["now"] += python
+        clock["device"] = max(clock["device"], clock["now"]) + device
+        return clock["device"], 1
+
+    def read(end, _):
+        clock["now"] = max(clock["now"], end)
+        return [1.0], False
+
+    monkeypatch.setattr(host_block, "now", lambda: clock["now"])
+    one._start, one._read = start, read
+    losses, times, stopped = one._train(None, steps)
+    assert len(losses) == steps and not stopped
+    assert times[-1] == python + steps * device
