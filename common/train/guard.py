@@ -3,7 +3,8 @@
 Every replica adds the same summed gradients to the same weights, so one digest holds for all of them. If a digest
 differs, the steps since the last comparison run again from its state and from their inputs. A wrong weight makes wrong
 gradients, which all replicas add, so that every replica may get other bits than before. The one that erred is the one
-that differs from all others, or, of two, the one whose weights are by far the farther from the repeated ones.
+that differs from all others, or, of two, the one whose weight is by far the farther from the repeated one, where the
+two differ most.
 
 What all replicas receive alike is not seen: an error in a gradient before the sum, in a batch, or in a slot that only
 one replica holds (`shard_weight_update`). lab/bench/guard.py measures what is.
@@ -101,7 +102,7 @@ class Guard:
         if not name:
             self._note(step)
             return
-        before = self._copies(name)
+        before = self._pair(name)
         since = self.replay(step)
         where = f"at step {step}, {name} differs between the replicas"
         if int(self._loop.state.step) != step:
@@ -111,7 +112,7 @@ class Guard:
                 FAULTY,
             )
         again = self._digests()
-        erred = self._erred([each[name] for each in digests], before, self._copies(name))
+        erred = self._erred([each[name] for each in digests], before, self._pair(name))
         if self._different(again) or erred is None:
             raise UserError(
                 f"{where}; a replay of the steps since {since} does not say which is wrong: the steps do not repeat, "
@@ -162,28 +163,28 @@ class Guard:
         agree = self._loop.replicas.agree
         return agree(max(values)) + agree(-min(values))
 
-    def _copies(self, name: str) -> list[np.ndarray]:
-        return [
-            np.array(x.numpy(), np.float64)
-            for x in self._loop.replicas.local_results(self._variables()[name])
-        ]
+    def _pair(self, name: str) -> np.ndarray | None:
+        """Returns a variable's values on two replicas, [2, size]; None if there are more replicas."""
+        replicas = self._loop.replicas
+        if replicas.num_replicas > 2:
+            return None
+        return replicas.all_values(self._variables()[name]).reshape(2, -1).astype(np.float64)
 
-    def _erred(self, digests: list[int], before: list[np.ndarray], again: list[np.ndarray]) -> int | None:
+    def _erred(self, digests: list[int], before: np.ndarray | None, again: np.ndarray | None) -> int | None:
         """Returns the number of the replica that erred, of all processes; None if that is not clear.
 
         `digests` and `before` are of a variable that differed, `again` is that variable after a replay.
         """
-        digests = self._of_all(digests)
-        odd = [r for r, each in enumerate(digests) if digests.count(each) == 1]
-        if len(odd) == 1 < len(digests) - len(odd):
-            return odd[0]
+        if before is None or again is None:
+            digests = self._of_all(digests)
+            odd = [r for r, each in enumerate(digests) if digests.count(each) == 1]
+            return odd[0] if len(odd) == 1 else None
         with np.errstate(all="ignore"):
-            apart = np.array([np.max(np.abs(b - a), initial=0.0) for b, a in zip(before, again, strict=True)])
-        # A float's bits are in the order of the numbers; what is not a number comes last. `agree` has no use for three.
-        bits = np.abs(apart).view(np.int64) >> 3
-        apart = (np.array(self._of_all(bits.tolist())) << 3).view(np.float64)
-        *_, second, farthest = np.argsort(apart.view(np.int64))
-        return None if apart[farthest] <= _CLEAR * apart[second] else int(farthest)
+            # Both add the same gradients, however wrong, so that the error itself is where the two differ most.
+            place = np.argmax(np.nan_to_num(np.abs(before[0] - before[1]), nan=np.inf))
+            apart = np.nan_to_num(np.abs(before - again)[:, place], nan=np.inf)
+        erred = int(np.argmax(apart))
+        return erred if apart[erred] > _CLEAR * apart[1 - erred] else None
 
     def _of_all(self, values: list[int]) -> list[int]:
         """Returns every replica's value, from those of this process's replicas, which are not negative."""

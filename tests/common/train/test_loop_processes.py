@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import signal
 
 import pytest
@@ -9,10 +10,11 @@ import tensorflow as tf
 
 from common.distributed import replicas as backends
 from common.errors import UserError
-from common.train import events
+from common.train import events, guard
 from common.train.loop import Loop
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
+from tests.common.train.test_guard import flip
 from tests.common.train.test_loop import NEVER, Slow, SlowEvaluation, SlowWorker, losses, of, stop_when
 
 NUMBER = 2
@@ -112,6 +114,25 @@ def start_apart(backend):
     return messages
 
 
+def flip_a_bit(backend):
+    """Flips a bit of a weight of the last process after 8 steps; returns what the guard says, and the exit status."""
+    loop = make(backend, steps_per_block=20, train_steps=20)
+    loop.guard.steps, call = 8, loop.call
+
+    def faulty(*arguments):
+        result = call(*arguments)
+        if not loop.replicas.main and int(loop.state.step) == 8 and not flipped:
+            flipped.append(True)
+            flip(loop, loop.state.model.trainable_variables[-2], 0)
+        return result
+
+    flipped = []
+    loop.call = faulty
+    with pytest.raises(UserError) as caught:
+        list(loop.run())
+    return str(caught.value), caught.value.exit_code
+
+
 class FailsOnTheLast(toy.Task):
     def train_input(self, shard, batch_size, start_step):
         def check(i, batch):
@@ -157,6 +178,7 @@ RUNS = {
     "wait": wait_for_the_last_evaluation,
     "explode": explode,
     "start apart": start_apart,
+    "flip a bit": flip_a_bit,
 }
 
 
@@ -215,6 +237,14 @@ def test_processes_that_start_from_different_states_are_reported(ran):
     weights, steps = same([dict(enumerate(m)) for m in ran["start apart"]]).values()
     assert "start from different weights at step 0" in weights
     assert "start from different steps, 0 to 4" in steps and "--checkpoint_dir" in steps
+
+
+def test_the_rank_and_the_variable_of_a_flipped_bit_are_named(ran):
+    """The launcher takes the message of the process that erred, whose status says so."""
+    (first, lost), (second, faulty) = ran["flip a bit"]
+    assert second.startswith("rank 1 computed wrong: at step ") and first == f"{second}; process 1 says why"
+    assert re.search(r"weights/dense\S*/kernel differs .* on replica 1 alone", second)
+    assert (lost, faulty) == (guard.LOST, guard.FAULTY)
 
 
 @pytest.mark.parametrize("fault", [fail_on_one, die])
