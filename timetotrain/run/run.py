@@ -91,6 +91,7 @@ class Run:
             raise
         if recorder is not None:
             recorder.finish(self._profile, self.reporter.say)
+        self._leave()
         return ending.exit_status(stopped)
 
     def _listen(self) -> None:
@@ -201,12 +202,23 @@ class Run:
         if self._saver is not None:
             heartbeat.phase(heartbeat.SAVES)
             self._saver.finish(self._replicas)
+        return event
+
+    def _leave(self) -> None:
+        """Ends the exchanges once the first process has written its results, so that all launchers report alike.
+
+        Raises:
+          PeerLostError: the first process failed before that. In the first one, and after that, nothing counts.
+        """
+        written = self.recorder is not None
         try:
+            self._replicas.agree(0)
+            written = True
             self._replicas.close()
         except Exception as error:
-            # The result is already recorded: a peer that fails during shutdown changes nothing.
+            if not written:
+                raise PeerLostError() from error
             self.reporter.say(f"leaving the other processes: {error}")
-        return event
 
     def _explain(self, error: BaseException) -> UserError | None:
         if isinstance(error, UserError):

@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from common.errors import UserError
+from common.errors import PeerLostError, UserError
 from common.train import events
 from tests.common.train import toy
 from timetotrain.run import mllog, recorder, results, run
@@ -100,13 +100,21 @@ def test_a_signal_while_the_data_are_read_ends_the_run_at_once(recording, monkey
     assert stopped["key"] == "run_stop" and stopped["metadata"]["status"] == "aborted"
 
 
-def test_a_peer_that_dies_while_all_leave_changes_nothing(training, monkeypatch) -> None:
-    def close() -> None:
+@pytest.mark.parametrize("lost_in", ["agree", "close"])
+def test_a_peer_that_dies_while_all_leave_matters_only_before_the_results_are_written(
+    training, recording, lost_in
+) -> None:
+    def lost(*_: int) -> None:
         raise RuntimeError("a peer is gone")
 
-    training._replicas = types.SimpleNamespace(close=close)
-    training.loop = types.SimpleNamespace(run=lambda save: iter([ENDED]))
-    assert training._train() is ENDED
+    calls = {"agree": int, "close": lambda: None, lost_in: lost}
+    training._replicas = recording._replicas = types.SimpleNamespace(**calls)
+    recording._leave()
+    if lost_in == "close":
+        training._leave()
+    else:
+        with pytest.raises(PeerLostError):
+            training._leave()
 
 
 def test_a_picture_that_cannot_be_drawn_costs_neither_record_nor_score(

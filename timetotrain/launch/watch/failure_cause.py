@@ -55,8 +55,10 @@ def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
     killed, signalled, an error, an abort, an error or abort that another process caused, an exit status without a
     message, a lost connection. Among equals the earliest counts.
     """
-    if all(w.told.get("result") == 0 for w in workers):
-        return None  # The signal may have arrived after the run had ended well.
+    if all(w.told.get("result") in (0, 1) for w in workers):
+        return (
+            None  # They ended by themselves; a scheduler may signal this launcher once another one has ended.
+        )
     if launcher_signal:
         name = signal.Signals(launcher_signal).name
         return Cause(-1, f"{name} to the launcher: the run stopped", 128 + launcher_signal, True)
