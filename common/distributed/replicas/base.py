@@ -7,11 +7,12 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
+from tensorflow.python.eager import record
 
 from common.config.batch_norm_span import check_tiles
 from common.errors import UserError
@@ -33,6 +34,20 @@ class Shard:
     def batches_per_step(self, examples: int, batch_size: int) -> int:
         """Batches of `batch_size` in this part of a step of `examples`: one for each replica that the part feeds."""
         return examples // self.count // batch_size
+
+
+class Group(Protocol):
+    """The exchanges of one group of replicas, without gradients, for the collectives of `Replicas`."""
+
+    def sum(self, x: tf.Tensor) -> tf.Tensor: ...
+
+    def gather(self, x: tf.Tensor, axis: int) -> tf.Tensor: ...
+
+    def scatter(self, x: tf.Tensor, axis: int) -> tf.Tensor: ...
+
+    def exchange(self, x: tf.Tensor, axis: int) -> tf.Tensor: ...
+
+    def shift(self, x: tf.Tensor, distance: int) -> tf.Tensor: ...
 
 
 class Replicas(abc.ABC):
@@ -126,25 +141,38 @@ class Replicas(abc.ABC):
         """Inside `run`: uint32 words of `shape` from the device's generator, seeded with the four words `state`."""
         raise UnsupportedError(f"the backend {self.name} cannot ask a device's generator; use xla or pjrt")
 
-    @abc.abstractmethod
+    def group(self, groups: Groups | None) -> Group:
+        """Inside `run`: the exchanges of this replica's group, for the five collectives below.
+
+        Raises:
+          UserError: `groups` do not partition the replicas into equal parts.
+        """
+        raise NotImplementedError
+
     def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
         """Sum over the group; same shape."""
+        group = self.group(groups)
+        return linear(x, group.sum, group.sum)
 
-    @abc.abstractmethod
     def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
         """Concatenation over the group along `axis`, in the group's order."""
+        group = self.group(groups)
+        return linear(x, lambda x: group.gather(x, axis), lambda x: group.scatter(x, axis))
 
-    @abc.abstractmethod
     def reduce_scatter(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
         """This replica's part, along `axis`, of the sum over the group."""
+        group = self.group(groups)
+        return linear(x, lambda x: group.scatter(x, axis), lambda x: group.gather(x, axis))
 
-    @abc.abstractmethod
     def all_to_all(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
         """Sends part i of every replica's `x` to the group's i-th replica; concatenates the received parts in order."""
+        group = self.group(groups)
+        return linear(x, lambda x: group.exchange(x, axis), lambda x: group.exchange(x, axis))
 
-    @abc.abstractmethod
     def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
         """Returns the `x` of the replica `distance` places earlier in the group; zeros if there is none."""
+        group = self.group(groups)
+        return linear(x, lambda x: group.shift(x, distance), lambda x: group.shift(x, -distance))
 
     def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the sum of each tensor over all replicas, in one exchange (a flat sum in full precision)."""
@@ -190,6 +218,26 @@ class Replicas(abc.ABC):
     def all_values(self, variable: tf.Variable) -> np.ndarray:
         """Outside `run`, called by every process: a per-replica variable's values, [num_replicas, *shape]."""
         return np.stack([x.numpy() for x in self.local_results(variable)])
+
+
+def linear(
+    x: tf.Tensor, forward: Callable[[tf.Tensor], tf.Tensor], backward: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
+    """Returns forward(x), for a linear map whose gradient is its transpose `backward`.
+
+    tf.custom_gradient would search the whole graph behind the result for variables; for a large network that takes
+    minutes.
+    """
+    x = tf.convert_to_tensor(x)
+    with record.stop_recording():
+        y = forward(x)
+    record.record_operation("Collective", [y], [x], lambda upstream: [linear(upstream, backward, forward)])
+    return y
+
+
+def all_groups(groups: Groups | None, num_replicas: int) -> list[list[int]]:
+    """Returns `groups` as lists; one of all replicas for None."""
+    return [[int(r) for r in group] for group in groups] if groups is not None else [[*range(num_replicas)]]
 
 
 def building() -> bool:

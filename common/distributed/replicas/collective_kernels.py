@@ -7,10 +7,9 @@ to d, gives the reasons.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
-from tensorflow.python.eager import record
 from tensorflow.python.ops import gen_collective_ops
 
 from common.distributed.replicas.base import UnsupportedError
@@ -45,11 +44,8 @@ class KeyedCollectives:
           process_index: index of this process.
           devices: devices of this process's replicas.
         """
-        self.num_replicas, self.first, self.devices = (
-            num_replicas,
-            process_index * len(devices),
-            list(devices),
-        )
+        self.num_replicas, self.devices = num_replicas, list(devices)
+        self.first = process_index * len(devices)
         # Without an ordering token per device, a group's operations start in any order and wait for each other.
         self._tokens = []
         for device in self.devices:
@@ -133,27 +129,6 @@ class KeyedCollectives:
             input=tf.constant([replica]), **self._keys(group, replica)
         )
         return tf.argmax(tf.equal(tf.constant(list(group))[:, None], numbers[None]), axis=1)
-
-
-def linear(
-    forward: Callable[[tf.Tensor], tf.Tensor], backward: Callable[[tf.Tensor], tf.Tensor]
-) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns the linear map `forward` as a function whose gradient is its transpose `backward`.
-
-    tf.custom_gradient would search the whole graph behind the result for variables; for a large network that takes
-    minutes.
-    """
-
-    def function(x: tf.Tensor) -> tf.Tensor:
-        x = tf.convert_to_tensor(x)
-        with record.stop_recording():
-            y = forward(x)
-        record.record_operation(
-            "Collective", [y], [x], lambda upstream: [linear(backward, forward)(upstream)]
-        )
-        return y
-
-    return function
 
 
 def _carry(x: tf.Tensor, carriers: Sequence[tf.DType]) -> tf.Tensor:

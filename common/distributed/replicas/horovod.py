@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.distributed.process import no_launcher
-from common.distributed.replicas.base import Groups, Replicas, Shard, UnsupportedError, placement
+from common.distributed.replicas.base import Groups, Replicas, Shard, UnsupportedError, all_groups, placement
 from common.errors import UserError
 
 _ENVIRONMENT = {
@@ -26,20 +26,9 @@ _ENVIRONMENT = {
     # differently in each run. common/distributed/gradient_sum.py makes buckets that are the same in every run.
     "HOROVOD_FUSION_THRESHOLD": "0",
 }
-# Dtypes that Horovod's kernels send (bfloat16 goes as a bit pattern), and dtypes that they add.
-_MOVED = (
-    tf.float64,
-    tf.float32,
-    tf.float16,
-    tf.int64,
-    tf.int32,
-    tf.int16,
-    tf.int8,
-    tf.uint16,
-    tf.uint8,
-    tf.bool,
-)
+# Dtypes that Horovod's kernels add, and dtypes that they send (bfloat16 goes as a bit pattern).
 _SUMMED = (tf.float64, tf.float32, tf.float16, tf.int64, tf.int32)
+_MOVED = (*_SUMMED, tf.int16, tf.int8, tf.uint16, tf.uint8, tf.bool)
 
 
 class Horovod(Replicas):
@@ -95,37 +84,8 @@ class Horovod(Replicas):
     def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
         return tf.Variable(initial, trainable=False, name=name)
 
-    # -- collectives, inside `run` ---------------------------------------------------------------------------------
-
-    def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
-        group = self._group(groups)
-        return _linear(group.sum, group.sum)(x)
-
-    def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        group = self._group(groups)
-        return _linear(
-            functools.partial(group.gather, axis=axis), functools.partial(group.scatter, axis=axis)
-        )(x)
-
-    def reduce_scatter(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        group = self._group(groups)
-        return _linear(
-            functools.partial(group.scatter, axis=axis), functools.partial(group.gather, axis=axis)
-        )(x)
-
-    def all_to_all(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        exchange = functools.partial(self._group(groups).exchange, axis=axis)
-        return _linear(exchange, exchange)(x)
-
-    def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
-        group = self._group(groups)
-        return _linear(
-            functools.partial(group.shift, distance=distance),
-            functools.partial(group.shift, distance=-distance),
-        )(x)
-
-    def _group(self, groups: Groups | None = None) -> _Group:
-        groups = [list(g) for g in groups] if groups is not None else [list(range(self.num_replicas))]
+    def group(self, groups: Groups | None) -> _Group:
+        groups = all_groups(groups, self.num_replicas)
         places = list(placement(groups, self.num_replicas))
         # All processes register all process sets in the same order; each then uses its own.
         sets = [_process_set(self._hvd, tuple(sorted(g))) for g in groups]
@@ -136,7 +96,7 @@ class Horovod(Replicas):
     # -- outside `run` -----------------------------------------------------------------------------------------------
 
     def sum(self, value: Any) -> Any:
-        return tf.nest.map_structure(self._group().sum, value)
+        return tf.nest.map_structure(self.group(None).sum, value)
 
     def gather(self, value: Any) -> Any:
         return tf.nest.map_structure(self._gather_uneven, value)
@@ -155,7 +115,10 @@ class Horovod(Replicas):
 
 
 class _Group:
-    """Collectives of one group of processes; `position`, a tensor, is this process's place in `ranks`."""
+    """Exchanges of one group of processes; `position`, a tensor, is this process's place in `ranks`.
+
+    `Replicas` gives them gradients: Horovod's own average over the processes or multiply by their number.
+    """
 
     def __init__(self, hvd: Any, ranks: Sequence[int], process_set: Any, position: tf.Tensor):
         self._hvd, self._size, self._set, self._position = hvd, len(ranks), process_set, position
@@ -239,22 +202,6 @@ def _moved(function: Callable, x: tf.Tensor) -> tf.Tensor:
     if x.dtype not in _MOVED:
         raise UnsupportedError(f"horovod: cannot send tensors of {x.dtype.name}; cast to another dtype")
     return function(x)
-
-
-def _linear(forward: Callable, backward: Callable) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns the collective `forward` with the gradient `backward`.
-
-    It replaces Horovod's own gradients, which average over the processes or multiply by their number.
-    """
-
-    def apply(x: tf.Tensor) -> tf.Tensor:
-        @tf.custom_gradient
-        def collective(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-            return forward(x), lambda upstream: backward(tf.convert_to_tensor(upstream))
-
-        return collective(tf.convert_to_tensor(x))
-
-    return apply
 
 
 @functools.cache

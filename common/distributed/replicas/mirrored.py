@@ -13,9 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import values as distribute_values
-from tensorflow.python.eager import record
 
-from common.distributed.replicas.base import Groups, Shard, placement
+from common.distributed.replicas.base import Groups, Shard, all_groups, placement
 from common.distributed.replicas.strategy import StrategyReplicas, assign_in_merge_call
 from common.errors import UserError
 
@@ -46,28 +45,14 @@ class Mirrored(StrategyReplicas):
     def assign(self, variables: list[tf.Variable], values: Values) -> None:
         assign_in_merge_call(variables, values)
 
-    def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
-        return self._collective(_add, _add, groups)(x)
-
-    def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        return self._collective(_gather(axis), _scatter(axis), groups)(x)
-
-    def reduce_scatter(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        return self._collective(_scatter(axis), _gather(axis), groups)(x)
-
-    def all_to_all(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        return self._collective(_exchange(axis), _exchange(axis), groups)(x)
-
-    def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
-        return self._collective(_shift(distance), _shift(-distance), groups)(x)
+    def group(self, groups: Groups | None) -> _Groups:
+        return _Groups(all_groups(groups, self.num_replicas), self.num_replicas)
 
     def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> Values:
         # Within a process, joining the tensors gains nothing.
         def merge(strategy: tf.distribute.Strategy, values: list[Any]) -> list[Any]:
             sums = [tf.add_n(strategy.experimental_local_results(v)) for v in values]
-            return [
-                distribute_values.PerReplica(self._on_each(strategy, [s] * self.num_replicas)) for s in sums
-            ]
+            return [distribute_values.PerReplica(_on_each(strategy, [s] * self.num_replicas)) for s in sums]
 
         return tf.distribute.get_replica_context().merge_call(merge, args=(list(tensors),))
 
@@ -81,37 +66,53 @@ class Mirrored(StrategyReplicas):
         # Consecutive batches go to consecutive replicas, so that together they see one replica's input.
         return self.strategy.distribute_datasets_from_function(lambda _: make(Shard(0, 1)))
 
-    def _on_each(self, strategy: tf.distribute.Strategy, values: Values) -> Values:
-        """Copies each value i to replica i's device."""
-        copies = []
-        for device, value in zip(strategy.extended.worker_devices, values, strict=True):
-            with tf.device(device):
-                copies.append(tf.identity(value))
-        return copies
 
-    def _collective(self, forward: Callable, backward: Callable, groups: Groups | None) -> Callable:
-        groups = groups or [range(self.num_replicas)]
-        places = list(placement(groups, self.num_replicas))
+class _Groups:
+    """Exchanges of all groups at once: functions of a group's values, in its order."""
 
-        def merged(function: Callable, x: tf.Tensor) -> tf.Tensor:
-            def merge(strategy: tf.distribute.Strategy, values: Any) -> Any:
-                values = list(strategy.experimental_local_results(values))
-                results = [function([values[r] for r in group]) for group in groups]
-                per_replica = [results[group][position] for group, position in places]
-                return distribute_values.PerReplica(self._on_each(strategy, per_replica))
+    def __init__(self, groups: list[list[int]], num_replicas: int):
+        self._groups, self._places = groups, list(placement(groups, num_replicas))
 
-            return tf.distribute.get_replica_context().merge_call(merge, args=(x,))
+    def merged(self, function: Callable[[Values], Values], x: tf.Tensor) -> tf.Tensor:
+        def merge(strategy: tf.distribute.Strategy, values: Any) -> Any:
+            values = list(strategy.experimental_local_results(values))
+            results = [function([values[r] for r in group]) for group in self._groups]
+            per_replica = [results[group][position] for group, position in self._places]
+            return distribute_values.PerReplica(_on_each(strategy, per_replica))
 
-        def collective(x: tf.Tensor) -> tf.Tensor:
-            # Not tf.custom_gradient: it searches the graph behind all replicas' values for variables. For a ResNet
-            # that takes minutes, and it finds none.
-            x = tf.convert_to_tensor(x)
-            with record.stop_recording():
-                y = merged(forward, x)
-            record.record_operation("Collective", [y], [x], lambda upstream: [merged(backward, upstream)])
-            return y
+        return tf.distribute.get_replica_context().merge_call(merge, args=(x,))
 
-        return collective
+    def sum(self, x: tf.Tensor) -> tf.Tensor:
+        return self.merged(lambda values: [tf.add_n(values)] * len(values), x)
+
+    def gather(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        return self.merged(lambda values: [tf.concat(values, axis)] * len(values), x)
+
+    def scatter(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        return self.merged(lambda values: tf.split(tf.add_n(values), len(values), axis), x)
+
+    def exchange(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        def exchange(values: Values) -> Values:
+            rows = [tf.split(v, len(values), axis) for v in values]
+            return [tf.concat([row[i] for row in rows], axis) for i in range(len(values))]
+
+        return self.merged(exchange, x)
+
+    def shift(self, x: tf.Tensor, distance: int) -> tf.Tensor:
+        def shift(values: Values) -> Values:
+            places = range(-distance, len(values) - distance)
+            return [values[i] if 0 <= i < len(values) else tf.zeros_like(values[0]) for i in places]
+
+        return self.merged(shift, x)
+
+
+def _on_each(strategy: tf.distribute.Strategy, values: Values) -> Values:
+    """Copies each value i to replica i's device."""
+    copies = []
+    for device, value in zip(strategy.extended.worker_devices, values, strict=True):
+        with tf.device(device):
+            copies.append(tf.identity(value))
+    return copies
 
 
 def _logical_cpus(count: int) -> None:
@@ -124,31 +125,3 @@ def _logical_cpus(count: int) -> None:
         raise UserError(
             f"mirrored with {count} replicas: TensorFlow already runs with {have} CPU devices; start anew"
         )
-
-
-def _add(values: Values) -> Values:
-    return [tf.add_n(values)] * len(values)
-
-
-def _gather(axis: int) -> Callable[[Values], Values]:
-    return lambda values: [tf.concat(values, axis)] * len(values)
-
-
-def _scatter(axis: int) -> Callable[[Values], Values]:
-    return lambda values: tf.split(tf.add_n(values), len(values), axis)
-
-
-def _exchange(axis: int) -> Callable[[Values], Values]:
-    def exchange(values: Values) -> Values:
-        parts = [tf.split(v, len(values), axis) for v in values]
-        return [tf.concat([p[i] for p in parts], axis) for i in range(len(values))]
-
-    return exchange
-
-
-def _shift(distance: int) -> Callable[[Values], Values]:
-    def shift(values: Values) -> Values:
-        n = len(values)
-        return [values[i - distance] if 0 <= i - distance < n else tf.zeros_like(values[i]) for i in range(n)]
-
-    return shift

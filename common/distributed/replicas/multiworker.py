@@ -8,6 +8,7 @@ strategy's own collectives have no groups.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import os
@@ -21,9 +22,9 @@ from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.eager import context
 
 from common.distributed import listening
-from common.distributed.replicas.base import Groups, Shard, placement
+from common.distributed.replicas.base import Groups, Shard, all_groups, placement
 from common.distributed.replicas.cluster import LAUNCH, START_SECONDS, Cluster, from_environment, rendezvous
-from common.distributed.replicas.collective_kernels import KeyedCollectives, linear
+from common.distributed.replicas.collective_kernels import KeyedCollectives
 from common.distributed.replicas.strategy import StrategyReplicas, assign_in_merge_call
 from common.errors import UserError
 
@@ -85,66 +86,11 @@ class MultiWorker(StrategyReplicas):
     def assign(self, variables: list[tf.Variable], values: list[tf.Tensor]) -> None:
         assign_in_merge_call(variables, values)
 
-    # -- collectives, inside `run` ---------------------------------------------------------------------------------
-
-    def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
-        group, _ = self._group(groups)
-        reduce = functools.partial(self._collectives.reduce, group=group, replica=self.replica_id())
-        return linear(reduce, reduce)(x)
-
-    def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        group, _ = self._group(groups)
-        return linear(self._gather(axis, group), self._scatter(axis, group))(x)
-
-    def reduce_scatter(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        group, _ = self._group(groups)
-        return linear(self._scatter(axis, group), self._gather(axis, group))(x)
-
-    def all_to_all(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        group, _ = self._group(groups)
-
-        def exchange(x: tf.Tensor) -> tf.Tensor:
-            parts = tf.stack(tf.split(x, len(group), axis))
-            received = self._collectives.exchange(parts, group, self.replica_id())
-            return tf.concat(tf.unstack(received), axis)
-
-        return linear(exchange, exchange)(x)
-
-    def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
-        group, position = self._group(groups)
-
-        def from_earlier(distance: int) -> Callable[[tf.Tensor], tf.Tensor]:
-            def function(x: tf.Tensor) -> tf.Tensor:
-                # Every replica joins an all-gather, even one without a neighbour: the kernel that sends to one device
-                # (CollectiveBcastSendV2) takes no ordering token (docs/sources.md, tf 1).
-                rows = self._collectives.gather(x, group, self.replica_id())
-                source = position - distance
-                return rows[source] if 0 <= source < len(group) else tf.zeros_like(x)
-
-            return function
-
-        return linear(from_earlier(distance), from_earlier(-distance))(x)
-
-    def _group(self, groups: Groups | None) -> tuple[list[int], int]:
-        """This replica's group and its position in it."""
-        groups = [list(g) for g in groups] if groups is not None else [list(range(self.num_replicas))]
-        number, position = list(placement(groups, self.num_replicas))[self.replica_id()]
+    def group(self, groups: Groups | None) -> _Group:
+        groups, replica = all_groups(groups, self.num_replicas), self.replica_id()
+        number, position = list(placement(groups, self.num_replicas))[replica]
         self._collectives.register(groups)
-        return groups[number], position
-
-    def _gather(self, axis: int, group: Sequence[int]) -> Callable[[tf.Tensor], tf.Tensor]:
-        return lambda x: tf.concat(
-            tf.unstack(self._collectives.gather(x, group, self.replica_id()), len(group)), axis
-        )
-
-    def _scatter(self, axis: int, group: Sequence[int]) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Reduce-scatter as an exchange and a local sum: CPUs have no kernel for it, and the bytes sent are equal."""
-
-        def function(x: tf.Tensor) -> tf.Tensor:
-            parts = tf.stack(tf.split(x, len(group), axis))
-            return tf.reduce_sum(self._collectives.exchange(parts, group, self.replica_id()), axis=0)
-
-        return function
+        return _Group(self._collectives, groups[number], replica, position)
 
     # -- outside `run` -----------------------------------------------------------------------------------------------
 
@@ -203,6 +149,40 @@ class MultiWorker(StrategyReplicas):
             return make(shard)
         # Consecutive batches go to consecutive replicas, so that together they see one replica's input.
         return self.strategy.distribute_datasets_from_function(lambda _: make(shard))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Group:
+    """Exchanges of `replica`'s group, in which it has the place `position`."""
+
+    collectives: KeyedCollectives
+    ranks: Sequence[int]
+    replica: int
+    position: int
+
+    def sum(self, x: tf.Tensor) -> tf.Tensor:
+        return self.collectives.reduce(x, self.ranks, self.replica)
+
+    def gather(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        rows = self.collectives.gather(x, self.ranks, self.replica)
+        return tf.concat(tf.unstack(rows, len(self.ranks)), axis)
+
+    def scatter(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        """Reduce-scatter as an exchange and a local sum: CPUs have no kernel for it, and the bytes sent are equal."""
+        return tf.reduce_sum(self._exchanged(x, axis), axis=0)
+
+    def exchange(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        return tf.concat(tf.unstack(self._exchanged(x, axis)), axis)
+
+    def _exchanged(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        parts = tf.stack(tf.split(x, len(self.ranks), axis))
+        return self.collectives.exchange(parts, self.ranks, self.replica)
+
+    def shift(self, x: tf.Tensor, distance: int) -> tf.Tensor:
+        # Every replica joins an all-gather, even one without a neighbour: the kernel that sends to one device
+        # (CollectiveBcastSendV2) takes no ordering token (docs/sources.md, tf 1).
+        rows, source = self.collectives.gather(x, self.ranks, self.replica), self.position - distance
+        return rows[source] if 0 <= source < len(self.ranks) else tf.zeros_like(x)
 
 
 @functools.cache

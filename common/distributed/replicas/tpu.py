@@ -13,9 +13,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.tpu.ops import tpu_ops
 
-from common.distributed.replicas.base import Groups, Shard, placement
+from common.distributed.replicas.base import Groups, Shard, all_groups, placement
 from common.distributed.replicas.strategy import StrategyReplicas
-from common.distributed.replicas.xla import placed
+from common.distributed.replicas.xla import placed, shifts
 from common.errors import UserError
 
 
@@ -66,17 +66,12 @@ class Tpu(StrategyReplicas):
         )
 
     def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
-        pairs = [
-            [group[i - distance], replica]
-            for group in self._groups(groups)
-            for i, replica in enumerate(group)
-            if 0 <= i - distance < len(group)
-        ]
+        pairs = shifts(self._groups(groups), distance)
         # A replica without a source gets zeros.
         return tpu_ops.collective_permute(x, pairs) if pairs else tf.zeros_like(x)
 
     def _groups(self, groups: Groups | None) -> list[list[int]]:
-        groups = [list(g) for g in groups] if groups is not None else [list(range(self.num_replicas))]
+        groups = all_groups(groups, self.num_replicas)
         list(placement(groups, self.num_replicas))  # Raises UserError unless they partition the replicas.
         return groups
 

@@ -8,15 +8,23 @@ replica-number operation where it needs constants.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-from tensorflow.python.eager import record
 
-from common.distributed.replicas.base import Groups, Replicas, Shard, UnsupportedError, placement
+from common.distributed.replicas.base import (
+    Groups,
+    Replicas,
+    Shard,
+    UnsupportedError,
+    all_groups,
+    linear,
+    placement,
+)
 
 # Version of the operation XlaCallModule that holds StableHLO without dynamic shapes; TensorFlow 2.20 reads versions 2
 # to 10 (tensorflow/compiler/tf2xla/kernels/xla_call_module_loader.cc).
@@ -80,7 +88,7 @@ class Xla(Replicas):
         def put_back(upstream: tf.Tensor) -> tf.Tensor:
             return gen_xla_ops.xla_dynamic_update_slice(tf.zeros(x.shape, x.dtype), upstream, start)
 
-        return _recorded(sliced, put_back, x)
+        return linear(x, sliced, put_back)
 
     def place(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
         return placed(x, begin, shape)
@@ -96,36 +104,14 @@ class Xla(Replicas):
         )
         return _module(words, operations, list(shape), tf.uint32)
 
-    # -- collectives -------------------------------------------------------------------------------------------------
-
-    def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
-        sums = _sum(self._groups(groups))
-        return _recorded(sums, sums, x)
+    def group(self, groups: Groups | None) -> _Groups:
+        groups = all_groups(groups, self.num_replicas)
+        list(placement(groups, self.num_replicas))  # Raises UserError unless they partition the replicas.
+        return _Groups(groups)
 
     def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         # The TPU and GPU compilers fuse sums that are ready together, without copying them into and out of a bucket.
         return [self.all_reduce(x) for x in tensors]
-
-    def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        groups = self._groups(groups)
-        return _recorded(_gather(axis, groups), _scatter(axis, groups), x)
-
-    def reduce_scatter(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        groups = self._groups(groups)
-        return _recorded(_scatter(axis, groups), _gather(axis, groups), x)
-
-    def all_to_all(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        exchange = _exchange(axis, self._groups(groups))
-        return _recorded(exchange, exchange, x)
-
-    def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
-        groups = self._groups(groups)
-        return _recorded(_shift(distance, groups), _shift(-distance, groups), x)
-
-    def _groups(self, groups: Groups | None) -> list[list[int]]:
-        found = [list(map(int, g)) for g in groups] if groups is not None else [[*range(self.num_replicas)]]
-        list(placement(found, self.num_replicas))  # Raises UserError unless they partition the replicas.
-        return found
 
     # -- outside `run`: the host that runs the program does these --------------------------------------------------
 
@@ -140,8 +126,6 @@ class Xla(Replicas):
 
 
 _HOST = "the backend xla makes programs to export and runs none; use --config.replicas=mirrored to train here"
-# A collective of one tensor.
-Collective = Callable[[tf.Tensor], tf.Tensor]
 
 
 def placed(x: tf.Tensor, begin: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
@@ -150,80 +134,55 @@ def placed(x: tf.Tensor, begin: Sequence[tf.Tensor | int], shape: Sequence[int])
     return tf.ensure_shape(tf.stop_gradient(whole), shape)
 
 
-def _recorded(forward: Collective, backward: Collective, x: tf.Tensor) -> tf.Tensor:
-    """Returns forward(x); its gradient is `backward` of the upstream gradient.
+@dataclasses.dataclass(frozen=True)
+class _Groups:
+    """StableHLO's collectives over groups of replicas: one program for all of them."""
 
-    Not tf.custom_gradient, which searches the graph behind `x` for variables at every call.
-    """
-    x = tf.convert_to_tensor(x)
-    with record.stop_recording():
-        y = forward(x)
-    record.record_operation("Collective", [y], [x], lambda upstream: [backward(upstream)])
-    return y
+    groups: list[list[int]]
 
+    def sum(self, x: tf.Tensor) -> tf.Tensor:
+        return self._called("all_reduce", "", x, list(x.shape), adds=True)
 
-def _sum(groups: list[list[int]]) -> Collective:
-    def sums(x: tf.Tensor) -> tf.Tensor:
-        if len(groups[0]) == 1:
-            return tf.identity(x)
-        return _called("all_reduce", f"replica_groups = {_dense(groups)}", x, list(x.shape), adds=True)
+    def gather(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        along, size = axis % x.shape.rank, len(self.groups[0])
+        attributes = f"all_gather_dim = {along} : i64, "
+        return self._called("all_gather", attributes, x, _resized(x, along, lambda n: n * size))
 
-    return sums
-
-
-def _gather(axis: int, groups: list[list[int]]) -> Collective:
-    def gather(x: tf.Tensor) -> tf.Tensor:
-        along, size = axis % x.shape.rank, len(groups[0])
-        if size == 1:
-            return tf.identity(x)
-        attributes = f"all_gather_dim = {along} : i64, replica_groups = {_dense(groups)}"
-        return _called("all_gather", attributes, x, _resized(x, along, lambda n: n * size))
-
-    return gather
-
-
-def _scatter(axis: int, groups: list[list[int]]) -> Collective:
-    def scatter(x: tf.Tensor) -> tf.Tensor:
-        along, size = axis % x.shape.rank, len(groups[0])
-        if size == 1:
-            return tf.identity(x)
-        attributes = f"scatter_dimension = {along} : i64, replica_groups = {_dense(groups)}"
-        return _called("reduce_scatter", attributes, x, _resized(x, along, lambda n: n // size), adds=True)
-
-    return scatter
-
-
-def _exchange(axis: int, groups: list[list[int]]) -> Collective:
-    def exchange(x: tf.Tensor) -> tf.Tensor:
-        along, size = axis % x.shape.rank, len(groups[0])
-        if size == 1:
-            return tf.identity(x)
-        attributes = (
-            f"split_dimension = {along} : i64, concat_dimension = {along} : i64, split_count = {size} : i64, "
-            f"replica_groups = {_dense(groups)}"
+    def scatter(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        along, size = axis % x.shape.rank, len(self.groups[0])
+        attributes = f"scatter_dimension = {along} : i64, "
+        return self._called(
+            "reduce_scatter", attributes, x, _resized(x, along, lambda n: n // size), adds=True
         )
-        return _called("all_to_all", attributes, x, list(x.shape))
 
-    return exchange
+    def exchange(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        along, size = f"{axis % x.shape.rank} : i64", f"{len(self.groups[0])} : i64"
+        attributes = f"split_dimension = {along}, concat_dimension = {along}, split_count = {size}, "
+        return self._called("all_to_all", attributes, x, list(x.shape))
+
+    def _called(
+        self, operation: str, attributes: str, x: tf.Tensor, shape: list[int], adds: bool = False
+    ) -> tf.Tensor:
+        if len(self.groups[0]) == 1:
+            return tf.identity(x)
+        return _called(operation, f"{attributes}replica_groups = {_dense(self.groups)}", x, shape, adds)
+
+    def shift(self, x: tf.Tensor, distance: int) -> tf.Tensor:
+        pairs = shifts(self.groups, distance)
+        if not pairs or distance == 0:
+            return tf.identity(x) if pairs else tf.zeros_like(x)
+        # A replica without a source gets zeros.
+        return _called("collective_permute", f"source_target_pairs = {_dense(pairs)}", x, list(x.shape))
 
 
-def _shift(distance: int, groups: list[list[int]]) -> Collective:
-    pairs = [
+def shifts(groups: Groups, distance: int) -> list[list[int]]:
+    """Returns the pairs (source, target) of `Replicas.shift`."""
+    return [
         [group[i - distance], replica]
         for group in groups
         for i, replica in enumerate(group)
         if 0 <= i - distance < len(group)
     ]
-
-    def shift(x: tf.Tensor) -> tf.Tensor:
-        if not pairs:
-            return tf.zeros_like(x)
-        if distance == 0:
-            return tf.identity(x)
-        # A replica without a source gets zeros.
-        return _called("collective_permute", f"source_target_pairs = {_dense(pairs)}", x, list(x.shape))
-
-    return shift
 
 
 def _resized(x: tf.Tensor, axis: int, size: Callable[[int], int]) -> list[int]:

@@ -7,6 +7,7 @@ import tensorflow as tf
 from common.config.schema import RunConfig
 from common.distributed import replicas as backends
 from common.distributed.replicas import tpu
+from common.distributed.replicas.base import linear
 from common.distributed.replicas.mirrored import Mirrored
 from common.errors import UserError
 from tests.common.distributed.replicas import test_replicas as reference
@@ -85,13 +86,14 @@ def stand_ins(mirrored, monkeypatch):
 
     def collective_permute(x, pairs):
         def permuted(pairs):
+            sources = {target: source for source, target in pairs}
+
             def function(values):
-                sources = {target: source for source, target in pairs}
                 return [values[sources[i]] if i in sources else tf.zeros_like(values[i]) for i in range(N)]
 
-            return function
+            return lambda x: mirrored.group(None).merged(function, x)
 
-        return mirrored._collective(permuted(pairs), permuted([p[::-1] for p in pairs]), None)(x)
+        return linear(x, permuted(pairs), permuted([p[::-1] for p in pairs]))
 
     monkeypatch.setattr(tpu.tpu_ops, "cross_replica_sum", mirrored.all_reduce)
     monkeypatch.setattr(tpu.tpu_ops, "all_to_all", all_to_all)
