@@ -108,6 +108,11 @@ def taken(system: str, data_dir: str) -> str:
     return f"system   {system}, since the data in {data_dir} are {kind}; --system=NAME takes another preset"
 
 
+def rule_of(module: ModuleType) -> Rule | None:
+    """Returns `HERE` of a benchmark's presets.py; None for a benchmark without `--system=here`."""
+    return getattr(module, "HERE", None)
+
+
 def configure(
     module: ModuleType,
     overrides: Sequence[tuple[str, str]],
@@ -118,13 +123,17 @@ def configure(
     """Like common.config.overrides.configure, but for `here`: returns the validated configuration and the choices.
 
     Raises:
-      UserError: the data belong to another benchmark, or an override is wrong or contradicts the data.
+      UserError: the benchmark has no `here`, the data belong to another one, or an override is wrong or contradicts
+        the data.
     """
     if replicas:
         overrides = [("replicas", replicas), *overrides]
+    rule = rule_of(module)
+    if rule is None:
+        raise UserError(f"--system={NAME}: this benchmark has none; take one of {', '.join(module.PRESETS)}")
     description = data_description.read(data_dir)
     if description is not None:
-        data_description.check_fields(module.PRESETS[module.HERE.own], description)
+        data_description.check_fields(module.PRESETS[rule.own], description)
     data = None if description is None else {**description.defaults, **description.fields}
     config, chosen = choose(module, overrides, data, data_dir)
     if description is not None:  # Rejects an override that contradicts the data.
@@ -132,7 +141,7 @@ def configure(
     if seed is not None:
         config = dataclasses.replace(config, seed=seed)
     config.validate()
-    check_counts(module.HERE, config, data_dir)
+    check_counts(rule, config, data_dir)
     return config, chosen
 
 

@@ -24,7 +24,7 @@ from common.errors import UserError, answering
 from lab.bench.harness import ROOT, scripts
 from lab.bench.harness.scripts import head, write
 from lab.studies import data
-from timetotrain.run import outcome
+from timetotrain.run import log_ending
 
 OUTPUT = "own_data.json"
 _TIMEOUT_SECONDS = 6 * 3600
@@ -56,7 +56,7 @@ class Answered:
     """Results of four commands: predictions, end of the run, seconds per command, load averages before the run."""
 
     answers: list[dict[str, Any]]
-    ending: outcome.Ending
+    ending: log_ending.Ending
     seconds: dict[str, float]
     load: Sequence[float]
 
@@ -135,13 +135,13 @@ def four_commands(case: Case, folder: Path, flags: Sequence[str] = ()) -> Answer
             done[verb] = {"words": line, "load": load, "seconds": timetotrain(verb, *line)}
             kept.write_text(json.dumps(done, indent=1), encoding="utf-8")
     seconds = {verb: done[verb]["seconds"] for verb in commands}
-    ending = outcome.read(places["results"] / "here" / case.benchmark / "result_0.txt")
+    ending = log_ending.read(places["results"] / "here" / case.benchmark / "result_0.txt")
     if ending is None:
         raise UserError(f"{places['results']}: no log of a run that ended")
     return Answered(json.loads(answers.read_text(encoding="utf-8")), ending, seconds, done["run"]["load"])
 
 
-def best(case: Case, ending: outcome.Ending) -> outcome.Quality:
+def best(case: Case, ending: log_ending.Ending) -> log_ending.Quality:
     """Returns a run's best evaluation; `timetotrain export` uses the same one."""
     return max(ending.evaluations, key=_measure(case).score)
 

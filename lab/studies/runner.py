@@ -27,7 +27,7 @@ from common.distributed import process
 from common.errors import UserError
 from lab.studies.data import ROOT
 from timetotrain.launch.children import Children
-from timetotrain.run import outcome
+from timetotrain.run import log_ending
 from timetotrain.search import trial
 
 Identity = tuple[str, int]  # A configuration's digest and a seed.
@@ -334,7 +334,7 @@ def published(path: pathlib.Path) -> dict[Identity, dict]:
         raise UserError(f"{path}: no table of this study ({error}); move it away") from error
 
 
-def _summary(end: outcome.Ending) -> dict:
+def _summary(end: log_ending.Ending) -> dict:
     """Returns the results in a log: every evaluation, and the last one as the quality."""
     return {
         "quality": end.quality,

@@ -155,8 +155,9 @@ def _dry_run(task: Any, said: dict[str, Any]) -> int:
             "step_seconds": seconds,
             "step_processor_seconds": used,
         }
-        rule = benchmarks.module(task.config.benchmark, "presets").HERE
-        train, evaluation = automatic.example_bytes(rule, task.config)
-        memory = {"example_bytes": round(train), "evaluation_example_bytes": round(evaluation)}
+        memory = {}
+        if rule := automatic.rule_of(benchmarks.module(task.config.benchmark, "presets")):
+            train, evaluation = automatic.example_bytes(rule, task.config)
+            memory = {"example_bytes": round(train), "evaluation_example_bytes": round(evaluation)}
         print(json.dumps({"loss": loss, **times, **memory, "compiled": str(loop.compiled), **said}))
     return 0

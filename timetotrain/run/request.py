@@ -64,8 +64,8 @@ def configure(
     if options.system is not None:
         config = backend.chosen(config, options.replicas, overrides)
     config = data_description.filled(config, options.data_dir, overrides)
-    if hasattr(module, "HERE"):
-        automatic.check_counts(module.HERE, config, options.data_dir)
+    if rule := automatic.rule_of(module):
+        automatic.check_counts(rule, config, options.data_dir)
     return config, []
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from common.config import benchmarks
 from timetotrain.launch.children import Children
-from timetotrain.run import outcome
+from timetotrain.run import log_ending
 from timetotrain.run.results import parts
 from timetotrain.search import space as spaces
 
@@ -154,10 +154,10 @@ def finished(folder: pathlib.Path) -> bool:
     return end is not None and end.whole
 
 
-def ending_of(folder: pathlib.Path) -> outcome.Ending | None:
+def ending_of(folder: pathlib.Path) -> log_ending.Ending | None:
     """Returns how the run in a folder ended; None if it has no log, or an incomplete one."""
     logs = sorted(folder.glob("*/*/result_0.txt"))
-    return outcome.read(logs[0]) if logs else None
+    return log_ending.read(logs[0]) if logs else None
 
 
 def last_line(folder: pathlib.Path) -> str:

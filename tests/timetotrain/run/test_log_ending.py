@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from tests.benchmarks import line
-from timetotrain.run import outcome
+from timetotrain.run import log_ending
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 MISSED = {"status": "aborted", "reason": "the target was not reached in 10 steps"}
@@ -35,20 +35,22 @@ def log(folder: pathlib.Path, *values: object, **stop: str) -> pathlib.Path:
 )
 def test_endings(tmp_path, values, status, reason, whole, diverged, quality) -> None:
     path = log(tmp_path, *values, status=status, reason=reason)
-    end = outcome.read(path)
+    end = log_ending.read(path)
     assert (end.whole, end.diverged, end.quality, end.minutes) == (whole, diverged, quality, 1.0)
-    assert outcome.is_whole(path) is whole and end.reached is (status == "success")
+    assert log_ending.is_whole(path) is whole and end.reached is (status == "success")
 
 
 def test_a_log_that_stops_short_has_no_ending(tmp_path) -> None:
-    assert outcome.read(log(tmp_path, 0.5)) is None
-    assert outcome.read(tmp_path / "nothing.txt") is None and not outcome.is_whole(tmp_path / "nothing.txt")
+    assert log_ending.read(log(tmp_path, 0.5)) is None
+    assert log_ending.read(tmp_path / "nothing.txt") is None and not log_ending.is_whole(
+        tmp_path / "nothing.txt"
+    )
 
 
 def test_a_log_of_mask_rcnn_has_both_its_qualities() -> None:
     path = ROOT / "lab/studies" / "nuclei" / "maskrcnn_result_0.txt"
-    end = outcome.read(path)
-    assert outcome.is_whole(path) and not end.reached and not end.diverged
+    end = log_ending.read(path)
+    assert log_ending.is_whole(path) and not end.reached and not end.diverged
     assert end.minutes == pytest.approx(11.25, abs=0.01) and len(end.evaluations) == 4
     assert end.evaluations[0] == {"BBOX": 0.3426686429996537, "SEGM": 0.38452893825360196}
     assert end.quality == end.evaluations[-1]
@@ -58,5 +60,5 @@ def test_a_log_of_mask_rcnn_has_both_its_qualities() -> None:
 def test_a_part_that_is_no_number_is_a_divergence_and_no_traceback(tmp_path, bad) -> None:
     for value in (bad, {"BBOX": 0.5, "SEGM": bad}):
         path = log(tmp_path, value, **MISSED)
-        end = outcome.read(path)
-        assert end.diverged and end.quality is None and outcome.is_whole(path) and end.minutes == 1.0
+        end = log_ending.read(path)
+        assert end.diverged and end.quality is None and log_ending.is_whole(path) and end.minutes == 1.0
