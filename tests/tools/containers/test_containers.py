@@ -1,5 +1,6 @@
 """Tests the images: linted, parsed, alike for Docker and Apptainer, from pinned bases and the locks."""
 
+import contextlib
 import pathlib
 import re
 import shutil
@@ -124,3 +125,20 @@ def test_a_kubernetes_job_starts_one_launcher_per_host_with_time_to_save():
     assert ignored["action"] == "Ignore" and pod["spec"]["restartPolicy"] == "Never"
     assert final["action"] == "FailJob" and final["onExitCodes"]["values"] == [1, 2]
     assert final["onExitCodes"]["containerName"] == container["name"]
+
+
+@pytest.mark.parametrize(
+    "change, error", [({}, ""), ({"operator": None}, "operator"), ({"value": [1]}, "value")]
+)
+def test_the_kubernetes_files_fit_the_schema_of_kubernetes(change, error):
+    """That of kubectl, strict: an unknown or a missing field is an error; `change` breaks podFailurePolicy."""
+    validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate==1.37.0")
+    for each in yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text()):
+        if each["kind"] == "Job":
+            codes = each["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]
+            codes |= change
+            for name in [name for name, value in codes.items() if value is None]:
+                del codes[name]
+        wrong = error and each["kind"] == "Job"
+        with pytest.raises(validator.ValidationError, match=error) if wrong else contextlib.nullcontext():
+            validator.validate(each, "1.31", strict=True)
