@@ -1,9 +1,11 @@
 """Injects faults into runs of local processes under every backend; the launcher starts each failed run again.
 
-Each run trains on handwritten digits. A fault has a kind, a rank, a moment (at the start, at the first checkpoint, in
-the middle), a backend and a number of processes. The script measures whether the run came back by itself to the weights
-of an undisturbed run, bit for bit, or ended as somebody asked, and how many seconds it took longer. "full disk" is the
-kernel's limit on a file's size, which the rank meets at its next write; "bit flip" is of a weight, for the guard.
+Each run trains on handwritten digits. A fault has a kind, a rank, a moment (while the processes start, at the first
+checkpoint after that, between later ones), a backend and a number of processes. Several faults strike a run one after
+the other. All of them count as survived if its final weights are those of an undisturbed run, bit for bit, and none if
+they are not; a run that SIGTERM ends is started again by the same command to see that. The seconds lost are those from
+a fault to the next checkpoint, or to the next fault if that strikes before. "full disk" is the kernel's limit on a
+file's size, which the rank meets at its next write; "bit flip" is of a weight, for the guard.
 
     python -m lab.bench.faults [--count N] [--backends multiworker pjrt horovod] [--kinds ...] [--processes 2 4]
 
@@ -12,7 +14,6 @@ It is resumable: the file keeps each fault's outcome, and a fault with one is no
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -23,6 +24,7 @@ import resource
 import signal
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,11 @@ from lab.bench.harness import launched, scripts
 from lab.bench.harness.scripts import head, write
 from lab.bench.processes import faulty
 
-STEPS, END_SECONDS = 420, 600
+EPOCH = launched.Launched.steps_per_block
+CHAIN = 8  # Faults that strike a run, one after the other.
+STEPS, END_SECONDS = 4 * CHAIN * EPOCH, 1800
+START_SECONDS = 4.0  # From the start of a process to a fault at the start.
+UNDISTURBED = 2 * EPOCH  # A run that goes on for so many steps after a fault is not disturbed.
 # Kind -> (signal, what the launcher's message must say; its exit status if it must not start the run again).
 KINDS: dict[str, tuple[int, str, int]] = {
     "killed": (signal.SIGKILL, "was killed by SIGKILL", 0),
@@ -46,20 +52,19 @@ KINDS: dict[str, tuple[int, str, int]] = {
     "wrong clock": (faulty.CLOCK, "", 0),
     "bit flip": (faulty.FLIP, "failed: rank \\d computed wrong", 0),
 }
-LIMITS = ("--max_restarts=1", "--progress_seconds=20", "--phase_seconds=180")
-# The least step of the newest checkpoint then.
-MOMENTS = {"starts": 0, "first checkpoint": 1, "middle": 200}
+LIMITS = ("--max_restarts=8", "--progress_seconds=20", "--phase_seconds=180")
+# Steps that the run has gone on for, since the fault before.
+MOMENTS = {"starts": 0, "first checkpoint": 1, "middle": EPOCH + 1}
 RUN = (f"--config.train_steps={STEPS}", "--config.seed=1", "--guard_steps=28")
 
 
-def undisturbed(backend: str, processes: int, data: Path) -> tuple[str, float]:
-    """Returns the weights' digest and the seconds of a run without a fault."""
+def undisturbed(backend: str, processes: int, data: Path) -> str:
+    """Returns the weights' digest of a run without a fault."""
     with tempfile.TemporaryDirectory() as name:
-        began = time.monotonic()
         run = launched.Launched(Path(name), data, backend, processes, [], *RUN, f"--checkpoint_dir={name}/c")
         try:
             run.launcher.wait(END_SECONDS)
-            return weights(Path(name, "c")), time.monotonic() - began
+            return weights(Path(name, "c"))
         finally:
             run.close()
 
@@ -86,45 +91,107 @@ def _strike(pid: int, number: int) -> None:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, 1))
 
 
-def inject(
-    backend: str, processes: int, kind: str, rank: int, moment: str, data: Path, usual: Any
-) -> dict[str, Any]:
-    """Runs once with one fault; `usual` is of `undisturbed`. Returns the outcome."""
-    number, message, status = KINDS[kind]
-    with tempfile.TemporaryDirectory() as name:
-        began, folder = time.monotonic(), Path(name, "c")
-        run = launched.Launched(
-            Path(name), data, backend, processes, LIMITS, *RUN, f"--checkpoint_dir={folder}"
-        )
+class Chain:
+    """A run, and faults that strike it one after the other; `outcomes` has what came of each by its name."""
+
+    def __init__(self, folder: Path, data: Path, backend: str, processes: int):
+        self.outcomes: dict[str, dict[str, Any]] = {}
+        self._folder = folder / "c"
+        flags = *RUN, f"--checkpoint_dir={self._folder}"
+        self._start = lambda: launched.Launched(folder, data, backend, processes, LIMITS, *flags)
+        self.run = self._start()
+        self._began = time.monotonic()
+        # Of the last fault: its name, its time, and the newest checkpoint then.
+        self._last: tuple[str, float, int] | None = None
+
+    def _until(self, condition: Callable[[], bool]) -> bool:
+        """Waits until a condition holds, the run has ended, or time is up; returns whether the condition holds."""
+        while not condition():
+            if self.run.launcher.poll() is not None or time.monotonic() - self._began > END_SECONDS:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def strike(self, name: str, kind: str, rank: int, moment: str) -> bool:
+        """Injects a fault, and waits until the run starts again, ends or goes on; returns whether it still runs."""
+        number, message, status = KINDS[kind]
+        start, began, pids = newest(self._folder), time.monotonic(), dict[int, int]()
+
+        def ready() -> bool:
+            nonlocal began
+            pids.clear()
+            pids.update(self.run.pids())
+            if rank not in pids:
+                began = time.monotonic()
+            waited = time.monotonic() - began > START_SECONDS
+            return rank in pids and (
+                newest(self._folder) >= start + MOMENTS[moment] if MOMENTS[moment] else waited
+            )
+
+        if not self._until(ready):
+            return False
+        before, at, struck = len(self.run.text), newest(self._folder), time.monotonic()
+        self._end_of_the_last(struck)
         try:
-            while time.monotonic() - began < END_SECONDS and run.launcher.poll() is None:
-                ready = newest(folder) >= MOMENTS[moment]
-                if (
-                    ready
-                    and rank in (pids := run.pids())
-                    and (MOMENTS[moment] or time.monotonic() - began > 4)
-                ):
-                    _strike(pids[rank], number)
-                    break
-                time.sleep(0.1)
-            with contextlib.suppress(Exception):
-                run.launcher.wait(END_SECONDS)
-            hung, code, text = run.launcher.poll() is None, run.launcher.poll(), run.text
-        finally:
-            run.close()
-        ended = weights(folder)
-        equal = ended == usual[0] != ""
-        return {
-            "hung": hung,
-            "status": code,
+            _strike(pids[rank], number)
+        except ProcessLookupError:
+            return False
+        restarted = lambda: "\nrestart " in self.run.text[before:]  # noqa: E731
+        runs = self._until(lambda: restarted() or newest(self._folder) >= at + UNDISTURBED)
+        text = self.run.text[before:]
+        self._last = name, struck, at
+        self.outcomes[name] = {
             "named": re.search(rf"error: rank {rank} ({message})", text) is not None,
-            "came_back": "restart 1 of 1" in text and bool(ended),
-            "equal": equal,
-            "as_it_should": not hung and (code == status if status else code == 1 and equal),
-            "seconds_lost": round(time.monotonic() - began - usual[1], 1),
-            "left": len(launched.marked(run.mark)),
+            "came_back": restarted(),
+            "status": status,
             "message": next((line for line in text.splitlines() if line.startswith("error: ")), ""),
         }
+        return runs and time.monotonic() - self._began < END_SECONDS
+
+    def recovered(self) -> None:
+        """Waits until the run has saved a checkpoint after the last fault."""
+        if self._last:
+            self._until(lambda: newest(self._folder) > self._last[2])
+            self._end_of_the_last(time.monotonic())
+
+    def _end_of_the_last(self, now: float) -> None:
+        if self._last and "seconds_lost" not in (outcome := self.outcomes[self._last[0]]):
+            outcome["seconds_lost"] = round(now - self._last[1], 1)
+
+    def end(self, usual: str) -> None:
+        """Waits for the run's end, and adds to every outcome whether the weights are `usual`."""
+        self._until(lambda: False)
+        code = self.run.launcher.poll()
+        self.run.close()
+        if code == KINDS["terminated"][2]:
+            self.run = self._start()
+            self._until(lambda: False)
+            self.run.close()
+        equal, left = weights(self._folder) == usual != "", len(launched.marked(self.run.mark))
+        for outcome in self.outcomes.values():
+            status = outcome.pop("status")
+            ended = equal and code in (1, KINDS["terminated"][2]) and (not status or code == status)
+            outcome |= {
+                "hung": code is None,
+                "status": status or 1,
+                "equal": equal,
+                "left": left,
+                "as_it_should": ended,
+            }
+
+
+def inject(backend: str, processes: int, faults: dict[str, tuple], data: Path, usual: str) -> dict[str, Any]:
+    """Runs once with several faults, {name: (kind, rank, moment)}; returns the outcomes of those that struck."""
+    with tempfile.TemporaryDirectory() as name:
+        chain = Chain(Path(name), data, backend, processes)
+        for key, (kind, rank, moment) in faults.items():
+            if MOMENTS[moment]:
+                chain.recovered()
+            if not chain.strike(key, kind, rank, moment):
+                break
+        chain.recovered()
+        chain.end(usual)
+        return chain.outcomes
 
 
 def main() -> None:
@@ -137,24 +204,29 @@ def main() -> None:
     result: dict[str, Any] = {**head("horovod"), "steps": STEPS, "undisturbed": {}, "matrix": {}}
     if options.output.exists():
         result = {**result, **json.loads(options.output.read_text())}
-    faults = list(itertools.product(options.backends, options.processes, options.kinds, (0, 1), MOMENTS))
-    random.Random(0).shuffle(faults)  # The first few cover all of them.
-    usual = result["undisturbed"]
+    faults = list(itertools.product(options.kinds, (0, 1), MOMENTS))
+    usual, matrix = result["undisturbed"], result["matrix"]
     with launched.digits() as data:
-        for repeat in itertools.count():
-            for backend, processes, kind, rank, moment in faults:
-                key = f"{backend}/{kind}/{rank}/{moment}/{processes}/{repeat}"
-                if key in result["matrix"]:
-                    continue
-                if len(result["matrix"]) >= options.count:
-                    print(summary(result["matrix"]))
-                    return
-                if (same := f"{backend}/{processes}") not in usual:
-                    usual[same] = undisturbed(backend, processes, data)
-                outcome = inject(backend, processes, kind, rank, moment, data, usual[same])
-                result["matrix"][key] = outcome
-                print(key, json.dumps(result["matrix"][key]), flush=True)
-                write(result, options.output)
+        for number in itertools.count():
+            random.Random(number).shuffle(faults)
+            for backend, processes in itertools.product(options.backends, options.processes):
+                run = f"{backend}/{processes}"
+                chain = {
+                    f"{backend}/{k}/{r}/{m}/{processes}/{number}": (k, r, m) for k, r, m in faults[:CHAIN]
+                }
+                if not chain.keys() & matrix.keys():
+                    if len(matrix) >= options.count:
+                        print(summary(matrix))
+                        return
+                    usual[run] = usual.get(run) or undisturbed(backend, processes, data)
+                    # Nothing follows a signal that stops the run.
+                    order = sorted(chain, key=lambda name: chain[name][0] == "terminated")
+                    for name, outcome in inject(
+                        backend, processes, {name: chain[name] for name in order}, data, usual[run]
+                    ).items():
+                        matrix[name] = outcome
+                        print(name, json.dumps(outcome), flush=True)
+                    write(result, options.output)
 
 
 def summary(matrix: dict[str, dict[str, Any]]) -> str:

@@ -160,7 +160,9 @@ def faults() -> Table:
                 "count": len(outcomes),
                 "right": sum(each["as_it_should"] for each in outcomes),
                 "back": len(lost),
-                "undisturbed": sum(each["equal"] and not each["came_back"] for each in outcomes),
+                "undisturbed": sum(
+                    each["equal"] and not each["came_back"] and each["status"] == 1 for each in outcomes
+                ),
                 "hung": sum(each["hung"] for each in outcomes),
                 "median": f"{statistics.median(lost):.0f}" if lost else "-",
                 "most": f"{np.percentile(lost, 99):.0f}" if lost else "-",
