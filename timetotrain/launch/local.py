@@ -8,7 +8,9 @@ import importlib.util
 import os
 import pathlib
 import sys
+import threading
 import time
+import types
 from collections.abc import Iterator, Mapping, Sequence
 
 from common.distributed.heartbeat import GRACE_VARIABLE
@@ -110,12 +112,12 @@ def _attempt(job: Job) -> tuple[int, Cause | None]:
     own_ranks = [rank for rank in ranks if rank.launcher == job.launcher]
     # Several launchers may share a host: a process uses the GPU of its rank on the host.
     bound = binding.prefixes(max(rank.local_rank for rank in own_ranks) + 1) if job.bind else []
-    with _environments(job, ranks) as environments, temporary.folder() as scratch:
+    with environments(job, ranks) as by_rank, temporary.folder() as scratch:
         common = {"PYTHONUNBUFFERED": "1", "TMPDIR": scratch, GRACE_VARIABLE: str(job.limits.grace)}
         workers: list[Worker] = []
         try:
             for rank in own_ranks:
-                environment = {**os.environ, **job.environment, **environments[rank.rank], **common}
+                environment = {**os.environ, **job.environment, **by_rank[rank.rank], **common}
                 words = [*(bound[rank.local_rank] if bound else []), *job.command]
                 workers.append(Worker(rank.rank, words, environment))
         except OSError as error:
@@ -126,10 +128,7 @@ def _attempt(job: Job) -> tuple[int, Cause | None]:
         cause = watch.run()
     closed_logs = [close_log(worker, str(cause or "the run ended")) for worker in workers]
     if cause is None:
-        # Rank 0 determines the run's result. Launchers on other hosts report success, unless a signal stopped the
-        # run: a scheduler that starts a stopped host again (Kubernetes) must start all of them.
-        status = int(workers[0].told.get("result", workers[0].code or 0))
-        return status if job.launcher == 0 or status > 128 else 0, None
+        return int(workers[0].told.get("result", workers[0].code or 0)), None
     ended = "" if len(workers) == 1 else f"; all {len(workers)} processes have ended"
     watch.say(f"error: {cause}{ended}" + "".join(f"; {closed}" for closed in closed_logs if closed))
     return cause.code, cause
@@ -152,7 +151,7 @@ def close_log(worker: Worker, reason: str) -> str:
 
 
 @contextlib.contextmanager
-def _environments(job: Job, ranks: Sequence[plan.Rank]) -> Iterator[list[dict[str, str]]]:
+def environments(job: Job, ranks: Sequence[plan.Rank]) -> Iterator[list[dict[str, str]]]:
     """Yields each rank's environment; runs Horovod's rendezvous server meanwhile."""
     alone = len(job.hosts) == 1
     first = "127.0.0.1" if alone else job.hosts[0].name
@@ -173,15 +172,30 @@ def _environments(job: Job, ranks: Sequence[plan.Rank]) -> Iterator[list[dict[st
     if importlib.util.find_spec("horovod") is None:
         raise UserError("--replicas=horovod: Horovod is not installed; run `make horovod`")
     interface = "lo" if alone else plan.interface_to(first)
-    server, port = None, job.port
-    if job.launcher == 0:
-        from timetotrain.launch.rendezvous import Rendezvous
-
-        address = first if alone else own_address([host.name for host in job.hosts], job.launcher)
-        server = Rendezvous(ranks, address, 0 if alone else port)
-        port = server.port
-    try:
+    with (
+        _rendezvous(job, ranks, first if alone else "")
+        if job.launcher == 0
+        else contextlib.nullcontext(job.port) as port
+    ):
         yield [plan.horovod_environment(rank, first, port, interface) for rank in ranks]
+
+
+@contextlib.contextmanager
+def _rendezvous(job: Job, ranks: Sequence[plan.Rank], loopback: str) -> Iterator[int]:
+    """Runs the server where Horovod's processes find one another; yields its port. `loopback`: of a run on one host."""
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+    address = loopback or own_address([host.name for host in job.hosts], job.launcher)
+    try:
+        server = RendezvousHTTPServer((address, 0 if loopback else job.port), RendezvousHandler, 0)
+    except OSError as error:
+        raise UserError(f"--port={job.port}: {error.strerror}; give another") from error
+    server.daemon_threads = True
+    # The server reads these fields of horovod.runner.common.util.hosts.SlotInfo.
+    server.init([types.SimpleNamespace(hostname=rank.host, **dataclasses.asdict(rank)) for rank in ranks])
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_address[1]
     finally:
-        if server:
-            server.close()
+        server.shutdown()
+        server.server_close()

@@ -18,9 +18,16 @@ BACKENDS = ("horovod", "multiworker", "pjrt")
 PORT = 29400
 # slurm.sbatch puts the job's host names there for containers, which lack SLURM's commands.
 SLURM_HOSTS = "TIMETOTRAIN_SLURM_HOSTS"
-# Horovod's default is 30 s. Gloo's limit applies to a silent peer, not to a slow step: Horovod's background threads
-# keep talking during a step.
-GLOO_TIMEOUT_SECONDS = 20
+# What a user's own variables replace.
+_HOROVOD_DEFAULTS = {
+    # Horovod's default is 30 s. Gloo's limit applies to a silent peer, not to a slow step: Horovod's background threads
+    # keep talking during a step.
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "20",
+    # As under multiworker, a process that misses an exchange for ten minutes ends the run.
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "600",
+    # Horovod reports a lost process from every other process; the launcher reports it once.
+    "HOROVOD_LOG_LEVEL": "fatal",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +62,10 @@ def parse_hosts(text: str) -> list[Host]:
         return _read_hosts(text[1:])
     hosts = []
     for part in text.split(","):
-        found = re.fullmatch(r"([\w.-]+):([1-9]\d*)", part.strip())
-        if not found:
+        match = re.fullmatch(r"([\w.-]+):([1-9]\d*)", part.strip())
+        if not match:
             raise UserError(f"--hosts={text}: {part!r} is not HOST:PROCESSES; write for example a:8,b:8")
-        hosts.append(Host(found[1], int(found[2])))
+        hosts.append(Host(match[1], int(match[2])))
     return hosts
 
 
@@ -73,11 +80,11 @@ def _read_hosts(name: str) -> list[Host]:
         ) from error
     hosts = []
     for number, line in enumerate(lines, 1):
-        found = re.fullmatch(r"([\w.-]+)\s+slots=([1-9]\d*)", line)
-        if line and not found:
+        match = re.fullmatch(r"([\w.-]+)\s+slots=([1-9]\d*)", line)
+        if line and not match:
             raise UserError(f"{name}:{number}: {line!r} is not NAME slots=N; write for example a slots=8")
-        if found:
-            hosts.append(Host(found[1], int(found[2])))
+        if match:
+            hosts.append(Host(match[1], int(match[2])))
     if not hosts:
         raise UserError(f"--hosts=@{name}: empty; write a line NAME slots=N for each host")
     return hosts
@@ -108,8 +115,12 @@ def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> 
     if processes % tasks:
         raise UserError(f"--processes={processes}: does not divide among the {tasks} tasks of srun")
     counts = tasks_per_node(layout)
+
+    def tasks_of(names: Sequence[str]) -> list[Host]:
+        return [Host(name, processes // tasks) for name, n in zip(names, counts) for _ in range(n)]
+
     if len(told := environment.get(SLURM_HOSTS, "").split()) == len(counts):
-        return _tasks(told, counts, processes // tasks), number
+        return tasks_of(told), number
     try:
         listed = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True)
     except OSError as error:  # A container has srun's variables but not its commands.
@@ -125,12 +136,7 @@ def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> 
             f"SLURM_STEP_TASKS_PER_NODE={layout} is of {len(counts)} hosts, SLURM_STEP_NODELIST={nodes} of "
             f"{len(names)}; start the launcher with srun itself"
         )
-    return _tasks(names, counts, processes // tasks), number
-
-
-def _tasks(names: Sequence[str], counts: Sequence[int], slots: int) -> list[Host]:
-    """Returns one entry per task; `counts` gives the tasks of each host."""
-    return [Host(name, slots) for name, count in zip(names, counts) for _ in range(count)]
+    return tasks_of(names), number
 
 
 def tasks_per_node(layout: str) -> list[int]:
@@ -141,12 +147,12 @@ def tasks_per_node(layout: str) -> list[int]:
     """
     counts = []
     for part in layout.split(","):
-        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if not found:
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if not match:
             raise UserError(
                 f"SLURM_STEP_TASKS_PER_NODE={layout}: not of SLURM's form, 2(x2),1; start the launcher with srun itself"
             )
-        count, repeat = found.groups()
+        count, repeat = match.groups()
         counts += [int(count)] * int(repeat or 1)
     return counts
 
@@ -161,22 +167,12 @@ def ranks(hosts: Sequence[Host]) -> list[Rank]:
             local_sizes[host.name] = local + 1
             places.append((launcher, host.name, local))
     names = list(local_sizes)
-    found = []
+    numbered = []
     for rank, (launcher, name, local) in enumerate(places):
         across = [other for other in names if local_sizes[other] > local]
-        found.append(
-            Rank(
-                rank,
-                len(places),
-                local,
-                local_sizes[name],
-                across.index(name),
-                len(across),
-                name,
-                launcher,
-            )
-        )
-    return found
+        sizes = len(places), local, local_sizes[name], across.index(name), len(across)
+        numbered.append(Rank(rank, *sizes, name, launcher))
+    return numbered
 
 
 def horovod_environment(rank: Rank, address: str, port: int, interface: str = "") -> dict[str, str]:
@@ -193,16 +189,8 @@ def horovod_environment(rank: Rank, address: str, port: int, interface: str = ""
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": os.environ.get(
-            "HOROVOD_GLOO_TIMEOUT_SECONDS", str(GLOO_TIMEOUT_SECONDS)
-        ),
     }
-    # As under multiworker, a process that misses an exchange for ten minutes ends the run.
-    environment["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = os.environ.get(
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600"
-    )
-    # Horovod reports a lost process from every other process; the launcher reports it once.
-    environment["HOROVOD_LOG_LEVEL"] = os.environ.get("HOROVOD_LOG_LEVEL", "fatal")
+    environment |= {name: os.environ.get(name, value) for name, value in _HOROVOD_DEFAULTS.items()}
     if interface:
         environment |= {"HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
     return environment

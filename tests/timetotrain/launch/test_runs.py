@@ -1,6 +1,5 @@
 """Tests whole runs under the launcher: killed runs resume or start again, to the right weights."""
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -15,32 +14,23 @@ import time
 import numpy as np
 import pytest
 
+from common.train import checkpoint_file
 from lab.bench import listening
 from lab.bench.harness import launched
 from lab.bench.processes import faulty
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 STEPS, EPOCH = 420, 84
-FLAGS = [
-    "--config.model=mlp",
-    "--config.activation=tanh",
-    "--config.hidden_layers=1",
-    "--config.global_batch_size=48",
-    "--config.eval_batch_size=96",
-    "--config.quality_target=2",
-    f"--config.train_steps={STEPS}",
-]
+OWN_FLAGS = ["--config.activation=tanh", f"--config.train_steps={STEPS}"]
+FLAGS = [*launched.NETWORK, *launched.BATCH, *OWN_FLAGS]
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("digits")
-    subprocess.run(
-        [sys.executable, "-m", "mnist.tiny", str(folder)], cwd=ROOT, check=True, capture_output=True
-    )
-    return folder
+def data():
+    with launched.digits() as folder:
+        yield folder
 
 
 def command(data, folder, backend, processes, *flags):
@@ -63,36 +53,21 @@ def run(data, folder, backend, processes=1, *flags):
     return subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
 
 
-def run_and_kill(data, folder, backend, processes, rank, *flags):
-    """Kills one process of a run after two blocks; returns (exit status, output)."""
-    line = command(data, folder, backend, processes, *flags)
-    launcher = subprocess.Popen(line, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
-    wait_for_checkpoints(folder, launcher)
-    os.kill(process_of(launcher.pid, rank), signal.SIGKILL)
-    text = launcher.communicate(timeout=200)[1]
-    return launcher.returncode, text
-
-
-def wait_for_checkpoints(folder, launcher):
-    until = time.monotonic() + 200
-    while len(list((folder / "checkpoints").glob("*.npz"))) < 2:
-        assert time.monotonic() < until and launcher.poll() is None, launcher.communicate(timeout=60)
-        time.sleep(0.05)
-
-
-def process_of(launcher, rank):
-    """The process of a rank, a child of the launcher."""
-    for path in pathlib.Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parent = path.joinpath("stat").read_text().rpartition(")")[2].split()[1]
-            variables = path.joinpath("environ").read_bytes().split(b"\0")
-            theirs = int(parent) == launcher
-            mine = b"HOROVOD_RANK=%d" % rank in variables or any(
-                v.startswith(b"TF_CONFIG=") and json.loads(v[10:])["task"]["index"] == rank for v in variables
-            )
-            if theirs and mine and b"mnist" in path.joinpath("cmdline").read_bytes().split(b"\0"):
-                return int(path.name)
-    raise AssertionError(f"no process of rank {rank}")
+def run_and_kill(data, folder, backend, processes, rank, *flags, then=lambda: None):
+    """Kills one process of a run after two blocks, having called `then`; returns (exit status, output)."""
+    folder.mkdir(exist_ok=True)
+    saves = f"--checkpoint_dir={folder}/checkpoints"
+    started = launched.Launched(folder, data, backend, processes, flags, *OWN_FLAGS, saves)
+    try:
+        until = time.monotonic() + 200
+        while len(list((folder / "checkpoints").glob("*.npz"))) < 2:
+            assert time.monotonic() < until and started.launcher.poll() is None, started.text
+            time.sleep(0.05)
+        then()
+        os.kill(started.pids()[rank], signal.SIGKILL)
+        return started.launcher.wait(200), started.text
+    finally:
+        started.close()
 
 
 def weights(folder):
@@ -155,13 +130,11 @@ def test_a_run_restarts_with_the_hosts_that_are_left(data, tmp_path, alone):
     """The file of hosts is read again: here it loses one of two processes."""
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("localhost slots=2\n")
-    line = command(data, tmp_path, "multiworker", 2, f"--hosts=@{hosts}", "--max_restarts=1")
-    launcher = subprocess.Popen(line, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
-    wait_for_checkpoints(tmp_path, launcher)
-    hosts.write_text("localhost slots=1\n")
-    os.kill(process_of(launcher.pid, 1), signal.SIGKILL)
-    text = launcher.communicate(timeout=200)[1]
-    assert launcher.returncode == 1, text
+    code, text = run_and_kill(
+        data, tmp_path, "multiworker", 2, 1, f"--hosts=@{hosts}", "--max_restarts=1",
+        then=lambda: hosts.write_text("localhost slots=1\n"),
+    )  # fmt: skip
+    assert code == 1, text
     assert "restart 1 of 1: from the newest checkpoint, with 1 processes" in text
     for name, value in weights(tmp_path).items():
         np.testing.assert_allclose(value, alone[name], rtol=1e-3, atol=1e-5, err_msg=name)
@@ -181,6 +154,35 @@ def test_a_rank_whose_tf_data_pipeline_stalls_is_named(data, tmp_path):
         assert "warning: stuck: rank 0" in run.text and not run.pids()
     finally:
         run.close()
+
+
+def mounts() -> list[str]:
+    """A command's words that run it where it may mount a folder; [] where that is forbidden."""
+    words = ["unshare", "--user", "--map-root-user", "--mount"]
+    allowed = (
+        shutil.which("unshare") and subprocess.run([*words, "true"], capture_output=True).returncode == 0
+    )
+    return words if allowed else []
+
+
+@pytest.mark.skipif(not mounts(), reason="no user namespaces here")
+def test_a_disk_that_fills_in_mid_run_ends_it_with_the_reason_and_a_whole_checkpoint(data, tmp_path):
+    """A file system of 4 MB has room for one checkpoint of 3.4 MB; the thread that writes the second one fails."""
+    folder, after = tmp_path / "checkpoints", tmp_path / "after"
+    folder.mkdir()
+    script = f'mount -t tmpfs -o size=4000k tmpfs "$0" && "$@"; status=$?; cp -r "$0" {after}; exit $status'
+    line = [*mounts(), "sh", "-c", script, folder, *command(data, tmp_path, "single", 1)]
+    done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+    reason = (
+        f"--checkpoint_dir={folder}: cannot write a checkpoint: No space left on device; free space there"
+    )
+    assert done.returncode == 2 and f"error: {reason}\n" in done.stderr and "Traceback" not in done.stderr
+    stopped = log_records(tmp_path)[-1]
+    assert (stopped["key"], stopped["metadata"]["status"]) == ("run_stop", "aborted")
+    assert stopped["metadata"]["reason"] == reason
+    saved = checkpoint_file.checkpoints(after)
+    assert [path.name for path in after.glob("*checkpoint*")] == [saved[0].name] and len(saved) == 1
+    assert checkpoint_file.read(saved[0]).meta["step"] == EPOCH
 
 
 @pytest.mark.parametrize("backend", ["multiworker", "pjrt", "horovod"])
@@ -283,26 +285,3 @@ def test_the_check_says_a_line_of_each_thing_that_a_run_needs(data, tmp_path, ba
     assert done.returncode == 0, done.stdout + done.stderr
     names = [words[1] for text in done.stdout.splitlines() if (words := text.split())[:1] == ["ok"]]
     assert names == ["names", "clocks", "versions", "space", "space", "data", *["sums"] * 3, "products"]
-
-
-def test_a_run_on_one_host_listens_on_loopback_alone(data, tmp_path):
-    """TensorFlow's server takes every interface by itself."""
-    line = command(data, tmp_path, "multiworker", 2)
-    launcher = subprocess.Popen(line, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL)
-    try:
-        wait_for_checkpoints(tmp_path, launcher)
-        for rank in range(2):
-            mine = process_of(launcher.pid, rank)
-            own = {os.readlink(path) for path in pathlib.Path(f"/proc/{mine}/fd").iterdir() if path.exists()}
-            rows = [
-                row.split()
-                for name in ("tcp", "tcp6")
-                for row in pathlib.Path(f"/proc/net/{name}").read_text().splitlines()[1:]
-            ]
-            listening = [
-                row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own
-            ]
-            assert listening and {address[-8:] for address in listening} == {"0100007F"}
-    finally:
-        launcher.terminate()
-        launcher.wait(timeout=60)

@@ -70,7 +70,6 @@ class Watch:
     ):
         self.workers, self.limits = workers, limits
         self.signal = 0
-        self.orphans = 0
         self._output = output or sys.stdout.buffer
         self._errors = errors or sys.stderr.buffer
         self._failed_at: float | None = None
@@ -91,7 +90,9 @@ class Watch:
                 self._judge(time.monotonic())
         for worker in self.workers:
             self._forward(worker)
-        self._sweep()
+        for worker in self.workers:
+            worker.kill()  # What it left behind in its session.
+        kill_children()
         cause = find(self.workers, self.signal)
         for worker, line in self._withheld:
             if cause is None or worker.rank == cause.rank:
@@ -172,13 +173,16 @@ class Watch:
         if self._failed_at is not None:
             if now >= self._failed_at + self.limits.failure:
                 late = now >= self._failed_at + self.limits.grace
-                self._kill([w for w in running if late or not w.saves_after_error])
+                for worker in running:
+                    if late or not worker.saves_after_error:
+                        worker.kill()
             elif now >= self._failed_at + self.limits.settle:
                 self._ask(running, signal.SIGTERM)
-        elif self._stopping(now):
-            assert self._signal_at is not None
+        elif self.signal or any("signal" in w.told for w in self.workers):
+            self._signal_at = self._signal_at or now
             if now >= self._signal_at + self.limits.grace:
-                self._kill(running)
+                for worker in running:
+                    worker.kill()
             elif self.signal or now >= self._signal_at + self.limits.settle:
                 # The ranks agree on a last step; forward the signal to those that have not received it.
                 self._ask(running, self.signal or signal.SIGTERM)
@@ -195,10 +199,10 @@ class Watch:
                     self.say(f"warning: stuck: rank {worker.rank} {text}; its stacks follow")
                     worker.show_stacks()
 
-    def _stopping(self, now: float) -> bool:
-        if self._signal_at is None and (self.signal or any("signal" in w.told for w in self.workers)):
-            self._signal_at = now
-        return self._signal_at is not None
+    def _ask(self, workers: Sequence[Worker], number: int) -> None:
+        for worker in workers:
+            if worker.asked_at is None:
+                worker.ask(number)
 
     def _look(self, worker: Worker, now: float) -> None:
         """Detects a failure; kills a frozen process, since it reacts to nothing else."""
@@ -206,12 +210,9 @@ class Watch:
             worker.frozen = worker.frozen or self._frozen(worker, now)
             if worker.frozen:
                 worker.kill()
-        failed = worker.frozen or "error" in worker.told
-        if not worker.running:
-            failed = failed or (worker.code != 0 and "result" not in worker.told)
-        if not failed or self._failed_at is not None:
-            return
-        self._failed_at = now
+        ended = not worker.running and worker.code != 0 and "result" not in worker.told
+        if self._failed_at is None and (worker.frozen or "error" in worker.told or ended):
+            self._failed_at = now
 
     def _frozen(self, worker: Worker, now: float) -> str:
         state, since = worker.state(), worker.stopped_since
@@ -229,18 +230,3 @@ class Watch:
             waits = ", waiting for a disk or a network (state D)" if state == "D" else ""
             return f"is frozen: no sign of life for {now - worker.heard:.0f} s{waits}"
         return ""
-
-    def _ask(self, workers: Sequence[Worker], number: int) -> None:
-        for worker in workers:
-            if worker.asked_at is None:
-                worker.ask(number)
-
-    def _kill(self, workers: Sequence[Worker]) -> None:
-        for worker in workers:
-            worker.kill()
-
-    def _sweep(self) -> None:
-        """Kills leftovers: processes in the workers' sessions, and children that the launcher adopted."""
-        for worker in self.workers:
-            self.orphans += worker.kill()
-        self.orphans += kill_children()

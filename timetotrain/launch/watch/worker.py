@@ -141,11 +141,11 @@ class Worker:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.told["pid"], STACKS)
 
-    def kill(self) -> int:
-        """Kills the process and everything it started; returns how many there were."""
+    def kill(self) -> None:
+        """Kills the process and everything it started."""
         if self.running:
             self.asked_at = self.asked_at or time.monotonic()
-        return kill_session(self.process.pid)
+        kill_session(self.process.pid)
 
     def out_of_memory(self) -> bool:
         """Whether the kernel has killed a process of this control group for want of memory since this one started."""

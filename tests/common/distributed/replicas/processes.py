@@ -10,12 +10,10 @@ module-scoped fixture. Every process makes the calls in the given order; the fir
 import contextlib
 import ctypes
 import importlib.util
-import json
 import os
 import pathlib
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from timetotrain.launch import children
+from timetotrain.launch import children, local, plan
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 # Time for the other processes to learn from their backend that one has failed, before they are killed.
@@ -87,7 +85,9 @@ def run(
       grace: seconds that the others have to end after one has failed, before they are killed.
     """
     require(backend)
-    with tempfile.TemporaryDirectory() as folder, _environments(backend, processes) as environments:
+    job = local.Job(backend, [], [plan.Host("localhost", processes)])
+    launched = local.environments(job, plan.ranks(job.hosts))
+    with tempfile.TemporaryDirectory() as folder, launched as environments:
         path = pathlib.Path(folder)
         (path / "calls").write_bytes(pickle.dumps(dict(calls)))
         started = [_start(path, i, {**e, **(environment or {})}) for i, e in enumerate(environments)]
@@ -158,56 +158,6 @@ def _report(path: pathlib.Path, codes: Sequence[int], timeout: float | None) -> 
         output = (path / f"output{i}").read_text(errors="replace")
         lines.append(f"--- process {i}, exit status {code} ---\n{output[-4000:]}")
     return "\n".join(lines)
-
-
-# -- the environment that each backend's launcher would set -----------------------------------------------------
-
-
-@contextlib.contextmanager
-def _environments(backend: str, processes: int) -> Iterator[list[dict[str, str]]]:
-    if backend in ("multiworker", "pjrt"):
-        workers = [f"localhost:{port}" for port in free_ports(processes)]
-        yield [
-            {
-                "TF_CONFIG": json.dumps(
-                    {"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}}
-                )
-            }
-            for i in range(processes)
-        ]
-        return
-    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-    from horovod.runner.http.http_server import RendezvousServer
-
-    server = RendezvousServer()
-    slots = get_host_assignments(parse_hosts(f"localhost:{processes}"), processes)
-    port = server.start()
-    server.init(slots)
-    common = {
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_GLOO_IFACE": "lo",
-    }
-    try:
-        yield [{**common, **_slot(slot)} for slot in slots]
-    finally:
-        server.stop()
-
-
-def _slot(slot: Any) -> dict[str, str]:
-    names = ("hostname", "rank", "local_rank", "cross_rank", "size", "local_size", "cross_size")
-    return {f"HOROVOD_{name.upper()}": str(getattr(slot, name)) for name in names}
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for s in sockets:
-            s.bind(("localhost", 0))
-        return [s.getsockname()[1] for s in sockets]
 
 
 # -- in each process ------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from common.distributed import listening
 from common.distributed import replicas as backends
 from common.distributed.replicas import cluster as clusters
 from common.errors import UserError
-from tests.common.distributed.replicas import processes
+from timetotrain.launch import plan
 
 
 def tf_config(workers=("a:1", "b:2"), kind="worker", index=0, **changes):
@@ -61,7 +61,7 @@ def test_without_a_launcher_it_names_one(monkeypatch):
 
 
 def test_a_process_that_does_not_come_up_is_named():
-    mine, missing = (f"localhost:{port}" for port in processes.free_ports(2))
+    mine, missing = (f"localhost:{port}" for port in plan.free_ports(2))
     with pytest.raises(UserError, match=rf"process 0 got no answer from process 1 \({missing}\).* 0.3 s"):
         clusters.rendezvous(clusters.Cluster((mine, missing), 0), seconds=0.3)
 

@@ -163,7 +163,7 @@ def test_a_process_that_failed_may_end_its_checkpoint():
         "import time; from common.distributed import heartbeat as h; h.start(); h.phase(h.SAVES); time.sleep(1); "
         "h.tell(error='a fault'); time.sleep(2); print('saved'); raise SystemExit(2)"
     )
-    line = arguments({}, 1, [("settle", 0.1), ("failure", 0.5), ("grace", 20)])
+    line = arguments({}, 1, [("settle", 20), ("failure", 0.5), ("grace", 20)])
     line = [*line[: line.index("--") + 1], sys.executable, "-uc", code]
     ended = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=50)
     assert (ended.returncode, ended.stdout) == (2, "saved\n") and "rank 0 failed: a fault" in ended.stderr
