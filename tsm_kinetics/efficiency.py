@@ -33,28 +33,14 @@ from tsm_kinetics.config import MODELS, Config
 from tsm_kinetics.presets import PRESETS
 
 # Paper, Table 1: top-1, multiply-adds, parameters, clips per second on a P100 at batch 16, compute/IO.
+_COLUMNS = ("accuracy", "macs", "parameters", "clips_per_second", "compute_per_input")
 PAPER = {
-    "tsm": {
-        "accuracy": 0.741,
-        "macs": 33e9,
-        "parameters": 24.3e6,
-        "clips_per_second": 84.8,
-        "compute_per_input": 27.4e3,
-    },
-    "i3d_3x3x3": {
-        "accuracy": 0.680,
-        "macs": 40e9,
-        "parameters": 47.0e6,
-        "clips_per_second": 63.1,
-        "compute_per_input": 16.6e3,
-    },
-    "i3d_3x1x1": {
-        "accuracy": 0.733,
-        "macs": 33e9,
-        "parameters": 29.3e6,
-        "clips_per_second": 41.9,
-        "compute_per_input": 6.85e3,
-    },
+    name: dict(zip(_COLUMNS, row, strict=True))
+    for name, *row in (
+        ("tsm", 0.741, 33e9, 24.3e6, 84.8, 27.4e3),
+        ("i3d_3x3x3", 0.680, 40e9, 47.0e6, 63.1, 16.6e3),
+        ("i3d_3x1x1", 0.733, 33e9, 29.3e6, 41.9, 6.85e3),
+    )
 }
 GRADIENT_BYTES = 4  # Bytes per gradient element, because Horovod sends fp32.
 NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -133,7 +119,7 @@ def measured(config: Config, batch_size: int, steps: int, peak: float) -> dict[s
     clips = tf.random.stateless_normal(shape, [1, 2])
     macs = forward_macs(network)
     run = tf.function(lambda x: network(x, training=False), jit_compile=_on_gpu())
-    seconds = _median_seconds(lambda: run(clips).numpy(), steps)
+    seconds = sorted(_seconds(lambda: run(clips).numpy(), steps))[steps // 2]
     rate = batch_size / seconds
     return {
         "batch_size": batch_size,
@@ -143,12 +129,12 @@ def measured(config: Config, batch_size: int, steps: int, peak: float) -> dict[s
     }
 
 
-def peak_flops(size: int = 0, steps: int = 5) -> float:
+def peak_flops() -> float:
     """Measures this machine's peak, for the utilization: flops per second of a large float32 matrix product."""
-    size = size or (8192 if _on_gpu() else 2048)  # On a CPU, size 1024 is a fifth slower.
+    size = 8192 if _on_gpu() else 2048  # On a CPU, size 1024 is a fifth slower.
     a = tf.random.stateless_normal([size, size], [3, 4])
     product = tf.function(lambda a: tf.reduce_sum(a @ a))
-    return 2 * size**3 / min(_seconds(lambda: product(a).numpy(), steps))
+    return 2 * size**3 / min(_seconds(lambda: product(a).numpy(), 5))
 
 
 def loading_seconds(config: Config, data_dir: str, batches: int) -> float:
@@ -179,10 +165,6 @@ def _seconds(run: Callable[[], Any], steps: int) -> list[float]:
         run()
         times.append(time.perf_counter() - began)
     return times
-
-
-def _median_seconds(run: Callable[[], Any], steps: int) -> float:
-    return sorted(_seconds(run, steps))[steps // 2]
 
 
 def report(arguments: argparse.Namespace) -> list[dict[str, Any]]:
