@@ -43,8 +43,11 @@ class Link:
         self.own_seconds: Mapping[str, float] | None = None
         self.phase = self.part = ""
 
-    def open(self, several: bool) -> None:
-        """Removes the pipe from the environment, so that no child process uses it, and starts the heartbeat."""
+    def start(self, several: bool = False) -> None:
+        """Starts the heartbeat if a launcher listens, else a watchdog if this is one of `several` processes.
+
+        Removes the pipe from the environment, so that no child process uses it.
+        """
         number = os.environ.pop(VARIABLE, "")
         if not number.isdecimal() or not _is_pipe(int(number)):
             if several:
@@ -58,7 +61,7 @@ class Link:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def tell(self, **facts: Any) -> bool:
-        """Sends `facts`; returns whether they reached the pipe."""
+        """Sends facts to the launcher, which knows log, start, error, lost, signal, result; False if none was sent."""
         if self._pipe is None:
             return False
         try:
@@ -70,6 +73,25 @@ class Link:
             self._pipe = None
             return False
         return True
+
+    def at_step(self, step: int, own_seconds: Mapping[str, float] | None = None, part: str = "") -> None:
+        """Sets what the next beat sends: the last finished step and, if known, where the process is in the next one.
+
+        Args:
+          step: the step.
+          own_seconds: the seconds spent alone (common/train/step_timing.py).
+          part: "input", "step" or "sum".
+        """
+        self.step, self.own_seconds, self.part = step, own_seconds or self.own_seconds, part or self.part
+
+    def last_step(self) -> int:
+        """Returns the step that the beats send; -1 before the first."""
+        return self.step
+
+    def in_phase(self, name: str) -> str:
+        """Says what the process does from now on: "trains", "saves a checkpoint"; returns what it did before."""
+        before, self.phase = self.phase, name
+        return before
 
     def _watch_alone(self) -> None:
         """Does what the launcher would: ends a process that waits for others without end."""
@@ -106,36 +128,4 @@ def _is_pipe(number: int) -> bool:
 
 
 _LINK = Link()
-
-
-def start(several: bool = False) -> None:
-    """Starts the heartbeat if a launcher listens, else a watchdog if this is one of `several` processes."""
-    _LINK.open(several)
-
-
-def tell(**facts: Any) -> bool:
-    """Sends facts to the launcher, which knows log, start, error, lost, signal, result; False if none was sent."""
-    return _LINK.tell(**facts)
-
-
-def at_step(step: int, own_seconds: Mapping[str, float] | None = None, part: str = "") -> None:
-    """Sets what the next beat sends: the last finished step and, if known, where the process is in the next one.
-
-    Args:
-      step: the step.
-      own_seconds: the seconds spent alone (common/train/step_timing.py).
-      part: "input", "step" or "sum".
-    """
-    _LINK.step, _LINK.own_seconds = step, own_seconds or _LINK.own_seconds
-    _LINK.part = part or _LINK.part
-
-
-def step() -> int:
-    """Returns the step that the beats send; -1 before the first."""
-    return _LINK.step
-
-
-def phase(name: str) -> str:
-    """Says what the process does from now on, as a verb: "trains", "saves a checkpoint"; returns what it did before."""
-    before, _LINK.phase = _LINK.phase, name
-    return before
+start, tell, at_step, step, phase = _LINK.start, _LINK.tell, _LINK.at_step, _LINK.last_step, _LINK.in_phase

@@ -104,8 +104,8 @@ class OnDevices:
         self._in_order = operator.itemgetter(*places) if len(places) > 1 else tuple
 
         def replica(*own: Any) -> list[Any]:
-            found = function(*(x.reshape(x.shape[1:]) for x in own))
-            return [found[i].reshape(1, *found[i].shape) for i in order]
+            results = function(*(x.reshape(x.shape[1:]) for x in own))
+            return [results[i].reshape(1, *results[i].shape) for i in order]
 
         sharding, specs = placement.sharding, {"in_specs": placement.spec, "out_specs": placement.spec}
         step = jax.shard_map(replica, mesh=placement.mesh, **specs, check_vma=False)

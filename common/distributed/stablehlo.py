@@ -107,11 +107,11 @@ def lower(function: Callable, batch: Any, what: str, asked: str = "--export") ->
     )
     captured = list(traced.captured_inputs)
     returned = traced.structured_outputs
-    given, kept = len(tf.nest.flatten(batch)), len(tf.nest.flatten(returned))
-    if (len(arguments), len(results)) != (given + len(captured), kept + len(aliases)):
+    given, returned_count = len(tf.nest.flatten(batch)), len(tf.nest.flatten(returned))
+    if (len(arguments), len(results)) != (given + len(captured), returned_count + len(aliases)):
         raise UserError(
             f"{asked}: TensorFlow lowered the {what} with {len(arguments)} arguments and {len(results)} results, "
-            f"{given + len(captured)} and {kept + len(aliases)} were expected"
+            f"{given + len(captured)} and {returned_count + len(aliases)} were expected"
         )
     return Lowered(text, arguments, results, aliases, captured, returned)
 

@@ -124,10 +124,10 @@ def _averages(archive: Any, arrays: Mapping[str, np.ndarray], config: Mapping) -
 def _checked_meta(path: pathlib.Path, meta: Any) -> dict[str, Any]:
     if not isinstance(meta, dict):
         raise ValueError("meta is no object")
-    found = meta.get("format", 1)
-    if isinstance(found, int) and found != FORMAT:
+    format_read = meta.get("format", 1)
+    if isinstance(format_read, int) and format_read != FORMAT:
         raise UserError(
-            f"{path}: a checkpoint of format {found}, this version reads {FORMAT}; "
+            f"{path}: a checkpoint of format {format_read}, this version reads {FORMAT}; "
             "use the version that wrote it, or train again"
         )
     for name, kind in _META.items():
@@ -228,5 +228,5 @@ def merged(arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
     stem = name.rpartition("/")[0]
     means, variances = (arrays[f"{stem}/{moment}"].astype(np.float64) for moment in ("mean", "variance"))
     mean = means.mean((0, 1))
-    found = mean if name.endswith("/mean") else (variances + means**2).mean((0, 1)) - mean**2
-    return found.astype(arrays[name].dtype)
+    moment = mean if name.endswith("/mean") else (variances + means**2).mean((0, 1)) - mean**2
+    return moment.astype(arrays[name].dtype)

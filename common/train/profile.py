@@ -74,9 +74,9 @@ class Profile:
         end = done + steps
         edges = {done, end} | {edge for edge in (self.span.first - 1, self.span.last) if done < edge < end}
         edges = sorted(edges)
-        found = [b - a for a, b in zip(edges, edges[1:])]
+        seconds = [b - a for a, b in zip(edges, edges[1:])]
         recorded = steps and self.span.first <= end <= self.span.last
-        return [*found, 0] if recorded or not found else found
+        return [*seconds, 0] if recorded or not seconds else seconds
 
     def records(self, done: int, steps: int) -> bool:
         """Whether to record the `steps` steps after the first `done` here."""

@@ -43,8 +43,8 @@ class Cut:
         self._definitions = graph.as_graph_def()
         self._operations = graph.get_operations()  # In an order in which they can run.
         self._constant = self._constants()
-        wanted = [[graph.outputs[i].op for i in group] for group in groups]
-        self._segment_of = self._assigned(wanted)
+        ends = [[graph.outputs[i].op for i in group] for group in groups]
+        self._segment_of = self._assigned(ends)
         self._join_what_cannot_leave()
         numbers = sorted(set(self._segment_of.values()))
         self.segments = [self._program(number) for number in numbers]
@@ -54,8 +54,8 @@ class Cut:
         given = [*arguments, *self._function.captured_inputs]
         values = {x.name: value for x, value in zip(graph.inputs, given, strict=True)}
         for segment in self.segments:
-            found = segment.function(*[values[name] for name in segment.takes])
-            for name, value in zip(segment.returns, found, strict=True):
+            results = segment.function(*[values[name] for name in segment.takes])
+            for name, value in zip(segment.returns, results, strict=True):
                 value.set_shape(graph.get_tensor_by_name(name).shape)
                 values[name] = value
         return [values[x.name] for x in self._results]
@@ -81,10 +81,10 @@ class Cut:
                 constants.add(op)
         return constants
 
-    def _assigned(self, wanted: Sequence[Sequence[tf.Operation]]) -> dict[tf.Operation, int]:
+    def _assigned(self, ends: Sequence[Sequence[tf.Operation]]) -> dict[tf.Operation, int]:
         """Returns each operation's segment; constants have none."""
         segment_of: dict[tf.Operation, int] = {}
-        for number, operations in enumerate(wanted):
+        for number, operations in enumerate(ends):
             segment_of.update(dict.fromkeys(self._needed(operations, segment_of), number))
         # Operations that only write, such as batch norm's moments, go to the first segment that can run them.
         for op in self._function.graph.control_outputs:

@@ -82,8 +82,8 @@ def shares(folder: Path) -> dict[str, float] | None:
     moved = covered([*spans, *exchanges], marks) - alone
     waited = covered([*spans, *exchanges, *input_], marks) - alone - moved
     whole = sum(end - begin for begin, end in marks)
-    found = {"exchange": moved / whole, "input": waited / whole}
-    return {"compute": 1 - sum(found.values())} | found
+    shares = {"exchange": moved / whole, "input": waited / whole}
+    return {"compute": 1 - sum(shares.values())} | shares
 
 
 def _space(folder: Path) -> Any:

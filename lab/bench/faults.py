@@ -52,7 +52,7 @@ KINDS: dict[str, tuple[int, str, int]] = {
     "wrong clock": (faulty.CLOCK, "", 0),
     "bit flip": (faulty.FLIP, "failed: rank \\d computed wrong", 0),
 }
-LIMITS = ("--max_restarts=8", "--progress_seconds=20", "--phase_seconds=180")
+LIMITS = ("--max_restarts=8", "--progress_seconds=60", "--phase_seconds=180")
 # Steps that the run has gone on for, since the fault before.
 MOMENTS = {"starts": 0, "first checkpoint": 1, "middle": EPOCH + 1}
 RUN = (f"--config.train_steps={STEPS}", "--config.seed=1", "--guard_steps=28")

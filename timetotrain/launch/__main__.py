@@ -19,32 +19,32 @@ from timetotrain.launch.watch.loop import Limits
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser; its flags use underscores, as the benchmarks' flags do."""
-    made = Parser(
+    flags = Parser(
         prog="timetotrain launch",
         description="Runs COMMAND in several processes that train together, watches them, and ends them all "
         "when one fails.",
         epilog="example: timetotrain launch --replicas=horovod --processes=2 -- python -m resnet "
         "--system=cpu-tiny --data_dir=DIR --replicas=horovod --config.num_replicas=2",
     )
-    made.add_argument("--replicas", choices=plan.BACKENDS, required=True, help="how the processes talk")
-    made.add_argument("--processes", type=int, help="how many; on all hosts together")
-    made.add_argument(
+    flags.add_argument("--replicas", choices=plan.BACKENDS, required=True, help="how the processes talk")
+    flags.add_argument("--processes", type=int, help="how many; on all hosts together")
+    flags.add_argument(
         "--hosts",
         help="HOST:PROCESSES,... of all machines, or @FILE with lines HOST slots=PROCESSES: start the same command "
         "on each; or `slurm` within srun (default: this machine)",
     )
-    made.add_argument(
+    flags.add_argument(
         "--launcher", type=int, help="which of --hosts this is, from 0 (default: mpirun's number, else 0)"
     )
-    made.add_argument("--port", type=int, default=plan.PORT, help="where several hosts meet (%(default)s)")
-    made.add_argument(
+    flags.add_argument("--port", type=int, default=plan.PORT, help="where several hosts meet (%(default)s)")
+    flags.add_argument(
         "--max_restarts",
         type=int,
         default=0,
         metavar="N",
         help="after a failure, start all processes again, at most N times from one checkpoint (%(default)s)",
     )
-    made.add_argument(
+    flags.add_argument(
         "--min_processes",
         type=int,
         default=0,
@@ -52,41 +52,35 @@ def parser() -> argparse.ArgumentParser:
         help="with --max_restarts on one machine: go on without a rank that fails twice in a row, down to N processes "
         "(0: never)",
     )
-    made.add_argument(
+    flags.add_argument(
         "--allow_public",
         action="store_true",
         help="let the processes listen on a public address: whoever reaches a port there can run code",
     )
-    made.add_argument(
+    flags.add_argument(
         "--settings", default="", metavar="NAME", help="set the variables of systems/launch/NAME.json"
     )
-    made.add_argument(
+    flags.add_argument(
         "--bind",
         choices=("auto", "off"),
         default="auto",
         help="bind each process to the cores and memory next to its GPU, where the host has several memory nodes "
         "(%(default)s)",
     )
-    made.add_argument(
+    flags.add_argument(
         "--check",
         action="store_true",
         help="start no run: check names, clocks, versions, free space, data, sums between the processes and each "
         "device's product, a line each",
     )
-    made.add_argument("--print_command", action="store_true", help="print what would be started, and end")
-    _add_limits(made)
-    made.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
-    return made
-
-
-def _add_limits(made: argparse.ArgumentParser) -> None:
-    """Adds a flag for each field of Limits, whose docstring describes it."""
+    flags.add_argument("--print_command", action="store_true", help="print what would be started, and end")
     meanings = fields.meanings(Limits)
     for field in dataclasses.fields(Limits):
         about = meanings[field.name].rstrip(".") + " (%(default)s)"
-        made.add_argument(
-            f"--{field.name}_seconds", type=float, default=field.default, metavar="S", help=about
-        )
+        name = f"--{field.name}_seconds"
+        flags.add_argument(name, type=float, default=field.default, metavar="S", help=about)
+    flags.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    return flags
 
 
 def job(arguments: argparse.Namespace) -> Job:
@@ -128,18 +122,11 @@ def job(arguments: argparse.Namespace) -> Job:
         environment = {**environment, ALLOWED: "1"}
         os.environ[ALLOWED] = "1"  # For what the launcher itself listens on.
     limits = Limits(**{f.name: getattr(arguments, f"{f.name}_seconds") for f in dataclasses.fields(Limits)})
+    hosts_file = arguments.hosts if (arguments.hosts or "").startswith("@") else ""
+    restarts = arguments.max_restarts, arguments.min_processes, hosts_file
+    bind = arguments.bind == "auto"
     return Job(
-        arguments.replicas,
-        command,
-        hosts,
-        launcher,
-        arguments.port,
-        limits,
-        arguments.max_restarts,
-        arguments.min_processes,
-        (arguments.hosts or "") if (arguments.hosts or "").startswith("@") else "",
-        environment,
-        arguments.bind == "auto",
+        arguments.replicas, command, hosts, launcher, arguments.port, limits, *restarts, environment, bind
     )
 
 

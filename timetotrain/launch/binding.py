@@ -45,8 +45,8 @@ def gpu_nodes(root: pathlib.Path = _SYS) -> list[int]:
     """Returns each GPU's memory node, in PCI bus order; -1 if the kernel does not know it."""
     # nvidia-smi writes the PCI domain with eight digits, /sys with four: 00000000:06:00.0 is 0000:06:00.0.
     form = re.compile(r"0{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
-    found = [form.fullmatch(address.lower()) for (address,) in nvidia_smi("pci.bus_id", seconds=60)]
-    return [_number(root / "bus/pci/devices" / match[1] / "numa_node") for match in found if match]
+    addresses = [form.fullmatch(address.lower()) for (address,) in nvidia_smi("pci.bus_id", seconds=60)]
+    return [_number(root / "bus/pci/devices" / match[1] / "numa_node") for match in addresses if match]
 
 
 def parse_list(text: str) -> set[int]:

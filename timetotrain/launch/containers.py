@@ -46,7 +46,7 @@ def mounts(flags: Sequence[str], folder: str) -> list[str]:
       flags: of the run, as --data_dir=DIR or --data_dir DIR; addresses such as gs://... do not count as folders.
       folder: where the command starts.
     """
-    found = [folder]
+    folders = [folder]
     for i, flag in enumerate(flags):
         name, equals, value = flag.lstrip("-").partition("=")
         value = value if equals else "".join(flags[i + 1 : i + 2])
@@ -61,9 +61,9 @@ def mounts(flags: Sequence[str], folder: str) -> list[str]:
         path = os.path.join(folder, value)
         path = path if name.endswith("_dir") else os.path.dirname(path)
         path = os.path.normpath(path)
-        if not any(path == one or path.startswith(one.rstrip("/") + "/") for one in found):
-            found.append(path)
-    return found
+        if not any(path == one or path.startswith(one.rstrip("/") + "/") for one in folders):
+            folders.append(path)
+    return folders
 
 
 def words(

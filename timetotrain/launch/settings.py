@@ -51,14 +51,14 @@ def load(name: str) -> list[Setting]:
     if name not in known:
         raise UserError(f"--settings={name}: no systems/launch/{name}.json; known: {', '.join(known)}")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        entries = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path.relative_to(ROOT)}: {error}; correct the JSON") from error
-    for entry in found if isinstance(found, list) else [found]:
+    for entry in entries if isinstance(entries, list) else [entries]:
         texts = isinstance(entry, dict) and all(isinstance(value, str) and value for value in entry.values())
         if not texts or sorted(entry) != sorted(_FIELDS):
             raise UserError(f"{path.relative_to(ROOT)}: an entry needs the texts {', '.join(_FIELDS)}")
-    return [Setting(**entry) for entry in found]
+    return [Setting(**entry) for entry in entries]
 
 
 def environment(name: str, present: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -25,7 +25,7 @@ from timetotrain.run.options import RunOptions
 from timetotrain.run.progress import duration, number
 
 
-class Kept:
+class Artifacts:
     """Call `begin` once the first step is known, `record` for each event, `saved` after a checkpoint, then `close`."""
 
     def __init__(
@@ -90,10 +90,10 @@ class Kept:
         if self.history is None:
             return []
         evaluations, lines = self.history.evaluations, []
-        found = best(self._config.quality, evaluations, self._steps())
-        if found and self._checkpoints:
-            quality = self._config.quality.shown(found["value"])
-            lines.append(f"best     {self._checkpoints / BEST} ({quality} after epoch {found['epoch']})")
+        chosen = best(self._config.quality, evaluations, self._steps())
+        if chosen and self._checkpoints:
+            quality = self._config.quality.shown(chosen["value"])
+            lines.append(f"best     {self._checkpoints / BEST} ({quality} after epoch {chosen['epoch']})")
         losses = {r["step"]: r["loss"] for r in self.history.records if r["kind"] == "train"}
         top = best(self._config.quality, evaluations, [e["step"] for e in evaluations])
         for record in evaluations:
@@ -108,10 +108,10 @@ class Kept:
     def _point(self) -> None:
         if self._checkpoints is None or self.history is None:
             return
-        found = best(self._config.quality, self.history.evaluations, self._steps())
-        if found:
+        chosen = best(self._config.quality, self.history.evaluations, self._steps())
+        if chosen:
             try:
-                point(self._checkpoints, f"checkpoint_{found['step']:08d}.npz")
+                point(self._checkpoints, f"checkpoint_{chosen['step']:08d}.npz")
             except OSError as error:
                 path = self._checkpoints / BEST
                 raise UserError(f"{path}: cannot write: {error.strerror}; {write_fix(error)}") from error
@@ -129,19 +129,21 @@ def best(
 
     Of equals it is the one with the lowest loss, and of those the latest: scores saturate before the network does.
     """
-    found = [e for e in evaluations if e["step"] in set(steps) and measure.score(e["value"]) > float("-inf")]
+    candidates = [
+        e for e in evaluations if e["step"] in set(steps) and measure.score(e["value"]) > float("-inf")
+    ]
 
     def rank(evaluation: history.Record) -> tuple[float, float, int]:
         return measure.score(evaluation["value"]), -history.loss_of(evaluation), evaluation["step"]
 
-    return max(found, key=rank, default=None)
+    return max(candidates, key=rank, default=None)
 
 
 def protected(measure: Measure, evaluations: Sequence[history.Record], steps: Sequence[int]) -> set[int]:
     """Returns the steps of checkpoints that must stay: the best one, and those still awaiting evaluation."""
     last = max((e["step"] for e in evaluations), default=-1)
-    found = best(measure, evaluations, steps)
-    return {step for step in steps if step > last} | ({found["step"]} if found else set())
+    top = best(measure, evaluations, steps)
+    return {step for step in steps if step > last} | ({top["step"]} if top else set())
 
 
 def point(folder: pathlib.Path, name: str) -> pathlib.Path:
@@ -150,14 +152,14 @@ def point(folder: pathlib.Path, name: str) -> pathlib.Path:
     Raises:
       OSError: the folder cannot be written.
     """
-    path, made = folder / BEST, folder / f".{BEST}.{os.getpid()}"
+    path, link = folder / BEST, folder / f".{BEST}.{os.getpid()}"
     if path.is_symlink() and os.readlink(path) == name:
         return path
     with contextlib.suppress(OSError):
-        made.unlink()
+        link.unlink()
     try:
-        os.symlink(name, made)
-        os.replace(made, path)
+        os.symlink(name, link)
+        os.replace(link, path)
     except OSError:  # A file system without links.
         with whole(path) as copy:
             shutil.copyfile(folder / name, copy)

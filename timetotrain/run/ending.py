@@ -67,13 +67,13 @@ def continued(stopped: events.RunStopped, checkpoints: str | None) -> list[str]:
 def baseline(config: RunConfig, data_dir: str | None) -> Mapping[str, Any]:
     """Returns {"value", "what"} of the data's trivial answer, on the scale of the run's log; {} if none is known."""
     description = data_description.read(data_dir)
-    found = dict(description.baseline) if description else {}
+    least = dict(description.baseline) if description else {}
     if (
-        found and config.ruleset == "0.6.0" and config.quality.unit == "points"
+        least and config.ruleset == "0.6.0" and config.quality.unit == "points"
     ):  # Round v0.6 logs BLEU from 0 to 100.
-        found["value"] = 100 * found["value"]
-    same = found and parts(found["value"]).keys() in (parts(0.0).keys(), set(config.quality.names))
-    return found if same else {}
+        least["value"] = 100 * least["value"]
+    same = least and parts(least["value"]).keys() in (parts(0.0).keys(), set(config.quality.names))
+    return least if same else {}
 
 
 def against(

@@ -48,7 +48,7 @@ def evaluate(task: Task, path: str | os.PathLike) -> Quality:
 
 
 def _file(path: pathlib.Path) -> pathlib.Path:
-    found = checkpoint_file.checkpoints(path) if os.path.isdir(path) else [path]
-    if not found or not os.path.isfile(found[-1]):
+    paths = checkpoint_file.checkpoints(path) if os.path.isdir(path) else [path]
+    if not paths or not os.path.isfile(paths[-1]):
         raise UserError(f"--evaluate={path}: no checkpoint there; name a checkpoint_*.npz, or its folder")
-    return found[-1]
+    return paths[-1]

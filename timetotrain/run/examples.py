@@ -69,11 +69,11 @@ class Looker:
         """Writes the examples with the current weights."""
         if self._batches is None:
             self._batches = list(self._probe.first_eval_batches(LOOKED_AT * self._count))
-        found = [e for batch in self._batches for e in self._of(self._probe.look(batch))]
-        wrong = [e for e in found if not e.right][: (self._count + 1) // 2]
-        right = [e for e in found if e.right][: self._count - len(wrong)]
+        examples = [e for batch in self._batches for e in self._of(self._probe.look(batch))]
+        wrong = [e for e in examples if not e.right][: (self._count + 1) // 2]
+        right = [e for e in examples if e.right][: self._count - len(wrong)]
         chosen = [*wrong, *right]
-        chosen += [e for e in found if not any(e is c for c in chosen)][: self._count - len(chosen)]
+        chosen += [e for e in examples if not any(e is c for c in chosen)][: self._count - len(chosen)]
         write(self._folder, chosen, step)
 
     def _of(self, seen: Mapping[str, np.ndarray]) -> Iterator[Example]:
@@ -187,6 +187,6 @@ def _jpeg(example: Example) -> bytes:
             place = (min(max(x + 2, 0), image.width - 60), min(max(y - 12, 0), image.height - 12))
             draw.rectangle(draw.textbbox(place, label), fill=colour)
             draw.text(place, label, fill=(0, 0, 0))
-    made = io.BytesIO()
-    image.save(made, "JPEG", quality=90)
-    return made.getvalue()
+    data = io.BytesIO()
+    image.save(data, "JPEG", quality=90)
+    return data.getvalue()

@@ -20,7 +20,7 @@ from common.train.timing import jump
 from timetotrain.launch.watch.unfinished_log import close_log
 from timetotrain.run import closed_division, ending, results
 from timetotrain.run import mllog as logs
-from timetotrain.run.artifacts import Kept
+from timetotrain.run.artifacts import Artifacts
 from timetotrain.run.locks import FolderLock
 from timetotrain.run.options import RunOptions
 
@@ -63,7 +63,7 @@ class Recorder:
             self.options = dataclasses.replace(options, checkpoint_dir=str(self._free_checkpoints()))
         self.baseline = ending.baseline(config, options.data_dir)
         path = self.folder / f"history_{self.index}.jsonl"
-        self.kept = Kept(config, self.options, path, self.baseline)
+        self.kept = Artifacts(config, self.options, path, self.baseline)
         self._looker: Any = None
         self._log: Any = None
         self._resumed = 0  # The step at which the run resumed.

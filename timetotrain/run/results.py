@@ -67,13 +67,13 @@ def _starting_weights(weights: Any) -> str:
 
 def versions(more: Sequence[str] = ()) -> dict[str, str]:
     """Returns the versions of Python, of packages that affect a result, and of `more`; absent ones are left out."""
-    found = {"python": sys.version.split()[0]}
+    versions_here = {"python": sys.version.split()[0]}
     for name in (*PACKAGES, *more):
         try:
-            found[name] = metadata.version(name)
+            versions_here[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions_here
 
 
 def git_state() -> dict[str, Any]:

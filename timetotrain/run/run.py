@@ -149,10 +149,10 @@ class Run:
     def _take_weights(self, loop: Any) -> None:
         from common.train import warm_start as start
 
-        found = start.start(loop.state, loop.task, self.config.init)
-        self.reporter.say(found.table())
+        taken = start.start(loop.state, loop.task, self.config.init)
+        self.reporter.say(taken.table())
         if self.recorder is not None:
-            self.recorder.facts["weights"] = found.facts()
+            self.recorder.facts["weights"] = taken.facts()
 
     def _resume(self) -> int:
         if not self.options.checkpoint_dir:

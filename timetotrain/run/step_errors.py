@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 from collections.abc import Callable, Iterator
 
@@ -51,17 +50,17 @@ def steps_explained(replicas: Replicas, batch_field: str, diagnose: Diagnose | N
     Raises:
       UserError: another process is lost, memory is too small, or `diagnose` found the cause. Other errors propagate.
     """
+
+    def say(text: str) -> None:
+        if replicas.main:
+            print(text, file=sys.stderr, flush=True)
+
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        found = explained(error, replicas, batch_field, diagnose, functools.partial(_say, replicas))
-        if found is None:
+        better = explained(error, replicas, batch_field, diagnose, say)
+        if better is None:
             raise
-        raise found from error
-
-
-def _say(replicas: Replicas, text: str) -> None:
-    if replicas.main:
-        print(text, file=sys.stderr, flush=True)
+        raise better from error

@@ -100,9 +100,9 @@ def _bind_gloo(address: str) -> None:
     with contextlib.suppress(ImportError, AttributeError):  # Not jax's public interface.
         from jax._src.lib import _jax
 
-        made = _jax.make_gloo_tcp_collectives
-        if not isinstance(made, functools.partial):
-            _jax.make_gloo_tcp_collectives = functools.partial(made, hostname=address)
+        make = _jax.make_gloo_tcp_collectives
+        if not isinstance(make, functools.partial):
+            _jax.make_gloo_tcp_collectives = functools.partial(make, hostname=address)
 
 
 def _keep_programs(jax: Any) -> None:

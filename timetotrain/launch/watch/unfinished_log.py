@@ -58,5 +58,6 @@ def _last_line(text: str, reason: str) -> str:
     old = text.startswith(":::MLL ")
     namespace = "" if old else json.loads(text.splitlines()[0].partition(" ")[2])["namespace"]
     metadata = {"status": "aborted", "reason": reason}
-    made = Format("0.6.0" if old else "0.7.0", namespace)
-    return made.line("run_stop", None, metadata, "INTERVAL_END", time.time())
+    return Format("0.6.0" if old else "0.7.0", namespace).line(
+        "run_stop", None, metadata, "INTERVAL_END", time.time()
+    )
