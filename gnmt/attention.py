@@ -147,12 +147,12 @@ def key_gradients(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes the gradients of keys and direction, [b, m, n] and [n]; both are sums over the queries.
 
-    Only for XLA, where the sums compute tanh [b, q, m, n] without storing it.
+    Only for XLA, where each sum computes tanh [b, q, m, n] itself. If both read the same tanh, XLA would store it.
     """
-    squashed = tf.tanh(queries[:, :, None] + keys[:, None])
-    upstream = upstream[..., None]
+    x, upstream = queries[:, :, None] + keys[:, None], upstream[..., None]
+    squashed, same = tf.tanh(x), 2 * tf.sigmoid(2 * x) - 1
     d_keys = direction * tf.reduce_sum(upstream * (1 - squashed * squashed), 1)
-    return d_keys, tf.reduce_sum(tf.reduce_sum(upstream * squashed, 1), [0, 1])
+    return d_keys, tf.reduce_sum(tf.reduce_sum(upstream * same, 1), [0, 1])
 
 
 def _blocks(queries: tf.Tensor, keys: tf.Tensor) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from common.layers.dense import rows
-from common.layers.lstm import LSTM, cell
+from common.layers.lstm import LSTM, cell, inputs_part
 from common.layers.precision import Precision
 from common.layers.scan import Tensors, delayed, scan
 from common.layers.xla import under_xla
@@ -46,11 +46,11 @@ def attend_in_turn(
     x_kernel, context_kernel = tf.split(lstm.kernel, 2)
     recurrent = tf.concat([context_kernel, lstm.recurrent_kernel], 0)
     if hoisted and attention.attends and under_xla() and None not in memory.keys.shape:
-        z = _inputs_part(lstm, x, x_kernel)
-        matrices = context_kernel, lstm.recurrent_kernel, attention.query_kernel
-        matrices = tuple(tf.convert_to_tensor(m) for m in matrices)
+        z = inputs_part(x, x_kernel, lstm.precision)
+        weights = lstm.bias, context_kernel, lstm.recurrent_kernel, attention.query_kernel
+        weights = tuple(tf.convert_to_tensor(w) for w in weights)
         memory = memory._replace(keys=memory.keys + attention.bias)
-        return attend_compiled(z, matrices, memory, attention.scaled_direction(), masks, lstm.precision)
+        return attend_compiled(z, weights, memory, attention.scaled_direction(), masks, lstm.precision)
     run = _hoisted if hoisted else _plain
     return run(lstm, attention, memory, x, masks, x_kernel, recurrent)
 
@@ -96,7 +96,7 @@ def _hoisted(
     matrix, query_matrix = (tf.cast(x, precision.compute) for x in (recurrent, query_kernel))
     # All steps' factors of the loop's products; filled by the time gradients are computed.
     states: list[tf.Tensor] = []
-    z = _inputs_part(lstm, x, x_kernel)
+    z = tf.cast(inputs_part(x, x_kernel, precision), precision.variable) + lstm.bias
     z = _gradient_after(z, recurrent, lambda: states[0], precision)
     queries = tf.zeros_like(x, precision.variable) + attention.bias
     queries = _gradient_after(queries, query_kernel, lambda: states[1], precision)
@@ -117,13 +117,6 @@ def _hoisted(
     seen = seen if masks is None else seen * masks
     states += [tf.concat([seen, delayed(zeros[0], outputs)], -1), outputs]
     return outputs, contexts
-
-
-def _inputs_part(lstm: LSTM, x: tf.Tensor, x_kernel: tf.Tensor) -> tf.Tensor:
-    """Returns the contribution of all steps' inputs, [n, b, width], to the gates, [n, b, 4 units]."""
-    z = _times(rows(x), x_kernel, lstm.precision) + lstm.bias
-    z = tf.reshape(z, tf.concat([tf.shape(x)[:-1], [4 * lstm.units]], 0))
-    return tf.ensure_shape(z, [*x.shape[:-1], 4 * lstm.units])
 
 
 def _zeros(x: tf.Tensor, lstm: LSTM) -> Tensors:

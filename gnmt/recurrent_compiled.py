@@ -3,8 +3,8 @@
 Differences from the loop that TensorFlow differentiates:
 - One matrix, [recurrent, query], multiplies a step's output h. The product gives the step's query and h's part of the
   next step's gates. Another matrix multiplies the context. TensorFlow's form joins context and h in one more kernel.
-- The loop keeps only each step's gates, states, query and attention weights. TensorFlow keeps everything its gradients
-  read, including the memory and the matrices of every step.
+- The loop keeps only each step's gates, states, query and attention weights, the gates in the precision of products.
+  TensorFlow keeps everything its gradients read, including the memory and the matrices of every step.
 - The gradients of keys, values and direction are sums over all steps, computed after the loop.
 - The softmax gradient, w (d - sum w d), becomes w times a sum over the width. With d = context' . value and
   sum w d = context' . context, it is w (context' . (value - context)).
@@ -25,7 +25,7 @@ from gnmt.attention import MASKED, Memory, key_gradients, query_gradients, score
 
 def attend_compiled(
     z: tf.Tensor,
-    matrices: Tensors,
+    weights: Tensors,
     memory: Memory,
     direction: tf.Tensor,
     masks: tf.Tensor | None,
@@ -34,8 +34,9 @@ def attend_compiled(
     """Runs the steps; states and context start at zero.
 
     Args:
-      z: the inputs' part of the gates, [n, b, 4u].
-      matrices: from context and from h to the gates, [u, 4u] each, and from h to queries, [u, u].
+      z: the inputs' part of the gates without the bias, [n, b, 4u].
+      weights: the gates' bias, [4u]; matrices from context and from h to the gates, [u, 4u] each, and from h to
+        queries, [u, u].
       memory: keys and values [b, m, u]; the keys include the queries' bias, which saves a kernel per step.
       direction: [u], see `gnmt.attention.additive_scores`.
       masks: dropout masks of the context, [n, b, u], or None.
@@ -52,7 +53,7 @@ def attend_compiled(
 
     @tf.custom_gradient
     def core(z: tf.Tensor, *rest: tf.Tensor) -> tuple[Tensors, Any]:
-        *matrices, keys, values, direction = rest
+        bias, *matrices, keys, values, direction = rest
         of_context, of_h, of_query = (tf.cast(x, compute) for x in matrices)
         of_output, seen_values = tf.concat([of_h, of_query], 1), tf.cast(values, compute)
         units, length = of_query.shape[0], keys.shape[1]
@@ -61,6 +62,7 @@ def attend_compiled(
             recurrent, c, context = before
             z, *mask = inputs
             context = context * mask[0] if mask else context
+            z = tf.cast(z, variable) + bias
             i, f, g, o, c, _, h = cell(z + recurrent + times(context, of_context), c)
             recurrent, query = tf.split(times(h, of_output), [4 * units, units], -1)
             scores = scores_of(query[:, None], keys, direction)[:, 0]
@@ -68,11 +70,12 @@ def attend_compiled(
             context = tf.cast(
                 tf.linalg.matvec(seen_values, tf.cast(weights, compute), transpose_a=True), variable
             )
-            return (recurrent, c, context), (i, f, g, o, c, h, query, weights, context)
+            gates = [tf.cast(x, compute) for x in (i, f, g, o)]
+            return (recurrent, c, context), (*gates, c, h, query, weights, context)
 
-        start = _zeros(z, 4 * units), _zeros(z, units), _zeros(z, units)
-        widths = [units] * 7 + [length, units]
-        _, states = scan(step, start, (z,) if masks is None else (z, masks), widths)
+        start = tuple(tf.cast(_zeros(z, width), variable) for width in (4 * units, units, units))
+        widths, dtypes = [units] * 7 + [length, units], [compute] * 4 + [variable] * 5
+        _, states = scan(step, start, (z,) if masks is None else (z, masks), widths, dtypes=dtypes)
         outputs, contexts = states[5], states[8]
 
         def gradient(d_outputs: tf.Tensor, d_contexts: tf.Tensor) -> Tensors:
@@ -81,9 +84,9 @@ def attend_compiled(
             )
             dz, d_queries, d_scores, d_attended = found
             *_, queries, weights, _ = states
-            seen = delayed(_zeros(z, units), contexts)
+            seen = delayed(_zeros(contexts, units), contexts)
             seen = seen if masks is None else seen * masks
-            h_before = delayed(_zeros(z, units), outputs)
+            h_before = delayed(_zeros(outputs, units), outputs)
             d_matrices = [
                 times(rows(a), rows(b), transpose_a=True)
                 for a, b in ((seen, dz), (h_before, dz), (outputs, d_queries))
@@ -92,7 +95,8 @@ def attend_compiled(
             d_keys, d_direction = key_gradients(
                 _by_sentence(d_scores), _by_sentence(queries), keys, direction
             )
-            return dz, *d_matrices, d_keys, tf.cast(d_values, variable), d_direction
+            d_bias = tf.reduce_sum(tf.cast(dz, variable), [0, 1])
+            return dz, d_bias, *d_matrices, d_keys, tf.cast(d_values, variable), d_direction
 
         return (outputs, contexts), gradient
 
@@ -114,7 +118,9 @@ def attend_compiled(
 
         def step(after: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
             d_context, d_h, d_c = after  # The context's gradient excludes its dropout.
-            i, f, g, o, c, c_before, query, weights, context, d_output, d_seen, *mask = inputs
+            *gates, c, c_before, query, weights, context, d_output, d_seen = inputs[:11]
+            i, f, g, o = (tf.cast(x, variable) for x in gates)
+            mask = inputs[11:]
             d_context += d_seen
             shares = tf.cast(values, variable) - context[:, None]
             d_scores = weights * tf.reduce_sum(shares * d_context[:, None], -1)
@@ -123,16 +129,17 @@ def attend_compiled(
             dz, d_c = cell_gradient(i, f, g, o, c_before, tf.tanh(c), d_h, d_c)
             d_before, d_h = tf.split(times(dz, joined), 2, -1)
             d_before = d_before * mask[0] if mask else d_before
-            return (d_before, d_h, d_c), (dz, d_query, d_scores, d_context)
+            found = tf.cast(dz, compute), tf.cast(d_query, compute), d_scores, tf.cast(d_context, compute)
+            return (d_before, d_h, d_c), found
 
         i, f, g, o, c, _, query, weights, context = kept
         c_before = delayed(_zeros(c, units), c)
         inputs = [i, f, g, o, c, c_before, query, weights, context, d_outputs, d_contexts]
-        widths = [4 * units, units, weights.shape[-1], units]
-        start = (_zeros(c, units),) * 3
-        return scan(step, start, inputs if masks is None else [*inputs, masks], widths, reverse=True)[1]
+        widths, dtypes = [4 * units, units, weights.shape[-1], units], [compute, compute, variable, compute]
+        start, inputs = (_zeros(c, units),) * 3, inputs if masks is None else [*inputs, masks]
+        return scan(step, start, inputs, widths, reverse=True, dtypes=dtypes)[1]
 
-    return core(z, *matrices, memory.keys, memory.values, direction)
+    return core(z, *weights, memory.keys, memory.values, direction)
 
 
 def _zeros(like: tf.Tensor, width: int) -> tf.Tensor:

@@ -164,8 +164,8 @@ def hoisted(
     """
 
     def chain(x: tf.Tensor, h: tf.Tensor, c: tf.Tensor, mask: tf.Tensor | None) -> Tensors:
-        z = _inputs_part(x, kernel, bias, precision)
-        return _make_core(mask, precision)(z, recurrent, h, c)
+        z = inputs_part(x, kernel, precision)
+        return _make_core(mask, precision)(*_biased(z, bias, precision), recurrent, h, c)
 
     parts = _chains(x.shape[1], recurrent.shape[0])
     if parts == 1:
@@ -177,14 +177,18 @@ def hoisted(
     return tf.concat(outputs, 1), (tf.concat(h, 0), tf.concat(c, 0))
 
 
-def _inputs_part(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, precision: Precision) -> tf.Tensor:
-    """Returns the inputs' contribution to the gates for all steps: [T, b, n] -> [T, b, 4u]."""
-    shape = tf.shape(x)
+def inputs_part(x: tf.Tensor, kernel: tf.Tensor, precision: Precision) -> tf.Tensor:
+    """Returns the inputs' products for all steps: [T, b, n] -> [T, b, 4u], in the precision of products."""
     z = product(tf.cast(rows(x), precision.compute), tf.cast(kernel, precision.compute))
-    z = tf.nn.bias_add(tf.cast(z, precision.variable), bias)
-    z = tf.reshape(z, [shape[0], shape[1], z.shape[-1]])
-    z.set_shape([x.shape[0], x.shape[1], z.shape[-1]])
-    return z
+    z = tf.reshape(z, tf.concat([tf.shape(x)[:2], [z.shape[-1]]], 0))
+    return tf.ensure_shape(z, [x.shape[0], x.shape[1], z.shape[-1]])
+
+
+def _biased(z: tf.Tensor, bias: tf.Tensor, precision: Precision) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns (z, bias) for a loop under XLA, which adds them; elsewhere z with its bias, and zero."""
+    if under_xla():
+        return z, bias
+    return tf.nn.bias_add(tf.cast(z, precision.variable), bias), tf.zeros([], precision.variable)
 
 
 def side_by_side(layers: Sequence[LSTM], inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -199,13 +203,13 @@ def side_by_side(layers: Sequence[LSTM], inputs: Sequence[tf.Tensor]) -> list[tf
         if not layer.built:
             layer.build(x.shape)
     precision = layers[0].precision
-    parts = [_inputs_part(x, one.kernel, one.bias, precision) for one, x in zip(layers, inputs)]
-    z, recurrent = (
-        tf.stack(parts, 1),
-        tf.stack([tf.convert_to_tensor(one.recurrent_kernel) for one in layers]),
+    z = tf.stack([inputs_part(x, one.kernel, precision) for one, x in zip(layers, inputs)], 1)
+    bias, recurrent = (
+        tf.stack([tf.convert_to_tensor(w) for w in of_layers])
+        for of_layers in zip(*((one.bias, one.recurrent_kernel) for one in layers))
     )
-    zeros = tf.zeros_like(z[0, :, :, : layers[0].units])
-    outputs, _, _ = _make_core(None, precision)(z, recurrent, zeros, zeros)
+    zeros = tf.zeros_like(z[0, :, :, : layers[0].units], precision.variable)
+    outputs, _, _ = _make_core(None, precision)(z, bias[:, None], recurrent, zeros, zeros)
     return tf.unstack(outputs, len(layers), axis=1)
 
 
@@ -217,11 +221,13 @@ def _chains(batch: int | None, units: int) -> int:
 
 
 def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Tensors]:
-    """Returns the recurrence alone, (z, recurrent, h, c) -> (outputs, h, c), with its own gradient.
+    """Returns the recurrence alone, (z, bias, recurrent, h, c) -> (outputs, h, c), with its own gradient.
 
-    For G layers side by side, the arguments are [T, G, b, 4u], [G, u, 4u], [G, b, u], [G, b, u].
+    For G layers side by side, the arguments are [T, G, b, 4u], [G, 1, 4u], [G, u, 4u], [G, b, u], [G, b, u]. Under XLA,
+    the gates and their gradients are stored in the precision of products, which halves what the loops move.
     """
     compute, variable = precision.compute, precision.variable
+    stored = compute if under_xla() else variable
     # XLA's gradient computes tanh of c again from c, in the kernel that uses it, so that a loop writes one result less.
     keeps_tanh = not under_xla()
 
@@ -235,25 +241,33 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
         return tf.stack([outer(*pair) for pair in zip(*(tf.unstack(x, axis=1) for x in (h, dz)))])
 
     @tf.custom_gradient
-    def core(z: tf.Tensor, recurrent: tf.Tensor, h0: tf.Tensor, c0: tf.Tensor) -> tuple:
+    def core(z: tf.Tensor, bias: tf.Tensor, recurrent: tf.Tensor, h0: tf.Tensor, c0: tf.Tensor) -> tuple:
         matrix = tf.cast(recurrent, compute)
 
         def step(before: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
             h, c = before
-            i, f, g, o, new_c, squashed, new_h = cell(inputs[0] + times(h, matrix), c)
+            z = tf.cast(inputs[0], variable) + bias if under_xla() else inputs[0]
+            i, f, g, o, new_c, squashed, new_h = cell(z + times(h, matrix), c)
             if mask is not None:
                 m = inputs[1]
                 new_h, new_c = m * new_h + (1 - m) * h, m * new_c + (1 - m) * c
-            return (new_h, new_c), (i, f, g, o, new_h, new_c, *([squashed] if keeps_tanh else []))
+            gates = [tf.cast(x, stored) for x in (i, f, g, o)]
+            return (new_h, new_c), (*gates, new_h, new_c, *([squashed] if keeps_tanh else []))
 
-        widths = [recurrent.shape[-2]] * (6 + keeps_tanh)
+        widths, dtypes = (
+            [recurrent.shape[-2]] * (6 + keeps_tanh),
+            [stored] * 4 + [variable] * (2 + keeps_tanh),
+        )
         sequences = (z,) if mask is None else (z, mask)
-        (h, c), (i, f, g, o, hs, cs, *squashed) = scan(step, (h0, c0), sequences, widths, stack=False)
+        (h, c), (i, f, g, o, hs, cs, *squashed) = scan(
+            step, (h0, c0), sequences, widths, stack=False, dtypes=dtypes
+        )
 
         def gradient(d_outputs: tf.Tensor, d_h: tf.Tensor, d_c: tf.Tensor) -> Tensors:
             saved = [i, f, g, o, *(squashed or [cs]), delayed(c0, cs)]
             dz, d_h0, d_c0 = backward(saved, matrix, d_outputs, d_h, d_c)
-            return dz, outer(stacked(delayed(h0, hs)), dz), d_h0, d_c0
+            d_bias = tf.reduce_sum(tf.cast(dz, variable), [0, -2]) if under_xla() else bias
+            return dz, tf.reshape(d_bias, bias.shape), outer(stacked(delayed(h0, hs)), dz), d_h0, d_c0
 
         outputs = stacked(hs)
         return (outputs if mask is None else outputs * mask, h, c), gradient
@@ -268,7 +282,9 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
         transposed = tf.ensure_shape(transposed, transposed.shape)
 
         def step(after: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
-            i, f, g, o, squashed, c_before, d_output, *masks = inputs
+            *gates, squashed, c_before, d_output = inputs[:7]
+            i, f, g, o = (tf.cast(x, variable) for x in gates)
+            masks = inputs[7:]
             squashed = squashed if keeps_tanh else tf.tanh(squashed)
             d_h, d_c = after
             if masks:
@@ -281,10 +297,12 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
             d_h = times(dz, transposed)
             if masks:
                 d_h, d_c = d_h + kept_h, d_c + kept_c
-            return (d_h, d_c), (dz,)
+            return (d_h, d_c), (tf.cast(dz, stored),)
 
         inputs = [*saved, d_outputs, *([] if mask is None else [mask])]
-        (d_h0, d_c0), (dz,) = scan(step, (d_h, d_c), inputs, [matrix.shape[-1]], reverse=True)
+        (d_h0, d_c0), (dz,) = scan(
+            step, (d_h, d_c), inputs, [matrix.shape[-1]], reverse=True, dtypes=[stored]
+        )
         return dz, d_h0, d_c0
 
     return core

@@ -30,6 +30,7 @@ def scan(
     widths: Sequence[int],
     reverse: bool = False,
     stack: bool = True,
+    dtypes: Sequence[tf.DType] = (),
 ) -> tuple[Tensors, tuple[Steps, ...]]:
     """Returns (last state, outputs) of `step(state, inputs) -> (state, outputs)` along axis 0 of `sequences`.
 
@@ -42,13 +43,16 @@ def scan(
       reverse: whether to go from the last element to the first; outputs keep their inputs' positions.
       stack: False leaves the outputs of an unrolled loop as lists of T tensors, which saves a copy if another loop
         reads them.
+      dtypes: of the outputs; () means the state's.
     """
     state = tuple(state)
+    dtypes = dtypes or [state[0].dtype] * len(widths)
     lists = [s for s in sequences if isinstance(s, list)]
     length = len(lists[0]) if lists else sequences[0].shape[0]
     compiled = under_xla()
     if length is None or (not lists and length > (UNROLLED_IN_XLA if compiled else UNROLLED_STEPS)):
-        return _while(step, state, sequences, widths, reverse, steps_of_a_turn(length) if compiled else 1)
+        turn = steps_of_a_turn(length) if compiled else 1
+        return _while(step, state, sequences, widths, dtypes, reverse, turn)
     parts = list(zip(*(s if isinstance(s, list) else tf.unstack(s, length) for s in sequences)))
     outputs = []
     for inputs in reversed(parts) if reverse else parts:
@@ -78,6 +82,7 @@ def _while(
     state: Tensors,
     sequences: Sequence[tf.Tensor],
     widths: Sequence[int],
+    dtypes: Sequence[tf.DType],
     reverse: bool,
     turn: int,
 ) -> tuple[Tensors, Tensors]:
@@ -90,7 +95,7 @@ def _while(
         s = s if turn == 1 else tf.reshape(s, [turns, turn, *s.shape[1:]])
         arrays.append(tf.TensorArray(s.dtype, turns, element_shape=s.shape[1:]).unstack(s))
     shapes = [[*lead, n] if turn == 1 else [turn, *lead, n] for n in widths]
-    results = tuple(tf.TensorArray(state[0].dtype, turns, element_shape=shape) for shape in shapes)
+    results = tuple(tf.TensorArray(d, turns, element_shape=shape) for d, shape in zip(dtypes, shapes))
 
     def body(i: tf.Tensor, state: Tensors, results: tuple) -> tuple:
         at = turns - 1 - i if reverse else i

@@ -1,21 +1,16 @@
 """Our exported steps on the card: compiles them, compares losses and weights with the export's, and times them."""
 
-import collections
-import re
 import statistics
 from pathlib import Path
 from typing import Any
 
 from common.distributed import pjrt_program
 from common.export import rules
-from common.hlo.hlo_text import Program
 from lab.bench.gpu.child import Hits, Turn, jax_of
 from lab.bench.programs import figures
 from lab.bench.programs.replayed import Replay
 from lab.bench.replay import read
-
-# Instructions that launch nothing.
-_FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "call"}
+from systems.compile import hlo, launches
 
 
 class Prepared(Replay):
@@ -57,7 +52,7 @@ def _programs(job: dict) -> tuple[Path, dict, list[dict]]:
 
 
 def compile(job: dict, turn: Turn) -> dict[str, Any]:  # noqa: A001, the job's name
-    """Compiles a step into jax's cache, possibly beside other compiling jobs; returns its kernels by kind."""
+    """Compiles a step into jax's cache, possibly beside other compiling jobs; returns what it launches and moves."""
     jax_of(job)
     folder, manifest, (program, *_) = _programs(job)
     made, hits = Prepared(folder, manifest, program, values=False), Hits()
@@ -66,7 +61,7 @@ def compile(job: dict, turn: Turn) -> dict[str, Any]:  # noqa: A001, the job's n
     return {
         "compile_seconds": made.compile_seconds,
         "from_cache": hits.count > 0,
-        "kernels": kernels(made.compiled.as_text()),
+        **launches.launches(hlo.Program(made.compiled.as_text())),
     }
 
 
@@ -126,23 +121,3 @@ def _timed(made: Replay, job: dict) -> list[float]:
     (one,) = made.time(1, 1, 2)
     steps = max(2, min(job.get("steps", 20), int(job.get("seconds_of_round", 1.5) / one)))
     return made.time(2, job.get("rounds", 3), steps)
-
-
-def kernels(text: str) -> dict[str, int]:
-    """Counts a compiled program's launched operations by kind (custom calls by target); loop bodies count once."""
-    computations = Program(text).computations
-    # Computations inside a kernel: the body of a fusion, the sum of a reduction.
-    inner = {
-        name
-        for body in computations.values()
-        for one in body
-        if one.opcode not in ("call", "while", "conditional")
-        for name in re.findall(r"(?:calls|to_apply|comparator|select|scatter)=%?([\w.\-]+)", one.attributes)
-    }
-    counts: collections.Counter[str] = collections.Counter()
-    for name, body in computations.items():
-        for one in body if name not in inner else []:
-            target = re.search(r'custom_call_target="([^"]*)"', one.attributes)
-            if one.opcode not in _FREE:
-                counts[target[1] if target else one.opcode] += 1
-    return dict(counts.most_common())

@@ -28,38 +28,6 @@ from lab.bench.programs.figures import EXACT_FLAGS
 
 PYTHON = os.environ.get("REPLAY_PYTHON") or (sys.executable if importlib.util.find_spec("jax") else "")
 SMALL = {"global_batch_size": 8, "eval_batch_size": 8, "model": "mlp", "hidden_units": 32, "dropout": 0.2}
-# A program with a loop, a fusion's body, a reduction's, and a library call.
-TEXT = """HloModule m
-
-%fused (p: f32[4]) -> f32[4] {
-  %p = f32[4]{0} parameter(0)
-  ROOT %a = f32[4]{0} add(%p, %p)
-}
-
-%sum (x: f32[], y: f32[]) -> f32[] {
-  %x = f32[] parameter(0)
-  %y = f32[] parameter(1)
-  ROOT %z = f32[] add(%x, %y)
-}
-
-%body (s: f32[4]) -> f32[4] {
-  %s = f32[4]{0} parameter(0)
-  ROOT %f = f32[4]{0} fusion(%s), kind=kLoop, calls=%fused
-}
-
-%until (t: f32[4]) -> pred[] {
-  %t = f32[4]{0} parameter(0)
-  ROOT %c = pred[] constant(false)
-}
-
-ENTRY %main (q: f32[4]) -> f32[] {
-  %q = f32[4]{0} parameter(0)
-  %w = f32[4]{0} while(%q), condition=%until, body=%body
-  %g = f32[4]{0} custom-call(%w), custom_call_target="__cublas$gemm"
-  %n = f32[] constant(0)
-  ROOT %r = f32[] reduce(%g, %n), dimensions={0}, to_apply=%sum
-}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -328,13 +296,6 @@ def test_a_launch_file_needs_every_network_measured() -> None:
         dict.fromkeys(flags.NETWORKS, 1.001),
     ):
         assert not flags.settings({"rows": _rows(together={"flags": "--a=1", **worse})}, "a file")
-
-
-def test_kernels_are_counted_in_loops_and_not_inside_kernels() -> None:
-    pytest.importorskip("jax")
-    from lab.bench.gpu.networks import kernels
-
-    assert kernels(TEXT) == {"fusion": 1, "while": 1, "__cublas$gemm": 1, "reduce": 1}
 
 
 @pytest.mark.parametrize("kind", prepare.KINDS)
