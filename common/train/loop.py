@@ -211,7 +211,8 @@ class Loop(Programs):
             success = yield from self._known()
             yield events.BlockStopped(now(), block)
         decision = self._decide(success)
-        if save and not decision.success and (decision.reason or self._due(block)):
+        due = (block.index + 1) % self.config.checkpoint_blocks == 0
+        if save and not decision.success and (decision.reason or due):
             self._save(save, step)
             decision = self._decide(None)
         if decision.success:
@@ -225,10 +226,6 @@ class Loop(Programs):
 
     def _decide(self, success: events.RunStopped | None) -> Decision:
         return self._agreement.decide(bool(success), self._stop_reason, self._stop_time)
-
-    def _due(self, block: Block) -> bool:
-        """Whether a checkpoint follows this block."""
-        return (block.index + 1) % self.config.checkpoint_blocks == 0
 
     def _trained_to_the_end(self) -> events.RunStopped:
         """Returns the end of a run whose last step is done: complete without a target, otherwise missed."""

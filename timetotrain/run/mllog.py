@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.config.clock import Clock
@@ -84,17 +84,28 @@ class RunLog:
 
     def record(self, event: events.Event) -> None:
         """Writes the log lines of a loop event."""
-        writer: Callable[[Any], None] | None = {
-            events.RunStarted: self._run_started,
-            events.BlockStarted: self._block_started,
-            events.Trained: self._trained,
-            events.EvalRan: self._eval_ran,
-            events.Evaluated: self._evaluated,
-            events.BlockStopped: self._block_stopped,
-            events.RunStopped: self._run_stopped,
-        }.get(type(event))
-        if writer:
-            writer(event)
+        match event:
+            case events.RunStarted():
+                self.started = True
+                self.event("run_start", kind="INTERVAL_START", at=event.time)
+            case events.BlockStarted():
+                first, metadata = event.block.first_epoch, self._block(event.block)
+                self.event("block_start", None, metadata, "INTERVAL_START", event.time)
+                if self._config.ruleset == "0.6.0":
+                    self.event("epoch_start", None, {"epoch_num": first}, "INTERVAL_START", event.time)
+            case events.Trained():
+                self._trained(event)
+            case events.EvalRan():
+                epoch = {"epoch_num": event.block.last_epoch}
+                self.event("eval_start", None, epoch, "INTERVAL_START", event.start)
+                self.event("eval_stop", None, epoch, "INTERVAL_END", event.stop)
+            case events.Evaluated():
+                metadata = {"epoch_num": event.block.last_epoch, **event.details}
+                self.event("eval_accuracy", event.value, metadata, at=event.time)
+            case events.BlockStopped():
+                self.event("block_stop", None, self._block(event.block), "INTERVAL_END", event.time)
+            case events.RunStopped():
+                self._run_stopped(event)
 
     def abort(self, reason: str, at: float | None = None) -> None:
         """Writes run_stop with status aborted, from the reserved space if necessary, and publishes the log.
@@ -116,18 +127,8 @@ class RunLog:
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def _run_started(self, event: events.RunStarted) -> None:
-        self.started = True
-        self.event("run_start", kind="INTERVAL_START", at=event.time)
-
     def _block(self, block: Any) -> dict[str, int]:
         return {"first_epoch_num": block.first_epoch, "epoch_count": block.epoch_count}
-
-    def _block_started(self, event: events.BlockStarted) -> None:
-        self.event("block_start", None, self._block(event.block), "INTERVAL_START", event.time)
-        if self._config.ruleset == "0.6.0":
-            first = event.block.first_epoch
-            self.event("epoch_start", None, {"epoch_num": first}, "INTERVAL_START", event.time)
 
     def _trained(self, event: events.Trained) -> None:
         block, times = event.block, event.times
@@ -144,18 +145,6 @@ class RunLog:
             self.event("train_loss", event.losses[-1], metadata, at=times[-1])
             for key, value in event.scale.items():
                 self.event(key, value, metadata, at=times[-1])
-
-    def _eval_ran(self, event: events.EvalRan) -> None:
-        epoch = {"epoch_num": event.block.last_epoch}
-        self.event("eval_start", None, epoch, "INTERVAL_START", event.start)
-        self.event("eval_stop", None, epoch, "INTERVAL_END", event.stop)
-
-    def _evaluated(self, event: events.Evaluated) -> None:
-        epoch = {"epoch_num": event.block.last_epoch}
-        self.event("eval_accuracy", event.value, {**epoch, **event.details}, at=event.time)
-
-    def _block_stopped(self, event: events.BlockStopped) -> None:
-        self.event("block_stop", None, self._block(event.block), "INTERVAL_END", event.time)
 
     def _run_stopped(self, event: events.RunStopped) -> None:
         self.stopped = True
