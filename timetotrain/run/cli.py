@@ -19,7 +19,7 @@ from common.distributed import heartbeat
 from common.distributed import process as processes
 from common.errors import PeerLostError, UserError
 from timetotrain import flags
-from timetotrain.run import closed_division, request
+from timetotrain.run import closed_division, missing, request
 from timetotrain.run import help as helps
 from timetotrain.run.options import BenchmarkFlags
 
@@ -82,8 +82,8 @@ def run(benchmark: str, options: BenchmarkFlags, overrides: Sequence[tuple[str, 
     if options.export:
         return _export(benchmarks.module(benchmark, "task").Task, config, options)
     if not options.system:
-        raise request.no_system(benchmark, options.data_dir)
-    request.check_data_dir(options.data_dir, benchmark)
+        raise missing.no_system(benchmark, options.data_dir)
+    missing.check_data_dir(options.data_dir, benchmark)
     if options.evaluate:
         task = benchmarks.module(benchmark, "task").Task(config, options.data_dir)
         return _evaluate(task, options.evaluate)

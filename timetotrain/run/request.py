@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -16,7 +15,6 @@ from common.config import overrides as configs
 from common.config.schema import RunConfig
 from common.distributed import process as processes
 from common.errors import UserError
-from common.files import ROOT
 from timetotrain.run.options import BenchmarkFlags
 
 B = TypeVar("B", bound=BenchmarkFlags)
@@ -76,34 +74,9 @@ def preset(benchmark: str, options: BenchmarkFlags) -> RunConfig:
     return configs.preset(benchmarks.module(benchmark, "presets").PRESETS, str(options.system))
 
 
-def check_data_dir(path: str | None, benchmark: str) -> None:
-    """Raises UserError if `--data_dir` is missing or not a folder."""
-    own = " or `timetotrain data`" if _takes_own_data(benchmark) else ""
-    fix = f"name the folder that {benchmark}/init_datasets.sh{own} filled"
-    if not path:
-        raise UserError(f"--data_dir: missing; {fix}")
-    # TensorFlow checks object stores later.
-    if "://" not in path and not os.path.isdir(path):
-        raise UserError(f"--data_dir={path}: no such folder; {fix}")
-
-
-def no_system(benchmark: str, data: str | None) -> UserError:
-    """Returns the error for a run whose preset neither the user nor the data determine."""
-    known = ", ".join([automatic.NAME, *benchmarks.module(benchmark, "presets").PRESETS])
-    where = f" for the data in {data}" if data else ""
-    own = ""
-    if _takes_own_data(benchmark):
-        own = f"; of your own files, `timetotrain data {benchmark} FILES OUT` makes a folder that needs none"
-    return UserError(f"--system: name a preset{where}; known: {known}{own}")
-
-
 def said(chosen: Sequence[automatic.Choice]) -> dict[str, Any]:
     """Returns the choices for this machine and data, for JSON and the log; {} if there are none."""
     return {"chosen": {c.field: {"value": c.value, "why": c.why} for c in chosen}} if chosen else {}
-
-
-def _takes_own_data(benchmark: str) -> bool:
-    return (ROOT / benchmark / "custom_data.py").is_file()
 
 
 def _target(config: type[RunConfig], target: str | None) -> list[tuple[str, str]]:
