@@ -165,11 +165,12 @@ def _loss(
     # The first steps' losses can be far off, so the plot's range follows the rest.
     values = sorted(v for _, v in points)
     shown = [v for v in values if v <= 1.5 * values[int(0.98 * (len(values) - 1))] + 1e-9] if values else []
-    return (
-        "training loss",
-        [("each point", "faint", points, False), ("smoothed", "run", smooth, False)],
-        shown,
-    )
+    curves: list[Curve] = [("each point", "faint", points, False), ("smoothed", "run", smooth, False)]
+    evaluated = [r for r in records if r["kind"] == "evaluation"]
+    details = [(at(r), r.get("details", {}).get("loss", math.nan)) for r in evaluated]
+    if held := [(x, loss) for x, loss in details if math.isfinite(loss)]:
+        curves.append(("evaluation", "eval", held, True))
+    return "loss" if held else "training loss", curves, shown + [loss for _, loss in held]
 
 
 def smoothed(points: Points) -> Points:

@@ -156,6 +156,14 @@ def test_progress_inside_a_block_is_part_of_the_curve_until_the_block_is_done():
     assert drawn[1].lines[0].path.count("L") == 20
 
 
+def test_the_loss_of_evaluations_is_drawn_beside_the_training_s():
+    with_loss = [{**r, "details": {"loss": 3.0}} if r["kind"] == "evaluation" else r for r in records()]
+    (drawn,) = (chart for chart in page.charts(with_loss, HEAD, "steps") if chart.title == "loss")
+    count = sum(r["kind"] == "evaluation" for r in with_loss)
+    assert [line.name for line in drawn.lines][-1] == "evaluation" and len(drawn.lines[-1].dots) == count > 0
+    assert drawn.y.high >= 3.0
+
+
 def test_the_newest_run_of_a_folder_is_found(tmp_path):
     with pytest.raises(UserError, match="no history of a run"):
         command.find(tmp_path)
