@@ -293,5 +293,7 @@ HERE = Rule(
     example_bytes=_example_bytes,
     eval_bytes=_eval_bytes,
     gpu_batch=8,
+    weights={"backbone_width": 64},
+    enough=(100, 500),
     told={"short_side": SCALED, "data.flip": FLIPPED},
 )

@@ -327,5 +327,7 @@ HERE = Rule(
     gpu_batch=64,
     choices=_reading,
     rate_part=_rate_part,
+    weights={"width": 64},
+    enough=(100, 1000),
     told={"image_size": SCALED, "data.flip": FLIPPED, "data.crop_sides": CROPPED},
 )

@@ -14,6 +14,7 @@ from tools import journal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 LOGICAL_CPUS = 8
+os.environ["TTT_WEIGHTS"] = os.devnull  # No weights that this machine may store.
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(LOGICAL_CPUS))
 os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 

@@ -36,6 +36,7 @@ def _compliance(about: str, name: str) -> Verb:
 VERBS = {
     "run": Verb("train a benchmark, and time it", "timetotrain.run.command", ()),
     "data": Verb("make records of your own files", "timetotrain.use.data"),
+    "weights": Verb("fetch public weights to start from", "timetotrain.use.weights"),
     "predict": Verb("apply a trained model to files", "timetotrain.use.predict"),
     "export": Verb("write a trained model for other programs", "timetotrain.use.export"),
     "search": Verb(

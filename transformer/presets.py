@@ -276,5 +276,6 @@ HERE = Rule(
     own="cpu-multi30k",
     example_bytes=_example_bytes,
     gpu_batch=128,
+    enough=(1500, 8000),
     told={"num_train_examples": "rows into which the sentence pairs are packed"},
 )

@@ -148,6 +148,8 @@ HERE = Rule(
     own="cpu-ucf101",
     example_bytes=_example_bytes,
     gpu_batch=64,
+    weights={"width": 64, "blocks": (3, 4, 6, 3)},
+    enough=(25, 500),
     told={
         "image_size": SCALED,
         "data.flip": FLIPPED,

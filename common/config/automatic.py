@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
+import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -37,6 +38,8 @@ RESERVE_BYTES = 1 << 30  # TensorFlow, the weights of a small preset and their s
 LEAST_STEPS, LEAST_BATCH = 500, 4
 EVALUATIONS = 10
 WARMUP_PART = 0.2
+# The folder of public weights: this variable's, or one in the user's cache.
+WEIGHTS, _WEIGHTS_CACHE = "TTT_WEIGHTS", "~/.cache/timetotrain/weights"
 # What `Rule.told` says of fields that several benchmarks have.
 SCALED = "every picture is scaled to it, in pixels; details smaller than a pixel are lost"
 FLIPPED = "mirrors half of the pictures; set False where left and right differ, as for text"
@@ -61,6 +64,9 @@ class Rule:
       rate_part: function of (configuration, starting preset); returns the part of the preset's learning rate that suits
         the data, and why.
       told: {path: what it does to the data} of fields that are said to the user even if the preset's value stays.
+      weights: {path: value} of the fields that fit the network to weights of `timetotrain weights`; {} for none.
+      enough: (examples of a class, these times epochs) with which a network that starts from nothing beats its data's
+        baseline: between runs that did and did not (tests/timetotrain/run/test_ending.py). None if no run tells.
       counts: function of (configuration, data folder); returns {path: value} of the fields that the files themselves
         fix, {} if files are missing. It serves benchmarks without a converter, whose data have no description.
     """
@@ -74,6 +80,8 @@ class Rule:
     choices: Callable[[Any, Machine, int], Mapping[str, tuple[Any, str]]] = lambda *_: {}
     rate_part: Callable[[Any, Any], tuple[float, str]] = lambda *_: (1.0, "")
     told: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    weights: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    enough: tuple[int, int] | None = None
     counts: Callable[[Any, pathlib.Path], Mapping[str, Any]] = lambda *_: {}
 
 
@@ -179,6 +187,8 @@ def choose(
     for path, value in overrides:
         if path != "legw":
             chosen.config = configs.override(chosen.config, path, value)
+    if not generated:
+        _weights(chosen, rule)
     _devices(chosen, machine)
     _batch(chosen, rule, machine, base, seen=_epochs(chosen, base) * _examples(chosen.config))
     _schedule(chosen, base)
@@ -193,6 +203,20 @@ def choose(
             before = [choice.why for choice in chosen.list if choice.field == path]
             chosen.say(path, "; ".join([*before, why]))
     return chosen.config, chosen.list
+
+
+def weights_folder(benchmark: str) -> pathlib.Path:
+    """Returns the folder where `timetotrain weights` stores a benchmark's weights."""
+    return pathlib.Path(os.environ.get(WEIGHTS) or os.path.expanduser(_WEIGHTS_CACHE), benchmark)
+
+
+def _weights(chosen: _Chosen, rule: Rule) -> None:
+    """Starts from the newest stored weights, unless the command line names others or another size of network."""
+    stored = sorted(weights_folder(chosen.config.benchmark).glob("*.npz"), key=os.path.getmtime)
+    if stored and rule.weights and not {"init", *rule.weights} & chosen.given:
+        chosen.take("init", str(stored[-1]), "stored by `timetotrain weights`; --init= starts from nothing")
+        for path, value in rule.weights.items():
+            chosen.take(path, value, "as in these weights")
 
 
 def counted(rule: Rule, config: Any, data_dir: str | None) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@
 # For BENCHMARK/init_weights.sh: common/layers/init_weights.sh BENCHMARK URL
 #
 #   WEIGHTS_DIR     folder for the weights                                                       (required)
-#   WEIGHTS_FILE    a file of torch.save that you have: nothing is downloaded                    (none)
+#   WEIGHTS_FILE    a file that you have, of any kind in common/layers/weight_files.py: nothing is downloaded                    (none)
 #   WEIGHTS_URL     where the file is downloaded from                                            (torchvision's)
 #   WEIGHTS_SHA256  the file's SHA-256, or its first digits, eight or more      (those in the file's name: torch.hub's
 #                   check_hash compares the same; without any the weights are called unverified)

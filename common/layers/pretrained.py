@@ -1,34 +1,34 @@
-"""Loads a backbone's published weights from a .pth or .npz file or a TensorFlow checkpoint with torchvision's names.
-
-The names are `conv1.weight`, `layer2.0.downsample.1.running_mean`, ... An .npz file holds torchvision's arrays
-unchanged; a TensorFlow checkpoint holds tensors of the same names. Convolutions are [out, in, h, w] in the file and
-[h, w, in, out] in the network. Arrays without a layer in the network (such as `fc`) are not read.
-"""
+"""Loads a backbone's published weights from any file of common/layers/weight_files.py that has torchvision's names."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.data import npz
 from common.distributed.replicas.base import Replicas
 from common.errors import UserError
 from common.layers import weight_files
 from common.layers.batch_norm import SpanBatchNorm
 
-_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
-
-_DAMAGE = weight_files.DAMAGE  # Also of a TensorFlow checkpoint.
+_NORM = {
+    "gamma": ("gamma",),
+    "beta": ("beta",),
+    "moving_mean": ("moving_mean", "merged_mean"),
+    "moving_variance": ("moving_variance", "merged_variance"),
+}
 
 
 def load(
-    network: tf_keras.Model, path: str | os.PathLike, replicas: Replicas, width_field: str, name: str
+    network: tf_keras.Model,
+    path: str | os.PathLike,
+    replicas: Replicas,
+    width_field: str,
+    name: str,
+    fitted: Callable[[np.ndarray, tf.TensorShape], np.ndarray] = lambda array, _: array,
 ) -> int:
     """Sets the weights and batch-norm moments of all layers with published names, including frozen ones.
 
@@ -36,72 +36,42 @@ def load(
 
     Args:
       network: all its SpanBatchNorm layers belong to the backbone, and so do its convolutions "conv1" and "layer...".
-      path: path of the .npz file or the checkpoint.
+        Its layer "fc" is set only if the file has one of its shape.
+      path: path of the file.
       replicas: the backend.
       width_field, name: names for errors: the field with the backbone's width (published: 64), and the backbone.
+      fitted: maps a kernel [h, w, in, out] and the network's shape to the network's kernel.
 
     Returns:
-      The number of arrays read.
+      The number of variables set.
 
     Raises:
-      UserError: the file does not exist, or one of its arrays is missing, damaged or of another shape.
+      UserError: the file does not exist or is damaged, or one of its arrays is missing or of another shape.
     """
-    count = 0
+    arrays, count = weight_files.read(path), 0
 
-    def put(variable: tf.Variable, key: str, value: np.ndarray) -> None:
+    def put(variable: tf.Variable, key: str) -> None:
         nonlocal count
         count += 1
+        if key not in arrays:
+            raise UserError(f"{path} holds no {key}; it must have torchvision's names of a {name}")
+        value = fitted(arrays[key], variable.shape)
         if tuple(value.shape) != tuple(variable.shape[-value.ndim :]):
             raise UserError(
                 f"{path}: {key} has shape {list(value.shape)}, the network's {list(variable.shape)}; is "
                 f"{width_field} 64 and the file a {name}?"
             )
         for copy in replicas.local_results(variable):
-            copy.assign(np.broadcast_to(value, variable.shape))
+            copy.assign(np.broadcast_to(value, variable.shape).astype(copy.dtype.as_numpy_dtype))
 
-    with _reader(os.fspath(path), name) as read:
-        for layer in network.submodules:
-            if isinstance(layer, SpanBatchNorm):
-                for theirs, ours in _NORM.items():
-                    key = f"{layer.name}.{theirs}"
-                    value = read(key)
-                    moment = ours in ("mean", "variance")
-                    for attribute in (f"moving_{ours}", f"merged_{ours}") if moment else (ours,):
-                        put(getattr(layer, attribute), key, value)
-            elif isinstance(layer, tf_keras.layers.Conv2D) and layer.name.startswith(("conv1", "layer")):
-                key = f"{layer.name}.weight"
-                put(layer.kernel, key, read(key).transpose(2, 3, 1, 0))
+    for layer in network.submodules:
+        if isinstance(layer, SpanBatchNorm):
+            for theirs, ours in _NORM.items():
+                for attribute in ours:
+                    put(getattr(layer, attribute), f"{layer.name}/{theirs}")
+        elif hasattr(layer, "kernel") and layer.name.startswith(("conv1", "layer")):
+            put(layer.kernel, f"{layer.name}/kernel")
+        elif layer.name == "fc" and np.shape(arrays.get("fc/kernel")) == tuple(layer.kernel.shape):
+            put(layer.kernel, "fc/kernel")
+            put(layer.bias, "fc/bias")
     return count
-
-
-@contextlib.contextmanager
-def _reader(path: str, name: str) -> Iterator[Callable[[str], np.ndarray]]:
-    """Opens the file and yields a function that reads one array by name."""
-    with contextlib.ExitStack() as opened:
-        try:
-            if path.endswith(".npz"):
-                arrays = opened.enter_context(npz.opened(path))
-                keys, get = set(arrays.files), arrays.__getitem__
-            elif path.endswith((".pth", ".pt")):
-                tensors = weight_files.torch_arrays(pathlib.Path(path))
-                keys, get = set(tensors), tensors.__getitem__
-            else:
-                checkpoint = tf.train.load_checkpoint(path)
-                keys, get = set(checkpoint.get_variable_to_shape_map()), checkpoint.get_tensor
-        except _DAMAGE as error:
-            raise UserError(
-                f"config.backbone={path} is no .npz or .pth file or TensorFlow checkpoint ({type(error).__name__}); "
-                f"give the weights of a {name}"
-            ) from error
-
-        def read(key: str) -> np.ndarray:
-            if key not in keys:
-                raise UserError(f"{path} holds no {key}; it must have torchvision's names of a {name}")
-            try:
-                return np.asarray(get(key))
-            except _DAMAGE as error:  # Reading an array compares its checksum.
-                raise UserError(
-                    f"config.backbone={path}: {key} is damaged ({error}); get a sound copy"
-                ) from error
-
-        yield read

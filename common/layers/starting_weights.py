@@ -1,8 +1,8 @@
-"""Turns a downloaded ResNet into the weights that training starts from; checks digest, layout, forward pass.
+"""Turns a public ResNet into the weights that training starts from; checks digest, layout, forward pass.
 
 `BENCHMARK/init_weights.sh` calls `python -m BENCHMARK.starting_weights FILE OUT.npz`, which calls `main` here. FILE is
-a torch.save file with torchvision's names. OUT.npz holds its arrays unchanged, as `config.backbone`,
-`config.initial_weights` and `--init` read them. A failed check prints one line.
+of any kind that weight_files.py reads. OUT.npz holds its arrays in this project's names and layouts, as
+`config.backbone`, `config.initial_weights` and `--init` read them. A failed check prints one line.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Network(NamedTuple):
     bottleneck: bool
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Returns {name: shape} of its state dict, without the batch-norm counters."""
+        """Returns {name: shape} in this project's names and layouts."""
         found: dict[str, tuple[int, ...]] = {}
 
         def conv(name: str, norm: str, inputs: int, outputs: int, size: int) -> None:
-            found[f"{name}.weight"] = (outputs, inputs, size, size)
-            for part in ("weight", "bias", "running_mean", "running_var"):
-                found[f"{norm}.{part}"] = (outputs,)
+            found[f"{name}/kernel"] = (size, size, inputs, outputs)
+            for part in ("gamma", "beta", "moving_mean", "moving_variance"):
+                found[f"{norm}/{part}"] = (outputs,)
 
         conv("conv1", "bn1", 3, WIDTH, 7)
         inputs = WIDTH
@@ -71,7 +71,7 @@ class Network(NamedTuple):
                 if inputs != outputs:
                     conv(f"{name}.downsample.0", f"{name}.downsample.1", inputs, outputs, 1)
                 inputs = outputs
-        return found | {"fc.weight": (CLASSES, inputs), "fc.bias": (CLASSES,)}
+        return found | {"fc/kernel": (inputs, CLASSES), "fc/bias": (CLASSES,)}
 
 
 RESNET34 = Network("ResNet-34", (3, 4, 6, 3), False)
@@ -80,19 +80,25 @@ RESNET50 = Network("ResNet-50", (3, 4, 6, 3), True)
 
 @answering()
 def main(
-    network: Network, stages: Stages, strides: Sequence[int], module: str, argv: Sequence[str] | None = None
+    network: Network,
+    stages: Stages | None,
+    strides: Sequence[int],
+    module: str,
+    argv: Sequence[str] | None = None,
 ) -> int:
     """Runs `python -m BENCHMARK.starting_weights FILE OUT`; returns the exit status.
 
     Args:
       network: the ResNet that the file must hold.
-      stages: computes the benchmark's own network from OUT.
+      stages: computes the benchmark's own network from OUT; None if it is not comparable.
       strides: strides of that network's stages; there may be fewer than four.
       module: BENCHMARK.starting_weights, for the help.
       argv: arguments; the process's own by default.
     """
     parser = Parser(prog=f"python -m {module}", description=f"Converts a {network.name}.")
-    parser.add_argument("file", type=pathlib.Path, help="file of torch.save, a state dict of torchvision's")
+    parser.add_argument(
+        "file", type=pathlib.Path, help="torchvision's .pth, Keras's .h5, .safetensors or .npz"
+    )
     parser.add_argument("out", type=pathlib.Path, help="the .npz file to write")
     parser.add_argument("--sha256", default="", help="SHA-256 of FILE or its first digits; none: unverified")
     parser.add_argument("--torch-python", default="", help="a Python with PyTorch, for the forward pass")
@@ -103,7 +109,7 @@ def main(
 
 
 def convert(
-    network: Network, stages: Stages, strides: Sequence[int], options: argparse.Namespace
+    network: Network, stages: Stages | None, strides: Sequence[int], options: argparse.Namespace
 ) -> list[str]:
     """Writes `options.out` from `options.file`; returns the findings as lines. OUT is whole or absent.
 
@@ -111,11 +117,9 @@ def convert(
       UserError: the digest, layout or forward pass differs, the file is damaged, or the folder cannot be written.
     """
     lines = [_digest(options.file, options.sha256)]
-    try:
-        arrays = weight_files.torch_arrays(options.file)
-    except weight_files.DAMAGE as error:
-        raise UserError(f"{options.file}: no whole file of torch.save ({error}); get a sound copy") from error
-    arrays = checked(arrays, network, options.file)
+    # A file that is being downloaded is called NAME.unverified.
+    kind = pathlib.Path(options.file.name.removesuffix(".unverified")).suffix
+    arrays = checked(weight_files.read(options.file, kind), network, options.file)
     lines.append(f"layout     {network.name}, {len(arrays)} arrays")
     try:
         with whole(options.out) as made:
@@ -144,14 +148,15 @@ def _digest(path: pathlib.Path, expected: str) -> str:
     return f"verified   SHA-256 {found}, by {len(expected)} digits"
 
 
-def checked(arrays: Mapping[str, np.ndarray], network: Network, path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns the arrays of `network`, without counters.
+def checked(
+    found: Mapping[str, np.ndarray], network: Network, path: pathlib.Path
+) -> Mapping[str, np.ndarray]:
+    """Returns the arrays, which must be those of `network`.
 
     Raises:
       UserError: an array is missing, has another shape, is not finite, or belongs to another network.
     """
     wanted = network.shapes()
-    found = {n: a for n, a in arrays.items() if not n.endswith(".num_batches_tracked")}
     fix = f"give torchvision's {network.name}"
     for name, shape in wanted.items():
         if name not in found:
@@ -166,8 +171,12 @@ def checked(arrays: Mapping[str, np.ndarray], network: Network, path: pathlib.Pa
     return found
 
 
-def _compared(stages: Stages, strides: Sequence[int], options: argparse.Namespace, made: pathlib.Path) -> str:
+def _compared(
+    stages: Stages | None, strides: Sequence[int], options: argparse.Namespace, made: pathlib.Path
+) -> str:
     """Computes an image with PyTorch and with the benchmark's network; raises UserError if they differ."""
+    if stages is None or not options.file.name.removesuffix(".unverified").endswith((".pth", ".pt")):
+        return "forward    not compared: the public network has other strides or padding than this one"
     python = options.torch_python or (sys.executable if importlib.util.find_spec("torch") else "")
     if not python:
         return "forward    not compared: no PyTorch here; TORCH_PYTHON names a Python that has it"

@@ -7,6 +7,7 @@
 | .safetensors | safetensors, of a state dict or of `timetotrain export` |
 | .h5 | tf_keras.applications.ResNet50 |
 | a folder with saved_model.pb | a SavedModel, Keras's or of `timetotrain export` |
+| NAME of NAME.index | a TensorFlow checkpoint of a state dict's arrays |
 
 A state dict's convolutions are [out, in, h, w] and its dense layers [out, in]; here they are [h, w, in, out] and
 [in, out]. Its batch norm's weight, bias, running_mean and running_var are gamma, beta, moving_mean, moving_variance.
@@ -41,8 +42,8 @@ _SPARE = 64 << 20  # Bytes by which arrays may exceed their files, which Keras a
 MOST_GRAPH = 1 << 28  # Maximum bytes of a saved_model.pb; every preset's takes less than a hundredth.
 
 
-def read(path: str | os.PathLike) -> Arrays:
-    """Returns {name: array} of a file.
+def read(path: str | os.PathLike, kind: str = "") -> Arrays:
+    """Returns {name: array} of a file; `kind` is its suffix, such as ".h5", if its name has another.
 
     Raises:
       UserError: the file is missing, damaged or of an unknown kind, or it holds objects other than arrays.
@@ -51,6 +52,11 @@ def read(path: str | os.PathLike) -> Arrays:
     try:
         if (path / "saved_model.pb").is_file():
             return _saved_model(path)
+        if pathlib.Path(f"{path}.index").is_file():
+            checkpoint = tf.train.load_checkpoint(os.fspath(path))
+            return of_state_dict(
+                {n: checkpoint.get_tensor(n) for n in checkpoint.get_variable_to_shape_map()}
+            )
         readers: Mapping[str, Callable[[pathlib.Path], Arrays]] = {
             ".pth": lambda p: of_state_dict(torch_arrays(p)),
             ".pt": lambda p: of_state_dict(torch_arrays(p)),
@@ -58,11 +64,12 @@ def read(path: str | os.PathLike) -> Arrays:
             ".safetensors": lambda p: of_state_dict(_safetensors(p)),
             ".h5": _keras_file,
         }
-        if path.suffix not in readers:
+        kind = kind or path.suffix
+        if kind not in readers:
             raise UserError(
                 f"{path}: no kind of weights that is known; give {', '.join(readers)} or a SavedModel"
             )
-        return readers[path.suffix](path)
+        return readers[kind](path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; name a file of weights") from None
     except DAMAGE as error:

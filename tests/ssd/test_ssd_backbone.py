@@ -125,10 +125,10 @@ def test_a_checkpoint_that_does_not_fit_is_one_line(tmp_path):
     arrays = published()
     del arrays["layer3.0.downsample.0.weight"]
     np.savez(tmp_path / "less.npz", **arrays)
-    with pytest.raises(UserError, match="holds no layer3.0.downsample.0.weight"):
+    with pytest.raises(UserError, match="holds no layer3.0.downsample.0/kernel"):
         backbone.load(network, tmp_path / "less.npz", Single())
     (tmp_path / "text.npz").write_text("nothing")
-    with pytest.raises(UserError, match="is no .npz or .pth file"):
+    with pytest.raises(UserError, match="text.npz: not a whole file of weights"):
         backbone.load(network, tmp_path / "text.npz", Single())
 
 
@@ -140,11 +140,9 @@ def test_a_damaged_file_is_one_line_and_closed(tmp_path):
     with np.load(path) as stored:
         at = whole.index(stored["layer1.0.conv1.weight"].tobytes())
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(
-        UserError, match=f"config.backbone={path} is no .npz or .pth file .*BadZipFile.*ResNet-34"
-    ):
+    with pytest.raises(UserError, match=f"{path}: not a whole file of weights .*; get a sound copy"):
         backbone.load(network, path, Single())
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
-    with pytest.raises(UserError, match="layer1.0.conv1.weight is damaged .*; get a sound copy") as kept:
+    with pytest.raises(UserError, match="not a whole file of weights .*layer1.0.conv1.weight") as kept:
         backbone.load(network, path, Single())
     assert str(path) not in {os.path.realpath(fd) for fd in pathlib.Path("/proc/self/fd").iterdir()}, kept

@@ -229,3 +229,20 @@ def test_what_is_done_to_pictures_is_said_even_if_the_preset_stays():
     _, chosen = automatic.choose(presets("transformer"), [], {"num_train_examples": 367}, None, LAPTOP)
     (line,) = [str(c) for c in chosen if c.field == "num_train_examples"]
     assert line == "num_train_examples=367: of the data; rows into which the sentence pairs are packed"
+
+
+def test_stored_weights_are_started_from(tmp_path, monkeypatch):
+    module = importlib.import_module("resnet.presets")
+    monkeypatch.setenv(automatic.WEIGHTS, str(tmp_path))
+    (tmp_path / "resnet").mkdir()
+
+    def start(*overrides):
+        data = {"num_classes": 3, "num_train_examples": 400, "num_eval_examples": 40}
+        config, _ = automatic.choose(module, overrides, data)
+        return config.init, config.width
+
+    width = module.PRESETS[module.HERE.own].width
+    assert start() == ("", width)
+    (tmp_path / "resnet" / "resnet50.npz").touch()
+    assert start() == (str(tmp_path / "resnet" / "resnet50.npz"), 64)
+    assert start(("init", "")) == ("", width) and start(("width", "16")) == ("", 16)

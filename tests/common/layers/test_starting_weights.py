@@ -11,6 +11,7 @@ import threading
 
 import numpy as np
 import pytest
+import tf_keras
 
 from common.distributed.replicas.single import Single
 from common.layers import starting_weights, weight_files
@@ -28,15 +29,32 @@ CASES = {
 }
 
 
+PARTS = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
+
+
+def torchvision(arrays):
+    """The arrays in torchvision's names and layouts."""
+    found = {}
+    for name, array in arrays.items():
+        layer, part = name.split("/")
+        kernel = (
+            np.ascontiguousarray(array.transpose(-1, -2, *range(array.ndim - 2)))
+            if part == "kernel"
+            else array
+        )
+        found[f"{layer}.{PARTS.get(part, part.replace('kernel', 'weight'))}"] = kernel
+    return found
+
+
 def random(network):
     """Arrays as of a trained network: kernels that keep the size of what passes, norms near 1, a counter."""
     rng, found = np.random.default_rng(0), {}
     for name, shape in NETWORKS[network].shapes().items():
-        if name.endswith((".running_var", "bn1.weight", "bn2.weight", "bn3.weight", "downsample.1.weight")):
+        if name.endswith(("/moving_variance", "/gamma")):
             found[name] = rng.uniform(0.5, 1.5, shape).astype(np.float32)
         else:
-            found[name] = rng.normal(0, np.prod(shape[1:]) ** -0.5, shape).astype(np.float32)
-    return found | {"bn1.num_batches_tracked": np.array(3, np.int64)}
+            found[name] = rng.normal(0, np.prod(shape[:-1]) ** -0.5, shape).astype(np.float32)
+    return torchvision(found) | {"bn1.num_batches_tracked": np.array(3, np.int64)}
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +99,8 @@ def test_downloads_verifies_and_converts(server, tmp_path, benchmark):
     assert list((tmp_path / "w").iterdir()) == [out]
     with np.load(out) as file:
         assert set(file.files) == set(NETWORKS[network].shapes())
-        np.testing.assert_array_equal(file["layer3.1.conv2.weight"], random(network)["layer3.1.conv2.weight"])
+        kernel = random(network)["layer3.1.conv2.weight"].transpose(2, 3, 1, 0)
+        np.testing.assert_array_equal(file["layer3.1.conv2/kernel"], kernel)
     again = init(benchmark, tmp_path / "w", WEIGHTS_URL="http://127.0.0.1:1/" + name)
     assert again.returncode == 0 and "is there" in again.stderr
 
@@ -111,32 +130,35 @@ def test_a_wrong_digest_is_one_line_and_leaves_nothing(server, tmp_path):
 def test_another_network_or_no_file_is_one_line_and_leaves_nothing(server, tmp_path):
     address, folder, names = server
     done = init("maskrcnn", tmp_path / "w", WEIGHTS_URL=f"{address}/{names['resnet34'][0]}")
-    assert "layer1.0.conv1.weight has shape [64, 64, 3, 3], not [64, 64, 1, 1]" in refused(
+    assert "layer1.0.conv1/kernel has shape [3, 3, 64, 64], not [1, 1, 64, 64]" in refused(
         done, tmp_path / "w"
     )
     done = init("ssd", tmp_path / "w", WEIGHTS_URL=f"{address}/none-01234567.pth")
     assert "cannot download" in refused(done, tmp_path / "w")
     (tmp_path / "cut.pth").write_bytes((folder / names["resnet34"][0]).read_bytes()[:100000])
     done = init("ssd", tmp_path / "w", WEIGHTS_FILE=str(tmp_path / "cut.pth"))
-    assert "no whole file of torch.save" in refused(done, tmp_path / "w")
+    assert "not a whole file of weights" in refused(done, tmp_path / "w")
     assert "WEIGHTS_DIR is not set" in init("ssd", "").stderr
 
 
 def test_values_and_names_that_do_not_belong_are_refused(tmp_path):
-    network, arrays = NETWORKS["resnet34"], random("resnet34")
+    network, arrays = NETWORKS["resnet34"], weight_files.of_state_dict(random("resnet34"))
     for changed, message in (
-        ({"bn1.bias": np.full(64, np.nan, np.float32)}, "bn1.bias holds values that are no finite numbers"),
-        ({"layer5.0.conv1.weight": np.ones(3)}, "layer5.0.conv1.weight is no array of this network"),
+        ({"bn1/beta": np.full(64, np.nan, np.float32)}, "bn1/beta holds values that are no finite numbers"),
+        ({"layer5.0.conv1/kernel": np.ones(3)}, "layer5.0.conv1/kernel is no array of this network"),
     ):
         with pytest.raises(starting_weights.UserError, match=message):
             starting_weights.checked({**arrays, **changed}, network, tmp_path)
-    del arrays["fc.bias"]
-    with pytest.raises(starting_weights.UserError, match=r"no fc\.bias; give torchvision's ResNet-34"):
+    del arrays["fc/bias"]
+    with pytest.raises(starting_weights.UserError, match="no fc/bias; give torchvision's ResNet-34"):
         starting_weights.checked(arrays, network, tmp_path)
 
 
-def forward(arrays, image, strides):
-    """The stages of a ResNet in float64, from the arrays alone; convolutions as sums over shifted pictures."""
+def forward(arrays, image, strides, keras=False):
+    """The stages of a ResNet in float64, from the arrays alone; convolutions as sums over shifted pictures.
+
+    Keras's network has its strides on the first convolution of a block.
+    """
 
     def conv(x, name, norm, stride=1):
         kernel = arrays[f"{name}.weight"].astype(np.float64)
@@ -162,8 +184,8 @@ def forward(arrays, image, strides):
         for block in range((3, 4, 6, 3)[stage - 1]):
             name, first = f"layer{stage}.{block}", stride if block == 0 else 1
             three = f"{name}.conv3.weight" in arrays
-            y = conv(x, f"{name}.conv1", f"{name}.bn1", 1 if three else first)
-            y = conv(np.maximum(y, 0), f"{name}.conv2", f"{name}.bn2", first if three else 1)
+            y = conv(x, f"{name}.conv1", f"{name}.bn1", 1 if three and not keras else first)
+            y = conv(np.maximum(y, 0), f"{name}.conv2", f"{name}.bn2", first if three and not keras else 1)
             y = conv(np.maximum(y, 0), f"{name}.conv3", f"{name}.bn3") if three else y
             if f"{name}.downsample.0.weight" in arrays:
                 x = conv(x, f"{name}.downsample.0", f"{name}.downsample.1", first)
@@ -183,6 +205,28 @@ def test_each_network_computes_what_the_file_says(server, tmp_path, benchmark):
         stages(out, image, Single()), forward(random(network), image, strides), strict=True
     ):
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-9 * np.abs(other).max())
+
+
+def test_keras_s_file_has_the_layers_of_torchvision(tmp_path):
+    """Keras's own ResNet-50 with random weights computes, layer by layer, what the arrays read from its file say."""
+    theirs = tf_keras.applications.ResNet50(weights=None, input_shape=(64, 64, 3))
+    rng = np.random.default_rng(2)
+    for variable in theirs.weights:
+        positive = variable.name.endswith(("gamma:0", "moving_variance:0"))
+        scale = np.prod(variable.shape[:-1]) ** -0.5
+        variable.assign(
+            rng.uniform(0.5, 1.5, variable.shape) if positive else scale * rng.normal(size=variable.shape)
+        )
+    theirs.save_weights(tmp_path / "resnet50.h5")
+    done = init("resnet", tmp_path / "w", WEIGHTS_FILE=str(tmp_path / "resnet50.h5"))
+    assert done.returncode == 0 and "forward    not compared" in done.stdout, done.stderr
+    read = weight_files.read(tmp_path / "w/resnet50.npz")
+    assert {name: value.shape for name, value in read.items()} == NETWORKS["resnet50"].shapes()
+    image = rng.normal(size=[1, 64, 64, 3])
+    ends = [f"conv{stage + 1}_block{blocks}_out" for stage, blocks in enumerate((3, 4, 6, 3), 1)]
+    stages = tf_keras.Model(theirs.input, [theirs.get_layer(name).output for name in ends])(image)
+    for mine, other in zip(forward(torchvision(read), image, (1, 2, 2, 2), keras=True), stages, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=0, atol=1e-5 * np.abs(other).max())
 
 
 @pytest.mark.parametrize("benchmark", CASES)

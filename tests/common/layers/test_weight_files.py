@@ -159,13 +159,3 @@ def test_kerass_resnet50_has_torchvisions_names():
     ]
     np.testing.assert_array_equal(made["layer1.0.downsample.1/moving_mean"], np.full(3, 3.0))
     np.testing.assert_array_equal(made["bn1/moving_mean"], np.full(3, 3.0))
-
-
-def test_a_backbone_s_reader_takes_a_state_dict(tmp_path):
-    from common.layers import pretrained
-
-    torch_file(tmp_path / "net.pth", legacy=False)
-    with pretrained._reader(str(tmp_path / "net.pth"), "ResNet-50") as read:
-        np.testing.assert_array_equal(read("conv1.weight"), ARRAYS["conv1.weight"])
-        with pytest.raises(UserError, match="holds no layer1.0.conv1.weight"):
-            read("layer1.0.conv1.weight")

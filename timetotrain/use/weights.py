@@ -1,0 +1,40 @@
+"""Stores public weights where `--system=here` finds them: `timetotrain weights BENCHMARK [FILE]`. TensorFlow-free."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+
+from common.config import automatic, benchmarks
+from common.files import ROOT
+
+NAMES = tuple(name for name in benchmarks.NAMES if (ROOT / name / "init_weights.sh").is_file())
+_TERMS = (
+    "terms      torchvision's code is under the BSD 3-Clause License; ImageNet, on which its networks were trained, is "
+    "for non-commercial research and education (image-net.org/download)"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
+    parser.add_argument("benchmark", choices=NAMES, metavar="BENCHMARK", help=", ".join(NAMES))
+    parser.add_argument(
+        "file", nargs="?", default="", metavar="FILE", help="yours: .pth, .h5, .safetensors, .npz"
+    )
+    parser.add_argument("--sha256", default="", help="of the file, or its first digits, eight or more")
+    parser.add_argument("--url", default="", help="where the file is instead of torchvision's address")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Fetches, verifies and stores the weights; returns the exit status of BENCHMARK/init_weights.sh."""
+    folder = automatic.weights_folder(options.benchmark)
+    given = {"WEIGHTS_FILE": options.file, "WEIGHTS_SHA256": options.sha256, "WEIGHTS_URL": options.url}
+    environment = {**os.environ, "PYTHON": sys.executable, "WEIGHTS_DIR": str(folder)}
+    environment |= {name: value for name, value in given.items() if value}
+    status = subprocess.run([ROOT / options.benchmark / "init_weights.sh"], env=environment).returncode
+    if not status:
+        print("" if options.file else f"{_TERMS}\n", end="")
+        print(f"next       timetotrain run {options.benchmark} --system=here --data_dir=DIR starts from them")
+    return status
