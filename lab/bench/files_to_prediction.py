@@ -186,6 +186,8 @@ def measure(kind: str, folder: Path, whole: bool = False) -> dict[str, Any]:
         "quality": quality,
         "least": case.least,
         "shown": _measure(case).shown(quality),
+        "baseline": about["baseline"],
+        "outlook": _find(ran, "outlook"),
         "load": found.load,
     }
 

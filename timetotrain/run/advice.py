@@ -1,4 +1,4 @@
-"""Reads from a run's curve why it learned too little: too short, its rate too large or too small, or its data.
+"""Says before a run whether it will beat its data's baseline, and after it, from its curve, why it learned too little.
 
 The thresholds are this project's: they name the cause of every run in tests/timetotrain/run/curves.json, each of which
 was made wrong on purpose. TensorFlow-free.
@@ -7,8 +7,10 @@ was made wrong on purpose. TensorFlow-free.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from common.config.automatic import Rule
 from common.config.schema import RunConfig
 from timetotrain.run import history
 
@@ -20,6 +22,33 @@ _FEW_STEPS = 200  # Fewer steps show little of a rate; warmup takes most of them
 _FALLS = 0.03  # Part of the loss that the last fifth of a run that still learns takes off the fifth before.
 _OVERFIT = 1.03  # An evaluation's loss of so many times the lowest one before has grown.
 _FACTOR = 5  # A sixth of SSD's rate learned steadily where the whole fell to nothing.
+_TRAINED = 5  # Part of the examples and epochs that a network needs if it starts from weights: this project's choice.
+
+
+def outlook(config: RunConfig, least: Mapping[str, Any], rule: Rule | None) -> str:
+    """Returns whether a run will beat its data's baseline, and if not, what would help; "" if nothing is known.
+
+    Args:
+      config: the run's configuration.
+      least: the baseline (timetotrain.run.ending.baseline).
+      rule: the benchmark's; None if it has none.
+    """
+    if not least or rule is None or rule.enough is None:
+        return ""
+    trained = bool(config.initial_weights_file)
+    examples, passes = (math.ceil(number / (_TRAINED if trained else 1)) for number in rule.enough)
+    classes = getattr(config, "num_classes", 1)
+    have, of = config.num_train_examples / classes, "examples of a class" if classes > 1 else "examples"
+    baseline = f"the baseline, {config.quality.shown(least['value'])} ({least['what']})"
+    counts = f"{have:.0f} {of} in {config.train_epochs:g} epochs"
+    if have >= examples and have * config.train_epochs >= passes:
+        return f"will beat {baseline}: it has {counts}"
+    public = f"timetotrain weights {config.benchmark}, or " if rule.weights else ""
+    ways = [] if trained else [f"weights ({public}--init=FILE)"]
+    ways += [f"{examples} {of}"] if have < examples else []
+    epochs = math.ceil(passes / max(have, examples))
+    ways += [f"--config.train_epochs={epochs}"] if config.train_epochs < epochs else []
+    return f"will hardly beat {baseline}: it has {counts}; what helps: {', '.join(ways)}"
 
 
 def cause(records: Sequence[history.Record], diverged: bool = False) -> str:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from common import files
-from common.config import automatic
+from common.config import automatic, benchmarks
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.train import events
 from common.train.timing import jump
 from timetotrain.launch.watch.unfinished_log import close_log
-from timetotrain.run import closed_division, ending, results
+from timetotrain.run import advice, closed_division, ending, results
 from timetotrain.run import mllog as logs
 from timetotrain.run.artifacts import Artifacts
 from timetotrain.run.locks import FolderLock
@@ -62,6 +62,8 @@ class Recorder:
         if config.system == automatic.NAME and not options.checkpoint_dir and processes == 1:
             self.options = dataclasses.replace(options, checkpoint_dir=str(self._free_checkpoints()))
         self.baseline = ending.baseline(config, options.data_dir)
+        rule = getattr(benchmarks.module(config.benchmark, "presets"), "HERE", None)
+        self.facts["outlook"] = advice.outlook(config, self.baseline, rule)
         path = self.folder / f"history_{self.index}.jsonl"
         self.kept = Artifacts(config, self.options, path, self.baseline)
         self._looker: Any = None
@@ -128,6 +130,8 @@ class Recorder:
             self._looker = Looker(loop, self.folder / f"examples_{self.index}", self.options.examples)
         for field, choice in self.facts.get("chosen", {}).items():
             say(f"chosen: {automatic.Choice(field, **choice)}")
+        if outlook := self.facts["outlook"]:
+            say(f"outlook: this run {outlook}")
 
     def begin(self, step: int) -> None:
         """Ends the initialisation; the run starts at `step`, which is above 0 if it resumes."""

@@ -92,6 +92,40 @@ def test_the_cause_of_a_run_made_wrong_is_named(name):
     assert advice.cause(records[:1]) == advice.SHORT
 
 
+# Real runs from nothing: benchmark, classes, examples, epochs, whether the best quality was above the baseline.
+RUNS = [
+    ("resnet", 20, 10000, 4, True),  # Tiny ImageNet: 42.3 %, regression 27.3 %.
+    ("resnet", 5, 250, 16, False),  # Five of its classes: 46.0 %, regression 44.8 %.
+    ("resnet", 10, 810, 30, False),  # Garments: 82.2 %, gradients and a support vector machine 83.3 %.
+    ("ssd", 2, 271, 10, True),  # Nuclei: box mAP 0.375, median box below 0.01.
+    ("ssd", 2, 180, 8, False),  # Raccoons: 0.000, median box 0.148.
+    ("ssd", 81, 100, 49, False),  # COCO: 0.00002.
+    ("maskrcnn", 2, 271, 4, True),  # Nuclei: 0.341.
+    ("maskrcnn", 81, 100, 4, False),  # COCO: 0.0009.
+    ("tsm_kinetics", 10, 528, 16, True),  # UCF101: 54.2 %, majority 10 %.
+    ("tsm_kinetics", 2, 64, 172, True),  # 8 of 8 clips.
+    ("transformer", 0, 3520, 3, True),  # Multi30k: BLEU 13.4.
+    ("transformer", 0, 367, 12, False),  # Swedish: BLEU 0.8, nearest sentence 14.7.
+]
+
+
+@pytest.mark.parametrize("benchmark, classes, examples, epochs, better", RUNS)
+def test_a_run_says_before_it_whether_it_will_beat_the_baseline(benchmark, classes, examples, epochs, better):
+    module = benchmarks.module(benchmark, "presets")
+    changes = {"num_classes": classes} if classes else {}
+    config = dataclasses.replace(
+        module.PRESETS[module.HERE.own], num_train_examples=examples, train_epochs=float(epochs), **changes
+    )
+    said = advice.outlook(config, LEAST, module.HERE)
+    assert said.startswith(f"will {'' if better else 'hardly '}beat the baseline"), said
+    if not better:  # What it names would do.
+        assert (f"weights (timetotrain weights {benchmark}" in said) == bool(module.HERE.weights)
+        examples = max(examples, module.HERE.enough[0] * max(classes, 1))
+        enough = dataclasses.replace(config, num_train_examples=examples, train_epochs=300.0)
+        assert advice.outlook(enough, LEAST, module.HERE).startswith("will beat")
+    assert advice.outlook(config, {}, module.HERE) == "" == advice.outlook(config, LEAST, None)
+
+
 def test_a_checkpoint_no_better_than_the_baseline_warns():
     records = [{"kind": "run", "step": 0, "baseline": LEAST}, *history([0.2, 0.66])]
     measure = MNIST.quality
