@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from common.errors import UserError
+from common.errors import UserError, answering
 from common.files import ROOT, write_csv
 from compliance.submission import rounds
 from compliance.submission.runs import number
@@ -47,28 +47,6 @@ _SCORE_FIELDS = ("n_accelerators", "score_minutes", "global_batch_size", "to_con
 _DATA = ROOT / "compliance/data"
 _WHO = ("round", "org", "system")
 _POINTS = re.compile(r"training_[\d.]+/rcps_(\w+)\.json$")
-
-
-def command(doc: str, arguments: Sequence[str], count: int, write: Callable[..., str | None]) -> int:
-    """Calls `write` with the arguments, and prints what it returns; returns the exit status.
-
-    Args:
-      doc: the script's docstring, which tells the usage if the number of arguments is not `count`.
-      arguments: paths.
-      count: the number of arguments.
-      write: writes the file; may raise UserError.
-    """
-    if len(arguments) != count:
-        print(doc, file=sys.stderr)
-        return 2
-    try:
-        message = write(*arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if message:
-        print(message)
-    return 0
 
 
 def folders(root: Path, rounds: Iterable[str]) -> Iterator[tuple[str, Path]]:
@@ -215,18 +193,20 @@ TABLES: dict[str, tuple[Callable[[Path, Counter], Iterator[tuple[str, ...]]], Pa
 ROUNDS = {"power": ("v4.0", "v4.1", "v5.0"), "scores": LATER, "systems": ("v0.6", "v0.7", *LATER)}
 
 
-def main(arguments: list[str]) -> int:
+@answering()
+def main(arguments: Sequence[str]) -> int:
     """Writes the table and reports what was left out."""
-    return command(__doc__, arguments if arguments[:1] and arguments[0] in TABLES else [], 2, _write)
-
-
-def _write(name: str, root: str) -> str:
+    if len(arguments) != 2 or arguments[0] not in TABLES:
+        raise UserError(
+            f"give a table ({', '.join(TABLES)}) and a folder: python -m tools.published TABLE FOLDER"
+        )
     left_out: Counter = Counter()
-    make, target, fields = TABLES[name]
-    table = list(make(Path(root), left_out))
+    make, target, fields = TABLES[arguments[0]]
+    table = list(make(Path(arguments[1]), left_out))
     write_csv(target, fields, table, line_end="\n")
     reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
-    return f"Wrote {target.name}: {len(table)} rows; left out: {reasons or 'none'}."
+    print(f"Wrote {target.name}: {len(table)} rows; left out: {reasons or 'none'}.")
+    return 0
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from common.errors import UserError
+from common.errors import UserError, answering
 from common.files import whole
-from tools.published import command
 
 OUTPUT = Path(__file__).resolve().parents[1] / "tests" / "pinned" / "published_headers.json"
 # Preset -> (round, path of the log in that round's repository).
@@ -177,15 +177,15 @@ def headers(repositories: dict[str, str]) -> dict[str, dict]:
     return result
 
 
-def main(arguments: list[str]) -> int:
+@answering()
+def main(arguments: Sequence[str]) -> int:
     """Reads each log from its repository, and writes OUTPUT."""
-    return command(__doc__, arguments, 2, _write)
-
-
-def _write(*repositories: str) -> None:
-    found = headers(dict(zip(("0.6", "0.7"), repositories, strict=True)))
+    if len(arguments) != 2:
+        raise UserError("give two git directories: python -m tools.published_headers V0.6 V0.7")
+    text = json.dumps(headers(dict(zip(("0.6", "0.7"), arguments))), indent=1, sort_keys=True)
     with whole(OUTPUT) as path:
-        path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        path.write_text(text + "\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import tensorflow as tf
 from common.config import benchmarks
 from common.data import tfrecords
 from common.distributed import process
-from common.errors import UserError
+from common.errors import UserError, answering
 from common.files import write_atomically
 
 NAME = "records.json"
@@ -171,22 +171,18 @@ def _parallel(function: Callable[[str], Any], files: Sequence[str]) -> list[Any]
         return list(threads.map(function, files))
 
 
+@answering()
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m common.data.record_counts DATA_DIR`; returns the exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if len(arguments) != 1 or not os.path.isdir(arguments[0]):
-        print(f"error: give a folder of TFRecords: {_command('DATA_DIR')}", file=sys.stderr)
-        return 2
+        raise UserError(f"give a folder of TFRecords: {_command('DATA_DIR')}")
     folder = Path(arguments[0])
     names = [path.name for path in folder.glob("*-of-*") if path.suffix != ".npz" and path.is_file()]
-    try:
-        if not names:
-            raise UserError(f"{folder} holds no files *-of-*; name the folder of the TFRecords")
-        found = write(folder, names)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    print(f"{sum(found.values())} records in {len(found)} files, noted in {folder / NAME}")
+    if not names:
+        raise UserError(f"{folder} holds no files *-of-*; name the folder of the TFRecords")
+    numbers = write(folder, names)
+    print(f"{sum(numbers.values())} records in {len(numbers)} files, noted in {folder / NAME}")
     return 0
 
 

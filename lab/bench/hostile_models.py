@@ -8,7 +8,6 @@ so that TensorFlow is imported only once. Each process has limited address space
 and not the machine.
 """
 
-import collections
 import contextlib
 import io
 import multiprocessing
@@ -16,7 +15,6 @@ import os
 import random
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -144,51 +142,21 @@ def _foreign(names: set[str]) -> set[str]:
     return found
 
 
-def tried(
-    numbers: Sequence[int], seed: int, sound: tuple[Path, Path], folder: Path
-) -> Iterator[dict[str, Any]]:
-    """Yields the observations of each case; if a case ends or hangs its process, a new process continues."""
-
-    def one(number: int, place: Path) -> dict[str, Any]:
-        return run(number, seed, sound, place)
-
-    return trials.tried(numbers, one, folder, SPACE, SECONDS, _kind)
-
-
-def _kind(number: int) -> str:
-    return "export" if number % 2 else "checkpoint"
-
-
-def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Counts the observations."""
-    alive = [case for case in found if "died" not in case]
-    kinds = collections.Counter(case["kind"] for case in found)
-    return {
-        "cases": len(found),
-        "answered": sum(case["status"] == 0 for case in alive),
-        "refused_in_one_line": sum(
-            case["status"] not in (0, None) and not case["traceback"] for case in alive
-        ),
-        "tracebacks": sum(case["traceback"] for case in alive),
-        "wrote_outside": sum(bool(case["wrote"]) for case in alive),
-        "imported": sum(bool(case["imported"]) for case in alive),
-        "over_1_GB": sum(case["bytes"] >= MOST_BYTES for case in alive),
-        "died_or_hung": len(found) - len(alive),
-        "most_MB": max((case["bytes"] for case in alive), default=0) // 10**6,
-        "kinds": dict(sorted(kinds.items())),
-    }
-
-
-def bad(case: dict[str, Any]) -> bool:
-    """Whether a case broke a promise."""
-    return "died" in case or bool(
-        case["traceback"] or case["wrote"] or case["imported"] or case["bytes"] >= MOST_BYTES
-    )
+# What a case must not do, and other counts.
+PROMISES: dict[str, trials.Check] = {
+    "tracebacks": lambda case: case["traceback"],
+    "wrote_outside": lambda case: bool(case["wrote"]),
+    "imported": lambda case: bool(case["imported"]),
+    "over_1_GB": lambda case: case["bytes"] >= MOST_BYTES,
+}
+COUNTED: dict[str, trials.Check] = {
+    "answered": lambda case: case["status"] == 0,
+    "refused_in_one_line": lambda case: case["status"] not in (0, None) and not case["traceback"],
+}
 
 
 def main() -> None:
     options = trials.options(__doc__, 2000)
-    about, began = head(), time.time()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # In its own process, so that no TensorFlow thread runs in the process that is forked.
@@ -197,8 +165,15 @@ def main() -> None:
         maker.join()
         sound = next((folder / "checkpoints").glob("*.npz")), folder / "export"
         samples.imported_verbs()
-        cases = tried(options.only or range(options.cases), options.seed, sound, folder)
-        trials.record(cases, options, about, began, bad, summary, every=100)
+        cases = trials.tried(
+            options.only or range(options.cases),
+            lambda number, place: run(number, options.seed, sound, place),
+            folder,
+            SPACE,
+            SECONDS,
+            lambda number: "export" if number % 2 else "checkpoint",
+        )
+        trials.record(cases, options, head(), PROMISES, COUNTED, every=100)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.config import benchmarks, data_description
-from common.errors import UserError, near
+from common.errors import UserError, answering, near
 from common.files import ROOT
 
 if TYPE_CHECKING:
@@ -67,20 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-page", action="store_true", help="write no data.html")
 
 
+@answering(interrupted="interrupted; the same command goes on")
 def run(options: argparse.Namespace) -> int:
     """Converts the files, writes description and page; returns the exit status."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        return _run(options)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
-        return 130
-
-
-def _run(options: argparse.Namespace) -> int:
     benchmark = options.benchmark
     if benchmark not in NAMES:
         hint = near(benchmark, NAMES)

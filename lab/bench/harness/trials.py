@@ -1,6 +1,7 @@
 """Runs numbered trials in forked processes with limited memory; one that dies or hangs ends only its process."""
 
 import argparse
+import collections
 import json
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ from lab.bench.harness import scripts
 from lab.bench.harness.scripts import write
 
 CHUNK = 20  # Trials per process.
+Check = Callable[[Mapping[str, Any]], bool]
 
 
 def memory(key: str) -> int:
@@ -95,34 +97,46 @@ def options(description: str | None, cases: int) -> argparse.Namespace:
     return parser.parse_args()
 
 
+def is_bad(case: Mapping[str, Any], promises: Mapping[str, Check]) -> bool:
+    """Whether a case died, hung or broke a promise."""
+    return "died" in case or any(broken(case) for broken in promises.values())
+
+
 def record(
     cases: Iterable[dict[str, Any]],
     chosen: argparse.Namespace,
     about: Mapping[str, Any],
-    began: float,
-    bad: Callable[[dict[str, Any]], bool],
-    summary: Callable[[Sequence[dict[str, Any]]], dict[str, Any]],
+    promises: Mapping[str, Check],
+    counted: Mapping[str, Check],
     every: int,
 ) -> None:
-    """Prints progress, the broken cases and the summary; writes the result if there is an `--output`.
+    """Prints progress, the broken cases and the counts; writes the result if there is an `--output`.
 
     Args:
       cases: the observations, from `tried`.
       chosen: from `options`.
       about: head of the result: date, machine, versions.
-      began: start of the script, in seconds since 1970.
-      bad: whether a case broke a promise.
-      summary: counts the observations.
+      promises: {name: whether a case broke it}.
+      counted: {name: whether a case counts}, for other counts.
       every: cases between two lines of progress.
     """
-    found = []
+    seen, began = [], time.time()
     for case in cases:
-        found.append(case)
-        if len(found) % every == 0:
-            print(f"{len(found)} cases, {time.time() - began:.0f} s", flush=True)
-        if bad(case) or chosen.only:
+        seen.append(case)
+        if len(seen) % every == 0:
+            print(f"{len(seen)} cases, {time.time() - began:.0f} s", flush=True)
+        if is_bad(case, promises) or chosen.only:
             print(json.dumps(case), flush=True)
-    result = {**about, "seed": chosen.seed, "seconds": round(time.time() - began), **summary(found)}
+    alive = [case for case in seen if "died" not in case]
+    result = {
+        **about,
+        "seed": chosen.seed,
+        "seconds": round(time.time() - began),
+        "cases": len(seen),
+        **{name: sum(map(check, alive)) for name, check in {**counted, **promises}.items()},
+        "died_or_hung": len(seen) - len(alive),
+        "kinds": dict(sorted(collections.Counter(case["kind"] for case in seen).items())),
+    }
     print(json.dumps(result, indent=1))
     if chosen.output:
-        write({**result, "broken": [case for case in found if bad(case)]}, chosen.output)
+        write({**result, "broken": [case for case in seen if is_bad(case, promises)]}, chosen.output)
