@@ -36,8 +36,8 @@ def main(
 
 def parser(others: Iterable[Callable[[Any], None]] = (), *words: str) -> argparse.ArgumentParser:
     """Returns the parser of all commands, including `others`, or only of the command that `words` name."""
-    made = Parser(prog="timetotrain systems", description="MLPerf system descriptions.")
-    commands = made.add_subparsers(required=True, metavar="COMMAND")
+    whole = Parser(prog="timetotrain systems", description="MLPerf system descriptions.")
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("list", help="all systems with their sizes")
     command.set_defaults(run=_list)
     command = commands.add_parser("show", help="one system, field by field")
@@ -60,7 +60,7 @@ def parser(others: Iterable[Callable[[Any], None]] = (), *words: str) -> argpars
     command.set_defaults(run=_validate)
     for add in others:
         add(commands)
-    return commands.choices[words[0]] if words else made
+    return commands.choices[words[0]] if words else whole
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ def detect(root: Path = Path("/")) -> tuple[dict[str, str], list[str]]:
     Reads lscpu, /proc and /sys under `root`, and nvidia-smi if installed. A field without a source stays "": nothing
     is guessed. Never raises for an absent or malformed source.
     """
-    found = {
+    fields = {
         "system_name": platform.node().split(".")[0],
         "number_of_nodes": "1",
         **parse_lscpu(machine_tools.output("lscpu")),
@@ -34,7 +34,7 @@ def detect(root: Path = Path("/")) -> tuple[dict[str, str], list[str]]:
         **parse_gpus(machine_tools.nvidia_smi(*_GPU_FIELDS)),
         **_software(_text(root / "etc/os-release")),
     }
-    description = {name: found.get(name, "") for name in NAMES}
+    description = {name: fields.get(name, "") for name in NAMES}
     missing = [
         field.name
         for field in FIELDS
@@ -134,18 +134,18 @@ def _storage(blocks: Path) -> dict[str, str]:
 
 def _network(classes: Path) -> dict[str, str]:
     """Adapters that are up, with the speed that the driver reports (Ethernet: in Mbit/s)."""
-    found: dict[str, int] = {}
+    links: dict[str, int] = {}
     for adapter in _entries(classes / "net"):
         speed = _integer(_text(adapter / "speed"))
         if speed and speed > 0 and (adapter / "device").exists():
             label = f"{speed / 1000:g} Gbit/s Ethernet"
-            found[label] = found.get(label, 0) + 1
+            links[label] = links.get(label, 0) + 1
     for adapter in _entries(classes / "infiniband"):
         for port in _entries(adapter / "ports"):
             if rate := re.match(r"(\d+) Gb/sec", _text(port / "rate")):
                 label = f"{rate[1]} Gbit/s InfiniBand"
-                found[label] = found.get(label, 0) + 1
-    return {"host_networking": ", ".join(f"{n} x {label}" for label, n in found.items())} if found else {}
+                links[label] = links.get(label, 0) + 1
+    return {"host_networking": ", ".join(f"{n} x {label}" for label, n in links.items())} if links else {}
 
 
 def _software(os_release: str) -> dict[str, str]:

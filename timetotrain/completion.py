@@ -62,8 +62,8 @@ def _add_benchmarks(parser: argparse.ArgumentParser) -> None:
     names = parser.add_subparsers()
     for name in benchmarks.NAMES:
         module = benchmarks.module(name, "presets")
-        made = names.add_parser(name, help=f"train {name}")
-        added = flags.add(made, RunFlags, {"system": [automatic.NAME, *module.PRESETS]})
+        command = names.add_parser(name, help=f"train {name}")
+        added = flags.add(command, RunFlags, {"system": [automatic.NAME, *module.PRESETS]})
         for flag, path in flags.paths(RunFlags).items():
             added[flag].complete = _PATHS[path]  # type: ignore[attr-defined]
         config = module.Config()
@@ -71,6 +71,6 @@ def _add_benchmarks(parser: argparse.ArgumentParser) -> None:
         for field in fields.describe(config):
             choices = ("true", "false") if field.kind == "true or false" else None
             meaning = field.meaning.replace("%", "%%")
-            action = made.add_argument(f"--config.{field.path}", choices=choices, help=meaning)
+            action = command.add_argument(f"--config.{field.path}", choices=choices, help=meaning)
             if field.path in containers.PATH_FIELDS:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]

@@ -22,11 +22,11 @@ def packages(extras: list[str], alone: bool = False) -> list[str]:
     for extra in extras:
         if extra not in known:
             raise SystemExit(f"error: {extra}: no such extra in {_PYPROJECT}; it has {', '.join(known)}")
-    found = [
+    requirements = [
         *([] if alone else project["dependencies"]),
         *(package for extra in extras for package in known[extra]),
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(requirements))
 
 
 if __name__ == "__main__":

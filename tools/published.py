@@ -83,14 +83,14 @@ def _run(folder: Path) -> tuple[int, float, float] | None:
 
 def _watts(path: Path) -> float:
     """The mean of a log's readings of at least half of the highest; 0 if it has none."""
-    found = []
+    readings = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if '"power_reading"' in line and line.startswith(":::MLLOG "):
             try:
-                found.append(float(json.loads(line.removeprefix(":::MLLOG "))["value"]))
+                readings.append(float(json.loads(line.removeprefix(":::MLLOG "))["value"]))
             except (ValueError, TypeError, KeyError):
                 continue
-    high = [watts for watts in found if 2 * watts >= max(found)]
+    high = [watts for watts in readings if 2 * watts >= max(readings)]
     return fmean(high) if high else 0.0
 
 
@@ -130,13 +130,13 @@ def systems(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
     for name, place in folders(root, ROUNDS["systems"]):
         for path in sorted(place.glob("*/systems/*.json")):
             try:
-                found = json.loads(path.read_text(encoding="utf-8-sig", errors="replace"))
+                description = json.loads(path.read_text(encoding="utf-8-sig", errors="replace"))
             except ValueError:
-                found = None
-            if not isinstance(found, dict):
+                description = None
+            if not isinstance(description, dict):
                 left_out["no JSON objects"] += 1
                 continue
-            values = (" ".join(str(found.get(field, "")).split()) for field in COPIED)
+            values = (" ".join(str(description.get(field, "")).split()) for field in COPIED)
             yield (name, path.parts[-3], path.stem, *values)
 
 

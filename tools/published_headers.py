@@ -66,7 +66,7 @@ CONTRADICTED = {
 
 def logs() -> dict[str, tuple[str, str]]:
     """{benchmark/preset: (round, path of the log)}."""
-    found = {
+    paths = {
         f"{'maskrcnn' if name == 'mask' else name}/tpu-v3-{cores}": (
             "0.6",
             f"Google/results/tpu-v3-{cores}/{name}/result_0.txt",
@@ -76,7 +76,7 @@ def logs() -> dict[str, tuple[str, str]]:
     }
     for preset, (folder, names) in GOOGLE_07.items():
         for name in names:
-            found[f"{name}/{preset}"] = ("0.7", f"Google/results/{folder}/{name}/result_0.txt")
+            paths[f"{name}/{preset}"] = ("0.7", f"Google/results/{folder}/{name}/result_0.txt")
     nvidia = {
         "ssd": ("0.6", "dgx1_ngc19.05_pytorch"),
         "gnmt": ("0.6", "dgx1_ngc19.05_pytorch"),
@@ -84,15 +84,15 @@ def logs() -> dict[str, tuple[str, str]]:
         "transformer": ("0.7", "dgx1_ngc20.06_pytorch"),
     }
     for name, (round_, folder) in nvidia.items():
-        found[f"{name}/v100-8"] = (round_, f"NVIDIA/results/{folder}/{name}/result_0.txt")
+        paths[f"{name}/v100-8"] = (round_, f"NVIDIA/results/{folder}/{name}/result_0.txt")
     for name in ("resnet", "ssd", "maskrcnn", "transformer", "gnmt"):
         framework = "mxnet" if name == "resnet" else "pytorch"
         systems = {"dgx-1": "dgx1", "dgx-2h": "dgx2h"}
         for preset, system in systems.items() | {(f"dgx-2h-{n}", f"dgx2h_n{n}") for n in NODES[name]}:
             kind = "mxnet" if (name, preset) == ("ssd", "dgx-2h-64") else framework
             path = f"NVIDIA/results/{system}_ngc20.06_{kind}/{name}/result_0.txt"
-            found[f"{name}/{preset}"] = ("0.7", path)
-    return found
+            paths[f"{name}/{preset}"] = ("0.7", path)
+    return paths
 
 
 def parsed(line: str) -> tuple[str, object, dict] | None:
@@ -115,17 +115,17 @@ def script_of(log: str) -> str:
 
 def flags_of(script: str) -> dict[str, str | list[str]]:
     """{flag: text} of a script's flags, without paths and names; `--hparams=a=1,b=2` gives `hparams.a` and so on."""
-    found: dict[str, list[str]] = {}
+    flags: dict[str, list[str]] = {}
     for flag, text in re.findall(r"--(\w+)=(\S+)", script):
         parts = [(flag, text)]
         if flag.endswith("hparams"):
             parts = [(f"{flag}.{part.partition('=')[0]}", part.partition("=")[2]) for part in text.split(",")]
         for name, value in parts:
             if "/" not in value and not re.search(r"TPU_\d|tpu_name|\$", value):
-                found.setdefault(name, []).append(value)
+                flags.setdefault(name, []).append(value)
     return {
         name: values[0] if len(values) == 1 else values
-        for name, values in found.items()
+        for name, values in flags.items()
         if KEPT.fullmatch(name)
     }
 

@@ -74,25 +74,25 @@ def main(argv: Sequence[str]) -> int:
     number = number_of(ROOT)
     slice_ = chosen(units([line for line in listed.stdout.splitlines() if "::" in line]), number)
     say(f"slice {number % SLICES + 1} of {SLICES}: {sum(map(len, slice_))} long tests")
-    parts = Parts()
+    runner = Parts()
 
     def run(place: int) -> int | None:
         left = deadline - time.monotonic()
-        if left <= 0 or parts.signal:
+        if left <= 0 or runner.signal:
             return None
         # With -x a failure counts, even if the time would run out in a later test of the group.
         command = [*pytest, "-x", "-m", "e2e or not e2e", *slice_[place]]
-        return parts.run(f"{place + 1} of {len(slice_)}", command, whole=True, seconds=left)
+        return runner.run(f"{place + 1} of {len(slice_)}", command, whole=True, seconds=left)
 
-    with parts.ended_by_signals(), futures.ThreadPoolExecutor(SLOTS) as pool:
+    with runner.ended_by_signals(), futures.ThreadPoolExecutor(SLOTS) as pool:
         statuses = list(pool.map(run, range(len(slice_))))
     failed = [group for group, status in zip(slice_, statuses) if status not in (0, NO_TESTS, None)]
-    for what, groups in (
+    for outcome, groups in (
         ("failed", failed),
         ("not run to their end, for want of time", [g for g, s in zip(slice_, statuses) if s is None]),
     ):
         for group in groups:
-            print(f"{what}: {' '.join(group)}", file=sys.stderr)
+            print(f"{outcome}: {' '.join(group)}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -19,14 +19,14 @@ HEAD = "# Test files that take more than {limit:g} s on two quiet cores; `python
 
 def seconds(reports: Sequence[Path]) -> Counter[str]:
     """{test file: seconds of its tests} from pytest's JUnit reports."""
-    found: Counter[str] = Counter()
+    times: Counter[str] = Counter()
     for case in (case for report in reports for case in ElementTree.parse(report).iter("testcase")):
-        parts = case.attrib["classname"].split(".")
-        while parts and not Path(*parts).with_suffix(".py").is_file():
-            parts.pop()
-        if parts:
-            found[Path(*parts).with_suffix(".py").as_posix()] += float(case.attrib["time"])
-    return found
+        names = case.attrib["classname"].split(".")
+        while names and not Path(*names).with_suffix(".py").is_file():
+            names.pop()
+        if names:
+            times[Path(*names).with_suffix(".py").as_posix()] += float(case.attrib["time"])
+    return times
 
 
 def main(argv: list[str]) -> int:

@@ -97,15 +97,15 @@ def median_boxes(train: Mapping[str, Any], held: Mapping[str, Any]) -> list[dict
                 ((x + w / 2) / width, (y + h / 2) / height, w / width, h / height)
             )
             owners[item["category_id"]].add(item["image_id"])
-    found = []
+    answers = []
     for category, parts in sorted(boxes.items()):
         x, y, w, h = np.median(parts, axis=0).tolist()
         for image in held["images"]:
             width, height = image["width"], image["height"]
             box = [(x - w / 2) * width, (y - h / 2) * height, w * width, h * height]
             score = len(owners[category]) / len(sizes)
-            found.append({"image_id": image["id"], "category_id": category, "bbox": box, "score": score})
-    return found
+            answers.append({"image_id": image["id"], "category_id": category, "bbox": box, "score": score})
+    return answers
 
 
 def nearest(
@@ -132,16 +132,18 @@ def nearest(
     norms = [math.sqrt(sum((n * weight[w]) ** 2 for w, n in words.items())) or 1.0 for words in texts]
     lengths, most = np.array(norms), max(10, _COMMON * len(pairs))
     postings = {w: np.array(numbers) for w, numbers in lists.items() if len(numbers) <= most}
-    found = []
+    translations = []
     for source in sources:
         sums = np.zeros(len(pairs))
         for word, count in collections.Counter(_words(source)).items():
             if word in postings:
                 numbers = postings[word]
                 sums[numbers] += count * weight[word] ** 2 * np.array([texts[i][word] for i in numbers])
-        found.append(pairs[int(np.argmax(sums / lengths))][1])
+        translations.append(pairs[int(np.argmax(sums / lengths))][1])
     copied = score(references, sources) / 100, "copying the source"
-    return max(copied, (score(references, found) / 100, "the translation of the nearest training sentence"))
+    return max(
+        copied, (score(references, translations) / 100, "the translation of the nearest training sentence")
+    )
 
 
 def _words(text: str) -> list[str]:

@@ -182,7 +182,7 @@ def files(folder: Path, report: Report | None = None) -> list[Path]:
       folder: the folder.
       report: receives links to nothing, pipes and the like.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     seen = {os.path.realpath(path) for path in folder.absolute().parents}
 
     def denied(error: OSError) -> None:
@@ -195,12 +195,12 @@ def files(folder: Path, report: Report | None = None) -> list[Path]:
             inside[:] = []
             continue
         inside[:] = sorted(filter(visible, inside))
-        found += [Path(place, name) for name in filter(visible, names)]
+        paths += [Path(place, name) for name in filter(visible, names)]
         seen.add(real)
-    for path in sorted(found) if report else ():
+    for path in sorted(paths) if report else ():
         if not path.is_file():
             report.leave_out("a link to nothing" if path.is_symlink() else "no regular file", str(path))
-    return sorted(path for path in found if path.is_file())
+    return sorted(path for path in paths if path.is_file())
 
 
 def folders(folder: Path) -> list[Path]:

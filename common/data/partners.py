@@ -32,11 +32,11 @@ def plain(name: str) -> str:
 def stems(path: str | os.PathLike) -> list[str]:
     """Returns a file's plain path without its suffix, and without all: p.webp.jpg is p.webp or p."""
     stem = plain(os.path.splitext(os.fspath(path))[0])
-    found = [stem]
+    forms = [stem]
     while os.path.splitext(stem)[1] in pictures.SUFFIXES:
         stem = os.path.splitext(stem)[0]
-        found.append(stem)
-    return found
+        forms.append(stem)
+    return forms
 
 
 class TwoFilesError(UserError):

@@ -45,12 +45,12 @@ def write(data_dir: str | os.PathLike, names: Iterable[str]) -> dict[str, int]:
       UserError: a file is damaged, or the folder cannot be written.
     """
     folder, names = Path(data_dir), sorted(names)
-    found = dict(zip(names, _parallel(tfrecords.count, [os.fspath(folder / name) for name in names])))
+    numbers = dict(zip(names, _parallel(tfrecords.count, [os.fspath(folder / name) for name in names])))
     kept = {name: row for name, row in _content(folder).items() if (folder / name).is_file()}
-    rows = kept | {name: [(folder / name).stat().st_size, found[name]] for name in names}
+    rows = kept | {name: [(folder / name).stat().st_size, numbers[name]] for name in names}
     content = {"format": FORMAT, "files": dict(sorted(rows.items()))}
     write_atomically(folder / NAME, (json.dumps(content, indent=1) + "\n").encode())
-    return found
+    return numbers
 
 
 def noted(files: Sequence[str]) -> list[int] | None:
@@ -121,16 +121,16 @@ def check_totals(files: Sequence[str], expected: int, field: str, read: bool = T
     known = known_or_read(files, read)
     if known is None:
         return
-    found = sum(known)
-    if found == expected:
+    total = sum(known)
+    if total == expected:
         return
     fewest = min(range(len(files)), key=known.__getitem__)
     missing = "was a file lost?"
     if known[fewest] < max(known):
         missing = f"was it cut off? It has {known[fewest]}, others up to {max(known)}"
     raise UserError(
-        f"{files[fewest]}: {len(files)} such files hold {found} records, config.{field} is {expected}; {missing}; give "
-        f"all of them whole, or --config.{field}={found}"
+        f"{files[fewest]}: {len(files)} such files hold {total} records, config.{field} is {expected}; {missing}; give "
+        f"all of them whole, or --config.{field}={total}"
     )
 
 

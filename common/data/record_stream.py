@@ -49,12 +49,12 @@ def assign(num_files: int, shard: Shard) -> list[Part]:
     the n shards that read a file keeps every n-th record.
     """
     whole = num_files - num_files % shard.count
-    parts = [Part(file) for file in range(shard.index, whole, shard.count)]
+    shares = [Part(file) for file in range(shard.index, whole, shard.count)]
     groups = math.gcd(num_files - whole, shard.count)
     sharing, group, member = shard.count // groups, shard.index % groups, shard.index // groups
     for file in range(whole + group, num_files, groups):
-        parts.append(Part(file, sharing, (member + file) % sharing))
-    return parts
+        shares.append(Part(file, sharing, (member + file) % sharing))
+    return shares
 
 
 def size(files: Sequence[str], shard: Shard) -> int:
@@ -144,25 +144,25 @@ class _Source(NamedTuple):
 
 
 def _source(files: Sequence[str], shard: Shard, transform: Transform | None, cache: bool) -> _Source:
-    parts = assign(len(files), shard)
-    paths = tf.constant([files[part.file] for part in parts])
+    shares = assign(len(files), shard)
+    paths = tf.constant([files[part.file] for part in shares])
     numbers, strides, offsets = (
-        tf.constant([getattr(part, field) for part in parts], tf.int64)
+        tf.constant([getattr(part, field) for part in shares], tf.int64)
         for field in ("file", "stride", "offset")
     )
 
     def read_part(i: tf.Tensor) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(paths[i], buffer_size=READ_AHEAD).enumerate()
-        if any(part.stride > 1 for part in parts):
+        if any(part.stride > 1 for part in shares):
             records = records.shard(strides[i], offsets[i])
         if transform is None:
             return records.map(lambda record, value: (numbers[i], record, value))
         return records.map(lambda record, value: (numbers[i], record, transform(numbers[i], record, value)))
 
-    groups = min(len(parts), _GROUPS)
+    groups = min(len(shares), _GROUPS)
 
     def read_group(i: tf.Tensor) -> tf.data.Dataset:
-        return tf.data.Dataset.range(i, len(parts), groups).flat_map(read_part)
+        return tf.data.Dataset.range(i, len(shares), groups).flat_map(read_part)
 
     if not cache:
         return _Source(groups, read_group)

@@ -224,7 +224,7 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
             ),
             table.path.parent,
         )
-    found = []
+    rows = []
     for row, number in zip(table.rows, table.numbers):
         label = text_files.normal(row[names["label"]])
         for kind, cell in (("path", row[names["path"]]), ("label", label)):
@@ -232,13 +232,13 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
                 raise UserError(f"{table.path}: line {number}: no {names[kind]}; give every row all columns")
         split = text_files.normal(row[names["split"]]).lower() if names["split"] else ""
         group = text_files.normal(row[names["group"]]) if names["group"] else ""
-        found.append(Example(located(row[names["path"]], base), label, split, number, group))
-    if not any(one.split for one in found):
-        found = _by_folder(found, base)
+        rows.append(Example(located(row[names["path"]], base), label, split, number, group))
+    if not any(one.split for one in rows):
+        rows = _by_folder(rows, base)
     if report is None:
-        return found
+        return rows
     once: dict[tuple[Path, str, str], Example] = {}
-    for one in found:
+    for one in rows:
         if once.setdefault((one.path, one.label, one.split), one) is not one:
             report.change("a row that is there twice, read once", f"{table.path}: line {one.line}")
     return list(once.values())

@@ -112,12 +112,12 @@ def read(path: str | os.PathLike, fix: str = SAVE) -> list[str]:
     Raises:
       UserError: the file cannot be read, or a line is no text; the message names file and line.
     """
-    found = []
+    texts = []
     for line in lines(path):
         if line.text is None or "\0" in line.text:
             raise UserError(f"{os.fspath(path)}: line {line.number}: {line.fault or NUL}; {fix}")
-        found.append(line.text)
-    return found
+        texts.append(line.text)
+    return texts
 
 
 def _open(name: str) -> IO[bytes]:

@@ -62,12 +62,12 @@ def make(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         found = _noted(note, benchmark, settings) or {"files": []}
-        made = found.get("files")
-        if found.get("settings") == settings and made and all((folder / name).exists() for name in made):
+        files = found.get("files")
+        if found.get("settings") == settings and files and all((folder / name).exists() for name in files):
             return found.get("result")
         present = _present(folder, patterns)
         # Unfinished data have no list of files, but the folder held no other files when they were started.
-        others = [name for name in present if made is not None and name not in made]
+        others = [name for name in present if files is not None and name not in files]
         if others:
             raise UserError(f"{folder} holds {others[0]}, not made by this program; give another DATA_DIR")
         _write(note, json.loads(unfinished(benchmark)))
@@ -108,13 +108,13 @@ def _noted(path: Path, benchmark: str, settings: Mapping[str, Any]) -> dict[str,
     """
     try:
         text = path.read_text(encoding="utf-8")
-        found = {"benchmark": benchmark} if text == _EARLIER_UNFINISHED else json.loads(text)
+        note = {"benchmark": benchmark} if text == _EARLIER_UNFINISHED else json.loads(text)
     except (FileNotFoundError, ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
+    if not isinstance(note, dict):
         return None
-    owner = found.get("benchmark")
-    if owner != benchmark and not (owner is None and found.get("settings", found) == settings):
+    owner = note.get("benchmark")
+    if owner != benchmark and not (owner is None and note.get("settings", note) == settings):
         whose = f"the generated data of {owner}" if owner else "generated data without a benchmark's name"
         raise UserError(f"{path.parent} holds {whose} ({path.name}); give another DATA_DIR, or delete it")
-    return found
+    return note

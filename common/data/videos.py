@@ -143,7 +143,7 @@ def read(
     Raises:
       BadVideoError: the file has no video or no frame, or cannot be decoded from its start.
     """
-    found = _Frames(short_side, quality, 0.0)
+    frames = _Frames(short_side, quality, 0.0)
     remark, said = "", 0.0
     try:
         with opened(path) as container:
@@ -153,21 +153,21 @@ def read(
             # What several threads make of a damaged file depends on chance; encoding the JPEGs takes longer anyway.
             stream.thread_type = "NONE"
             stream.codec_context.thread_count = 1
-            found.span, found.aspect = _span(stream, rate), _aspect(stream)
+            frames.span, frames.aspect = _span(stream, rate), _aspect(stream)
             for frame in _evenly(container.decode(stream), rate) if rate else container.decode(stream):
-                found.add(frame, timed=not rate)
+                frames.add(frame, timed=not rate)
             said = _seconds(container, stream)
     except (av.error.FFmpegError, OSError, ValueError, MemoryError) as error:
-        if not found.encoded:
+        if not frames.encoded:
             raise BadVideoError(f"cannot be decoded: {_reason(error)}") from error
-        remark = f"is damaged after {len(found.encoded)} frames, which are kept"
-    if not found.encoded:
+        remark = f"is damaged after {len(frames.encoded)} frames, which are kept"
+    if not frames.encoded:
         raise BadVideoError("holds no frame")
-    if found.patched and not remark:
+    if frames.patched and not remark:
         remark = "has damaged frames, which the decoder patched"
-    if not remark and found.seconds < _WHOLE * said - found.span:
-        remark = f"ends after {found.seconds:.1f} of {said:.1f} seconds"
-    return found.clip(remark)
+    if not remark and frames.seconds < _WHOLE * said - frames.span:
+        remark = f"ends after {frames.seconds:.1f} of {said:.1f} seconds"
+    return frames.clip(remark)
 
 
 class _Frames:

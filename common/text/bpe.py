@@ -138,12 +138,12 @@ def vocabulary_of(counts: Mapping[str, int], codes: Sequence[str]) -> list[str]:
     """
     apply_bpe, *_ = _libraries()
     merges = apply_bpe.BPE(io.StringIO("\n".join(codes) + "\n"))
-    found: collections.Counter[str] = collections.Counter()
+    frequency: collections.Counter[str] = collections.Counter()
     for word, count in counts.items():
         for part in merges.segment_tokens([word]):
-            found[part] += count
+            frequency[part] += count
     # Ties are in alphabetical order, so that the order of the text does not matter.
-    ordered = sorted(found, key=lambda part: (-found[part], part))
+    ordered = sorted(frequency, key=lambda part: (-frequency[part], part))
     return [*SPECIAL, *(part for part in ordered if part not in SPECIAL)]
 
 

@@ -95,10 +95,10 @@ def short(pairs: Sequence[Pair], length: Callable[[Pair], int], longest: int, dr
     Raises:
       UserError: no pair is left.
     """
-    kept = [pair for pair in pairs if length(pair) <= longest]
-    dropped.too_long += len(pairs) - len(kept)
-    if not kept:
+    shorter = [pair for pair in pairs if length(pair) <= longest]
+    dropped.too_long += len(pairs) - len(shorter)
+    if not shorter:
         raise UserError(
             f"every sentence to evaluate on has more than {longest} tokens; give a larger --max-length"
         )
-    return kept
+    return shorter

@@ -68,12 +68,12 @@ class Subwords:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Returns the text before the first EOS or padding."""
-        kept = []
+        before_end = []
         for token in tokens:
             if token in (PAD, EOS):
                 break
-            kept.append(int(token))
-        return self._tokenizer.decode(kept)
+            before_end.append(int(token))
+        return self._tokenizer.decode(before_end)
 
 
 def check_size(subwords: Subwords, expected: int) -> None:
@@ -107,11 +107,11 @@ def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int
     if path.exists():
         raise UserError(f"{path}: exists; remove it, or use it as the vocabulary")
     try:
-        with whole(path) as made:
-            found = _search(made, [os.fspath(text) for text in texts], size)
+        with whole(path) as partial:
+            found = _search(partial, [os.fspath(text) for text in texts], size)
             if found is None:
                 raise UserError(f"{texts[0]}: too little text for a vocabulary; give a vocabulary instead")
-            made.write_text(found, encoding="utf-8", newline="\n")
+            partial.write_text(found, encoding="utf-8", newline="\n")
     except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror}; free some space or name another folder"
@@ -139,13 +139,13 @@ def _search(scratch: Path, texts: Sequence[str], size: int) -> str | None:
             count = (low + high) // 2
             scratch.unlink(missing_ok=True)
             try:
-                made = tokenizer.Subtokenizer.init_from_files(
+                tokens = tokenizer.Subtokenizer.init_from_files(
                     os.fspath(scratch), texts, size, 1, min_count=count, reserved_tokens=list(RESERVED)
                 )
             except ValueError:  # Not even one character is that frequent.
                 high = count - 1
                 continue
-            entries = len(made.subtoken_list)
+            entries = len(tokens.subtoken_list)
             if best is None or abs(entries - size) < best[0]:
                 best = abs(entries - size), scratch.read_text(encoding="utf-8")
             if best[0] <= size // 100:

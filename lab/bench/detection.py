@@ -94,8 +94,8 @@ def nms_case(rows: int, boxes: int, overlap: float, kept: int, clusters: int) ->
     def ours() -> tf.Tensor:
         mask = nms.suppress(corners, tf.ones_like(scores, tf.bool), overlap)
         top, place = tf.math.top_k(tf.where(mask, scores, tf.zeros_like(scores)), kept)
-        found = tf.gather(corners, place, batch_dims=1)
-        return tf.where(top[..., None] > 0, found, tf.zeros_like(found))
+        chosen = tf.gather(corners, place, batch_dims=1)
+        return tf.where(top[..., None] > 0, chosen, tf.zeros_like(chosen))
 
     def theirs() -> tf.Tensor:
         return official_nms.sorted_non_max_suppression_padded(scores, corners, kept, overlap)[1]
@@ -107,8 +107,8 @@ def nms_case(rows: int, boxes: int, overlap: float, kept: int, clusters: int) ->
             place, count = tf.image.non_max_suppression_padded(
                 *args, kept, overlap, pad_to_max_output_size=True
             )
-            found = tf.gather(args[0], place)
-            return tf.where((tf.range(kept) < count)[:, None], found, tf.zeros_like(found))
+            chosen = tf.gather(args[0], place)
+            return tf.where((tf.range(kept) < count)[:, None], chosen, tf.zeros_like(chosen))
 
         return tf.map_fn(row, (corners, scores), fn_output_signature=tf.float32)
 
@@ -207,15 +207,15 @@ def main() -> None:
     about = head("tf-models-official")
     about["machine"]["gpus"] = len(tf.config.list_physical_devices("GPU"))
     about["compiled"] = options.compile
-    found = {}
+    measured = {}
     for name in options.only:
-        found[name] = measure(name, options.rounds, options.compile)
-        for contender, row in found[name]["contenders"].items():
+        measured[name] = measure(name, options.rounds, options.compile)
+        for contender, row in measured[name]["contenders"].items():
             over = "     -" if row["ratio_to_ours"] is None else f"{row['ratio_to_ours']:6.2f}x"
             print(f"{name:22} {contender:10} {row['seconds'] * 1e3:10.2f} ms {over}", flush=True)
-        for contender, reason in found[name]["cannot"].items():
+        for contender, reason in measured[name]["cannot"].items():
             print(f"{name:22} {contender:10} cannot: {reason}", flush=True)
-        write({**about, "cases": found}, options.output)
+        write({**about, "cases": measured}, options.output)
 
 
 if __name__ == "__main__":

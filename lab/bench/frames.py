@@ -27,7 +27,7 @@ STEPS = {"train_input": 40, "convert": 8}
 
 def decoding(videos: frames.Videos, steps: Mapping[str, int], rounds: int) -> dict[str, dict[str, Any]]:
     """Measures frames per second and core of ours and of the bare loops."""
-    found = {}
+    measured = {}
     with tempfile.TemporaryDirectory() as folder:
         frames.draw(Path(folder), videos)
         for names in DECODERS:
@@ -40,7 +40,7 @@ def decoding(videos: frames.Videos, steps: Mapping[str, int], rounds: int) -> di
             for row in rows.values():
                 row["frames_per_second_and_core"] = each * steps[names[0]] / row["seconds"]
             over = rows[names[1]]["ratio_to_ours"]
-            found[names[0]] = {
+            measured[names[0]] = {
                 "contenders": rows,
                 "frames_per_step": each,
                 "peer": names[1],
@@ -48,7 +48,7 @@ def decoding(videos: frames.Videos, steps: Mapping[str, int], rounds: int) -> di
                 "bar": BAR,
                 "meets_bar": over >= BAR,
             }
-    return found
+    return measured
 
 
 def main() -> None:

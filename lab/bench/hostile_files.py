@@ -44,13 +44,13 @@ def kind_of(number: int) -> tuple[str, str]:
 def run(number: int, seed: int, place: Path) -> dict[str, Any]:
     """Makes and tries one case in this process, in an empty folder; returns the observations."""
     rng = random.Random(f"{seed} {number}")
-    what, kind = kind_of(number)
-    if what == "annotations":
+    medium, kind = kind_of(number)
+    if medium == "annotations":
         change = _damage_annotations(kind, place, rng)
         read: Callable[[], str] = lambda: read_annotations(place, masks=number % 4 < 2)  # noqa: E731
     else:
-        suffix = f".{kind}" if what == "video" else ".picture"
-        path = (samples.video if what == "video" else samples.picture)(kind, place / f"file{suffix}")
+        suffix = f".{kind}" if medium == "video" else ".picture"
+        path = (samples.video if medium == "video" else samples.picture)(kind, place / f"file{suffix}")
         data, times = path.read_bytes(), rng.choice((1, 1, 1, 3))
         for _ in range(times):
             data = (
@@ -60,8 +60,8 @@ def run(number: int, seed: int, place: Path) -> dict[str, Any]:
             )
         path.write_bytes(data)
         change = f"bytes, {times} times"
-        read = lambda: read_file(what, path, png=number % 2 == 0)  # noqa: E731
-    return {"kind": f"{what}: {kind}", "change": change, **observed(read)}
+        read = lambda: read_file(medium, path, png=number % 2 == 0)  # noqa: E731
+    return {"kind": f"{medium}: {kind}", "change": change, **observed(read)}
 
 
 def observed(read: Callable[[], str]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def read_annotations(folder: Path, masks: bool) -> str:
     from common.detection import coco_source, coco_tidy, coco_write
     from common.detection.convert import Pictures
 
-    options, found = Options(), hashlib.sha256()
+    options, digest = Options(), hashlib.sha256()
     sources = [source for source in coco_source.find(folder, options) if source]
     contents, names, _ = coco_tidy.tidy(sources, masks, options.report)
     for source, content in zip(sources, contents):
@@ -114,11 +114,11 @@ def read_annotations(folder: Path, masks: bool) -> str:
         coco_write.check(content, "the result", masks and bool(content["annotations"]))
         dropped: list[str] = []
         for record in coco_write.examples(content, Pictures(str(source.folder), True).read, masks, dropped):
-            found.update(record)
+            digest.update(record)
         if dropped:
             raise RuntimeError(f"an object that was taken is left out of its record: {dropped}")
-    found.update(json.dumps([names, options.report.as_json(), options.report.lines]).encode())
-    return found.hexdigest()
+    digest.update(json.dumps([names, options.report.as_json(), options.report.lines]).encode())
+    return digest.hexdigest()
 
 
 def _damage_annotations(kind: str, place: Path, rng: random.Random) -> str:

@@ -111,11 +111,11 @@ def _in(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _peak() -> Iterator[list[int]]:
     """Yields a list that gets how far resident memory rises in the block, in bytes."""
-    found, before = [0], trials.memory("VmRSS")
+    rise, before = [0], trials.memory("VmRSS")
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # Resets the peak.
-    yield found
-    found[0] = trials.memory("VmHWM") - before
+    yield rise
+    rise[0] = trials.memory("VmHWM") - before
 
 
 def _files(place: Path) -> set[tuple]:
@@ -134,12 +134,12 @@ def _state(path: Path) -> tuple[int, int]:
 
 def _foreign(names: set[str]) -> set[str]:
     """Returns the modules that neither belong to a package of this environment nor were written by TensorFlow."""
-    found = set()
+    foreign = set()
     for name in (name for name in names if not name.startswith("__autograph_generated_file")):
         file = getattr(sys.modules.get(name), "__file__", None)
         if hostile.EVIL in name or (file and not str(file).startswith(_FINE)):
-            found.add(name)
-    return found
+            foreign.add(name)
+    return foreign
 
 
 # What a case must not do, and other counts.

@@ -44,14 +44,14 @@ def names(network: str) -> list[str]:
 def config_of(network: str, name: str) -> RunConfig:
     """Returns the configuration of a row."""
     preset = benchmarks.module(network, "presets").PRESETS[PRESETS[network]]
-    made = dataclasses.replace(
+    config = dataclasses.replace(
         preset,
         division="open",
         optimizer=rule(name, preset.optimizer.skip_kinds),
         schedule=Schedule(kind="constant", warmup_epochs=0.0),
     )
-    made.validate()
-    return made
+    config.validate()
+    return config
 
 
 def measure(network: str, rounds: int, steps: int) -> dict[str, dict[str, float]]:
@@ -64,7 +64,7 @@ def measure(network: str, rounds: int, steps: int) -> dict[str, dict[str, float]
     from common.train.loop import Loop
     from common.train.probe import Probe
 
-    loops, found = {}, {}
+    loops, rows = {}, {}
     for name in names(network):
         config = config_of(network, name)
         task = benchmarks.module(network, "task").Task(config, None)
@@ -73,17 +73,17 @@ def measure(network: str, rounds: int, steps: int) -> dict[str, dict[str, float]
         update, weights = loop.state.update, loop.state.model.trainable_variables
         slots = sum(v.shape.num_elements() for one in update.slots for v in one.values())
         elements = sum(w.shape.num_elements() for w in weights)
-        found[name] = {"slots": slots / elements, "seconds": [], "cpu_seconds": []}
+        rows[name] = {"slots": slots / elements, "seconds": [], "cpu_seconds": []}
     for _ in range(rounds):
         for name, loop in loops.items():
             began = time.process_time()
             times = Probe(loop).times_of(steps)
-            found[name]["cpu_seconds"].append((time.process_time() - began) / (steps + 1))
-            found[name]["seconds"].append(statistics.mean(times))
-    for row in found.values():
+            rows[name]["cpu_seconds"].append((time.process_time() - began) / (steps + 1))
+            rows[name]["seconds"].append(statistics.mean(times))
+    for row in rows.values():
         row |= {key: statistics.median(row[key]) for key in ("seconds", "cpu_seconds")}
-    first = next(iter(found.values()))["cpu_seconds"]
-    return {name: {**row, "ratio": row["cpu_seconds"] / first} for name, row in found.items()}
+    first = next(iter(rows.values()))["cpu_seconds"]
+    return {name: {**row, "ratio": row["cpu_seconds"] / first} for name, row in rows.items()}
 
 
 def main() -> None:

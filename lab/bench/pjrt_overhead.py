@@ -152,11 +152,11 @@ def main() -> None:
     result: dict[str, Any] = {**head("jax", "jaxlib"), "batch": BATCH, "bar": BAR, **settings, "parts": {}}
     for part in PARTS:
         command = [sys.executable, "-m", "lab.bench.pjrt_overhead", f"--part={part}", *flags]
-        found = result["parts"][part] = json.loads(output_of("pjrt_overhead", command).splitlines()[-1])
+        row = result["parts"][part] = json.loads(output_of("pjrt_overhead", command).splitlines()[-1])
         print(
-            f"{part:10} program {1e3 * found['seconds']['program']:.2f} ms, loop "
-            f"{found['loop_over_program']:.4f} x it, {options.in_call} steps in a call "
-            f"{found['in_calls_over_program']:.4f} x it, slow input {found['slow_input_over_program']:.4f} x it"
+            f"{part:10} program {1e3 * row['seconds']['program']:.2f} ms, loop "
+            f"{row['loop_over_program']:.4f} x it, {options.in_call} steps in a call "
+            f"{row['in_calls_over_program']:.4f} x it, slow input {row['slow_input_over_program']:.4f} x it"
         )
     if not options.quick:
         write(result, options.output)

@@ -56,13 +56,13 @@ def devices(count: int, precision: str) -> list[Any]:
     except ImportError:
         sys.exit("error: no jax here; pip install jax, or 'jax[cuda12]' for NVIDIA's GPUs")
     jax.config.update("jax_enable_x64", True)
-    found = jax.devices()
-    if len(found) < count:
+    present = jax.devices()
+    if len(present) < count:
         sys.exit(
-            f"error: a program of {count} replicas, and {len(found)} devices here; export it with "
-            f"--config.num_replicas={len(found)}, or one replica alone with --config.replicas=single"
+            f"error: a program of {count} replicas, and {len(present)} devices here; export it with "
+            f"--config.num_replicas={len(present)}, or one replica alone with --config.replicas=single"
         )
-    return found
+    return present
 
 
 def torch_rows(python: str, folder: Path, options: argparse.Namespace) -> list[dict]:

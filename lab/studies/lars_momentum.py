@@ -103,11 +103,11 @@ def run(args: argparse.Namespace) -> int:
     runner = Runner(STUDY, args.epochs, args.minutes, args.overrides, args.jobs)
     todo = [row for row in rows() if runner.record(row) is None]
     runner.run_all(todo[: args.limit])
-    found = [(row, record) for row in rows() if (record := runner.record(row))]
+    finished = [(row, record) for row in rows() if (record := runner.record(row))]
     home = runner.folder
     if not args.epochs:
-        home = folder_for(ROOT / "lab/studies" / NAME, "results.csv", len(found), runner.folder)
-    publish(found, home)
+        home = folder_for(ROOT / "lab/studies" / NAME, "results.csv", len(finished), runner.folder)
+    publish(finished, home)
     return 0
 
 

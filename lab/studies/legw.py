@@ -202,8 +202,8 @@ def run(study: Study, args: argparse.Namespace) -> int:
     study = dataclasses.replace(study, flags=(*target, *study.flags))
     if args.base_rate is not None or args.base_warmup is not None:
         study = _from_base(study, args)
-    parts = args.parts.split(",") if args.parts else study.parts
-    unknown = set(parts) - set(PARTS)
+    chosen = args.parts.split(",") if args.parts else study.parts
+    unknown = set(chosen) - set(PARTS)
     if unknown:
         raise UserError(f"--parts={args.parts}: unknown {min(unknown)}; known: {', '.join(PARTS)}")
     home, name = ROOT / "lab/studies" / study.name, "tune" if args.tune else "results"
@@ -212,7 +212,7 @@ def run(study: Study, args: argparse.Namespace) -> int:
     done = before if args.published else {}
     runner = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs, done)
     whole = list(tune_rows(study)) if args.tune else list(rows(study))
-    asked = [row for row in whole if args.tune or row.asked_as in parts]
+    asked = [row for row in whole if args.tune or row.asked_as in chosen]
     found = _records(runner, whole)
     if args.list:
         for row in asked:
@@ -226,7 +226,7 @@ def run(study: Study, args: argparse.Namespace) -> int:
             todo.setdefault(identity(study, row), row)
     runner.run_all(list(todo.values())[: args.limit])
     if not args.tune:
-        whole += _train_long(runner, whole, before, "long" in parts and args.limit is None)
+        whole += _train_long(runner, whole, before, "long" in chosen and args.limit is None)
     # Also publish rows that earlier calls trained for other parts, and rows of the old table with this configuration.
     records = list(_records(runner, whole, before).values())
     legw_report.publish(study, records, runner.folder if args.epochs else home, name)

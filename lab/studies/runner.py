@@ -133,12 +133,12 @@ class Runner:
         Raises:
           UserError: the record was written by another version of the study, or is damaged.
         """
-        path, wanted = self._path(row), identity(self.study, row, self.extra)
+        path, expected = self._path(row), identity(self.study, row, self.extra)
         if not path.is_file():
-            return self._done.get(wanted)
+            return self._done.get(expected)
         try:
             record = json.loads(path.read_text())
-            same = (record["version"], record["config"]) == (VERSION, wanted[0])
+            same = (record["version"], record["config"]) == (VERSION, expected[0])
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: no record of this study ({error}); delete it") from error
         if not same:

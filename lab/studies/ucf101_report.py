@@ -113,11 +113,11 @@ def publish(runs: Sequence[Run], folder: pathlib.Path) -> bool:
         return False
     files.write_csv(folder / "results.csv", COLUMNS, map(_figures, runs))
     _write_predictions(runs, folder / "predictions.csv")
-    found = compare(runs)
-    print(markdown(runs, found))
+    comparison = compare(runs)
+    print(markdown(runs, comparison))
     draw(runs, folder / "curve.png")
     reached = [one.record["quality"] for one in runs if one.row.model == "tsm"]
-    return bool(found and statistics.mean(reached) >= WANTED and found.difference > 0)
+    return bool(comparison and statistics.mean(reached) >= WANTED and comparison.difference > 0)
 
 
 def _name(one: Run) -> str:

@@ -145,7 +145,7 @@ def _wide(kernels: dict) -> str:
 
 def _compiled(records: list[dict], results: Path, *parts: str) -> list[tuple[tuple, dict]]:
     """Yields (first cells of a row, report) for each program whose report has one of `parts`."""
-    found = []
+    rows = []
     for record in records:
         for name, report in series.reports(record, results).items():
             if any(part in report for part in parts):
@@ -158,5 +158,5 @@ def _compiled(records: list[dict], results: Path, *parts: str) -> list[tuple[tup
                     f"{needed} of {held}",
                     "yes" if report["fits"] else "**no**",
                 )
-                found.append((start, report))
-    return found
+                rows.append((start, report))
+    return rows

@@ -124,7 +124,7 @@ def collectives(program: Program) -> list[dict]:
 
     A permutation also has "distances", from the sending replica to the receiving one.
     """
-    found: dict[tuple, list[int]] = {}
+    sums: dict[tuple, list[int]] = {}
     for one, times in program.scheduled():
         base = one.opcode.removesuffix("-start")
         if base not in COLLECTIVES:
@@ -133,13 +133,13 @@ def collectives(program: Program) -> list[dict]:
         strategy = one.attribute(r'"strategy":"?([^",}]+(?:\{[^}]*\})?)') or one.attribute(
             r"(StrategyND\{[^}]*\})"
         )
-        entry = found.setdefault((base, number, size, strategy, distances(one)), [0, 0])
+        entry = sums.setdefault((base, number, size, strategy, distances(one)), [0, 0])
         entry[0] += times
         entry[1] += times * one.nbytes
     rows = [
         {"operation": op, "groups": n, "group_size": size, "strategy": s, "count": count, "bytes": nbytes}
         | ({"distances": list(moves)} if moves else {})
-        for (op, n, size, s, moves), (count, nbytes) in found.items()
+        for (op, n, size, s, moves), (count, nbytes) in sums.items()
     ]
     return sorted(rows, key=lambda row: -row["bytes"])
 
@@ -167,7 +167,7 @@ def distances(one: Instruction) -> tuple[int, ...]:
 
 def loop_products(program: Program) -> dict[str, int]:
     """Convolutions and products in loop bodies, by result shape; each counts once."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     bodies = [
         program.called(one, "body")
         for instructions in program.computations.values()
@@ -178,8 +178,8 @@ def loop_products(program: Program) -> dict[str, int]:
         inside = program.computations.get(body, [])
         for one in [*inside, *(fused for i in inside for fused in program.fused(i))]:
             if one.opcode in ("convolution", "dot"):
-                found[f"{one.dtype}[{','.join(map(str, one.shape))}]"] += 1
-    return dict(found.most_common())
+                counts[f"{one.dtype}[{','.join(map(str, one.shape))}]"] += 1
+    return dict(counts.most_common())
 
 
 def shared_branches(program: Program) -> list[int]:
@@ -195,11 +195,11 @@ def shared_branches(program: Program) -> list[int]:
 
 def copies(program: Program) -> dict:
     """Remaining copies and transpositions: {"count", "bytes", "cycles"}."""
-    found = [(one, times) for one, times in program.scheduled() if program.kind(one) == "copy"]
+    instructions = [(one, times) for one, times in program.scheduled() if program.kind(one) == "copy"]
     return {
-        "count": sum(times for _, times in found),
-        "bytes": sum(one.nbytes * times for one, times in found),
-        "cycles": sum((one.cycles or 0) * times for one, times in found),
+        "count": sum(times for _, times in instructions),
+        "bytes": sum(one.nbytes * times for one, times in instructions),
+        "cycles": sum((one.cycles or 0) * times for one, times in instructions),
     }
 
 
@@ -243,12 +243,12 @@ def _named(one: Instruction) -> str:
 
 def wide_arithmetic(program: Program) -> dict[str, int]:
     """Remaining operations on 64-bit numbers, by opcode; a TPU emulates them."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for instructions in program.computations.values():
         for one in instructions:
             moves = one.opcode in ("parameter", "tuple", "get-tuple-element", "constant", "bitcast", "copy")
             if not moves and one.dtype in ("s64", "u64", "f64"):
-                found[one.opcode] += 1
+                counts[one.opcode] += 1
             elif one.opcode == "custom-call" and "X64" in one.rest:
-                found[one.attribute(r'custom_call_target="([^"]+)"')] += 1
-    return dict(found)
+                counts[one.attribute(r'custom_call_target="([^"]+)"')] += 1
+    return dict(counts)

@@ -71,12 +71,12 @@ def is_kernel(one: Instruction) -> bool:
 
 def groups(program: Program) -> list[tuple[int, int, int]]:
     """Returns (FLOPs of products and convolutions, bytes read and written, times) of kernels, alike ones together."""
-    found: Counter[tuple[int, int]] = Counter()
+    counts: Counter[tuple[int, int]] = Counter()
     for one, times in program.scheduled():
         if is_kernel(one):
             flops = sum(products(program, each) for each in program.matrices(one))
-            found[flops, sum(moved(program, one))] += times
-    return sorted((flops, nbytes, times) for (flops, nbytes), times in found.items())
+            counts[flops, sum(moved(program, one))] += times
+    return sorted((flops, nbytes, times) for (flops, nbytes), times in counts.items())
 
 
 def products(program: Program, one: Instruction) -> int:
@@ -117,12 +117,12 @@ def moved(program: Program, one: Instruction) -> tuple[int, int]:
 def _moved_by_fusion(body: list[Instruction]) -> tuple[int, int]:
     at, root = {one.name: one for one in body}, body[-1]
     # The fraction of each instruction's elements that the results depend on, from the last instruction to the first.
-    parts = dict.fromkeys(at, 0.0) | {root.name: 1.0}
+    shares = dict.fromkeys(at, 0.0) | {root.name: 1.0}
     for one in reversed(body):
         for place, name in enumerate(dict.fromkeys(one.operands)):
-            if name in parts:
-                parts[name] = min(1.0, parts[name] + parts[one.name] * _used(one, place, at[name]))
-    read = sum(parts[one.name] * one.nbytes for one in body if one.opcode == "parameter")
+            if name in shares:
+                shares[name] = min(1.0, shares[name] + shares[one.name] * _used(one, place, at[name]))
+    read = sum(shares[one.name] * one.nbytes for one in body if one.opcode == "parameter")
     roots = [at[name] for name in root.operands if name in at] if root.opcode == "tuple" else [root]
     return round(read), sum(_written(one, at) for one in roots)
 

@@ -164,28 +164,28 @@ def compiled(
     with tempfile.TemporaryDirectory() as scratch:
         raw = _in_child(artifact, program, target, replicas, Path(scratch))
         text = Path(scratch) / "program.txt"
-        found = identity | raw
+        report = identity | raw
         if keep and text.exists():
             keep.mkdir(parents=True, exist_ok=True)
             (keep / f"{name_of(identity)}.txt").write_text(text.read_text())
         if "error" not in raw:
-            found |= {"argument_bytes": _argument_bytes(manifest, program)}
-            found |= _memory(raw["memory"], target)
+            report |= {"argument_bytes": _argument_bytes(manifest, program)}
+            report |= _memory(raw["memory"], target)
             if "unread" not in raw:
-                found |= _read(hlo.Program(text.read_text()), raw, target)
-    store.put_program(benchmark, found, results)
-    return found
+                report |= _read(hlo.Program(text.read_text()), raw, target)
+    store.put_program(benchmark, report, results)
+    return report
 
 
 def _argument_bytes(manifest: dict, program: dict) -> dict[str, int]:
     """Bytes of the program's arguments by role: weights, slots, statistics, inputs, ..."""
     roles = {a["name"]: a["role"] for a in (*manifest["state"], *manifest["constants"], *program["inputs"])}
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for argument in program["arguments"]:
         role, wide = roles.get(argument["name"], "other"), _WIDTHS.search(argument["dtype"])
         size = math.prod(argument["shape"]) * (int(wide[0]) // 8 if wide else 1)
-        found[role] = found.get(role, 0) + size
-    return found
+        sizes[role] = sizes.get(role, 0) + size
+    return sizes
 
 
 def _in_child(artifact: Path, program: dict, target: Target, replicas: int, scratch: Path) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def _memory(memory: dict[str, int], target: Target) -> dict[str, Any]:
 
 
 def _read(program: hlo.Program, raw: dict[str, Any], target: Target) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "collectives": hlo.collectives(program),
         "copies": hlo.copies(program),
         "loop_products": hlo.loop_products(program),
@@ -257,12 +257,12 @@ def _read(program: hlo.Program, raw: dict[str, Any], target: Target) -> dict[str
         "wide_arithmetic": hlo.wide_arithmetic(program),
     }
     if target.platform == "cuda":
-        return found | {"kernels": hlo.kernels(program), "launches": launches.launches(program)}
+        return report | {"kernels": hlo.kernels(program), "launches": launches.launches(program)}
     spent = hlo.cycles(program)
     # Every custom call without a cost counts as minus one second (aot: X64SplitLow, X64SplitHigh, X64Combine).
     uncosted = sum(1 for one, _ in program.scheduled() if one.opcode == "custom-call" and "X64" in one.rest)
     seconds = raw["cost"].get("optimal_seconds")
-    found["cycles"] = spent
-    found["estimated_ms"] = round(spent["total"] / target.megahertz / 1e3, 3) if target.megahertz else None
-    found["optimal_ms"] = None if seconds is None else round(1e3 * (seconds + uncosted), 3)
-    return found
+    report["cycles"] = spent
+    report["estimated_ms"] = round(spent["total"] / target.megahertz / 1e3, 3) if target.megahertz else None
+    report["optimal_ms"] = None if seconds is None else round(1e3 * (seconds + uncosted), 3)
+    return report

@@ -62,7 +62,7 @@ def compile_preset(
                 else run.export(benchmark, system, folder, [], say, program)
             )
             goal = target(kind, int(manifest.get("num_replicas", 1)))
-            found = {
+            by_name = {
                 one["name"]: run.compiled(folder, manifest, one, goal, say, results, benchmark=benchmark)
                 for one in manifest["programs"]
                 if is_wanted(one["name"], program)
@@ -71,7 +71,7 @@ def compile_preset(
             before = record_of(benchmark, system, results) or {}
             earlier = before if before.get("programs") else {}
             return _put(benchmark, system, {**earlier, "kind": kind, "error": str(error)}, results)
-    return keep(benchmark, system, kind, program, found, lengths(manifest), results)
+    return keep(benchmark, system, kind, program, by_name, lengths(manifest), results)
 
 
 def lengths(manifest: Mapping[str, Any]) -> list[int]:
@@ -140,13 +140,13 @@ def compile_all(
         run.versions(target(kind, 1).platform)  # Report a missing compiler before the first export.
     missed, failed = 0, False
     for benchmark, system, kind in presets:
-        found = None if again else record_of(benchmark, system, results)
-        if found:
+        record = None if again else record_of(benchmark, system, results)
+        if record:
             say(f"{benchmark} {system}: has a record")
         else:
-            found = compile_preset(benchmark, system, kind, program, say, results)
-            failed = failed or "error" in found
-        reason = misses(found, results)
+            record = compile_preset(benchmark, system, kind, program, say, results)
+            failed = failed or "error" in record
+        reason = misses(record, results)
         say(f"{benchmark} {system}: {reason or 'compiles and fits'}")
         missed += bool(reason)
     if not failed:

@@ -60,10 +60,10 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
         module = stablehlo.deserialize_portable_artifact(context, Path(request["artifact"]).read_bytes())
         _donate(ir, module, request["program"])
         began = time.time()
-        made = _compile(devices, module, request["replicas"])
+        executable = _compile(devices, module, request["replicas"])
     seconds = time.time() - began
-    unread = _write_text(made, Path(request["text"]))
-    memory, used = made.get_compiled_memory_stats(), resource.getrusage(resource.RUSAGE_SELF)
+    unread = _write_text(executable, Path(request["text"]))
+    memory, used = executable.get_compiled_memory_stats(), resource.getrusage(resource.RUSAGE_SELF)
     return {
         "compile_seconds": round(seconds, 1),
         "processor_seconds": round(used.ru_utime + used.ru_stime, 1),
@@ -72,7 +72,7 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
             part: int(getattr(memory, f"{part}_size_in_bytes"))
             for part in ("argument", "output", "alias", "temp", "generated_code")
         },
-        "cost": _cost(made),
+        "cost": _cost(executable),
     } | ({"unread": unread} if unread else {})
 
 
@@ -133,23 +133,23 @@ def _compile(devices: list, module: Any, replicas: int) -> Any:
 def _cost(made: Any) -> dict[str, float]:
     """The compiler's own cost analysis; {} if there is none (XLA:GPU)."""
     try:
-        found = made.cost_analysis() or {}
+        analysis = made.cost_analysis() or {}
     except Exception:  # Some clients do not implement it, or the result is unreadable.
         return {}
-    found = found[0] if isinstance(found, list) else found
+    analysis = analysis[0] if isinstance(analysis, list) else analysis
     names = ("flops", "bytes accessed", "optimal_seconds", "transcendentals")
-    return {name: float(found[name]) for name in names if name in found}
+    return {name: float(analysis[name]) for name in names if name in analysis}
 
 
 def versions() -> dict[str, str]:
     """Returns {package: version} of the packages that determine a program."""
-    found = {}
+    installed = {}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def main(arguments: list[str]) -> int:

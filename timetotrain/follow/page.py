@@ -135,16 +135,16 @@ def _quality(
 ) -> tuple[str, list[Curve], list[float]]:
     how = measure(head)
     factor = 100.0 if how.unit == "%" else 1.0
-    parts: dict[str, Points] = {}
+    series: dict[str, Points] = {}
     for record in (r for r in records if r["kind"] == "evaluation"):
         for name, value in how.named(record["value"]).items():
             if math.isfinite(value):
-                parts.setdefault(name, []).append((at(record), factor * value))
-    curves: list[Curve] = [(n, kind, p, True) for (n, p), kind in zip(parts.items(), ("run", "eval"))]
-    values = [v for p in parts.values() for _, v in p]
+                series.setdefault(name, []).append((at(record), factor * value))
+    curves: list[Curve] = [(n, kind, p, True) for (n, p), kind in zip(series.items(), ("run", "eval"))]
+    values = [v for p in series.values() for _, v in p]
     if head["target"] is not None and values:
         for name, target in how.named(head["target"]).items():
-            legend = f"target {how.number(target)}" if len(parts) < 2 else f"target of {name}"
+            legend = f"target {how.number(target)}" if len(series) < 2 else f"target of {name}"
             ends = [(x.low, factor * target), (x.high, factor * target)]
             curves.append((legend, "target", ends, False))
             values.append(factor * target)
@@ -155,12 +155,12 @@ def _loss(
     records: Sequence[Record], at: Callable[[Record], float], x: Axis
 ) -> tuple[str, list[Curve], list[float]]:
     trained = max((r["step"] for r in records if r["kind"] == "train"), default=-1)
-    kept = [
+    shown_losses = [
         r
         for r in records
         if "loss" in r and math.isfinite(r["loss"]) and (r["kind"] == "train" or r["step"] > trained)
     ]
-    points = [(at(r), r["loss"]) for r in kept]
+    points = [(at(r), r["loss"]) for r in shown_losses]
     smooth = smoothed(points)
     # The first steps' losses can be far off, so the plot's range follows the rest.
     values = sorted(v for _, v in points)

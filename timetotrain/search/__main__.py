@@ -42,38 +42,40 @@ def parser() -> argparse.ArgumentParser:
     from timetotrain.search import space
     from timetotrain.search.driver import SAMPLERS
 
-    made = Parser(
+    words = Parser(
         prog="timetotrain search",
         description=__doc__.split("\n\n")[1],
         epilog="What follows -- are flags of every run, as --config.train_epochs=3.",
     )
-    made.add_argument("benchmark", help="a package such as mnist")
-    made.add_argument("--system", required=True, help="the preset that the search starts from")
-    made.add_argument("--data-dir", required=True, help="of every run")
-    made.add_argument("--space", nargs="+", required=True, metavar="FIELD=VALUES", help=space.FORMS)
-    made.add_argument("--sampler", choices=SAMPLERS, default="tpe")
-    made.add_argument("--trials", type=int, help=f"of all processes together; default: the grid, or {TRIALS}")
-    made.add_argument("--processes", type=int, default=1, help="trials at a time, on this machine")
-    made.add_argument(
+    words.add_argument("benchmark", help="a package such as mnist")
+    words.add_argument("--system", required=True, help="the preset that the search starts from")
+    words.add_argument("--data-dir", required=True, help="of every run")
+    words.add_argument("--space", nargs="+", required=True, metavar="FIELD=VALUES", help=space.FORMS)
+    words.add_argument("--sampler", choices=SAMPLERS, default="tpe")
+    words.add_argument(
+        "--trials", type=int, help=f"of all processes together; default: the grid, or {TRIALS}"
+    )
+    words.add_argument("--processes", type=int, default=1, help="trials at a time, on this machine")
+    words.add_argument(
         "--objective",
         choices=list(OBJECTIVES),
         default="quality",
         help="quality (accuracy) after all epochs, time (to the preset's target), or both, as a Pareto front of runs "
         "through all epochs",
     )
-    made.add_argument(
+    words.add_argument(
         "--part", help="of a benchmark with several qualities, the one that counts: SEGM of Mask R-CNN's"
     )
-    made.add_argument(
+    words.add_argument(
         "--stop-at", type=float, help="begin no trial once one has this quality (or time, minutes)"
     )
-    made.add_argument("--name", help="of the search; default BENCHMARK-SYSTEM-OBJECTIVE-SAMPLER")
-    made.add_argument(
+    words.add_argument("--name", help="of the search; default BENCHMARK-SYSTEM-OBJECTIVE-SAMPLER")
+    words.add_argument(
         "--storage", help="a database URL, or a file; default: a journal in the search's folder"
     )
-    made.add_argument("--result-dir", type=pathlib.Path, default=pathlib.Path("results"))
-    made.add_argument("--seed", type=int, default=0, help="of the sampler and of every run")
-    return made
+    words.add_argument("--result-dir", type=pathlib.Path, default=pathlib.Path("results"))
+    words.add_argument("--seed", type=int, default=0, help="of the sampler and of every run")
+    return words
 
 
 def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:

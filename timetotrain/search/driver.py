@@ -103,17 +103,17 @@ class Search:
         }
         # List trials before reading the attributes: a search writes its attributes before its first trial.
         trials = sorted(self.folder.glob("trial-*"))
-        kept = self.study.user_attrs
-        if trials and "benchmark" not in kept:
+        recorded = self.study.user_attrs
+        if trials and "benchmark" not in recorded:
             raise UserError(
                 f"{trials[0]}: of a search in another storage; move {self.folder} away or give another --name"
             )
         for key, value in identity.items():
-            if kept.get(key, value) != value:
+            if recorded.get(key, value) != value:
                 raise UserError(
-                    f"--name={name}: a search with another {key} ({kept[key]}); give another --name"
+                    f"--name={name}: a search with another {key} ({recorded[key]}); give another --name"
                 )
-        for key in identity.keys() - kept.keys():
+        for key in identity.keys() - recorded.keys():
             self.study.set_user_attr(key, identity[key])
         if self.plan.sampler == "grid":
             self._queue_missing()

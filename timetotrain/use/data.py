@@ -83,10 +83,10 @@ def run(options: argparse.Namespace) -> int:
     settings = _options(options, benchmark)
     report, before = settings.report, _inside(out)
     try:
-        made = module.convert(sources, out, settings)
-        report.complete(made.balance, made.counted, made.description.split)
+        result = module.convert(sources, out, settings)
+        report.complete(result.balance, result.counted, result.description.split)
         report.write(out)
-        page = None if options.no_page else _page(module, out, made, report)
+        page = None if options.no_page else _page(module, out, result, report)
     except OSError as error:
         _say_left_out(report)
         _clear(out, before, error)
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
             out, benchmark
         )  # No run takes the records; the command without --strict ends soon.
     else:
-        _say(out, made, page, report)
+        _say(out, result, page, report)
     report.check(options.strict)
     return 0
 
@@ -143,12 +143,12 @@ def _clear(out: Path, before: int, error: Exception) -> None:
 
 
 def _check_sources(benchmark: str, sources: Sequence[Path], out: Path) -> None:
-    wanted = "FOLDER OUT" if benchmark not in _TEXT else "SOURCE TARGET OUT, or PAIRS.tsv OUT"
+    usage = "FOLDER OUT" if benchmark not in _TEXT else "SOURCE TARGET OUT, or PAIRS.tsv OUT"
     if not 1 <= len(sources) <= (2 if benchmark in _TEXT else 1):
-        raise UserError(f"timetotrain data {benchmark} takes {wanted}")
+        raise UserError(f"timetotrain data {benchmark} takes {usage}")
     for path in sources:
         if not os.path.exists(path):
-            raise UserError(f"{path}: not there; timetotrain data {benchmark} takes {wanted}")
+            raise UserError(f"{path}: not there; timetotrain data {benchmark} takes {usage}")
         if os.path.isfile(path) and benchmark not in _TEXT and path.suffix.lower() not in _TABLES:
             raise UserError(
                 f"{path}: a file; give the folder of your files, unpacked, or a CSV file of path,label"

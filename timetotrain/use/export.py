@@ -43,12 +43,12 @@ def run(options: argparse.Namespace) -> int:
     from common.export import formats, trained
 
     trust = trained.Trust(options.allow_plugins, options.allow_large)
-    found = trained.load(options.checkpoint, options.benchmark, options.fold_batch_norm, trust)
-    files = formats.write(found, options.out, options.format)
+    network = trained.load(options.checkpoint, options.benchmark, options.fold_batch_norm, trust)
+    files = formats.write(network, options.out, options.format)
     size = sum(path.stat().st_size for path in files)
-    names = f"{len(found.labels)} names of classes" if found.labels else "no names of classes"
-    print(f"from     {found.path}, {found.benchmark}, step {found.step}, {names}", file=sys.stderr)
-    if line := _poor(found):
+    names = f"{len(network.labels)} names of classes" if network.labels else "no names of classes"
+    print(f"from     {network.path}, {network.benchmark}, step {network.step}, {names}", file=sys.stderr)
+    if line := _poor(network):
         print(line, file=sys.stderr)
     print(f"export   {options.out} ({options.format}, {size / 1e6:.1f} MB)")
     return 0

@@ -33,13 +33,13 @@ def _bin(row: dict) -> tuple[str, ...]:
 
 def brier() -> Table:
     """Table of Brier scores: the model, the base rate, and the runs so far taken for all."""
-    found = load(_FILE)["calibration"]
+    events = load(_FILE)["calibration"]
     rows = [
         (
             f"{_EVENTS[event]}, {_PARTS[part]}", f"{row['cases']:,}", f"{row['base_rate']:.3f}",
             f"{row['brier']:.4f}", f"{row['brier_base_rate']:.4f}", f"{row['brier_runs_so_far']:.4f}",
         )
-        for event, parts in found.items()
+        for event, parts in events.items()
         for part, row in parts.items()
     ]  # fmt: skip
     return ("event", "cases", "share", "`accept`", "base rate", "runs so far"), rows
@@ -89,13 +89,13 @@ def pruned_results() -> Table:
 
 def pruned_counts() -> Table:
     """Table that counts the differences."""
-    found = load(_FILE)["prunings"]
-    changed = found["changed"]
+    prunings = load(_FILE)["prunings"]
+    changed = prunings["changed"]
     verdicts = [(one["stock"]["verdict"], one["rule"]["verdict"]) for one in changed]
     factors = sum(one["stock"]["factor"] != one["rule"]["factor"] for one in changed)
     rows = [
-        ("tables of benchmark and round", f"{found['tables']:,}", f"{len(found['different']):,}"),
-        ("published closed results with a reference point", f"{found['results']:,}", f"{len(changed):,}"),
+        ("tables of benchmark and round", f"{prunings['tables']:,}", f"{len(prunings['different']):,}"),
+        ("published closed results with a reference point", f"{prunings['results']:,}", f"{len(changed):,}"),
         ("... that get another factor", "", f"{factors:,}"),
         ("... that fail, and would pass", "", str(verdicts.count(("fail", "pass")))),
         ("... that pass, and would fail", "", str(verdicts.count(("pass", "fail")))),

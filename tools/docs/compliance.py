@@ -132,11 +132,11 @@ def classes() -> Table:
     """Table with a row per class of differences: where it occurs, and who is right."""
     found = _trees()
     whole = Counter(_class_of_tree(row) for row in found)
-    parts = Counter(name for row in found for name in _folders(row))
+    folders = Counter(name for row in found for name in _folders(row))
     rows = [
-        (name, str(whole[name]), str(parts[name]), text, right)
+        (name, str(whole[name]), str(folders[name]), text, right)
         for name, (text, right) in CLASSES.items()
-        if whole[name] or parts[name]
+        if whole[name] or folders[name]
     ]
     return ("class", "trees", "folders", "what differs", "who is right"), rows
 

@@ -29,19 +29,19 @@ Card = Mapping[str, Any]
 
 def cards(folder: Path = FOLDER) -> Iterator[tuple[str, Card]]:
     """(name, contents) of each measurement, by date; rows include their floors."""
-    found = []
+    measurements = []
     for path in sorted(folder.glob("*.json*")):
         text = path.read_text(encoding="utf-8")
-        parts = [json.loads(part) for part in (text.splitlines() if path.suffix == ".jsonl" else [text])]
-        heads = [part for part in parts if "rows" in part]
+        reports = [json.loads(part) for part in (text.splitlines() if path.suffix == ".jsonl" else [text])]
+        heads = [part for part in reports if "rows" in part]
         if not heads:
             continue
-        rows = {f"step/{part['benchmark']}": step(part) for part in parts if "programs" in part}
+        rows = {f"step/{part['benchmark']}": step(part) for part in reports if "programs" in part}
         for head in heads:
             rows |= head["rows"]
         rows = {name: with_floor(row, rows.get("ceilings", {})) for name, row in rows.items()}
-        found.append((path.stem, {**heads[0], "rows": rows}))
-    yield from sorted(found, key=lambda each: each[1]["date"])
+        measurements.append((path.stem, {**heads[0], "rows": rows}))
+    yield from sorted(measurements, key=lambda each: each[1]["date"])
 
 
 def step(replayed: Mapping[str, Any]) -> dict[str, Any]:

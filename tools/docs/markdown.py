@@ -52,18 +52,18 @@ def target(name: str, link: str) -> tuple[str, str] | None:
 
     Returns None for links to other sites or mail addresses. A file outside the root keeps its "..".
     """
-    parts = urlsplit(link)
-    if parts.scheme or parts.netloc:
+    address = urlsplit(link)
+    if address.scheme or address.netloc:
         return None
-    if not parts.path:
-        return name, unquote(parts.fragment)
+    if not address.path:
+        return name, unquote(address.fragment)
     steps: list[str] = []
-    for step in (Path(name).parent / unquote(parts.path)).parts:
+    for step in (Path(name).parent / unquote(address.path)).parts:
         if step == ".." and steps and steps[-1] != "..":
             steps.pop()
         else:
             steps.append(step)
-    return "/".join(steps), unquote(parts.fragment)
+    return "/".join(steps), unquote(address.fragment)
 
 
 class _Reader(html.parser.HTMLParser):

@@ -111,20 +111,23 @@ def parts() -> Iterator[Comparison]:
 def inputs() -> Iterator[Comparison]:
     """Yields rows of the input pipelines on one core."""
     file = "resnet_input.json"
-    found = load(file)
+    results = load(file)
     for ours, key in (("ours, bicubic", ""), ("ours, bicubic, normalised", "_with_normalisation")):
-        speed = f"{found['images_per_second_per_core'][ours]:,.0f} images/s"
+        speed = f"{results['images_per_second_per_core'][ours]:,.0f} images/s"
         title = "photographs decoded and augmented, 224 pixels" + (", normalised" if key else "")
         for peer, part in (
             ("tf-models, bicubic", "tf_models_bicubic"),
             ("tf-models, bilinear", "tf_models_default"),
         ):
-            goal = found["bar"] if part == "tf_models_bicubic" else None
-            yield Comparison(title, speed, peer, found[f"ratio_to_{part}{key}"], goal, file)
-    per_core = found["images_per_second_per_core"]
-    if (kept := "ours, decoded pictures kept in memory") in per_core:
-        share = per_core[kept] / per_core["ours, bicubic"]
-        title, speed = "decoded pictures in memory augmented, 224 pixels", f"{per_core[kept]:,.0f} images/s"
+            goal = results["bar"] if part == "tf_models_bicubic" else None
+            yield Comparison(title, speed, peer, results[f"ratio_to_{part}{key}"], goal, file)
+    per_core = results["images_per_second_per_core"]
+    if (in_memory := "ours, decoded pictures kept in memory") in per_core:
+        share = per_core[in_memory] / per_core["ours, bicubic"]
+        title, speed = (
+            "decoded pictures in memory augmented, 224 pixels",
+            f"{per_core[in_memory]:,.0f} images/s",
+        )
         yield Comparison(title, speed, "ours from JPEG", share, None, file)
     file = "frames.json"
     titles = {
@@ -189,15 +192,15 @@ def limits() -> Iterator[Limit]:
 def _pjrt() -> Iterator[Limit]:
     """Yields what --replicas=pjrt's loop adds to its program's time, with fast and with slow input."""
     file = "pjrt_overhead.json"
-    found = load(file)
-    for part, row in found["parts"].items():
+    results = load(file)
+    for part, row in results["parts"].items():
         program = 1e3 * row["seconds"]["program"]
-        over, bar = row["loop_over_program"] - 1, found["bar"] - 1
+        over, bar = row["loop_over_program"] - 1, results["bar"] - 1
         text = f"the loop of `--replicas=pjrt` beyond a program of {program:.1f} ms on {part}"
         yield Limit(text, f"{over:+.1%}", f"at most {bar:.0%}", over <= bar, file)
         if "in_calls_over_program" in row:
             over = row["in_calls_over_program"] - 1
-            text = f"the same with `--config.steps_per_execution={found['in_call']}`"
+            text = f"the same with `--config.steps_per_execution={results['in_call']}`"
             yield Limit(text, f"{over:+.1%}", f"at most {bar:.0%}", over <= bar, file)
         # Run one after the other, program and input would take the sum.
         share, slow = row["batch_seconds"] / row["seconds"]["program"], row["slow_input_over_program"]

@@ -33,14 +33,15 @@ def changes() -> Table:
 
 def base_rates() -> Table:
     """Table of LEGW by base rate and batch: mean and standard deviation over seeds."""
-    found: dict[tuple[str, str], dict[int, list[float]]] = {base: {} for base in BASES}
+    qualities: dict[tuple[str, str], dict[int, list[float]]] = {base: {} for base in BASES}
     for base, path in BASES.items():
         for run in json.loads(path.read_text(encoding="utf-8")):
             if run["method"] == "legw" and run["quality"] is not None:  # None for a run that diverged.
-                found[base].setdefault(run["batch"], []).append(run["quality"])
-    batches = sorted({batch for by_batch in found.values() for batch in by_batch})
+                qualities[base].setdefault(run["batch"], []).append(run["quality"])
+    batches = sorted({batch for by_batch in qualities.values() for batch in by_batch})
     rows = [
-        (*base, *(_spread(by_batch.get(batch, [])) for batch in batches)) for base, by_batch in found.items()
+        (*base, *(_spread(by_batch.get(batch, [])) for batch in batches))
+        for base, by_batch in qualities.items()
     ]
     return ("base rate", "base warmup", *map(str, batches)), rows
 

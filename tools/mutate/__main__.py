@@ -24,13 +24,13 @@ EQUIVALENT = "equivalent"
 
 def key(fault: Fault) -> str:
     """Identifies a fault, including the text it changes and the tests that should notice it."""
-    parts = [fault.name, fault.new, (ROOT / fault.file).read_text(encoding="utf-8"), *fault.tests]
-    parts += [
+    texts = [fault.name, fault.new, (ROOT / fault.file).read_text(encoding="utf-8"), *fault.tests]
+    texts += [
         (ROOT / test.partition("::")[0]).read_text(encoding="utf-8")
         for test in fault.tests
         if (ROOT / test.partition("::")[0]).is_file()
     ]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def changed_since(revision: str, root: Path = ROOT) -> set[str]:

@@ -56,11 +56,11 @@ class Fault:
 
 def hand_written() -> list[Fault]:
     """All faults in FOLDER, in file order."""
-    found = []
+    faults = []
     for path in sorted(FOLDER.glob("*.toml")):
         for table in tomllib.loads(path.read_text(encoding="utf-8"))["fault"]:
-            found.append(Fault(**{**table, "tests": tuple(table["tests"])}))
-    return found
+            faults.append(Fault(**{**table, "tests": tuple(table["tests"])}))
+    return faults
 
 
 def summary(results: Mapping[str, dict]) -> str:

@@ -144,11 +144,11 @@ class _SSD(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        found, x = [], self.backbone(x)
+        outputs, x = [], self.backbone(x)
         for i, head in enumerate(self.heads):
             x = self.extras[i - 1](x) if i else x
-            found.append(head(x).permute(0, 2, 3, 1).reshape(x.shape[0], -1, 4 + self.classes))
-        return tuple(torch.cat(found, 1).float().split([4, self.classes], -1))
+            outputs.append(head(x).permute(0, 2, 3, 1).reshape(x.shape[0], -1, 4 + self.classes))
+        return tuple(torch.cat(outputs, 1).float().split([4, self.classes], -1))
 
 
 def ssd(manifest: dict, device: str) -> Network:
@@ -162,13 +162,13 @@ def ssd(manifest: dict, device: str) -> Network:
     classes[:, ::200] = 1 + torch.arange(len(range(0, anchors, 200)), device=device) % (
         config["num_classes"] - 1
     )
-    wanted, ratio = torch.randn([batch, anchors, 4], device=device), config["negatives_per_positive"]
+    offsets, ratio = torch.randn([batch, anchors, 4], device=device), config["negatives_per_positive"]
 
     def loss_of(outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         codes, logits = outputs
         positive = classes > 0
         count = positive.sum(1)
-        boxes = (F.smooth_l1_loss(codes, wanted, reduction="none").sum(-1) * positive).sum(1)
+        boxes = (F.smooth_l1_loss(codes, offsets, reduction="none").sum(-1) * positive).sum(1)
         entropy = F.cross_entropy(logits.transpose(1, 2), classes, reduction="none")
         order = entropy.masked_fill(positive, -1).argsort(1, descending=True).argsort(1)
         hard = order < ratio * count[:, None]

@@ -119,25 +119,27 @@ def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
 
 def mutate_checkpoint(source: Path, target: Path, rng: random.Random) -> str:
     """Writes a mutated copy of a checkpoint; returns the mutation's name."""
-    parts = members(source)
+    content = members(source)
     kinds: dict[str, Callable[[], None]] = {
         "bytes": lambda: _put(target, mutate_bytes(source.read_bytes(), rng)),
-        "meta": lambda: write(target, with_meta(parts, mutate_values(meta(parts), rng))),
-        "nested meta": lambda: write(target, with_meta(parts, "[" * rng.choice((10, 1000, 200_000)))),
+        "meta": lambda: write(target, with_meta(content, mutate_values(meta(content), rng))),
+        "nested meta": lambda: write(target, with_meta(content, "[" * rng.choice((10, 1000, 200_000)))),
         "asset name": lambda: write(
-            target, [*parts, (_asset(rng.choice(NAMES)), array(np.zeros(3, np.uint8)))]
+            target, [*content, (_asset(rng.choice(NAMES)), array(np.zeros(3, np.uint8)))]
         ),
-        "member twice": lambda: write(target, [*parts, rng.choice(parts)]),
-        "member lost": lambda: write(target, _without(parts, rng)),
+        "member twice": lambda: write(target, [*content, rng.choice(content)]),
+        "member lost": lambda: write(target, _without(content, rng)),
         "shape": lambda: write(
-            target, _changed(parts, rng, lambda _: header(_shape(rng), rng.choice(("<f4", "|u1"))))
+            target, _changed(content, rng, lambda _: header(_shape(rng), rng.choice(("<f4", "|u1"))))
         ),
-        "kind": lambda: write(target, _changed(parts, rng, lambda _: array(_value(rng)))),
-        "pickle": lambda: write(target, _changed(parts, rng, lambda _: array(np.array([Pickled()], object)))),
-        "member bytes": lambda: write(target, _changed(parts, rng, lambda data: mutate_bytes(data, rng))),
-        "bomb": lambda: write(target, _changed(parts, rng, lambda _: _bomb(rng)), zipfile.ZIP_DEFLATED),
+        "kind": lambda: write(target, _changed(content, rng, lambda _: array(_value(rng)))),
+        "pickle": lambda: write(
+            target, _changed(content, rng, lambda _: array(np.array([Pickled()], object)))
+        ),
+        "member bytes": lambda: write(target, _changed(content, rng, lambda data: mutate_bytes(data, rng))),
+        "bomb": lambda: write(target, _changed(content, rng, lambda _: _bomb(rng)), zipfile.ZIP_DEFLATED),
         "lie of size": lambda: _put(target, _lied(source.read_bytes(), rng)),
-        "member name": lambda: write(target, _renamed(parts, rng)),
+        "member name": lambda: write(target, _renamed(content, rng)),
     }
     name = rng.choice((*kinds, *["meta"] * 8))
     kinds[name]()

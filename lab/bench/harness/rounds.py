@@ -92,12 +92,12 @@ def alternate(
     contenders: Mapping[Hashable, Callable[[], Result]], rounds: int
 ) -> dict[Hashable, list[Result]]:
     """Calls each contender's function in every round; returns the results (usually seconds) by contender."""
-    found: dict[Hashable, list[Result]] = {key: [] for key in contenders}
+    results: dict[Hashable, list[Result]] = {key: [] for key in contenders}
     for i in range(rounds):
         # Every second round runs backwards, so that no contender always follows the same one.
         for key in list(contenders) if i % 2 == 0 else reversed(list(contenders)):
-            found[key].append(contenders[key]())
-    return found
+            results[key].append(contenders[key]())
+    return results
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:

@@ -73,12 +73,12 @@ def peers(torch_python: str | None, jax_python: str | None = None) -> dict[str, 
     Raises:
       SystemExit: the file does not exist.
     """
-    found = {"torch": torch_python, "jax": jax_python}
-    for name, python in found.items():
+    pythons = {"torch": torch_python, "jax": jax_python}
+    for name, python in pythons.items():
         if python and not Path(python).exists():
             sys.exit(f"--{name}-python={python}: no such interpreter; name one that can import {name}")
     # Contenders run in ROOT, so make the path absolute. Keep links: a venv's link tells Python which venv it is.
-    return {name: str(Path(python).absolute()) for name, python in found.items() if python}
+    return {name: str(Path(python).absolute()) for name, python in pythons.items() if python}
 
 
 def left_out(interpreters: Mapping[str, str], wanted: Sequence[str]) -> list[str]:
@@ -118,13 +118,15 @@ def parser(doc: str | None, output: str | None = None, rounds: int | None = None
       output: name of the result file in lab/bench/results/; "" for the folder itself.
       rounds: rounds per contender.
     """
-    made = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    whole = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     if rounds is not None:
-        made.add_argument("--rounds", type=int, default=rounds, help=f"of every contender; default: {rounds}")
+        whole.add_argument(
+            "--rounds", type=int, default=rounds, help=f"of every contender; default: {rounds}"
+        )
     if output is not None:
         what = "result file" if output else "folder of the result files"
-        made.add_argument("--output", type=Path, default=RESULTS / output, help=what)
-    return made
+        whole.add_argument("--output", type=Path, default=RESULTS / output, help=what)
+    return whole
 
 
 def with_folder(made: argparse.ArgumentParser, what: str) -> argparse.Namespace:

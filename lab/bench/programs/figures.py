@@ -47,7 +47,7 @@ def speed(replay: Any, seconds: list[float], peak: float | None) -> dict[str, An
     analysis = replay.compiled.cost_analysis() or {}
     analysis = analysis[0] if isinstance(analysis, list) else analysis
     memory = replay.compiled.memory_analysis()
-    parts = ("argument_size_in_bytes", "output_size_in_bytes", "alias_size_in_bytes", "temp_size_in_bytes")
+    sizes = ("argument_size_in_bytes", "output_size_in_bytes", "alias_size_in_bytes", "temp_size_in_bytes")
     return {
         "ms": 1000 * median,
         "ms_of_rounds": [round(1000 * s, 3) for s in seconds],
@@ -58,7 +58,7 @@ def speed(replay: Any, seconds: list[float], peak: float | None) -> dict[str, An
         "share_of_peak": flops / 1e12 / median / peak if peak else None,
         "compiler_tflop": analysis.get("flops", math.nan) / 1e12,
         "compiler_gb_accessed": analysis.get("bytes accessed", math.nan) / 1e9,
-        "memory_gb": {part.removesuffix("_in_bytes"): getattr(memory, part, 0) / 1e9 for part in parts},
+        "memory_gb": {part.removesuffix("_in_bytes"): getattr(memory, part, 0) / 1e9 for part in sizes},
         "device_memory": _device_memory(),
         "compile_seconds": replay.compile_seconds,
     }

@@ -102,13 +102,13 @@ class Replay:
     def _unequal(self) -> list[str]:
         """Returns the state that should be equal on all replicas, according to the manifest, but differs."""
         state = {a["name"] for a in self.manifest["state"] if not a["per_replica"]}
-        found = []
+        unequal = []
         for argument, buffer in zip(self.program["arguments"], self.buffers):
             if argument["name"] in state and self._count > 1:
                 first, *others = pjrt_program.parts(buffer)
                 if not all(first.tobytes() == other.tobytes() for other in others):
-                    found.append(argument["name"])
-        return found
+                    unequal.append(argument["name"])
+        return unequal
 
     def _state_errors(self, expected: dict) -> dict[str, Any]:
         """Returns the largest error of a weight, slot or statistic after the first step, and of its change."""
