@@ -114,7 +114,7 @@ def test_a_value_is_refused_by_validate_or_by_no_later_stage(case):
 
 def test_the_names_are_those_of_the_stages():
     assert set(RULES) - {*LATER_OPTIMIZERS} == set(optimizers._FORMS)
-    assert set(LATER_OPTIMIZERS) == set(optimizers._MADE)
+    assert set(LATER_OPTIMIZERS) == set(optimizers._MAKERS)
     for kind in validation.SCHEDULES:
         schedule = Schedule(kind, boundaries=(1.0,), decay_interval=1)
         assert schedules.learning_rate(schedule, 0.1, 10.0, 100)(tf.constant(3)) > 0
