@@ -40,14 +40,9 @@ class Children:
       ended_by: number of the signal that ended them; 0 if none has.
     """
 
-    def __init__(self, fix: str = "begin again", grace_seconds: float = GRACE_SECONDS):
-        """
-        Args:
-          fix: what the user can do after a signal has ended the children, for the error message.
-          grace_seconds: time from SIGTERM (to a child and everything it started) to SIGKILL.
-        """
-        self.ended_by = 0
-        self._fix, self._grace_seconds = fix, grace_seconds
+    def __init__(self, fix: str = "begin again"):
+        """`fix`: what the user can do after a signal has ended the children, for the error message."""
+        self.ended_by, self._fix = 0, fix
         self._running: set[subprocess.Popen] = set()
 
     def run(
@@ -67,7 +62,7 @@ class Children:
           EndedError: a signal has ended this child or an earlier one.
         """
         self._raise_if_ended()
-        process = start(command, self._grace_seconds, **options)
+        process = start(command, **options)
         self._running.add(process)
         try:
             if self.ended_by:  # The signal arrived before the process was known.
@@ -144,33 +139,21 @@ def adopt_orphans() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def kill_children(seconds: float = ADOPTED_SECONDS) -> int:
-    """Kills and reaps this process's children, adopted ones included.
-
-    Args:
-      seconds: how long to keep trying.
-
-    Returns:
-      The number of signals sent.
-    """
-    sent, deadline = 0, time.monotonic() + seconds
+def kill_children() -> None:
+    """Kills and reaps this process's children, adopted ones included; gives up after `ADOPTED_SECONDS`."""
+    deadline = time.monotonic() + ADOPTED_SECONDS
     while (left := procfs.children_of(os.getpid())) and time.monotonic() < deadline:
-        sent += _kill(left)
+        _kill(left)
         time.sleep(POLL_SECONDS)
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    return sent
 
 
-def _kill(pids: Sequence[int]) -> int:
-    """Sends SIGKILL; returns how many processes received it."""
-    sent = 0
+def _kill(pids: Sequence[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-            sent += 1
-    return sent
 
 
 def _prctl(option: int, value: int) -> None:

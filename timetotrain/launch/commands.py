@@ -78,13 +78,11 @@ class Shape:
         accelerators. Pjrt: one per host. Otherwise one.
       hosts: number of machines; 0 if the system's description does not say.
       accelerators: number per host.
-      processes_per_host: 0 if the number of hosts is unknown.
     """
 
     processes: int
     hosts: int
     accelerators: int
-    processes_per_host: int
 
 
 def describe(hardware: str) -> dict[str, str]:
@@ -105,7 +103,6 @@ def shape(config: RunConfig, system: Mapping[str, str]) -> Shape:
       UserError: the replicas do not fit the number of hosts or accelerators.
     """
     hosts = int(system["number_of_nodes"] or 0)
-    known = system["accelerators_per_node"] != ""
     accelerators = int(system["accelerators_per_node"] or 0)
     name = f"config.num_replicas={config.num_replicas}: {config.hardware} has {hosts} hosts"
     if config.replicas == "tpu":
@@ -114,21 +111,20 @@ def shape(config: RunConfig, system: Mapping[str, str]) -> Shape:
             raise UserError(
                 f"{name} of {accelerators} chips; use as many replicas as cores, {cores}, or a divisor"
             )
-        return Shape(1, hosts, accelerators, 0)
+        return Shape(1, hosts, accelerators)
     if config.replicas == "multiworker":
         processes = hosts if hosts > 1 or accelerators else config.num_replicas
-        per_host = processes // max(hosts, 1)
     elif config.replicas == "pjrt":
-        processes, per_host = max(hosts, 1), 1
+        processes = max(hosts, 1)
     elif config.replicas == "horovod":
-        processes, per_host = config.num_replicas, config.num_replicas // hosts if hosts else 0
+        processes = config.num_replicas
         if hosts and processes % hosts:
             raise UserError(f"{name}, among which they do not divide; use a multiple of {hosts}")
     else:
-        return Shape(1, 1, accelerators, 1)
-    if accelerators and known and config.num_replicas != hosts * accelerators:
+        return Shape(1, 1, accelerators)
+    if accelerators and config.num_replicas != hosts * accelerators:
         raise UserError(f"{name} of {accelerators} accelerators; use {hosts * accelerators} replicas")
-    return Shape(processes, hosts, accelerators, per_host)
+    return Shape(processes, hosts, accelerators)
 
 
 def launcher(config: RunConfig, where: Shape) -> str:

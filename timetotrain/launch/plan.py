@@ -90,9 +90,9 @@ def _read_hosts(name: str) -> list[Host]:
     return hosts
 
 
-def launcher_number(environment: Mapping[str, str] = os.environ) -> int:
+def launcher_number() -> int:
     """Returns the rank that mpirun (Open MPI or MPICH) gave this process; 0 without mpirun."""
-    return int(environment.get("OMPI_COMM_WORLD_RANK") or environment.get("PMI_RANK") or 0)
+    return int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK") or 0)
 
 
 def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> tuple[list[Host], int]:

@@ -92,7 +92,7 @@ def rendezvous(cluster: Cluster, seconds: float = START_SECONDS) -> None:
 
 
 @contextlib.contextmanager
-def met(cluster: Cluster, backend: str, seconds: float = START_SECONDS) -> Iterator[None]:
+def met(cluster: Cluster, backend: str) -> Iterator[None]:
     """Context that begins once every process listens on its address, for a `backend` with a server only in process 0.
 
     Inside the context, process 0's port is free; the other processes keep listening, so that slower ones reach them.
@@ -101,7 +101,7 @@ def met(cluster: Cluster, backend: str, seconds: float = START_SECONDS) -> Itera
       UserError: as in `rendezvous`.
     """
     with _listening(cluster) as server:
-        _reach_all(cluster, seconds, backend)
+        _reach_all(cluster, START_SECONDS, backend)
         if cluster.index == 0:
             server.close()
         yield

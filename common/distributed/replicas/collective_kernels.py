@@ -30,22 +30,20 @@ _WIDER = dict.fromkeys((tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int
 
 
 class KeyedCollectives:
-    """Collectives of groups of `num_replicas` devices, `len(devices)` in each process.
+    """Collectives of groups of devices, `len(devices)` in each process.
 
     Every process must request the same collectives in the same order: the keys count operations as a function is
     traced (or run eagerly), and they must agree.
     """
 
-    def __init__(self, num_replicas: int, process_index: int, devices: Sequence[str]):
+    def __init__(self, process_index: int, devices: Sequence[str]):
         """Creates the ordering tokens.
 
         Args:
-          num_replicas: replicas over all processes; replica `process_index * len(devices) + i` runs on `devices[i]`.
           process_index: index of this process.
-          devices: devices of this process's replicas.
+          devices: of this process's replicas; replica `process_index * len(devices) + i` runs on `devices[i]`.
         """
-        self.num_replicas, self.devices = num_replicas, list(devices)
-        self.first = process_index * len(devices)
+        self.first, self.devices = process_index * len(devices), list(devices)
         # Without an ordering token per device, a group's operations start in any order and wait for each other.
         self._tokens = []
         for device in self.devices:

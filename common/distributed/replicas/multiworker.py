@@ -215,5 +215,4 @@ def _join(cluster: Cluster) -> tuple[tf.distribute.Strategy, KeyedCollectives]:
     # Turns off a collective per batch that checks for the data set's end. All processes have equal work.
     strategy.extended.experimental_enable_get_next_as_optional = False
     devices = strategy.extended.worker_devices
-    number = len(cluster.workers) * len(devices)
-    return strategy, KeyedCollectives(number, cluster.index, devices)
+    return strategy, KeyedCollectives(cluster.index, devices)

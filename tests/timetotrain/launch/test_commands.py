@@ -98,7 +98,7 @@ def test_every_launcher_of_several_hosts():
         PRESETS["v100-8"], hardware="summit-2", num_replicas=12, global_batch_size=1536
     )
     where = commands.shape(config, commands.describe("summit-2"))
-    assert where == commands.Shape(processes=12, hosts=2, accelerators=6, processes_per_host=6)
+    assert where == commands.Shape(processes=12, hosts=2, accelerators=6)
     lines = {by: line_of(config, by) for by in ("local", "mpirun")}
     ours = (
         "python -m timetotrain launch --replicas=horovod --processes=12 --settings=summit --hosts=@hosts.txt"
@@ -236,7 +236,7 @@ def test_multiworker_has_one_process_per_host_with_accelerators_and_one_per_repl
 
 def test_mirrored_is_one_process_on_one_host():
     where = commands.shape(PRESETS["cpu-tiny"], commands.describe("local"))
-    assert (where.processes, where.hosts, where.processes_per_host) == (1, 1, 1)
+    assert (where.processes, where.hosts) == (1, 1)
 
 
 def test_pjrt_has_one_process_per_host():

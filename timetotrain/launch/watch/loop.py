@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 from timetotrain.launch.children import kill_children
 from timetotrain.launch.watch import progress, slow_worker
@@ -58,20 +58,12 @@ class Limits:
 class Watch:
     """Forwards the processes' output, detects failures and ends the run.
 
-    `output` and `errors` receive rank 0's streams; the other ranks' lines go to `errors`, prefixed with the rank.
+    Rank 0's streams stay what they are; the other ranks' lines go to standard error, prefixed with the rank.
     """
 
-    def __init__(
-        self,
-        workers: Sequence[Worker],
-        limits: Limits,
-        output: BinaryIO | None = None,
-        errors: BinaryIO | None = None,
-    ):
+    def __init__(self, workers: Sequence[Worker], limits: Limits):
         self.workers, self.limits = workers, limits
         self.signal = 0
-        self._output = output or sys.stdout.buffer
-        self._errors = errors or sys.stderr.buffer
         self._failed_at: float | None = None
         self._signal_at: float | None = None
         self._withheld: list[tuple[Worker, bytes]] = []
@@ -153,7 +145,7 @@ class Watch:
 
     def _write(self, worker: Worker, stream: int, line: bytes) -> None:
         prefix = f"rank {worker.rank}: ".encode() if worker.rank else b""
-        target = self._output if not worker.rank and not stream else self._errors
+        target = (sys.stdout if not worker.rank and not stream else sys.stderr).buffer
         with contextlib.suppress(OSError):  # The output's reader is gone; the run continues.
             target.write(prefix + line + b"\n")
             target.flush()
@@ -161,8 +153,7 @@ class Watch:
     def say(self, text: str) -> None:
         """Prints one of the launcher's own lines."""
         with contextlib.suppress(OSError):
-            self._errors.write(text.encode() + b"\n")
-            self._errors.flush()
+            print(text, file=sys.stderr, flush=True)
 
     # -- failures -------------------------------------------------------------------------------------------------
 

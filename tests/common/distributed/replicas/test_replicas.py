@@ -50,6 +50,17 @@ def one_result(name, mine, i, axis, distance):
     return mine[i - distance] if 0 <= i - distance < n else np.zeros_like(mine[i])
 
 
+def check_linear(name, groups, options, values, got, upstream, gradient, probes, rtol=1e-10):
+    """Compares a collective C with numpy's, and its gradient with C's transpose: <u, C p> = <C^T u, p> for all p."""
+    expected = numpy_collective(name, values, groups, **options)
+    for mine, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=rtol, err_msg=f"{name} {options} {groups}")
+    for probe in probes:
+        image = numpy_collective(name, probe, groups, **options)
+        forward, backward = (sum(map(np.vdot, *pair)) for pair in ((upstream, image), (gradient, probe)))
+        assert forward == pytest.approx(backward, rel=rtol, abs=rtol), (name, options, groups)
+
+
 def inputs(dtype=np.float64, seed=0):
     rng = np.random.default_rng(seed)
     return [rng.normal(size=[4, 8, 3]).astype(dtype) for _ in range(N)]
