@@ -19,7 +19,7 @@ from common.layers.dense import LastAxisDense, product, product_transposed, rows
 from common.layers.dropout import Dropout, drop
 from common.layers.layer_norm import LayerNormalization
 from common.layers.precision import Precision
-from common.layers.xla import for_gpu, saves_passes
+from common.layers.xla import for_gpu, under_xla
 from transformer.config import Config
 
 EPSILON = 1e-6  # Layer normalisation epsilon from G6 transformer/layers/common_layers.py.
@@ -150,7 +150,7 @@ class Attention(tf_keras.layers.Layer):
 
     def _one_product(self) -> bool:
         """Whether one product computes several layers, so that x's gradient is one product, not a sum of several."""
-        return saves_passes() and self.query.built and self.key.built and self.value.built
+        return under_xla() and self.query.built and self.key.built and self.value.built
 
     def _heads(self, x: tf.Tensor, *layers: LastAxisDense) -> list[tf.Tensor]:
         """Applies several layers to x and splits the heads: [b, n, width] -> several [b, heads, n, width / heads]."""

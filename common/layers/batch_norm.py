@@ -21,7 +21,7 @@ from common.distributed.spatial.partition import Spatial
 from common.errors import UserError
 from common.layers import batch_norm_compiled
 from common.layers.precision import Precision
-from common.layers.xla import for_gpu, saves_passes
+from common.layers.xla import for_gpu, under_xla
 
 # Dtypes that TensorFlow's fused kernel accepts; for others the layer uses elementary operations.
 _FUSED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
@@ -142,7 +142,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
                 f"config.batch_norm_span={self.span}: {virtual} groups in a batch of {x.shape[0]}, but the "
                 f"layer was built for {self.moving_mean.shape[0]}; train with one batch size"
             )
-        if virtual == 1 and groups is None and saves_passes():
+        if virtual == 1 and groups is None and under_xla():
             offset = self._scale_offset(x.shape[-1])
             y, mean, variance = batch_norm_compiled.normalise(x, *offset, self.epsilon, self.relu)
             mean, variance = mean[None], variance[None]

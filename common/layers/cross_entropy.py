@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from common.layers.scan import Tensors
-from common.layers.xla import saves_passes, under_xla
+from common.layers.xla import under_xla
 
 
 def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:
@@ -29,7 +29,7 @@ def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float
       The losses, [n].
     """
     if under_xla():
-        return (_fused if saves_passes() else _plain)(logits, targets, smoothing)
+        return _fused(logits, targets, smoothing)
     return _sparse_cross_entropy(smoothing)(logits, targets)
 
 
@@ -44,14 +44,6 @@ def spread_over_all(smoothing: float, over: str, classes: int) -> float:
       classes: V.
     """
     return smoothing if over == "all" else smoothing * classes / (classes - 1)
-
-
-def _plain(logits: tf.Tensor, targets: tf.Tensor, smoothing: float) -> tf.Tensor:
-    classes = logits.shape[-1]
-    hit = tf.range(classes, dtype=targets.dtype) == targets[:, None]
-    spread = tf.constant(smoothing / classes, logits.dtype)
-    wanted = tf.where(hit, 1 - smoothing + spread, spread)
-    return tf.reduce_logsumexp(logits, -1) - tf.reduce_sum(wanted * logits, -1)
 
 
 def _fused(logits: tf.Tensor, targets: tf.Tensor, smoothing: float) -> tf.Tensor:

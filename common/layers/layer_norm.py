@@ -7,15 +7,15 @@ from collections.abc import Callable
 import tensorflow as tf
 import tf_keras
 
-from common.layers.xla import saves_passes
+from common.layers.xla import under_xla
 
 
 class LayerNormalization(tf_keras.layers.LayerNormalization):
-    """tf_keras's layer over the last axis; where `saves_passes` it computes `normalized`."""
+    """tf_keras's layer over the last axis; under XLA it computes `normalized`."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Normalizes [..., width]."""
-        if not saves_passes():
+        if not under_xla():
             return super().call(inputs)
         x = tf.cast(inputs, self.compute_dtype)
         gamma, beta = tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from typing import Any
 
 from common.hlo.sizes import element_bytes
@@ -67,37 +66,6 @@ def _loop(program: Program, loop: Instruction) -> dict[str, Any]:
 def is_kernel(one: Instruction) -> bool:
     """Whether the instruction launches something; in a start/done pair, the start does."""
     return one.opcode not in (*_FREE, *_CONTROL) and not one.opcode.endswith("-done")
-
-
-def groups(program: Program) -> list[tuple[int, int, int]]:
-    """Returns (FLOPs of products and convolutions, bytes read and written, times) of kernels, alike ones together."""
-    counts: Counter[tuple[int, int]] = Counter()
-    for one, times in program.scheduled():
-        if is_kernel(one):
-            flops = sum(products(program, each) for each in program.matrices(one))
-            counts[flops, sum(moved(program, one))] += times
-    return sorted((flops, nbytes, times) for (flops, nbytes), times in counts.items())
-
-
-def products(program: Program, one: Instruction) -> int:
-    """FLOPs of a convolution or product, or of a library call that computes one; a multiply-add counts twice.
-
-    A convolution's call names the dimensions of the forward one ("b01f_o01i->b01f"), whichever it computes.
-    """
-    result = one.shapes[0][1]
-    sides = [program.named[name].shape if name in program.named else () for name in one.operands[:2]]
-    labels = re.search(r"dim_labels=\w+_(\w+)->", one.rest)
-    if labels:
-        call = one.attribute(r'custom_call_target="([^"]+)"')
-        output, weights = result, sides[1]
-        if "BackwardFilter" in call:
-            output, weights = sides[1], result
-        elif "BackwardInput" in call:
-            output = sides[0]
-        return 2 * math.prod(output) * math.prod(weights) // weights[labels[1].index("o")]
-    summed = one.attribute(r"lhs_contracting_dims=\{([\d,]*)\}")
-    summed = summed or one.attribute(r'"lhs_contracting_dimensions":\[([\d,"]*)\]').replace('"', "")
-    return 2 * math.prod(result) * math.prod(sides[0][int(place)] for place in summed.split(",") if place)
 
 
 def moved(program: Program, one: Instruction) -> tuple[int, int]:
