@@ -46,6 +46,7 @@ class Decode:
       beam_size: number of hypotheses kept.
       alpha: exponent of the length penalty ((5 + length) / 6)^alpha.
       coverage: weight of the coverage penalty, the sum over source tokens of log(min(attention received, 1)).
+      count_start: the length of the penalty counts the start token, as in NVIDIA's code.
     """
 
     source_length: int = 160
@@ -53,6 +54,7 @@ class Decode:
     beam_size: int = 5
     alpha: float = 0.6
     coverage: float = 0.1
+    count_start: bool = later_field(False)
 
 
 @dataclasses.dataclass(frozen=True)

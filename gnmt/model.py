@@ -61,7 +61,7 @@ class Gnmt(tf_keras.Model):
             attention = tf.reshape(done.attention, [sentences * k, source.shape[1]])
             return beam.Step(logits, done.state, attention)
 
-        return beam.search(
+        return beam.search_in_one_beam(
             step,
             self.decoder.start(sentences * k),
             sentences=sentences,
@@ -71,7 +71,8 @@ class Gnmt(tf_keras.Model):
             start=BOS,
             alpha=decode.alpha,
             coverage_weight=decode.coverage,
-            source_real=memory.real[:, 0],
+            count_start=decode.count_start,
+            source_length=source.shape[1],
             dtype=self.precision.variable,
         )
 

@@ -126,7 +126,7 @@ _V100_8 = Config(
     output_bias=True,
     smoothing_over="all",
     bias_scale=0.1,
-    decode=Decode(target_length=150),
+    decode=Decode(target_length=149, count_start=True),
     train_epochs=8.0,
     optimizer=Adam(base_learning_rate=0.002, epsilon=1e-8, clip_norm=5.0),
     schedule=replace(_REFERENCE_HALVINGS, decay_start_step=6453, decay_interval=809),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from common.data.images import resize, to_uint8
 from common.detection import boxes as box_ops
 from maskrcnn.config import Config
 
@@ -40,8 +41,7 @@ def framed(image: tf.Tensor, wide: tf.Tensor, config: Config) -> tuple[tf.Tensor
       (uint8 [H, W, 3], float32 [3]: content height and width in pixels, scale).
     """
     size, scale = scaled_size(tf.shape(image, tf.int64)[:2], config)
-    pixels = tf.image.resize(image[None], tf.cast(size, tf.int32))[0]
-    pixels = tf.cast(tf.clip_by_value(pixels + 0.5, 0.0, 255.0), tf.uint8)
+    pixels = to_uint8(resize(image, tf.cast(size, tf.int32), config.data.resize))
     frame = tf.where(wide, config.shapes[0], config.shapes[-1])
     missing = tf.cast(frame, tf.int64) - size
     pixels = tf.pad(pixels, [[0, missing[0]], [0, missing[1]], [0, 0]])

@@ -8,7 +8,7 @@ from typing import ClassVar
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import at_least, fraction, one_of, positive
+from common.config.ranges import RESIZES, at_least, fraction, one_of, part, positive, within
 from common.config.schema import RunConfig
 from common.config.validation import check_one_shape
 from common.errors import UserError
@@ -31,6 +31,7 @@ class Data:
       skip_empty: train only on images with an annotation (crowds count), as the reference and NVIDIA do; Google's code
         trains on all images.
       flip: mirror half of the training images.
+      resize: interpolation, of common.config.ranges.RESIZES.
       private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
     """
 
@@ -40,6 +41,7 @@ class Data:
     cache: str = system_field("none")
     skip_empty: bool = False
     flip: bool = True
+    resize: str = later_field("bilinear")
     private_threads: int = system_field(0)
 
 
@@ -167,19 +169,21 @@ class Config(BatchNormSpan, RunConfig):
                 f"config.optimizer.name={self.optimizer.name!r}: Mask R-CNN is published with sgd only"
             )
         one_of(self, "data.cache", CACHES)
+        one_of(self, "data.resize", RESIZES)
         one_of(self, "batch_norm", BATCH_NORMS)
         one_of(self, "loss_divisors", LOSS_DIVISORS)
         one_of(self, "uniform_initializer", UNIFORM_INITIALIZERS)
         at_least(self, 1, *_AT_LEAST_ONE)
-        for name in _PARTS:
-            if not 0 < getattr(self, name) <= 1:
-                raise UserError(f"config.{name}={getattr(self, name)}: must be above 0 and at most 1")
-        positive(self, "anchor_scale", "batch_norm_epsilon")
+        part(self, *_PARTS)
+        within(self, 0.1, 1e4, "anchor_scale")  # Smaller or larger anchors have infinite codes or areas.
+        positive(self, "batch_norm_epsilon")
         fraction(self, "score_threshold", "batch_norm_momentum")
         for stage in ("rpn", "roi"):
-            batch, part = getattr(self, f"{stage}_batch"), getattr(self, f"{stage}_foreground")
-            if int(batch * part) < 1:
-                raise UserError(f"config.{stage}_foreground={part}: of {stage}_batch={batch} that is not one")
+            batch, share = getattr(self, f"{stage}_batch"), getattr(self, f"{stage}_foreground")
+            if int(batch * share) < 1:
+                raise UserError(
+                    f"config.{stage}_foreground={share}: of {stage}_batch={batch} that is not one"
+                )
         if self.rpn_negative > self.rpn_positive:
             raise UserError(
                 f"config.rpn_negative={self.rpn_negative}: must not be above config.rpn_positive={self.rpn_positive}"

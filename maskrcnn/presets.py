@@ -63,6 +63,7 @@ def _drops(warmup_steps: float, steps: tuple[int, int], batch: int, images: int)
 # --- Round v0.6.
 _V06 = Config(
     source="G6 benchmarks/mask/{name}/run_and_time.sh; mlperf_facts 1.3",
+    data=Data(resize="legacy_bilinear"),
     ruleset="0.6.0",
     replicas="tpu",
     global_batch_size=128,
@@ -81,6 +82,7 @@ _V06_PRESETS = {
 
 # --- Round v0.7.
 _V07_128 = Config(
+    data=Data(resize="legacy_bilinear"),
     ruleset="0.7.0",
     replicas="tpu",
     global_batch_size=128,
@@ -93,6 +95,7 @@ _V07_128 = Config(
 )
 _V07_256 = Config(
     source="G7 results/{name}-TF/maskrcnn; mlperf_facts 1.3",
+    data=Data(resize="legacy_bilinear"),
     ruleset="0.7.0",
     replicas="tpu",
     global_batch_size=256,
@@ -130,7 +133,7 @@ _V100_8 = Config(
     train_epochs=20.0,
     optimizer=replace(_NVIDIA_SGD, base_learning_rate=0.06),
     schedule=_drops(625.0, (24000, 32000), 48, 117266),
-    data=Data(skip_empty=True),
+    data=Data(skip_empty=True, resize="antialiased"),
 )
 
 _V07_PRESETS = {

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import later_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import at_least, fraction, interval, one_of, positive
+from common.config.ranges import RESIZES, at_least, fraction, interval, one_of, part, positive, within
 from common.config.rules import LATER_OPTIMIZERS
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -30,7 +30,7 @@ class Data:
       min_object_covered, area_range, aspect_range, max_attempts: arguments of
         tf.image.stateless_sample_distorted_bounding_box for the random training crop.
       crop_fraction: fraction of the short side that the central evaluation crop keeps.
-      resize: interpolation, "bicubic" or "bilinear".
+      resize: interpolation, of common.config.ranges.RESIZES.
       flip: mirror half of the training images.
       private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
       deterministic: runs with the same seed read examples in the same order.
@@ -126,14 +126,16 @@ class Config(BatchNormSpan, RunConfig):
         one_of(self, "kernel_initializer", INITIALIZERS)
         one_of(self, "data.cache", CACHES)
         one_of(self, "smoothing_over", ("all", "others"))
-        one_of(self, "data.resize", ("bicubic", "bilinear"))
+        one_of(self, "data.resize", RESIZES)
         own = self.own_functions().values()
         one_of(self, "optimizer.name", ("sgd", "lars", *LATER_OPTIMIZERS, *own))
         at_least(self, 1, "image_size", "num_classes", "width")
         at_least(self, 1, "data.shuffle_buffer", "data.max_attempts")
         at_least(self, 0, "data.private_threads", "data.label_offset")
         fraction(self, "label_smoothing", "batch_norm_momentum")
-        positive(self, "batch_norm_epsilon", "data.crop_fraction")
+        within(self, 0, 1, "data.min_object_covered", "data.area_range")
+        part(self, "data.crop_fraction")
+        positive(self, "batch_norm_epsilon")
         interval(self, "data.area_range", "data.aspect_range")
         if self.space_to_depth and self.image_size % 2:
             raise UserError(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from common.data import padding, pipeline, record_counts, record_stream, tfrecords
-from common.data.images import normalise_rgb
+from common.data.images import normalise_rgb, resize, to_uint8
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from resnet.config import Config, Data
@@ -256,18 +256,6 @@ def _slice(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     return tf.slice(image, [window[0], window[1], 0], [window[2], window[3], 3])
 
 
-def to_uint8(pixels: tf.Tensor) -> tf.Tensor:
-    """Rounds float32 pixels and clips them to 0..255, so that batching moves a quarter of the bytes."""
-    return tf.cast(tf.clip_by_value(pixels + 0.5, 0.0, 255.0), tf.uint8)
-
-
-def _resize(image: tf.Tensor, size: int, method: str) -> tf.Tensor:
-    """Resizes to uint8 [size, size, 3]. It interpolates floats, because uint8 input takes 1.5 times as long."""
-    resize = {"bicubic": tf.raw_ops.ResizeBicubic, "bilinear": tf.raw_ops.ResizeBilinear}[method]
-    pixels = resize(images=tf.cast(image, tf.float32)[None], size=[size, size], half_pixel_centers=True)[0]
-    return to_uint8(pixels)
-
-
 def _random_crop(image: tf.Tensor, key: tf.Tensor, size: int, data: Data) -> tf.Tensor:
     """Crops at random as G6 resnet/imagenet_input.py does, resizes, and mirrors half the time; uint8 [size, size, 3].
 
@@ -288,7 +276,7 @@ def _random_crop(image: tf.Tensor, key: tf.Tensor, size: int, data: Data) -> tf.
         use_image_if_no_bounding_boxes=True,
     )
     window = tf.concat([begin[:2], extent[:2]], 0)
-    result = _resize(_cut(image, window), size, data.resize)
+    result = to_uint8(resize(_cut(image, window), [size, size], data.resize))
     if not data.flip:
         return result
     heads = tf.random.stateless_uniform([], key + _FLIP_STREAM, alg="philox") < 0.5
@@ -301,6 +289,5 @@ def central_crop(encoded: tf.Tensor, size: int, data: Data) -> tf.Tensor:
     short = tf.cast(tf.minimum(shape[0], shape[1]), tf.float32)
     side = tf.maximum(1, tf.cast(short * data.crop_fraction, tf.int32))
     top, left = (shape[0] - side + 1) // 2, (shape[1] - side + 1) // 2
-    return tf.ensure_shape(
-        _resize(_cut(encoded, tf.stack([top, left, side, side])), size, data.resize), [size, size, 3]
-    )
+    square = _cut(encoded, tf.stack([top, left, side, side]))
+    return tf.ensure_shape(to_uint8(resize(square, [size, size], data.resize)), [size, size, 3])

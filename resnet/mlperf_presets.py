@@ -24,7 +24,8 @@ _V06 = Config(
     epochs_per_block=4.0,
     batch_norm_span=128,
     schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
-    data=Data(cache="decoded", private_threads=48),
+    # tf.image.resize_bicubic of TensorFlow 1 (resnet_preprocessing.py), as in the rows of v0.7 that are not JAX.
+    data=Data(cache="decoded", private_threads=48, resize="legacy_bicubic"),
 )
 
 # Batch 32768: 2983 = 19 x 157 steps; from 512 cores on, LARS has different decays and a different epsilon.
@@ -39,7 +40,7 @@ _V06_32K = replace(
         base_learning_rate=31.2, weight_decay=1e-4, l2_in_loss=1e-4, epsilon=1e-5, scaled_momentum=True
     ),
     schedule=replace(_POLY, warmup_epochs=25.0),
-    data=Data(private_threads=48),
+    data=Data(private_threads=48, resize="legacy_bicubic"),
 )
 
 # On a pod, each replica updates its part of the weights: docs/sources.md, mlperf 3.
@@ -121,7 +122,7 @@ _V07_TF1 = Config(
     space_to_depth=True,
     schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
     # The code has two readers. Only the largest rows use the one for decoded images; its crops keep 0.08 or more.
-    data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33)),
+    data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), resize="legacy_bicubic"),
 )
 # Batch 65536.
 _V07_64K = replace(
@@ -132,7 +133,7 @@ _V07_64K = replace(
     eval_batch_size=65536,
     steps_per_block=79,
     batch_norm_span=64,
-    data=Data(cache="decoded", aspect_range=(0.75, 1.33)),
+    data=Data(cache="decoded", aspect_range=(0.75, 1.33), resize="legacy_bicubic"),
 )
 # The TensorFlow 2 code rounds steps per epoch down, in the schedule and in the run, and starts no gamma at 0.
 _V07_TF2 = Config(
@@ -201,7 +202,7 @@ _V07_PRESETS = {
             area_range=(0.05, 1.0),
             aspect_range=(0.75, 1.33),
             max_attempts=100,
-            resize="bilinear",
+            resize="legacy_bilinear",
             private_threads=32,
         ),
     ),
@@ -273,7 +274,7 @@ _V07_PRESETS = {
             area_range=(0.05, 1.0),
             aspect_range=(0.75, 1.33),
             max_attempts=100,
-            resize="bilinear",
+            resize="legacy_bilinear",
         ),
     ),
     "tpu-v4-16": replace(
@@ -288,7 +289,7 @@ _V07_PRESETS = {
         batch_norm_span=128,
         optimizer=Lars(base_learning_rate=8.5, weight_decay=2e-4),
         schedule=Schedule(kind="poly", warmup_epochs=5.0, train_epochs=25656 * 2048 / 1281167),
-        data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), private_threads=100),
+        data=replace(_V07_TF1.data, private_threads=100),
     ),
     "tpu-v4-128": replace(
         _V07_TF1,
@@ -301,7 +302,7 @@ _V07_PRESETS = {
         steps_per_block=625,
         batch_norm_span=128,
         optimizer=Lars(base_learning_rate=17.0, weight_decay=2e-4),
-        data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), private_threads=100),
+        data=replace(_V07_TF1.data, private_threads=100),
     ),
     "tpu-v4-512": replace(
         _V07_TF1,
@@ -314,7 +315,7 @@ _V07_PRESETS = {
         batch_norm_span=64,
         optimizer=Lars(base_learning_rate=17.0, weight_decay=2e-4),
         schedule=Schedule(kind="poly", warmup_epochs=5.0, train_epochs=6875 * 8192 / 1281167),
-        data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), private_threads=48),
+        data=replace(_V07_TF1.data, private_threads=48),
     ),
     "tpu-v3-8192": replace(
         _V07_64K,

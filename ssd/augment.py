@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from common.data.images import resize, to_uint8
 from common.detection import boxes as box_ops
 from ssd.config import Data
 
@@ -32,10 +33,14 @@ def train(
     Returns:
       (uint8 [size, size, 3], boxes [m, 4], classes [m]), without objects whose centre is outside the crop.
     """
-    if data.crop:
-        window = crop_window(boxes, key, data)
+    window = crop_window(boxes, key, data) if data.crop else tf.constant([0.0, 0.0, 1.0, 1.0])
+    if data.resize == "legacy_bilinear":  # G6 ssd/dataloader.py, ssd_crop: no window is rounded to pixels.
+        boxes, classes = within(boxes, classes, window)
+        whole = tf.cast(image, tf.float32)[None]
+        pixels = tf.image.crop_and_resize(whole, window[None], [0], [size, size])[0]
+    else:
         image, boxes, classes = cropped(image, boxes, classes, window)
-    pixels = resize(image, size)
+        pixels = resize(image, [size, size], data.resize)
     if data.flip:
         heads = tf.random.stateless_uniform([], key + _FLIP, alg="philox") < 0.5
         pixels = tf.cond(heads, lambda: tf.reverse(pixels, [1]), lambda: pixels)
@@ -92,10 +97,14 @@ def cropped(
     image = tf.slice(image, [begin[0], begin[1], 0], [end[0] - begin[0], end[1] - begin[1], 3])
     # Uses the window rounded to pixels, so that boxes stay on their objects.
     low, high = tf.cast(begin, tf.float32) / sides, tf.cast(end, tf.float32) / sides
-    keep = _inside(box_ops.to_centres(boxes)[:, :2], tf.concat([low, high], 0)[None])[0]
+    return image, *within(boxes, classes, tf.concat([low, high], 0))
+
+
+def within(boxes: tf.Tensor, classes: tf.Tensor, window: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Keeps the objects whose centres lie inside a window; their boxes become fractions of it, clipped."""
+    keep = _inside(box_ops.to_centres(boxes)[:, :2], window[None])[0]
     boxes, classes = tf.boolean_mask(boxes, keep), tf.boolean_mask(classes, keep)
-    moved = (boxes - tf.tile(low, [2])) / tf.tile(high - low, [2])
-    return image, box_ops.clip(moved), classes
+    return box_ops.clip((boxes - tf.tile(window[:2], [2])) / tf.tile(window[2:] - window[:2], [2])), classes
 
 
 def _inside(points: tf.Tensor, windows: tf.Tensor) -> tf.Tensor:
@@ -109,6 +118,11 @@ def colours(pixels: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
     draw = tf.random.stateless_uniform([4], key + _COLOUR, -1.0, 1.0, alg="philox")
     limits = tf.constant([data.brightness, data.contrast, data.saturation, data.hue])
     change = draw * limits
+    if (
+        data.colours == "tensorflow"
+    ):  # G6 ssd/dataloader.py, color_jitter: a summand, then each channel's own mean.
+        image = tf.image.adjust_contrast(pixels / 255 + change[0], 1 + change[1])
+        return tf.image.adjust_hue(tf.image.adjust_saturation(image, 1 + change[2]), change[3]) * 255
     image = tf.clip_by_value(pixels / 255 * (1 + change[0]), 0.0, 1.0)
     # Contrast is scaled about the mean of the grey image, as in the reference's library.
     grey = tf.reduce_mean(tf.image.rgb_to_grayscale(image))
@@ -118,16 +132,3 @@ def colours(pixels: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
     if data.hue:
         image = tf.image.adjust_hue(image, change[3])
     return image * 255
-
-
-def resize(image: tf.Tensor, size: int) -> tf.Tensor:
-    """Resizes bilinearly to float32 [size, size, 3]."""
-    pixels = tf.raw_ops.ResizeBilinear(
-        images=tf.cast(image, tf.float32)[None], size=[size, size], half_pixel_centers=True
-    )[0]
-    return tf.ensure_shape(pixels, [size, size, 3])
-
-
-def to_uint8(pixels: tf.Tensor) -> tf.Tensor:
-    """Rounds float32 pixels and clips them to 0..255, so that batching moves a quarter of the bytes."""
-    return tf.cast(tf.clip_by_value(pixels + 0.5, 0.0, 255.0), tf.uint8)

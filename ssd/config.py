@@ -8,7 +8,7 @@ from typing import ClassVar
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import at_least, fraction, interval, one_of, positive
+from common.config.ranges import RESIZES, at_least, fraction, interval, one_of, part, positive, within
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -34,6 +34,9 @@ class Data:
       flip: mirror half of the training images.
       brightness, contrast, saturation: factors are drawn from 1 +- these.
       hue: maximum hue rotation, as a fraction of a circle.
+      resize: interpolation, of common.config.ranges.RESIZES; "legacy_bilinear" cuts crops as TensorFlow's
+        crop_and_resize.
+      colours: how colours change: "torch", about grey values, or "tensorflow", its own operations (G6, G7).
       private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
       deterministic: runs with the same seed read examples in the same order.
     """
@@ -54,6 +57,8 @@ class Data:
     contrast: float = 0.5
     saturation: float = 0.5
     hue: float = 0.05
+    resize: str = later_field("bilinear")
+    colours: str = later_field("torch")
     private_threads: int = system_field(0)
     deterministic: bool = system_field(True)
 
@@ -138,12 +143,19 @@ class Config(BatchNormSpan, RunConfig):
         if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(f"config.optimizer.name={self.optimizer.name!r}: SSD is published with sgd only")
         one_of(self, "data.cache", CACHES)
+        one_of(self, "data.resize", RESIZES)
+        one_of(self, "data.colours", ("torch", "tensorflow"))
         one_of(self, "bias_initializer", BIAS_INITIALIZERS)
         at_least(self, 1, "image_size", "width", "candidates", "detections")
         at_least(self, 1, "data.max_boxes", "data.crop_attempts", "data.shuffle_buffer")
         at_least(self, 0, "data.private_threads", "epoch_images", "logged_rate_batch")
         at_least(self, 0, "strided_extras", "valid_extras", "negatives_per_positive")
-        at_least(self, 0, "data.brightness", "data.contrast", "data.saturation", "data.hue")
+        within(
+            self, 0, 1, "data.brightness", "data.contrast", "data.saturation", "data.hue", "data.crop_sides"
+        )
+        within(self, 0, 1, "data.crop_overlaps", "score_threshold")
+        within(self, 0.1, 1e4, "anchor_scales", "anchor_steps")  # Others have infinite codes or areas.
+        part(self, "match_overlap", "suppression_overlap")
         fraction(self, "batch_norm_momentum")
         positive(self, "batch_norm_epsilon")
         interval(self, "data.crop_sides", "data.crop_aspect")

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from common.data import padding, pipeline, record_stream, tfrecords
-from common.data.images import normalise_rgb
+from common.data.images import normalise_rgb, resize, to_uint8
 from common.detection import coco_records
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
@@ -83,7 +83,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
         return {"encoded": objects["encoded"], "image_id": objects["image_id"]}
 
     def resized(file: tf.Tensor, record: tf.Tensor, found: Mapping) -> dict[str, tf.Tensor]:
-        image = augment.to_uint8(augment.resize(decode(found["encoded"]), config.image_size))
+        image = whole(decode(found["encoded"]), config)
         none = tf.zeros([0, 4]), tf.zeros([0], tf.int32)
         return _padded(image, *none, found["image_id"], data)
 
@@ -191,6 +191,12 @@ def _parse(serialized: tf.Tensor, categories: coco_records.Categories) -> dict[s
 def decode(encoded: tf.Tensor) -> tf.Tensor:
     """Decodes to uint8 [H, W, 3]; converts greyscale JPEG, and PNG, to RGB."""
     return tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), [None, None, 3])
+
+
+def whole(image: tf.Tensor, config: Config) -> tf.Tensor:
+    """Resizes an evaluated picture, [H, W, 3], to the network's: uint8 [S, S, 3]."""
+    size = config.image_size
+    return tf.ensure_shape(to_uint8(resize(image, [size, size], config.data.resize)), [size, size, 3])
 
 
 def _padded(

@@ -59,6 +59,7 @@ _V06 = Config(
     batch_norm_span=64,
     logged_rate_batch=32,
     space_to_depth=True,
+    data=Data(resize="legacy_bilinear", colours="tensorflow"),
 )
 _V06_1024 = replace(
     _V06,
@@ -108,6 +109,7 @@ _V07 = Config(
     batch_norm_span=64,
     logged_rate_batch=32,
     space_to_depth=True,
+    data=Data(resize="legacy_bilinear", colours="tensorflow"),
 )
 _V07_1024 = replace(
     _V07,
@@ -138,7 +140,7 @@ _V100_8 = Config(
     bias_initializer="fan_in",
     optimizer=replace(_SGD, base_learning_rate=0.0875, weight_decay=1.6e-4),
     schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=650.0, boundaries=(44.0, 55.0)),
-    data=Data(crop_attempts=1),
+    data=Data(crop_attempts=1, resize="antialiased"),
 )
 
 _V07_PRESETS = {

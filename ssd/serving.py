@@ -10,7 +10,6 @@ import tf_keras
 from common.train import serving as contract
 from common.train.serving import IMAGES, Serving
 from common.train.task import Task
-from ssd import augment
 from ssd import input as pipeline
 
 
@@ -23,7 +22,7 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
 
     def prepared(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         image = pipeline.decode(encoded)
-        return augment.to_uint8(augment.resize(image, size)), tf.shape(image)[:2]
+        return pipeline.whole(image, config), tf.shape(image)[:2]
 
     def network(image: tf.Tensor) -> dict[str, tf.Tensor]:
         detections = task.detect(model, image)

@@ -252,6 +252,13 @@ def resnet(name: str, v: dict, flags: dict) -> Source:
     return Source("TensorFlow", rate, update)
 
 
+def unscaled(peak: float, warm: int, steps: int, m: float) -> Source:
+    """ "Scale MLPerf-0.6 Models on Google TPU-v3 Pods", Table 1, rows 2 and 3: G6's code with figure 6's momentum."""
+    n, batch = 1281167, 32768
+    rate = _poly(peak, warm * n / batch, warm * n // batch, steps - warm * n // batch + 1)
+    return Source("TensorFlow", rate, tf_lars(1e-4, m, 1e-5, 1e-4))
+
+
 def tsm(batch: int, epochs: int = 100) -> Source:
     """ "Training Kinetics in 15 Minutes", 4.1: 0.00125 per 8 clips, cosine after 5 epochs' warmup; PyTorch's SGD."""
     epoch, peak = 240_436 / batch, 0.00125 * batch / 8

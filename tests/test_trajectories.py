@@ -52,6 +52,8 @@ def _sources() -> dict[str, sources.Source]:
             rows[f"tsm_kinetics/{name}"] = sources.tsm(config.global_batch_size)
     for i in range(6):
         rows[f"resnet/legw-{1024 * 2**i}"] = sources.legw(1024 * 2**i, 2**i)
+    rows["resnet/tpu-v3-2048-unscaled"] = sources.unscaled(31.2, 25, 2983, 0.9)
+    rows["resnet/tpu-v3-2048-unscaled-tuned"] = sources.unscaled(29.0, 18, 2512, 0.929)
     return {name: source for name, source in rows.items() if name.split("/")[1] in _names(name)}
 
 

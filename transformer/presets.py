@@ -267,14 +267,25 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config) -> float:
-    """Estimates the memory per packed sequence, in bytes (lab/bench/batch_memory.py: cpu-multi30k, mostly logits)."""
-    layers = 4 * config.layers * (20 * config.width + 4 * config.hidden)
-    return config.packed_length * (24 * config.vocabulary_size + layers)
+    """Estimates the memory per packed sequence, in bytes (lab/bench/batch_memory.py: cpu-multi30k).
+
+    Logits and activations grow with the length, attention weights with its square.
+    """
+    layers = 2 * config.layers * (20 * config.width + 4 * config.hidden)
+    attention = 30 * config.layers * config.heads * config.packed_length**2
+    return config.packed_length * (16 * config.vocabulary_size + layers) + attention
+
+
+def _eval_bytes(config: Config) -> float:
+    """Estimates the memory per sentence of an evaluation, in bytes: encoder, the search's caches, logits."""
+    positions = 17 * config.packed_length + 4 * config.decode.beam_size * config.decode.target_length
+    return positions * config.layers * config.width + 8 * config.decode.beam_size * config.vocabulary_size
 
 
 HERE = Rule(
     own="cpu-multi30k",
     example_bytes=_example_bytes,
+    eval_bytes=_eval_bytes,
     gpu_batch=128,
     enough=(1500, 8000),
     told={"num_train_examples": "rows into which the sentence pairs are packed"},

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from common.config.closed_fields import later_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import at_least, fraction, one_of, positive
+from common.config.ranges import RESIZES, at_least, fraction, one_of, positive
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -33,6 +33,7 @@ class Data:
       flip: mirror half of the training clips; set to false if left and right are classes.
       jitter: each training clip's brightness, saturation and contrast are multiplied by factors from 1 - jitter to
         1 + jitter; the published recipe has 0.
+      resize: interpolation, of common.config.ranges.RESIZES.
       eval_clips: clips per video, at equal distances.
       eval_crops: crops per clip: 1 (centre) or 3 (along the long side).
       eval_short_side: short side of scaled evaluation frames, in pixels.
@@ -48,6 +49,7 @@ class Data:
     scales: tuple[float, ...] = (1.0, 0.875, 0.75, 0.66)
     flip: bool = True
     jitter: float = 0.0
+    resize: str = later_field("bilinear")
     eval_clips: int = 10
     eval_crops: int = 1
     eval_short_side: int = 256
@@ -129,6 +131,7 @@ class Config(RunConfig):
         one_of(self, "inflation", INFLATIONS)
         one_of(self, "data.sampling", SAMPLINGS)
         one_of(self, "data.modality", MODALITIES)
+        one_of(self, "data.resize", RESIZES)
         if self.partitions > 1:
             raise UserError(
                 f"config.partitions={self.partitions}: tsm_kinetics does not partition frames; use 1"

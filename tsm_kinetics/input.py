@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.data import padding, pipeline, record_counts, tfrecords
-from common.data.images import normalise_rgb
+from common.data.images import normalise_rgb, resize, to_uint8
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from tsm_kinetics import sampling, shards
@@ -99,7 +99,7 @@ def train_input(
         epoch, video = order(step * config.global_batch_size + shard.index * share + within)
         rng = sampling.generator(config.seed, epoch, video)
         frames = sampling.train_frames(int(index.count[video]), config.frames, data, rng)
-        window = sampling.train_window(*map(int, index.size[video]), data, rng)
+        window = sampling.train_window(*map(int, index.size[video]), config.image_size, data, rng)
         mirrored = data.flip and rng.random() < 0.5
         factors = sampling.train_factors(data, rng)
         encoded = _strings(index.read(video, frames))
@@ -110,7 +110,7 @@ def train_input(
         encoded, windows, mirrored, factors, label = tf.numpy_function(
             sample, [number], types, stateful=False
         )
-        frames = decoded(encoded, windows, config.image_size)
+        frames = decoded(encoded, windows, config.image_size, data.resize)
         if data.jitter:
             frames = jittered(frames, tf.ensure_shape(factors, [3]))
         frames = tf.cond(mirrored, lambda: flipped(frames), lambda: frames)
@@ -140,7 +140,7 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
     def decode(video: tf.Tensor) -> dict[str, tf.Tensor]:
         types = [tf.string, tf.int32, tf.int32]
         encoded, windows, label = tf.numpy_function(sample, [video], types, stateful=False)
-        return _element(decoded(encoded, windows, data.eval_size), label)
+        return _element(decoded(encoded, windows, data.eval_size, data.resize), label)
 
     videos = tf.data.Dataset.from_tensor_slices(own.astype(np.int64))
     examples = pipeline.prepared(videos, decode, data.private_threads)
@@ -214,17 +214,14 @@ def _strings(encoded: list[bytes]) -> np.ndarray:
     return np.array([*encoded, b""], dtype=object)[:-1]  # A bytes dtype would have one length for all.
 
 
-def decoded(encoded: tf.Tensor, windows: tf.Tensor, size: int) -> tf.Tensor:
+def decoded(encoded: tf.Tensor, windows: tf.Tensor, size: int, method: str) -> tf.Tensor:
     """Cuts and scales each window (top, left, height, width) of each frame: uint8 [windows x frames, size, size, 3]."""
     encoded, windows = tf.ensure_shape(encoded, [None]), tf.ensure_shape(windows, [None, 4])
 
     def one(place: tf.Tensor) -> tf.Tensor:
         window, frame = windows[place // tf.size(encoded)], encoded[place % tf.size(encoded)]
         pixels = tf.io.decode_and_crop_jpeg(frame, window, channels=3)
-        scaled = tf.raw_ops.ResizeBilinear(
-            images=tf.cast(pixels, tf.float32)[None], size=[size, size], half_pixel_centers=True
-        )[0]
-        return tf.cast(tf.clip_by_value(scaled + 0.5, 0.0, 255.0), tf.uint8)
+        return to_uint8(resize(pixels, [size, size], method))
 
     places = tf.range(tf.shape(windows)[0] * tf.size(encoded))
     spec = tf.TensorSpec([size, size, 3], tf.uint8)

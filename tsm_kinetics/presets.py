@@ -48,6 +48,7 @@ _SUMMIT = Config(
     replicas="horovod",
     train_epochs=100.0,
     schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
+    data=Data(resize="antialiased"),
 )
 
 # Nodes, batch, top-1 accuracy and time.

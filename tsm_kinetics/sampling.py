@@ -20,15 +20,16 @@ def generator(seed: int, epoch: int, video: int) -> np.random.Generator:
 def train_frames(count: int, frames: int, data: Data, rng: np.random.Generator) -> np.ndarray:
     """Draws the frame indices, [frames], of a training clip from a video of `count` frames.
 
-    "dense": every (window / frames)-th frame from a random start, uniform over all starts where the window fits;
-    indices wrap modulo `count` if the video is shorter. "uniform": one random frame from each of `frames` equal
-    segments.
+    "dense": every (window / frames)-th frame from a random start, uniform over the starts where the window fits but for
+    the last; indices wrap modulo `count` if the video is shorter. "uniform": one random frame from each of `frames`
+    equal segments of whole frames; a video with fewer frames repeats some.
     """
     if data.sampling == "dense":
-        start = int(rng.integers(max(1, count - data.window + 1)))
+        start = int(rng.integers(max(1, count - data.window)))  # Never the last that fits (ops/dataset.py).
         return _dense(count, frames, data, start)
-    segments = np.arange(frames) * count / frames
-    return np.minimum(segments + rng.random(frames) * count / frames, count - 1).astype(np.int64)
+    if count < frames:
+        return ((np.arange(frames) + rng.random(frames)) * (count / frames)).astype(np.int64)
+    return np.arange(frames) * (count // frames) + rng.integers(count // frames, size=frames)
 
 
 def eval_frames(count: int, frames: int, data: Data) -> np.ndarray:
@@ -46,12 +47,15 @@ def _dense(count: int, frames: int, data: Data, start: int) -> np.ndarray:
     return (start + np.arange(frames) * (data.window // frames)) % count
 
 
-def train_window(height: int, width: int, data: Data, rng: np.random.Generator) -> np.ndarray:
+def train_window(height: int, width: int, size: int, data: Data, rng: np.random.Generator) -> np.ndarray:
     """Draws (top, left, height, width) of a training crop: GroupMultiScaleCrop.
 
-    Height and width are the short side times equal or neighbouring entries of `data.scales`. There are 13 positions.
+    Height and width are the short side times equal or neighbouring entries of `data.scales`; a side less than 3 pixels
+    from `size`, the network's, becomes it. There are 13 positions.
     """
-    sides = [max(1, int(min(height, width) * scale)) for scale in data.scales]
+    short = min(height, width)
+    sides = [max(1, int(short * scale)) for scale in data.scales]
+    sides = [min(size, short) if abs(side - size) < 3 else side for side in sides]
     near = [(h, w) for i, h in enumerate(sides) for j, w in enumerate(sides) if abs(i - j) <= 1]
     crop_height, crop_width = near[int(rng.integers(len(near)))]
     down, right = (height - crop_height) // 4, (width - crop_width) // 4

@@ -25,7 +25,7 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
         places = frame_places(tf.size(frames), config.frames, config.data)
         shape = tf.image.extract_jpeg_shape(frames[0])
         windows = crops(shape[0], shape[1], config.data)
-        cut = pipeline.decoded(tf.gather(frames, tf.reshape(places, [-1])), windows, size)
+        cut = pipeline.decoded(tf.gather(frames, tf.reshape(places, [-1])), windows, size, config.data.resize)
         views = tf.reshape(cut, [1, config.views * config.frames, size, size, 3])
         return contract.top(network(views), labels)
 

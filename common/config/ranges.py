@@ -12,6 +12,11 @@ from typing import Any
 
 from common.errors import UserError, near
 
+# Interpolations of common/data/images.py, `resize`. Centres of pixels lie at half coordinates, as in TensorFlow 2 and
+# PyTorch, or "legacy", at whole ones, as in TensorFlow 1. "antialiased" shrinks by a triangle as wide as the scale, as
+# Pillow's BILINEAR and DALI's INTERP_TRIANGULAR.
+RESIZES = ("antialiased", "bicubic", "bilinear", "legacy_bicubic", "legacy_bilinear")
+
 
 def at_least(config: Any, least: int, *paths: str) -> None:
     """Raises UserError if one of the fields is below `least`."""
@@ -41,6 +46,21 @@ def fraction(config: Any, *paths: str) -> None:
     for path in paths:
         if not 0 <= (value := _get(config, path)) < 1:
             raise UserError(f"config.{path}={value}: must be at least 0 and below 1")
+
+
+def part(config: Any, *paths: str) -> None:
+    """Raises UserError if one of the fields is not in (0, 1]."""
+    for path in paths:
+        if not 0 < (value := _get(config, path)) <= 1:
+            raise UserError(f"config.{path}={value}: must be above 0 and at most 1")
+
+
+def within(config: Any, low: float, high: float, *paths: str) -> None:
+    """Raises UserError if one of the fields, or of its numbers, is not in [low, high]."""
+    for path in paths:
+        value = _get(config, path)
+        if not all(low <= x <= high for x in (value if isinstance(value, tuple) else (value,))):
+            raise UserError(f"config.{path}={value}: must be from {low:g} to {high:g}")
 
 
 def one_of(config: Any, path: str, known: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Normalises RGB pixels by ImageNet's mean and standard deviation."""
+"""Resizes pictures, and normalises RGB pixels by ImageNet's mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -26,3 +26,23 @@ def normalise_rgb(pixels: tf.Tensor, dtype: tf.DType, repeats: int = 1) -> tf.Te
     if repeats > 1:
         offset, scale = tf.tile(offset, [repeats]), tf.tile(scale, [repeats])
     return tf.cast(pixels, dtype) * scale + offset
+
+
+def resize(image: tf.Tensor, size: tf.Tensor | list[int], method: str) -> tf.Tensor:
+    """Resizes [H, W, 3] to float32 [height, width, 3]. Bicubic results may leave the pixels' range.
+
+    Args:
+      image: values 0..255 of any dtype; floats are interpolated, because uint8 takes 1.5 times as long.
+      size: int32 [2], height and width.
+      method: one of `common.config.ranges.RESIZES`.
+    """
+    if method == "antialiased":
+        return tf.image.resize(image, size, antialias=True)
+    kernel = tf.raw_ops.ResizeBicubic if method.endswith("bicubic") else tf.raw_ops.ResizeBilinear
+    pixels = tf.cast(image, tf.float32)[None]
+    return kernel(images=pixels, size=size, half_pixel_centers=not method.startswith("legacy"))[0]
+
+
+def to_uint8(pixels: tf.Tensor) -> tf.Tensor:
+    """Rounds float32 pixels and clips them to 0..255, so that batching moves a quarter of the bytes."""
+    return tf.cast(tf.clip_by_value(pixels + 0.5, 0.0, 255.0), tf.uint8)

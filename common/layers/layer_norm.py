@@ -29,6 +29,10 @@ def normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) 
     more for each of their gradients. This form sums x and its square in one pass, which XLA joins to the kernel that
     makes x. The gradient takes both of a row's sums in one pass too.
 
+    It loses digits where a row's mean is many standard deviations from 0: 1e-6 of the largest result at 3, 5e-5 at 30,
+    9e-4 at 100. Shifting the row by its first element would keep them, but XLA then writes x once more: 84 MB in three
+    kernels instead of 50 MB in one, for [4096, 1024] after a product and a sum.
+
     Args:
       x: [..., width].
       gamma, beta: [width].

@@ -1,9 +1,11 @@
 """Beam search with static shapes, for any decoder that is a function of the last token and a state.
 
-The search is tensor2tensor's. Each step takes the 2k best continuations of the k living hypotheses. Those that end
-compete by score for the k finished places; of the others, the k most probable live on. The score is GNMT's ("Google's
+`search` is tensor2tensor's. Each step takes the 2k best continuations of the k living hypotheses. Those that end
+compete by score for the k finished places; of the others, the k most probable live on. `search_in_one_beam` is that of
+GNMT (G6 nmt/beam_search_decoder.py, NV7 gnmt seq2seq/inference/beam_search.py): the k most probable hypotheses live on,
+finished or not, until all k of a sentence are finished; only then scores rank them. The score is GNMT's ("Google's
 Neural Machine Translation System", equations 14 and 15): log P / ((5 + length) / 6)^alpha
-+ coverage_weight * sum over source tokens of log(min(attention received, 1)).
++ coverage_weight * sum over source tokens of log(min(attention received, 1)), the second sum in one beam only.
 """
 
 from __future__ import annotations
@@ -13,8 +15,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-
-_LEAST = 1e-30  # Minimum attention in the coverage penalty's logarithm.
 
 
 class Step(NamedTuple):
@@ -64,9 +64,7 @@ def search(
     eos: int,
     start: int = 0,
     alpha: float = 0.6,
-    coverage_weight: float = 0.0,
-    source_real: tf.Tensor | None = None,
-    dtype: tf.DType | None = None,
+    dtype: tf.DType = tf.float32,
 ) -> Hypotheses:
     """Returns the `beam_size` best sequences of each sentence that end in `eos`.
 
@@ -82,26 +80,37 @@ def search(
       eos: the token that ends a sequence.
       start: the start token, before the first output token.
       alpha: exponent of the length penalty; 0 is off.
-      coverage_weight: factor of the coverage penalty; 0 is off.
-      source_real: bool [b, source] for the coverage penalty, False at padding.
-      dtype: of the scores; float32 if not given.
-
-    Raises:
-      ValueError: a coverage penalty without `source_real`.
+      dtype: of the scores.
     """
-    if coverage_weight and source_real is None:
-        raise ValueError("coverage_weight needs source_real, which tells the source's padding")
-    return _Search(
-        decoder,
-        sentences,
-        beam_size,
-        max_length,
-        eos,
-        alpha,
-        coverage_weight,
-        source_real,
-        dtype or tf.float32,
-    ).run(state, start)
+    return _Search(decoder, sentences, beam_size, max_length, eos, alpha, dtype).run(state, start, 0)
+
+
+def search_in_one_beam(
+    decoder: Decoder,
+    state: Any,
+    *,
+    sentences: int,
+    beam_size: int,
+    max_length: int,
+    eos: int,
+    source_length: int,
+    start: int = 0,
+    alpha: float = 0.6,
+    coverage_weight: float = 0.1,
+    count_start: bool = False,
+    dtype: tf.DType = tf.float32,
+) -> Hypotheses:
+    """Returns the `beam_size` hypotheses of each sentence in the last beam, unfinished ones too.
+
+    Args:
+      decoder, state, sentences, beam_size, max_length, eos, start, alpha, dtype: see `search`. The decoder's attention
+        must be exactly 0 at padding; a token that received exactly 0 has no penalty.
+      source_length: number of source tokens that attention covers, static.
+      coverage_weight: factor of the coverage penalty; 0 is off.
+      count_start: the length penalty counts the start token, as NVIDIA's code does.
+    """
+    settings = decoder, sentences, beam_size, max_length, eos, alpha, dtype, coverage_weight, count_start
+    return _OneBeam(*settings).run(state, start, source_length if coverage_weight else 0)
 
 
 class _Beams(NamedTuple):
@@ -125,14 +134,11 @@ class _Search:
     max_length: int
     eos: int
     alpha: float
-    coverage_weight: float
-    source_real: tf.Tensor | None
     dtype: tf.DType
 
-    def run(self, state: Any, start: int) -> Hypotheses:
+    def run(self, state: Any, start: int, source: int) -> Hypotheses:
         b, k, n = self.sentences, self.beam_size, self.max_length
         never = tf.constant(float("-inf"), self.dtype)
-        source = self.source_real.shape[1] if self.coverage_weight else 0
         first = _Beams(
             index=tf.constant(0),
             tokens=tf.zeros([b, k, n], tf.int32),
@@ -152,8 +158,11 @@ class _Search:
             maximum_iterations=n,
             parallel_iterations=1,
         )
+        return self._best(last)
+
+    def _best(self, last: _Beams) -> Hypotheses:
         none = tf.reduce_all(tf.math.is_inf(last.scores), axis=1, keepdims=True)
-        living = self._score(last.log_probs, last.coverage, n)
+        living = last.log_probs / length_penalty(self.max_length, self.alpha, self.dtype)
         return Hypotheses(
             tf.where(none[..., None], last.tokens, last.finished), tf.where(none, living, last.scores)
         )
@@ -170,56 +179,87 @@ class _Search:
         done = tf.reduce_any(found, axis=1) & (worst > possible)
         return ~tf.reduce_all(done)
 
-    def _advance(self, beams: _Beams) -> _Beams:
+    def _next(self, beams: _Beams) -> tuple[Step, tf.Tensor]:
+        """Decodes one token of each hypothesis; the second result is its log-probabilities, [b, k, vocabulary]."""
         b, k = self.sentences, self.beam_size
         step = self.decoder(tf.reshape(beams.last, [b * k]), beams.index, beams.state)
         log_probs = tf.nn.log_softmax(tf.cast(step.logits, self.dtype))
-        vocabulary = log_probs.shape[-1]
-        grown = beams.log_probs[..., None] + tf.reshape(log_probs, [b, k, vocabulary])
-        # At most k of the 2k end, one per parent, so at least k can live on.
-        best, where = tf.math.top_k(tf.reshape(grown, [b, k * vocabulary]), 2 * k)
-        parents, tokens = where // vocabulary, where % vocabulary
-        ends = tokens == self.eos
+        return step, tf.reshape(log_probs, [b, k, log_probs.shape[-1]])
 
-        coverage = beams.coverage
-        if self.coverage_weight:
-            coverage += tf.reshape(tf.cast(step.attention, self.dtype), coverage.shape)
+    def _grown(self, log_probs: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns the `count` largest of [b, k, vocabulary] with their hypotheses and tokens, each [b, count]."""
+        vocabulary = log_probs.shape[-1]
+        flat = tf.reshape(log_probs, [self.sentences, self.beam_size * vocabulary])
+        best, where = tf.math.top_k(flat, count)
+        return best, where // vocabulary, where % vocabulary
+
+    def _follow(self, state: Any, parents: tf.Tensor) -> Any:
+        flat = tf.reshape(parents + self.beam_size * tf.range(self.sentences)[:, None], [-1])
+        return tf.nest.map_structure(lambda x: tf.gather(x, flat), state)
+
+    def _advance(self, beams: _Beams) -> _Beams:
+        k = self.beam_size
+        step, log_probs = self._next(beams)
+        # At most k of the 2k end, one per parent, so at least k can live on.
+        best, parents, tokens = self._grown(beams.log_probs[..., None] + log_probs, 2 * k)
+        ends = tokens == self.eos
         sequences = _pick(beams.tokens, parents)
         sequences = tf.where(tf.range(self.max_length) == beams.index, tokens[..., None], sequences)
-        finished, scores = self._finish(beams, sequences, best, ends, _pick(coverage, parents))
 
         never = tf.constant(float("-inf"), self.dtype)
+        now = tf.where(ends, best / length_penalty(beams.index + 1, self.alpha, self.dtype), never)
+        scores, finished = tf.math.top_k(tf.concat([beams.scores, now], axis=1), k)
         log_probs, chosen = tf.math.top_k(tf.where(ends, never, best), k)
-        parents = _pick(parents, chosen)
-        flat = tf.reshape(parents + k * tf.range(b)[:, None], [b * k])
         return _Beams(
             index=beams.index + 1,
             tokens=_pick(sequences, chosen),
             last=_pick(tokens, chosen),
             log_probs=log_probs,
-            state=tf.nest.map_structure(lambda x: tf.gather(x, flat), step.state),
-            coverage=_pick(coverage, parents),
-            finished=finished,
+            state=self._follow(step.state, _pick(parents, chosen)),
+            coverage=beams.coverage,
+            finished=_pick(tf.concat([beams.finished, sequences], axis=1), finished),
             scores=scores,
         )
 
-    def _finish(
-        self, beams: _Beams, sequences: tf.Tensor, log_probs: tf.Tensor, ends: tf.Tensor, coverage: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the k best of the finished hypotheses and those that end now."""
-        never = tf.constant(float("-inf"), self.dtype)
-        now = tf.where(ends, self._score(log_probs, coverage, beams.index + 1), never)
-        scores, chosen = tf.math.top_k(tf.concat([beams.scores, now], axis=1), self.beam_size)
-        return _pick(tf.concat([beams.finished, sequences], axis=1), chosen), scores
 
-    def _score(self, log_probs: tf.Tensor, coverage: tf.Tensor, length: tf.Tensor | int) -> tf.Tensor:
-        score = log_probs / length_penalty(length, self.alpha, self.dtype)
+@dataclasses.dataclass(frozen=True)
+class _OneBeam(_Search):
+    coverage_weight: float
+    count_start: bool
+
+    def _goes_on(self, beams: _Beams) -> tf.Tensor:
+        return tf.reduce_any(beams.last != self.eos)
+
+    def _advance(self, beams: _Beams) -> _Beams:
+        step, log_probs = self._next(beams)
+        done = (beams.last == self.eos)[..., None]
+        # A finished hypothesis has one continuation, itself.
+        itself = tf.where(tf.range(log_probs.shape[-1]) == self.eos, 0.0, float("-inf"))
+        log_probs = tf.where(done, tf.cast(itself, self.dtype), log_probs)
+        best, parents, tokens = self._grown(beams.log_probs[..., None] + log_probs, self.beam_size)
+        coverage = beams.coverage
         if self.coverage_weight:
-            # The clip keeps the logarithm finite if a token received no attention.
-            logs = tf.math.log(tf.clip_by_value(coverage, _LEAST, 1))
-            real = tf.cast(self.source_real, self.dtype)[:, None, :]
-            score += self.coverage_weight * tf.reduce_sum(logs * real, axis=-1)
-        return score
+            attention = tf.reshape(tf.cast(step.attention, self.dtype), coverage.shape)
+            coverage += tf.where(done, tf.zeros_like(attention), attention)
+        new = (tf.range(self.max_length) == beams.index) & ~_pick(done, parents)
+        return beams._replace(
+            index=beams.index + 1,
+            tokens=tf.where(new, tokens[..., None], _pick(beams.tokens, parents)),
+            last=tokens,
+            log_probs=best,
+            state=self._follow(step.state, parents),
+            coverage=_pick(coverage, parents),
+        )
+
+    def _best(self, last: _Beams) -> Hypotheses:
+        ends = last.tokens == self.eos
+        length = tf.where(tf.reduce_any(ends, -1), tf.argmax(ends, -1, tf.int32) + 1, last.index)
+        scores = last.log_probs / length_penalty(length + int(self.count_start), self.alpha, self.dtype)
+        if self.coverage_weight:
+            received = tf.where(last.coverage == 0, tf.ones_like(last.coverage), last.coverage)
+            scores += self.coverage_weight * tf.reduce_sum(tf.math.log(tf.minimum(received, 1)), -1)
+        scores, order = tf.math.top_k(scores, self.beam_size)
+        return Hypotheses(_pick(last.tokens, order), scores)
 
 
 def _pick(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:

@@ -202,20 +202,17 @@ def naive_search(plain, source, steps, k, alpha, weight):
             covered = covered + attention
         return logits - np.log(np.exp(logits).sum()), covered
 
-    def score(log_p, length, covered):
-        return log_p / ((5 + length) / 6) ** alpha + weight * np.log(np.minimum(covered, 1)).sum()
-
-    living, finished = [(0.0, ())], []
-    for length in range(1, steps + 1):
-        grown = []
-        for p, tokens in living:
+    living = [(0.0, (), 0)]
+    for _ in range(steps):
+        grown = [g for g in living if g[1] and g[1][-1] == EOS]
+        for p, tokens, _ in (g for g in living if g not in grown):
             log_probs, covered = after(tokens)
-            grown += [(p + q, (*tokens, t), covered) for t, q in enumerate(log_probs)]
-        grown = sorted(grown, key=lambda g: -g[0])[: 2 * k]
-        finished += [(score(p, length, c), t) for p, t, c in grown if t[-1] == EOS]
-        finished = sorted(finished, reverse=True)[:k]
-        living = [(p, t) for p, t, _ in grown if t[-1] != EOS][:k]
-    return finished
+            grown += [(p + q, (*tokens, t), tuple(covered)) for t, q in enumerate(log_probs)]
+        living = sorted(grown, key=lambda g: -g[0])[:k]
+    scored = [
+        (p / ((5 + len(t)) / 6) ** alpha + weight * np.log(np.minimum(c, 1)).sum(), t) for p, t, c in living
+    ]
+    return sorted(scored, reverse=True)
 
 
 @wirings
@@ -243,11 +240,12 @@ def test_stepwise_decoding_equals_recomputing_everything(wiring, coverage):
 
 
 def test_a_wide_beam_finds_the_best_of_all_translations():
-    """Compares with an exhaustive search: every sequence of up to three of five tokens, scored by the formula."""
+    """Compares with an exhaustive search: all 85 sequences of up to three of five tokens, scored by the formula,
+    those of three without an end too."""
     config = dataclasses.replace(
         PLAIN,
         vocabulary_size=5,
-        decode=dataclasses.replace(PLAIN.decode, beam_size=64, target_length=3, coverage=0.4),
+        decode=dataclasses.replace(PLAIN.decode, beam_size=85, target_length=3, coverage=0.4),
     )
     network = build(config)
     plain = Transcription(network, values)
@@ -258,13 +256,18 @@ def test_a_wide_beam_finds_the_best_of_all_translations():
         best = (-np.inf, ())
         for n in (1, 2, 3):
             for middle in itertools.product([t for t in range(5) if t != EOS], repeat=n - 1):
-                tokens, state, log_p, covered = (*middle, EOS), plain.start(), 0.0, 0
-                for before, token in zip((BOS, *middle), tokens):
+                state, log_p, covered = plain.start(), 0.0, 0
+                for before, token in zip((BOS, *middle), (*middle, None)):
                     logits, state, attention = plain.write(before, state, memory)
-                    log_p += logits[token] - np.log(np.exp(logits).sum())
-                    covered = covered + attention
-                score = log_p / ((5 + n) / 6) ** 0.6 + 0.4 * np.log(np.minimum(covered, 1)).sum()
-                best = max(best, (score, tokens))
+                    log_probs = logits - np.log(np.exp(logits).sum())
+                    log_p, covered = (
+                        log_p + (log_probs[token] if token is not None else 0),
+                        covered + attention,
+                    )
+                penalty = 0.4 * np.log(np.minimum(covered, 1)).sum()
+                for last in range(5) if n == 3 else [EOS]:
+                    score = (log_p + log_probs[last]) / ((5 + n) / 6) ** 0.6 + penalty
+                    best = max(best, (score, (*middle, last)))
         np.testing.assert_allclose(found.scores[i, 0], best[0], rtol=1e-8)
         assert tuple(found.tokens[i, 0, : len(best[1])].numpy()) == best[1]
 

@@ -109,7 +109,7 @@ def libjpeg_turbo(folder: Path, scaled: bool = False) -> Run:
             frame, size = encoded[place]
             pixels = cv2.imdecode(frame, cv2.IMREAD_COLOR)
             if scaled:
-                top, left, height, width = sampling.train_window(*map(int, size), data, rng)
+                top, left, height, width = sampling.train_window(*map(int, size), SIZE, data, rng)
                 window = pixels[top : top + height, left : left + width]
                 cv2.resize(window, (SIZE, SIZE), interpolation=cv2.INTER_LINEAR)
 

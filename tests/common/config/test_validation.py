@@ -172,7 +172,7 @@ def test_what_a_later_stage_refuses_is_refused_in_its_words(changes, message):
         ),
         ("ptb", {"num_steps": 0}, "config.num_steps=0: must be at least 1"),
         ("maskrcnn", {"max_level": 2**40}, "must be multiples of"),
-        ("ssd", {"data.hue": -0.1}, "config.data.hue=-0.1: must be at least 0"),
+        ("ssd", {"data.hue": -0.1}, "config.data.hue=-0.1: must be from 0 to 1"),
     ],
 )
 def test_a_benchmark_refuses_its_own(benchmark, changes, message):

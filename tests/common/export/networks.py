@@ -41,6 +41,7 @@ class Made:
         task = benchmarks.module(benchmark, "task").Task(config, None)
         labels = [f"w{i}" for i in range(config.vocabulary_size)] if benchmark == "ptb" else LABELS
         task.labels = lambda: labels
+        self.task = task
         self.state = state = State(task, Single(), precision("fp32"))
         rng = np.random.default_rng(0)
         for name, variable in warm_start.variables(state.model).items():

@@ -46,95 +46,99 @@ class Network:
         return step, {"h": tf.repeat(tf.constant(self.first), beam_size, axis=0)}
 
 
-def score(log_prob, length, covered, real, alpha, weight):
-    coverage = np.log(np.minimum(covered[real], 1)).sum() if weight else 0
-    return log_prob / ((5 + length) / 6) ** alpha + weight * coverage
+def grown(net, sentence, living):
+    """All continuations of living hypotheses, the most probable first."""
+    following = []
+    for log_prob, tokens, state, last, covered in living:
+        state = net.next(state, last)
+        log_probs, attention = net.log_probs(state, sentence)
+        following += [
+            (log_prob + p, (*tokens, t), state, t, covered + attention) for t, p in enumerate(log_probs)
+        ]
+    return sorted(following, key=lambda g: -g[0])
 
 
-def naive(net, sentence, beam_size, max_length, alpha, weight, start=0):
+def naive(net, sentence, beam_size, max_length, alpha):
     """Beam search over Python lists: [(score, tokens)], best first, of finished hypotheses, else of unfinished ones."""
-    real = net.real[sentence]
-    living = [(0.0, (), net.first[sentence], start, np.zeros(SOURCE))]
+    living = [(0.0, (), net.first[sentence], 0, np.zeros(SOURCE))]
     finished = []
     for length in range(1, max_length + 1):
-        grown = []
-        for log_prob, tokens, state, last, covered in living:
-            state = net.next(state, last)
-            log_probs, attention = net.log_probs(state, sentence)
-            grown += [
-                (log_prob + p, (*tokens, t), state, t, covered + attention) for t, p in enumerate(log_probs)
-            ]
-        grown = sorted(grown, key=lambda g: -g[0])[: 2 * beam_size]
-        finished += [
-            (score(p, length, covered, real, alpha, weight), tokens)
-            for p, tokens, _, t, covered in grown
-            if t == EOS
-        ]
+        best = grown(net, sentence, living)[: 2 * beam_size]
+        finished += [(p / ((5 + length) / 6) ** alpha, tokens) for p, tokens, _, t, _ in best if t == EOS]
         finished = sorted(finished, key=lambda f: -f[0])[:beam_size]
-        living = [g for g in grown if g[3] != EOS][:beam_size]
-    if finished:
-        return finished
-    return [(score(p, max_length, c, real, alpha, weight), tokens) for p, tokens, _, _, c in living]
+        living = [g for g in best if g[3] != EOS][:beam_size]
+    return finished or [(p / ((5 + max_length) / 6) ** alpha, tokens) for p, tokens, *_ in living]
 
 
-def found(net, beam_size, max_length, alpha, weight):
+def one_beam(net, sentence, beam_size, max_length, alpha, weight, counted):
+    """GNMT's search, step by step as G6 nmt/beam_search_decoder.py 480-620 and NV7 beam_search.py 187-270 do it."""
+    living = [(0.0, (), net.first[sentence], 0, np.zeros(SOURCE))]
+    for _ in range(max_length):
+        held = [g for g in living if g[3] == EOS]
+        living = held + grown(net, sentence, [g for g in living if g[3] != EOS])
+        living = sorted(living, key=lambda g: -g[0])[:beam_size]
+    received = [np.where(covered == 0, 1, np.minimum(covered, 1)) for *_, covered in living]
+    scores = [
+        g[0] / ((5 + len(g[1]) + counted) / 6) ** alpha + weight * np.log(r).sum()
+        for g, r in zip(living, received)
+    ]
+    return sorted(zip(scores, (g[1] for g in living)), reverse=True)
+
+
+def found(net, beam_size, max_length, alpha, search=beam.search, **settings):
     step, state = net.decoder(beam_size)
-
-    @tf.function(autograph=False)
-    def run():
-        return beam.search(
-            step,
-            state,
-            sentences=net.sentences,
-            beam_size=beam_size,
-            max_length=max_length,
-            eos=EOS,
-            alpha=alpha,
-            coverage_weight=weight,
-            source_real=tf.constant(net.real),
-            dtype=tf.float64,
-        )
-
+    settings |= {"sentences": net.sentences, "beam_size": beam_size, "max_length": max_length, "alpha": alpha}
+    run = tf.function(lambda: search(step, state, eos=EOS, dtype=tf.float64, **settings), autograph=False)
     return [x.numpy() for x in run()]
 
 
+def same(tokens, scores, expected):
+    for row, score, (best, sequence) in zip(tokens, scores, expected):
+        np.testing.assert_allclose(score, best, rtol=1e-8)
+        assert tuple(row[: len(sequence)]) == sequence and not row[len(sequence) :].any()
+
+
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("alpha", "weight"), [(0.6, 0.0), (0.0, 0.0), (1.0, 0.0), (0.6, 0.1)])
-def test_equals_a_plain_search(seed, alpha, weight):
+@pytest.mark.parametrize("alpha", [0.6, 0.0, 1.0])
+def test_equals_a_plain_search(seed, alpha):
     net = Network(seed, vocabulary=7, sentences=3, eos_bias=[-2.0, 0.0, 1.0, 3.0][seed])
-    tokens, scores = found(net, 4, 9, alpha, weight)
+    tokens, scores = found(net, 4, 9, alpha)
     for i in range(3):
-        best = naive(net, i, 4, 9, alpha, weight)[0]
-        np.testing.assert_allclose(scores[i, 0], best[0], rtol=1e-8)
-        assert tuple(tokens[i, 0][: len(best[1])]) == best[1]
-        assert not tokens[i, 0][len(best[1]) :].any()
+        same(tokens[i], scores[i], naive(net, i, 4, 9, alpha)[:1])
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.2])
-def test_a_wide_beam_is_exhaustive(weight):
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("weight", [0.0, 0.1])
+@pytest.mark.parametrize("counted", [False, True])
+def test_one_beam_equals_the_sources_search(seed, weight, counted):
+    net = Network(seed, vocabulary=7, sentences=3, eos_bias=[-2.0, 0.0, 1.0, 3.0][seed])
+    settings = {"coverage_weight": weight, "count_start": counted, "source_length": SOURCE}
+    tokens, scores = found(net, 4, 9, 0.6, beam.search_in_one_beam, **settings)
+    for i in range(3):
+        same(tokens[i], scores[i], one_beam(net, i, 4, 9, 0.6, weight, counted))
+
+
+def test_a_wide_beam_is_exhaustive():
     """A beam as wide as the number of sequences finds the best of all."""
     net, length = Network(5, vocabulary=3, sentences=4), 4
-    tokens, scores = found(net, 81, length, 0.6, weight)
+    tokens, scores = found(net, 81, length, 0.6)
     for i in range(4):
         best = (-np.inf, ())
         for n in range(length):
             for words in itertools.product([0, 2], repeat=n):
-                state, last, log_prob, covered = net.first[i], 0, 0.0, np.zeros(SOURCE)
+                state, last, log_prob = net.first[i], 0, 0.0
                 for t in (*words, EOS):
                     state = net.next(state, last)
-                    log_probs, attention = net.log_probs(state, i)
-                    log_prob, covered, last = log_prob + log_probs[t], covered + attention, t
-                best = max(best, (score(log_prob, n + 1, covered, net.real[i], 0.6, weight), (*words, EOS)))
-        np.testing.assert_allclose(scores[i, 0], best[0], rtol=1e-8)
-        assert tuple(tokens[i, 0][: len(best[1])]) == best[1]
+                    log_prob, last = log_prob + net.log_probs(state, i)[0][t], t
+                best = max(best, (log_prob / ((6 + n) / 6) ** 0.6, (*words, EOS)))
+        same(tokens[i], scores[i], [best])
 
 
 def test_a_beam_of_one_is_greedy():
     net = Network(6, vocabulary=9, sentences=2)
-    tokens, _ = found(net, 1, 6, 0.6, 0.0)
+    tokens, scores = found(net, 1, 6, 0.6)
     for i in range(2):
-        best = naive(net, i, 1, 6, 0.6, 0.0)[0][1]
-        assert tuple(tokens[i, 0][: len(best)]) == best
+        same(tokens[i], scores[i], naive(net, i, 1, 6, 0.6))
 
 
 A, B, C = 2, 3, 4
@@ -176,11 +180,9 @@ def test_the_search_goes_on_while_its_longest_end_may_be_the_best():
 
 def test_without_an_end_the_living_are_given():
     net = Network(7, vocabulary=5, sentences=2, eos_bias=-100.0)
-    tokens, scores = found(net, 2, 5, 0.6, 0.0)
+    tokens, scores = found(net, 2, 5, 0.6)
     for i in range(2):
-        expected = naive(net, i, 2, 5, 0.6, 0.0)
-        np.testing.assert_allclose(scores[i], [s for s, _ in expected], rtol=1e-8)
-        assert [tuple(t) for t in tokens[i]] == [t for _, t in expected]
+        same(tokens[i], scores[i], naive(net, i, 2, 5, 0.6))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -208,11 +210,6 @@ def test_equals_tf_models(seed):
         )
 
     their_tokens, their_scores = run()
-    tokens, scores = found(net, k, length, 0.6, 0.0)
+    tokens, scores = found(net, k, length, 0.6)
     np.testing.assert_allclose(scores[:, 0], their_scores[:, 0], rtol=1e-5)
     np.testing.assert_array_equal(tokens[:, 0], their_tokens[:, 0, 1:])
-
-
-def test_coverage_needs_the_padding():
-    with pytest.raises(ValueError, match="source_real"):
-        beam.search(None, {}, sentences=1, beam_size=1, max_length=1, eos=1, coverage_weight=0.1)

@@ -9,14 +9,17 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from common.config import benchmarks
 from common.config.automatic import with_field
 from common.config.optimizer import Sgd
 from common.config.rules import named
+from common.config.schema import RunConfig
 from common.distributed import replicas as backends
 from common.errors import UserError
 from common.train import divergence
 from common.train.loop import Loop
 from tests.common.distributed.replicas import processes
+from tests.common.export.networks import SMALLER
 from tests.common.train import toy
 
 
@@ -49,6 +52,7 @@ class SpoiltLoss(toy.Task):
         return {"all": dataclasses.replace(term, total=term.total / 0.0)}
 
 
+PRESETS = {"mnist": "cpu-128", "ptb": "cpu-20"}
 HUGE = Sgd(1e39, momentum=0.9, scaled_momentum=False)
 CASES = {
     "input": (
@@ -96,9 +100,12 @@ def test_a_replay_that_would_take_long_is_left_out(monkeypatch):
     assert end(SpoiltLoss).reason == "loss is inf at step 1; lower the learning rate or lengthen the warmup"
 
 
+EXTREME = (1e-300, 1e-45, 1.2e-38, 1e-30, 1e-8, 1 - 1e-7, 1 - 1e-9, 1e39)
+
+
 @pytest.mark.parametrize("name", ["sgd", "lars", "adam", "adagrad", "rmsprop", "lamb", "shampoo"])
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-@given(st.data(), st.sampled_from([1e-300, 1e-45, 1.2e-38, 1e-30, 1e-8, 1 - 1e-7, 1 - 1e-9, 1e39]))
+@given(st.data(), st.sampled_from(EXTREME))
 def test_a_number_is_refused_or_three_steps_stay_finite(name, data, value):
     rule = named(name, base_learning_rate=1e-3)
     # What a run computes with: epochs and batches count examples.
@@ -110,6 +117,41 @@ def test_a_number_is_refused_or_three_steps_stay_finite(name, data, value):
         config.validate()
     except UserError:
         return
-    loop = Loop(toy.Task(config), backends.make(config))
-    losses = loop.call(loop.train_input(0), loop.synthetic(False), 3, 0).losses
+    stays_finite(toy.Task(config), lambda loop: loop.train_input(0))
+
+
+def stays_finite(task, batches):
+    loop = Loop(task, backends.make(task.config))
+    losses = loop.call(batches(loop), loop.synthetic(False), 3, 0).losses
     assert len(losses) == 3 and divergence._in_variables(loop) == "" and all(map(math.isfinite, losses))
+
+
+def own_numbers(config, prefix=""):
+    """The names of a benchmark's own floating-point fields."""
+    common = {f.name for f in dataclasses.fields(RunConfig)} - {"data"} if not prefix else ()
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name not in common and isinstance(value, float):
+            yield prefix + field.name
+        elif field.name not in common and dataclasses.is_dataclass(value):
+            yield from own_numbers(value, f"{prefix}{field.name}.")
+
+
+SLOW = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt", "tsm_kinetics")
+
+
+@pytest.mark.parametrize(
+    "benchmark", ["mnist", "ptb", *(pytest.param(name, marks=pytest.mark.e2e) for name in SLOW)]
+)
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(st.data(), st.sampled_from([*EXTREME, -1.0, 2.0, 1e30]))
+def test_a_benchmarks_own_number_is_refused_or_three_steps_stay_finite(benchmark, data, value):
+    config = benchmarks.module(benchmark, "presets").PRESETS[PRESETS.get(benchmark, "cpu-tiny")]
+    path = data.draw(st.sampled_from(sorted(own_numbers(config))))
+    changes = {**SMALLER.get(benchmark, {}), "global_batch_size": 4, "num_replicas": 1, "replicas": "single"}
+    try:
+        config = with_field(dataclasses.replace(config, train_steps=3, **changes), path, value)
+        config.validate()
+    except UserError:
+        return
+    stays_finite(benchmarks.module(benchmark, "task").Task(config, None), lambda loop: loop.synthetic(True))
