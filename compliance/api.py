@@ -123,32 +123,24 @@ def _one_path(
     findings = []
     for log in logs:
         # The olympic mean drops one or two failed runs, so their errors do not refuse the submission.
-        findings += _as_advice(log.findings) if log.path in dropped else log.findings
+        findings += [
+            one._replace(severity=ADVICE) if log.path in dropped and one.rule != "not-checked" else one
+            for one in log.findings
+        ]
     findings += about_tree
     if packaging:
-        findings = [_as_packager(finding) for finding in findings]
+        findings = [
+            one._replace(severity=ERROR) if one.severity == ADVICE and one.rule in PACKAGING_ERRORS else one
+            for one in findings
+        ]
     by_findings = of_findings(findings, any(log.smoke for log in logs))
     if verdict is None or GO != by_findings.answer != verdict.answer != NO_GO:
         verdict = by_findings
     return Outcome(files, findings, logs, submissions, verdict)
 
 
-def _as_packager(finding: Finding) -> Finding:
-    """Returns a finding as `package` reports it: anything that a submission needs is an error."""
-    if finding.severity == ADVICE and finding.rule in PACKAGING_ERRORS:
-        return finding._replace(severity=ERROR)
-    return finding
-
-
-def _as_advice(findings: list[Finding]) -> list[Finding]:
-    return [one if one.rule == "not-checked" else one._replace(severity=ADVICE) for one in findings]
-
-
 def check_paths(
-    paths: Sequence[str | os.PathLike],
-    ruleset: str | None = None,
-    division: str | None = None,
-    packaging: bool = False,
+    paths: Sequence[str | os.PathLike], ruleset: str | None = None, packaging: bool = False
 ) -> list[Finding]:
     """Returns the findings of `check`. Equal findings become one, with all line numbers in `lines`."""
-    return check(paths, ruleset, division, packaging).findings
+    return check(paths, ruleset, packaging=packaging).findings

@@ -1,6 +1,6 @@
 """Answers for one folder of runs: go, no-go or open, with probability, factor, reasons and advice."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,46 +93,21 @@ class Answer(NamedTuple):
 def answer(folder: Folder) -> Answer:
     """Answers for one folder of runs, complete or under way."""
     facts = [log.facts for log in folder.ended]
-    point, kind = _reference(folder, facts)
-    made = _Made(folder, facts, point, kind)
-    if refused := _refused_anyway(folder):
-        reasons, advice = zip(*refused)
-        return made.answer(NO_GO, 0.0, None, reasons, "; ".join(advice))
-    if len(facts) >= folder.needed:
-        return _complete(made)
-    return _under_way(made)
 
-
-class _Made(NamedTuple):
-    """The parts that every answer of a folder shares."""
-
-    folder: Folder
-    facts: list[Facts]
-    point: Point | None
-    kind: str
-
-    def answer(
-        self,
+    def say(
         word: str,
-        probability: float | None,
+        chance: float | None,
         factor: float | None,
         reasons: Sequence[str],
-        advice: str,
-        both: Both | None = None,
-        estimate: Estimate | None = None,
+        *advice_and_more: object,
     ) -> Answer:
-        name, needed, runs = self.folder.name, self.folder.needed, len(self.facts)
-        return Answer(
-            name, word, runs, needed, probability, factor, tuple(reasons), advice, both, estimate
-        )  # fmt: skip
+        about = folder.name, word, len(facts), folder.needed
+        return Answer(*about, chance, factor, tuple(reasons), *advice_and_more)
 
-
-def _reference(folder: Folder, facts: Sequence[Facts]) -> tuple[Point | None, str]:
-    batches = {one.batch for one in facts}
-    if not folder.tested or len(batches) != 1 or None in batches:
-        return None, ""
-    kept = rcp.pruned(folder.benchmark, folder.ruleset)
-    return rcp.find(folder.benchmark, folder.ruleset, batches.pop(), kept)
+    if refused := _refused_anyway(folder):
+        reasons, advice = zip(*refused)
+        return say(NO_GO, 0.0, None, reasons, "; ".join(advice))
+    return (_complete if len(facts) >= folder.needed else _under_way)(folder, facts, say)
 
 
 def _refused_anyway(folder: Folder) -> list[tuple[str, str]]:
@@ -141,7 +116,8 @@ def _refused_anyway(folder: Folder) -> list[tuple[str, str]]:
     if len(folder.logs) > folder.needed:
         reason = f"{len(folder.logs)} runs; a score takes {folder.needed} that follow each other"
         found.append((reason, f"keep {folder.needed} runs that follow each other, whatever their results"))
-    broken = [log for log in folder.logs if log.errors or (log.ended and _missed(folder, log))]
+    missed = [log for log in folder.ended if folder.tested and log.facts.to_converge is None]
+    broken = [log for log in folder.logs if log.errors or log in missed]
     if len(broken) > folder.may_fail:
         named = ", ".join(f"{log.name} ({_why(log)})" for log in broken[:_SHOWN])
         named += f", and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
@@ -161,49 +137,35 @@ def _why(log: Log) -> str:
     return rules or "not converged"
 
 
-def _missed(folder: Folder, log: Log) -> bool:
-    return folder.tested and log.facts.to_converge is None
-
-
-def _complete(made: _Made) -> Answer:
-    folder, facts = made.folder, made.facts
+def _complete(folder: Folder, facts: Sequence[Facts], say: Callable[..., Answer]) -> Answer:
     if not folder.tested:
-        return made.answer(
-            GO,
-            1.0,
-            folder.scaling,
-            ["all runs are in, and the rules have no convergence test here"],
-            "submit it",
-        )
+        reasons = ["all runs are in, and the rules have no convergence test here"]
+        return say(GO, 1.0, folder.scaling, reasons, "submit it")
     judged = rcp.of_facts(folder.benchmark, folder.ruleset, facts)
     both = hull.both(folder.benchmark, folder.ruleset, judged, [one.to_converge for one in facts])
     if judged.verdict == rcp.PASS:
-        reasons = [_passes(judged)]
+        reference = f"(reference {judged.reference:,.6g})"
+        reasons = [f"the mean to converge, {judged.mean:,.6g}, is at least {judged.least:,.6g} {reference}"]
         advice = "submit it"
         scaling = max(judged.scaling, folder.scaling)
         if scaling > 1:
-            own = "because the runs converge faster than the reference"
-            why = own if scaling == judged.scaling else f"as {NAME} says"
+            faster = "because the runs converge faster than the reference"
+            why = faster if scaling == judged.scaling else f"as {NAME} says"
             advice += f"; the score is multiplied by {scaling:.4f}, {why}"
-        return made.answer(GO, 1.0, scaling, reasons, advice, both)
+        return say(GO, 1.0, scaling, reasons, advice, both)
     if judged.verdict == rcp.NO_REFERENCE:
         advice = (
             "send the working group reference runs at this batch size, or use a batch size that has a point"
         )
-        return made.answer(OPEN, None, None, [judged.reason], advice, both)
+        return say(OPEN, None, None, [judged.reason], advice, both)
     advice = (
         "the reference's hyperparameters make the runs slower; or justify the result to the review committee"
     )
     if folder.bypass and judged.mean is not None:
-        return made.answer(
+        return say(
             OPEN, None, None, [_fails(judged), "rcp-bypass is set: the committee decides"], advice, both
         )
-    return made.answer(NO_GO, 0.0, None, [_fails(judged)], f"{advice}, with rcp-bypass", both)
-
-
-def _passes(judged: Convergence) -> str:
-    reference = f"(reference {judged.reference:,.6g})"
-    return f"the mean to converge, {judged.mean:,.6g}, is at least {judged.least:,.6g} {reference}"
+    return say(NO_GO, 0.0, None, [_fails(judged)], f"{advice}, with rcp-bypass", both)
 
 
 def _fails(judged: Convergence) -> str:
@@ -212,41 +174,31 @@ def _fails(judged: Convergence) -> str:
     return f"{judged.reason}: the mean is {judged.mean:,.6g}, at least {judged.least:,.6g} is needed"
 
 
-def _under_way(made: _Made) -> Answer:
-    folder, facts = made.folder, made.facts
+def _under_way(folder: Folder, facts: Sequence[Facts], say: Callable[..., Answer]) -> Answer:
     left = folder.needed - len(facts)
     more = f"{left} more run{'' if left == 1 else 's'}"
     if not folder.tested:
-        return made.answer(
-            OPEN, None, None, [f"{len(facts)} of {folder.needed} runs are in"], f"go on: {more}"
-        )
+        return say(OPEN, None, None, [f"{len(facts)} of {folder.needed} runs are in"], f"go on: {more}")
     if not facts:
-        return made.answer(OPEN, None, None, ["no run has ended"], f"go on: {more}")
-    batch = facts[0].batch
-    if made.point is None:
-        largest = rcp.pruned(folder.benchmark, folder.ruleset)
-        reason = (
-            f"no reference for batch size {batch:g}"
-            if batch is not None and largest
-            else "the round has no reference here"
-        )
-        return made.answer(
-            OPEN, None, None, [reason], "stop: ask for a convergence point at this batch size first"
-        )
-    found = estimate(_question(folder, facts, made.point))
-    reasons = [_expected(folder, found, made.point)]
-    advice = _advise(found, more)
-    if made.kind == "smallest":
-        advice += "; below the smallest batch size of the reference, a faster mean needs a point of its own"
-    return made.answer(OPEN, found.passes, found.factor, reasons, advice, None, found)
-
-
-def _question(folder: Folder, facts: Sequence[Facts], point: Point) -> Question:
+        return say(OPEN, None, None, ["no run has ended"], f"go on: {more}")
+    batch, points = facts[0].batch, rcp.pruned(folder.benchmark, folder.ruleset)
+    point, kind = None, ""
+    if batch is not None and len({one.batch for one in facts}) == 1:
+        point, kind = rcp.find(folder.benchmark, folder.ruleset, batch, points)
+    if point is None:
+        without = f"no reference for batch size {batch:g}" if batch is not None and points else ""
+        reason = without or "the round has no reference here"
+        return say(OPEN, None, None, [reason], "stop: ask for a convergence point at this batch size first")
     known = tuple(one.to_converge for one in facts)
     spoiled = sum(bool(log.errors) and log.facts.to_converge is not None for log in folder.ended)
-    return Question(
+    asked = Question(
         point.mean, point.stdev, point.least, folder.needed, folder.may_fail, known, spoiled, step_of(facts)
     )
+    made = estimate(asked)
+    advice = _advise(made, more)
+    if kind == "smallest":
+        advice += "; below the smallest batch size of the reference, a faster mean needs a point of its own"
+    return say(OPEN, made.passes, made.factor, [_expected(folder, made, point)], advice, None, made)
 
 
 def _expected(folder: Folder, found: Estimate, point: Point) -> str:

@@ -55,15 +55,6 @@ class BadLine(NamedTuple):
     key: str = ""
 
 
-def guess_ruleset(path: str | PathLike) -> str:
-    """Returns the ruleset for the log's first record: "0.6.0" for `:::MLL `, else "0.7.0".
-
-    Raises:
-      UserError: the file cannot be read.
-    """
-    return "0.6.0" if form_of(path) == "seconds" else "0.7.0"
-
-
 def form_of(path: str | PathLike) -> str:
     """Returns the format of the log's first record: "seconds" for `:::MLL `, else "mllog"; "" if no line has the token.
 
@@ -96,7 +87,7 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
       UserError: the file cannot be read.
     """
     if ruleset is None:
-        ruleset = guess_ruleset(path)
+        ruleset = "0.6.0" if form_of(path) == "seconds" else "0.7.0"
     if ruleset == "0.6.0":
         token, parse, other = SECONDS_FORM, _parse_seconds, MLLOG_FORM
     else:
@@ -114,7 +105,8 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
         if line.find(token, first + len(token)) < 0:
             yield from parse(line[first:], number)
         else:
-            yield _several(number, line, token)
+            found = f"{line.count(token)} records"
+            yield BadLine(number, _text(line), "line-several-records", "one record per line", found)
             for part in line.split(token, _MAX_A_LINE + 1)[1 : _MAX_A_LINE + 1]:
                 yield from parse(token + part, number)
 
@@ -133,11 +125,6 @@ def parse_all(text: str, number: int) -> tuple[Record | BadLine, ...]:
     if line.startswith(SECONDS_FORM, place):
         return _parse_seconds(line[place:], number)
     return (BadLine(number, _text(line), "line-token", ":::MLLOG or :::MLL", _text(line)[:20]),)
-
-
-def _several(number: int, line: bytes, token: bytes) -> BadLine:
-    count = f"{line.count(token)} records"
-    return BadLine(number, _text(line), "line-several-records", "one record per line", count)
 
 
 def _wrong_form(number: int, line: bytes, token: bytes, other: bytes) -> BadLine:

@@ -55,18 +55,18 @@ class Story:
             **dict.fromkeys(("epoch_stop", "block_stop", "eval_stop"), count),
             "eval_accuracy": self.evaluations.accuracy,
             "cache_clear": self._cache,
-            "submission_benchmark": self._header,
-            "submission_division": self._header,
+            "submission_benchmark": self.runs.tell,
+            "submission_division": self.runs.tell,
             "submission_org": self._name,
             "submission_platform": self._name,
             "submission_status": self._availability,
-            "init_start": self._earliest,
-            "init_stop": self._first,
-            "run_start": self._first,
+            "config_digest": self._digest,
+            "init_start": self._time,
+            "init_stop": self._time,
+            "run_start": self._time,
             "run_stop": self._stop,
             "smoke_run": self._smoke,
             "no_mlperf_result": self._no_target,
-            "config_digest": self._digest,
             "resumed_from_step": self._resumed,
             "seed": self._seed,
             "train_samples": self._samples,
@@ -76,18 +76,14 @@ class Story:
             "eval_start": self._evaluation,
         }
 
-    def _header(self, record: Record) -> None:
-        self.runs.tell(record)
-
-    def _earliest(self, record: Record) -> None:
-        self.runs.tell(record)
-        if record.time_ms == record.time_ms:  # NaN is not a time; the stock checker ignores it, too
-            self.times[record.key] = min(record.time_ms, self.times.get(record.key, record.time_ms))
-
-    def _first(self, record: Record) -> None:
-        if record.key == "run_start":
+    def _time(self, record: Record) -> None:
+        if record.key != "init_stop":
             self.runs.tell(record)
-        self.times.setdefault(record.key, record.time_ms)
+        # NaN is not a time of init_start; the stock checker ignores it, too.
+        if record.key == "init_start" and record.time_ms == record.time_ms:
+            self.times[record.key] = min(record.time_ms, self.times.get(record.key, record.time_ms))
+        elif record.key != "init_start":
+            self.times.setdefault(record.key, record.time_ms)
 
     def _stop(self, record: Record) -> None:
         self.runs.tell(record)

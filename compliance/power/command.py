@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -69,40 +68,23 @@ def row_of(folder: Path, ruleset: str | None = None) -> Energies:
     """
     card = scores.score_directory(folder, ruleset)
     runs = [power_logs.of_run(one, folder) for one in card.runs]
-    by_rules, by_stock = ([one.joules() for one in runs], [one.stock_joules() for one in runs])
-    counted = [] if card.score is None else [card.minutes, card.left_out]
-    values = [
-        power_logs.olympic(counted[0], joules, counted[1]) if counted else None
-        for joules in (by_rules, by_stock)
-    ]
-    logs = [str(one.path) for one in card.runs]
-    if power_logs.kind(folder) == power_logs.IN_BAND:
-        return _energies(folder, card, runs, by_rules, (None,) * len(runs), (values[0], None), [INFORMATIVE])
-    remarks = [
-        f"{f.message} {f.found}" for f in checks.check(folder, logs, card.ruleset, _description(folder))
-    ]
-    bad = checks.bad_names(folder, logs)
-    if bad:
-        remarks.insert(
-            0, f"the stock checker refuses the names of the power logs of {len(bad)} of {len(logs)} runs"
-        )
-    return _energies(folder, card, runs, by_rules, by_stock, values, remarks)
-
-
-def _energies(
-    folder: Path,
-    card: scores.ScoreCard,
-    runs: Sequence[power_logs.RunPower],
-    by_rules: Sequence[float | None],
-    by_stock: Sequence[float | None],
-    values: Sequence[float | None],
-    remarks: Sequence[str],
-) -> Energies:
-    return Energies(
-        folder, tuple(one.path.stem for one in card.runs), tuple(by_rules), tuple(by_stock),
-        tuple(_watts(one) for one in runs), *(None if value is None else value * card.scaling for value in values),
-        card.scaling, tuple(remarks),
-    )  # fmt: skip
+    in_band = power_logs.kind(folder) == power_logs.IN_BAND
+    by_rules = tuple(one.joules() for one in runs)
+    by_stock = tuple(None if in_band else one.stock_joules() for one in runs)
+    logs, remarks = [str(one.path) for one in card.runs], [INFORMATIVE] if in_band else []
+    if not in_band:
+        if bad := checks.bad_names(folder, logs):
+            remarks.append(
+                f"the stock checker refuses the names of the power logs of {len(bad)} of {len(logs)} runs"
+            )
+        advice = checks.check(folder, logs, card.ruleset, _description(folder))
+        remarks += [f"{one.message} {one.found}" for one in advice]
+    scores_ = []
+    for joules in (by_rules, by_stock):
+        mean = None if card.score is None else power_logs.olympic(joules, card.left_out)
+        scores_.append(None if mean is None else mean * card.scaling)
+    names, watts = tuple(one.path.stem for one in card.runs), tuple(map(_watts, runs))
+    return Energies(folder, names, by_rules, by_stock, watts, *scores_, card.scaling, tuple(remarks))
 
 
 def _description(folder: Path) -> dict | None:

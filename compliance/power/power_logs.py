@@ -144,17 +144,13 @@ def stock_energy(log: PowerLog, milliseconds: float) -> float | None:
     return log.factor * joules * milliseconds / length / 1000 if length > 0 else None
 
 
-def olympic(
-    minutes: Sequence[float | None], joules: Sequence[float | None], left_out: Sequence[int]
-) -> float | None:
+def olympic(joules: Sequence[float | None], left_out: Sequence[int]) -> float | None:
     """Returns the mean energy of the runs that the score counts; None if one of them has none.
 
     power_measurement.adoc, "Scoring": "choose the same runs as the performance score's Olympic scoring".
     """
-    kept = [joules[index] for index in range(len(minutes)) if index not in left_out]
-    if not kept or any(one is None for one in kept):
-        return None
-    return fmean(kept)
+    counted = [one for index, one in enumerate(joules) if index not in left_out]
+    return None if not counted or None in counted else fmean(counted)
 
 
 @dataclass(frozen=True)

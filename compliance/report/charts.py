@@ -78,7 +78,7 @@ def without(whole: Sequence[Interval], holes: Sequence[Interval]) -> list[Interv
     return left
 
 
-def _length(intervals: Iterable[Interval]) -> float:
+def length(intervals: Iterable[Interval]) -> float:
     return sum(stop - start for start, stop in intervals)
 
 
@@ -156,7 +156,7 @@ def timeline(run: Run) -> Timeline | None:
     # The milliseconds between two log lines count but are not drawn.
     shortest = dict.fromkeys(("gap", "train"), (stop - first) / 1000)
     lanes = [
-        Lane(name, about, _bars(found, start, size, x, shortest.get(name, 0.0)), _length(found))
+        Lane(name, about, _bars(found, start, size, x, shortest.get(name, 0.0)), length(found))
         for name, about, found in parts
     ]
     return Timeline(x, unit, x(0.0), x((stop - start) / size), lanes)

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     if options.xlsx:
         write_atomically(Path(options.xlsx), _xlsx(found, used[0]))
     print(_text(found, used[0]))
-    for remark in summary.notes_on(found):
+    for remark in (remark for one in found for remark in one.remarks):
         print(f"note: {remark}")
     return int(any(result.card.score is None for one in found for result in one.results.values()))
 

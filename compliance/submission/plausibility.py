@@ -13,7 +13,7 @@ from statistics import fmean, median
 
 from compliance.findings import ADVICE, Finding, finding
 from compliance.submission.facts import Facts
-from compliance.submission.tree_system import count
+from compliance.submission.tree_system import accelerators
 
 # Fewer digits than this may agree by chance: two runs that evaluate once and both find 0.76.
 _DIGITS = 12
@@ -151,12 +151,6 @@ def _sizes(path: Path, facts: Sequence[Facts], description: dict | None) -> Iter
     if train and held and train < held:
         found = f"{train:,.0f} to train, {held:,.0f} to evaluate"
         yield finding("tree.samples", ADVICE, path, "more samples to train than to evaluate", found)
-
-
-def accelerators(description: dict | None) -> int | None:
-    """Returns the accelerators of all nodes; None if the description does not give them."""
-    nodes, each = (count(description, name) for name in ("number_of_nodes", "accelerators_per_node"))
-    return None if nodes is None or each is None else nodes * each
 
 
 def _fast(path: Path, facts: Sequence[Facts], description: dict | None, benchmark: str) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from compliance.submission.rounds import may_fail, required_runs
 from compliance.submission.runs import Run, number, read_run
 from compliance.submission.scaling import factor
 from compliance.submission.tree_files import kind_of, read_small
-from compliance.submission.tree_system import count
+from compliance.submission.tree_system import accelerators
 
 _MAX_JSON_BYTES = 64 << 20  # fits the run.json of a thousand runs
 _MAX_RUNS = 1000  # a folder with more is not a result folder
@@ -216,8 +216,7 @@ def _accelerators(folder: Path) -> int | None:
     if not described:
         first = next(iter(_records(folder).values()), {})
         described = first.get("system_description", {}) if isinstance(first, dict) else {}
-    nodes, each = (count(described, field) for field in ("number_of_nodes", "accelerators_per_node"))
-    return None if nodes is None or each is None else nodes * each
+    return accelerators(described)
 
 
 def _records(folder: Path) -> dict:

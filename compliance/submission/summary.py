@@ -1,7 +1,6 @@
 """Summarizes submissions as rows of the results table, with the columns of mlperf_logging/result_summarizer.
 
-Each row is one system. Not covered: weak scaling (only HPC has it) and power; `notes_on` names systems that have power
-measurements.
+Each row is one system. Not covered: weak scaling (only HPC has it) and power; remarks say what a row lacks.
 """
 
 import re
@@ -12,7 +11,7 @@ from compliance.log.check_log import LogResult
 from compliance.submission import rcp, rounds
 from compliance.submission.scaling import factor
 from compliance.submission.scores import ScoreCard, score_directory
-from compliance.submission.tree_system import count, load
+from compliance.submission.tree_system import accelerators, count, load
 from compliance.submission.verdict import ResultFolder, Submission, TreeOutcome
 
 _BEFORE = (
@@ -69,9 +68,7 @@ class System:
 
     @property
     def accelerators(self) -> int | None:
-        """Returns the accelerators of all nodes; None if the description does not give them."""
-        nodes, each = (count(self.description, name) for name in ("number_of_nodes", "accelerators_per_node"))
-        return None if nodes is None or each is None else nodes * each
+        return accelerators(self.description)
 
 
 def systems(outcome: TreeOutcome) -> list[System]:
@@ -142,19 +139,36 @@ def row(system: System, detailed: bool = False) -> dict[str, object]:
     """Returns one system's row by column; an unknown value is None."""
     said, ruleset = system.description, system.submission.ruleset
     sockets, nodes = count(said, "host_processors_per_node"), count(said, "number_of_nodes")
+    chips, framework, name = (
+        count(said, "accelerators_per_node"),
+        said.get("framework"),
+        said.get("system_name"),
+    )
+    if (
+        isinstance(framework, str) and "TensorFlow" in framework
+    ):  # _pretty_framework drops TensorFlow's commit
+        framework = re.sub(r" commit hash = .*", "", framework)
+    model = said.get("accelerator_model_name")
+    try:
+        private = load(system.submission.path / "results" / system.name / "privateid.json").get(
+            "private_id", ""
+        )
+    except (OSError, ValueError):
+        private = ""
     values: dict[str, object] = {
         "division": said.get("division"),
         "availability": said.get("status"),
         "submitter": said.get("submitter"),
-        "system": _pretty(said),
+        # _pretty_system_name: "tpu-v3" with its cores
+        "system": f"TPUv3.{chips * 2}" if name == "tpu-v3" and chips is not None else name,
         "number_of_nodes": said.get("number_of_nodes"),
         "host_processor_model_name": said.get("host_processor_model_name"),
         "host_processors_count": None if sockets is None or nodes is None else sockets * nodes,
-        "accelerator_model_name": _accelerator(said),
+        "accelerator_model_name": "TPUv3" if model == "tpu-v3" else model,
         "accelerators_count": system.accelerators,
-        "framework": _framework(said.get("framework")),
+        "framework": framework,
         "notes": ";".join(str(said[name]) for name in ("hw_notes", "sw_notes") if said.get(name)),
-        "private_id": _private_id(system),
+        "private_id": str(private),
         "details_url": _url(system, "main", f"systems/{system.name}.json"),
         "code_url": _url(system, "master", "benchmarks"),
     }
@@ -181,38 +195,7 @@ def _metrics(name: str, result: Result | None) -> dict[str, object]:
     return {f"{name}:{metric}": value for metric, value in zip(_METRICS, values)}
 
 
-def _pretty(said: dict) -> object:
-    """Follows _pretty_system_name: "tpu-v3" with its cores."""
-    name, chips = said.get("system_name"), count(said, "accelerators_per_node")
-    return f"TPUv3.{chips * 2}" if name == "tpu-v3" and chips is not None else name
-
-
-def _accelerator(said: dict) -> object:
-    name = said.get("accelerator_model_name")
-    return "TPUv3" if name == "tpu-v3" else name
-
-
-def _framework(said: object) -> object:
-    """Follows _pretty_framework: drops TensorFlow's commit."""
-    if isinstance(said, str) and "TensorFlow" in said:
-        return re.sub(r" commit hash = .*", "", said)
-    return said
-
-
-def _private_id(system: System) -> str:
-    try:
-        said = load(system.submission.path / "results" / system.name / "privateid.json")
-    except (OSError, ValueError):
-        return ""
-    return str(said.get("private_id", ""))
-
-
 def _url(system: System, branch: str, rest: str) -> str:
     """Follows _ruleset_url_prefix: "5.0.0" is v5.0, "5.1.0" is v5.1."""
     short, submitter = system.submission.ruleset[:3], system.description.get("submitter", "")
     return _URL.format(round=short, branch=branch, submitter=submitter, rest=rest)
-
-
-def notes_on(rows: list[System]) -> list[str]:
-    """Returns what the table lacks, one line each."""
-    return [remark for one in rows for remark in one.remarks]

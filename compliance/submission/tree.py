@@ -77,7 +77,7 @@ def judge_tree(
         Path(log.path).match("result_*.txt") for group in loose.values() for log in group
     ):
         outcome = Verdict(NOT_CHECKED, (_outside(root, loose),))
-    return TreeOutcome([*logs, *described], results, _unique(findings), submissions, outcome)
+    return TreeOutcome([*logs, *described], results, list(dict.fromkeys(findings)), submissions, outcome)
 
 
 def _family(results: Sequence[LogResult], findings: Sequence[Finding]) -> str:
@@ -209,7 +209,3 @@ class _Org:
             reason = "a part of a submission; name the folder that holds results/ and systems/"
             answer = Verdict(NOT_CHECKED, (reason,))
         return Submission(self.org, self.ruleset, tuple(self.folders), answer)
-
-
-def _unique(findings: list[Finding]) -> list[Finding]:
-    return list(dict.fromkeys(findings))

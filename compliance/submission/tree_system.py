@@ -85,6 +85,12 @@ def count(description: object, field: str) -> int | None:
     return int(value) if re.fullmatch(r"\s*\d{1,9}\s*", value, re.ASCII) else None
 
 
+def accelerators(description: object) -> int | None:
+    """Returns the accelerators of all nodes; None if the description does not give them."""
+    nodes, each = (count(description, name) for name in ("number_of_nodes", "accelerators_per_node"))
+    return None if nodes is None or each is None else nodes * each
+
+
 def _fields(path: Path, content: dict, ruleset: str) -> Iterator[Finding]:
     """Yields errors for fields that the round's tools refuse, advice for fields that only differ from the rules."""
     from systems import schema  # has the fields and vocabularies; needed only if there is a description

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from common.errors import UserError
 from compliance.log import lines
 from compliance.log.logs import _MAX_A_LINE as MAX_A_LINE
-from compliance.log.logs import BadLine, Record, form_of, guess_ruleset, parse_line, read_log
+from compliance.log.logs import BadLine, Record, form_of, parse_line, read_log
 
 RECORD = {
     "namespace": "main", "time_ms": 1000, "event_type": "POINT_IN_TIME", "key": "seed", "value": 7,
@@ -36,10 +36,10 @@ def test_a_record_of_the_seconds_form_has_milliseconds(tmp_path):
     assert record[:7] == ("seed", 7, {"lineno": 3}, 12500.0, "", "", 1)
 
 
-@pytest.mark.parametrize(("content", "ruleset"), [(LINE, "0.7.0"), (SECONDS, "0.6.0"), ("nothing", "0.7.0")])
-def test_the_form_says_the_ruleset(tmp_path, content, ruleset):
+@pytest.mark.parametrize(("content", "form"), [(LINE, "mllog"), (SECONDS, "seconds"), ("nothing", "")])
+def test_the_form_of_the_first_record(tmp_path, content, form):
     (tmp_path / "log.txt").write_text("some output\n" + content)
-    assert guess_ruleset(tmp_path / "log.txt") == ruleset
+    assert form_of(tmp_path / "log.txt") == form
 
 
 @pytest.mark.parametrize("prefix", ["0: ", "[1,3]<stdout>:", "\ufeff", "\t ", "\x1b[0m", 'rank "2" {'])
@@ -168,7 +168,7 @@ def test_a_line_too_long_to_hold_is_reported_and_passed_over(tmp_path, monkeypat
         assert (bad.rule, bad.line, record.line) == ("line-too-long", 2, 3)
     assert [one.line for one in read_log(write(tmp_path, "z" * 20_000 + "\n" + LINE), "0.7.0")] == [2]
     path = write(tmp_path, f":::MLLOG {'z' * 20_000}\n:::MLL 1.0 run_start: {{}}\n")
-    assert guess_ruleset(path) == "0.6.0" and form_of(path) == "seconds"
+    assert form_of(path) == "seconds"
     assert [one.rule for one in read_log(path) if isinstance(one, BadLine)][0] == "line-too-long"
     assert form_of(write(tmp_path, f":::MLLOG {'z' * 20_000}\n")) == form_of(write(tmp_path, "x\n")) == ""
     assert form_of(write(tmp_path, ":::MLLX 1\n")) == "mllog"

@@ -100,7 +100,7 @@ def test_a_run_without_a_batch_size_never_makes_the_score_better(tmp_path):
 def test_a_folder_with_too_few_or_failed_runs_has_no_score(tmp_path):
     few = rows(made.tree(tmp_path / "a", runs=3))
     assert few[0].results[made.BENCHMARK].card.score is None
-    assert "takes 10 runs, here are 3" in summary.notes_on(few)[0]
+    assert "takes 10 runs, here are 3" in few[0].remarks[0]
     logs = [made.log(index, status="aborted" if index < 2 else "success") for index in range(10)]
     assert "at most one may fail" in summary.notes_on(rows(made.tree(tmp_path / "b", logs=logs)))[0]
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from compliance.report.charts import Interval, length, union, without
 from compliance.submission.runs import Run, number, read_run
 
-Interval = tuple[float, float]
 _UNITS = ("steps", "epochs", "blocks")
 
 
@@ -128,15 +128,15 @@ def of_log(path: Path) -> Shape:
     begin, end = run.run_start / 1e3, run.run_stop / 1e3
     training = _clipped([(span.start, span.stop) for span in run.blocks], begin, end)
     evaluating = _clipped(_evaluations(run), begin, end)
-    training = training or _without([(begin, end)], evaluating)
+    training = training or without([(begin, end)], evaluating)
     if not training:
         raise UserError(f"{path}: run_stop is not after run_start, so it has no time to explain")
-    alone = _without(evaluating, training)
-    if _length(alone) < 0.01 * _length(evaluating):
-        alone, training = evaluating, _without(training, evaluating)
+    alone = without(evaluating, training)
+    if length(alone) < 0.01 * length(evaluating):
+        alone, training = evaluating, without(training, evaluating)
     start = (min(training)[0] if training else begin) - begin
-    early = _length([(lo, min(hi, begin + start)) for lo, hi in alone if lo < begin + start])
-    trained, evaluated = _length(training), _length(alone)
+    early = length([(lo, min(hi, begin + start)) for lo, hi in alone if lo < begin + start])
+    trained, evaluated = length(training), length(alone)
     counts = _counts(run, len(training))
     unit = next(unit for unit in _UNITS if unit in counts)
     steps = counts[unit]
@@ -196,37 +196,8 @@ def _evaluations(run: Run) -> list[Interval]:
 
 def _clipped(spans: Sequence[tuple[float | None, float | None]], begin: float, end: float) -> list[Interval]:
     """The union of intervals in milliseconds, as sorted ones in seconds within [begin, end]; open ones are left out."""
-    inside = sorted(
-        (max(lo / 1e3, begin), min(hi / 1e3, end)) for lo, hi in spans if lo is not None and hi is not None
-    )
-    found: list[Interval] = []
-    for lo, hi in inside:
-        if hi <= lo:
-            continue
-        if found and lo <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], hi))
-        else:
-            found.append((lo, hi))
-    return found
-
-
-def _without(intervals: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
-    """The parts of disjoint, sorted intervals that lie in none of the others."""
-    found = []
-    for lo, hi in intervals:
-        for first, last in others:
-            if last <= lo or first >= hi:
-                continue
-            if first > lo:
-                found.append((lo, first))
-            lo = max(lo, last)
-        if lo < hi:
-            found.append((lo, hi))
-    return found
-
-
-def _length(intervals: Sequence[Interval]) -> float:
-    return sum(hi - lo for lo, hi in intervals)
+    closed = [(lo, hi) for lo, hi in spans if lo is not None and hi is not None]
+    return union((max(lo / 1e3, begin), min(hi / 1e3, end)) for lo, hi in closed)
 
 
 def _counts(run: Run, blocks: int) -> dict[str, float]:
