@@ -9,7 +9,6 @@ from compliance.log import rules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `check`."""
     parser.add_argument(
         "paths", nargs="+", metavar="PATH", help="a log, a results folder or a submission tree"
     )

@@ -91,7 +91,6 @@ def describe_key(spec: dict) -> dict[str, str]:
 
 
 def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `explain`."""
     parser.add_argument("rule", metavar="RULE", help="a rule id from a finding, or a key; `all` lists them")
 
 
@@ -155,7 +154,6 @@ def run_explain(options: argparse.Namespace) -> int:
 
 
 def add_rules_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `rules`."""
     parser.add_argument(
         "benchmark",
         metavar="BENCHMARK",
@@ -184,11 +182,6 @@ def overview(ruleset: str | None = None) -> str:
         lines += [f"       named, without rules: {', '.join(bare)}"] if bare else []
         lines += [f"       this project's own: {', '.join(own)}"] if own else []
     return "\n".join([*lines, f"MLPerf HPC is not covered ({', '.join(rules.HPC_BENCHMARKS)})."])
-
-
-def _default_ruleset(benchmark: str) -> str:
-    having = [one for one in rules.rulesets_with(benchmark) if rules.has_rules(one, benchmark)]
-    return having[-1] if having and benchmark not in _TRAINED_HERE else "0.7.0"
 
 
 def table(ruleset: str, division: str, benchmark: str) -> str:
@@ -261,6 +254,8 @@ def run_rules(options: argparse.Namespace) -> int:
     if options.benchmark is None:
         print(overview(options.ruleset))
     else:
-        ruleset = options.ruleset or _default_ruleset(options.benchmark)
+        name = options.benchmark
+        having = [one for one in rules.rulesets_with(name) if rules.has_rules(one, name)]
+        ruleset = options.ruleset or (having[-1] if having and name not in _TRAINED_HERE else "0.7.0")
         print(table(ruleset, options.division, options.benchmark))
     return 0

@@ -34,8 +34,8 @@ def places(finding: Finding) -> str:
 def verdict_line(outcome: Outcome) -> str:
     """Returns the outcome in one line: verdict, counts, reasons."""
     found = counts(outcome.findings)
-    errors, advice = (_plural(count, noun) for count, noun in zip(found, ("error", "piece")))
-    counted = f"{_plural(len(outcome.files), 'file')} checked, {errors}, {advice} of advice"
+    errors, advice = (plural(count, noun) for count, noun in zip(found, ("error", "piece")))
+    counted = f"{plural(len(outcome.files), 'file')} checked, {errors}, {advice} of advice"
     word, _, reasons = outcome.verdict.line.partition(": ")
     return f"{word}: {counted}" + (f": {reasons}" if reasons else "")
 
@@ -67,7 +67,8 @@ def _names(findings: Sequence[Finding]) -> str:
     return names + (", ..." if len(findings) > _SHOWN_LOGS else "")
 
 
-def _plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
+    """Returns "1 log", "2 logs"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -79,7 +80,7 @@ def as_text(outcome: Outcome) -> str:
         blocks.append(clean(path))
         for finding in group:
             others = alike[id(finding)]
-            logs = f"  and in {_plural(len(others), 'more log')}: {_names(others)}" if others else ""
+            logs = f"  and in {plural(len(others), 'more log')}: {_names(others)}" if others else ""
             blocks.append(f"  {finding.severity}  {finding.rule}  {places(finding)}{clean(logs)}")
             blocks.append(f"    {clean(finding.message)}")
             blocks.append(f"    expected {clean(finding.expected)}; found {clean(finding.found)}")
@@ -109,11 +110,9 @@ def _rulesets(outcome: Outcome) -> list[str]:
             pair = log.ruleset, log.ruleset_reason
             taken[pair] = taken.get(pair, 0) + 1
     rows = sorted(taken.items(), key=lambda row: -row[1])
-    lines = [
-        clean(f"ruleset {name}, {_plural(n, 'log')}: {why}") for (name, why), n in rows[:_SHOWN_RULESETS]
-    ]
+    lines = [clean(f"ruleset {name}, {plural(n, 'log')}: {why}") for (name, why), n in rows[:_SHOWN_RULESETS]]
     rest = sum(count for _, count in rows[_SHOWN_RULESETS:])
-    return [*lines, f"other rulesets, {_plural(rest, 'log')}"] if rest else lines
+    return [*lines, f"other rulesets, {plural(rest, 'log')}"] if rest else lines
 
 
 def _by_path(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
@@ -184,7 +183,7 @@ def as_html(outcome: Outcome) -> str:
         parts.append(f"<h2>{tag(path)}</h2>")
         for one in group:
             others = alike[id(one)]
-            more = f" and in {_plural(len(others), 'more log')}: {_names(others)}" if others else ""
+            more = f" and in {plural(len(others), 'more log')}: {_names(others)}" if others else ""
             line = f"<dt>line<dd><code>{tag(one.text)}</code>" if one.text else ""
             parts.append(
                 f"<article class={one.severity}><b>{one.severity}</b> <code>{tag(one.rule)}</code> "

@@ -17,7 +17,6 @@ _LONGEST = 86_400.0  # seconds between two looks at the logs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `accept`."""
     add = parser.add_argument
     add("tree", metavar="TREE", type=Path, help="a submission tree, complete or with runs under way")
     add("--ruleset", choices=rules.RULESETS, help="default: what the tree and the logs say")

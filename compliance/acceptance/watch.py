@@ -31,7 +31,6 @@ class Tail:
     """One log that grows.
 
     Args:
-      path: the log.
       ruleset: the round; None: find it once the log has `run_start`.
     """
 
@@ -171,7 +170,10 @@ class Watch:
             known = {rule for tail in tails.values() for rule in tail.errors}
             changed = [tail for tail in tails.values() if tail.poll(self.clock(), self.stale)]
             for tail in changed:
-                lines += [_said(found) for rule, found in tail.errors.items() if rule not in known]
+                for rule, found in tail.errors.items():
+                    line = f" line {found.line}" if found.line else ""
+                    name = f"{tail.path.parent.name}/{tail.path.name}{line}"
+                    lines += [] if rule in known else [f"{name}: {found.message} ({rule})"]
             if changed and (found := self._answer(folder, tails)):
                 self.answers[folder] = found
                 lines += folder_lines(found)
@@ -199,11 +201,6 @@ class Watch:
                 tree_params.RCP_BYPASS in tree_params.flags(org, folder),
             )
         )  # fmt: skip
-
-
-def _said(found: Finding) -> str:
-    place = f" line {found.line}" if found.line else ""
-    return f"{Path(found.path).parent.name}/{Path(found.path).name}{place}: {found.message} ({found.rule})"
 
 
 def follow(

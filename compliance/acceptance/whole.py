@@ -162,18 +162,9 @@ def as_json(found: Whole) -> str:
 
 
 def _json(one: Answer) -> dict[str, object]:
-    both = one.both
-    return {
-        "name": one.name,
-        "answer": one.answer,
-        "runs": one.runs,
-        "needed": one.needed,
-        "probability": one.probability,
-        "factor": one.factor,
-        "reasons": one.reasons,
-        "advice": one.advice,
-        "prunings": {"stock": both.stock._asdict(), "rule": both.rule._asdict(), "note": both.note}
-        if both
-        else None,
-        "estimate": one.estimate._asdict() if one.estimate else None,
-    }
+    content = one._asdict()
+    both, estimate = content.pop("both"), content.pop("estimate")
+    prunings = (
+        {"stock": both.stock._asdict(), "rule": both.rule._asdict(), "note": both.note} if both else None
+    )
+    return content | {"prunings": prunings, "estimate": estimate._asdict() if estimate else None}

@@ -63,11 +63,7 @@ def of_folders(a: Path, b: Path, rounds: tuple[str, str]) -> Iterator[Change]:
 
 def _settings(a: Side, b: Side) -> Iterator[Change]:
     if a.division != b.division:
-        opened = b.division == "open"
-        why = "an entry may move to the open division" if opened else "only to the open division"
-        yield Change(
-            "division", "submission_division", a.division, b.division, MAY if opened else MAY_NOT, why
-        )
+        yield Change("division", "submission_division", a.division, b.division, *_of_division(b.division))
     for name in dict.fromkeys([*a.settings, *a.differing, *b.settings, *b.differing]):
         first, second = (hyperparameters.shown(side, name) for side in (a, b))
         if first == second:
@@ -106,10 +102,8 @@ def _runs(a: Path, b: Path, borrowed: bool, later_round: bool) -> Iterator[Chang
         if later_round:
             answer, why = SAME, "runs of another round"
         elif borrowed:
-            answer, why = (
-                ASK,
-                "new runs only with borrowed hyperparameters, once, or where an objection asks for them",
-            )
+            answer = ASK
+            why = "new runs only with borrowed hyperparameters, once, or where an objection asks for them"
         else:
             answer, why = MAY_NOT, "the settings are the same: new runs would only be other, better luck"
         shown = ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
@@ -139,23 +133,22 @@ def of_descriptions(a: Path, b: Path, again: bool) -> Iterator[Change]:
         if first == second:
             continue
         if again:
-            yield Change(
-                "description", name, first, second, MAY_NOT, "logs sent again need the very same description"
-            )
+            answer, why = MAY_NOT, "logs sent again need the very same description"
         elif name == "division":
-            opened = second == "open"
-            why = "an entry may move to the open division" if opened else "only to the open division"
-            yield Change("description", name, first, second, MAY if opened else MAY_NOT, why)
+            answer, why = _of_division(second)
         elif name in _HARDWARE:
-            yield Change(
-                "description", name, first, second, ASK, "the system stays: only a correction of what ran"
-            )
+            answer, why = ASK, "the system stays: only a correction of what ran"
         elif name in _FRAMEWORK:
-            yield Change(
-                "description", name, first, second, ASK, "the software stays: only a correction of what ran"
-            )
+            answer, why = ASK, "the software stays: only a correction of what ran"
         else:
-            yield Change("description", name, first, second, MAY, "a correction of the text")
+            answer, why = MAY, "a correction of the text"
+        yield Change("description", name, first, second, answer, why)
+
+
+def _of_division(new: str) -> tuple[str, str]:
+    if new == "open":
+        return MAY, "an entry may move to the open division"
+    return MAY_NOT, "only to the open division"
 
 
 def of_code(a: Path, b: Path) -> Iterator[Change]:
@@ -166,13 +159,8 @@ def of_code(a: Path, b: Path) -> Iterator[Change]:
         if first and second and _equal(first, second):
             continue
         sizes = ("" if path is None else f"{os.lstat(path).st_size} bytes" for path in (first, second))
-        yield Change(
-            "code",
-            name,
-            *sizes,
-            MAY,
-            "to fix an objection, before the final code is due; the runs must be of it",
-        )
+        why = "to fix an objection, before the final code is due; the runs must be of it"
+        yield Change("code", name, *sizes, MAY, why)
 
 
 def _equal(a: Path, b: Path) -> bool:

@@ -7,7 +7,7 @@ submission_rules.adoc, "Schedule" (declared by Monday of review week 3, final co
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -67,7 +67,6 @@ class Borrowing:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the verb."""
     add = parser.add_argument
     add("own", metavar="OWN", type=Path, help="your folder of runs: results/<system>/<benchmark>")
     add("other", metavar="OTHER", type=Path, help="the other submitter's folder of runs")
@@ -226,7 +225,10 @@ def _text(found: Borrowing, again: bool) -> str:
         rows = [row for row in found.rows if row.kind == kind]
         if not rows:
             continue
-        table = [heads, *([r.name, *(text or "-" for text in _cells(r, again))] for r in rows)]
+        table = [
+            heads,
+            *([r.name, *(text or "-" for text in (r.own, r.other, r.again)[: 2 + again])] for r in rows),
+        ]
         widths = [max(len(cell) for cell in column) for column in zip(*table)]
         lines.append(f"{says}:")
         for line, row in zip(table, [None, *rows]):
@@ -238,18 +240,8 @@ def _text(found: Borrowing, again: bool) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: Setting, again: bool) -> list[str]:
-    return [row.own, row.other, *([row.again or ""] if again else [])]
-
-
 def _json(found: Borrowing) -> str:
-    rows = [
-        {
-            "name": r.name, "own": r.own, "other": r.other, "again": r.again, "kind": r.kind, "rule": r.rule,
-            "wrong": r.wrong,
-        }
-        for r in found.rows
-    ]  # fmt: skip
+    rows = [asdict(row) for row in found.rows]
     content = {"benchmark": found.benchmark, "ruleset": found.ruleset, "allowed": not found.refused}
     return json.dumps(
         content | {"refused": found.refused, "rows": rows, "same": found.same, "notes": found.notes}, indent=2

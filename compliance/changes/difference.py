@@ -20,7 +20,6 @@ _CODE_SHOWN = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the verb."""
     add = parser.add_argument
     add("a", metavar="TREE_A", type=Path, help="a submitter's folder, or a folder of several: as submitted")
     add("b", metavar="TREE_B", type=Path, help="the same, as it would be sent again")

@@ -23,9 +23,7 @@ def of_org(org: Path, folders: list[Path], ruleset: str) -> Iterator[Finding]:
     """Yields advice about a submitter's whole folder.
 
     Args:
-      org: the submitter's folder.
       folders: its folders of runs, `results/<system>/<benchmark>`.
-      ruleset: the round.
     """
     code = org / "benchmarks"
     if code.is_dir() and not code.is_symlink():

@@ -14,7 +14,6 @@ from compliance.submission.tree_files import place_of, plain_files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the verb."""
     parser.add_argument(
         "tree", metavar="TREE", type=Path, help="a submitter's folder, or a folder of several"
     )

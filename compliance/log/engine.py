@@ -29,7 +29,6 @@ class StreamChecker:
     """Checks one log, record by record.
 
     Args:
-      ruleset: one of `rules.RULESETS`.
       benchmark, division: what the log must declare; None: accept any.
       path: the name for findings.
 

@@ -32,7 +32,6 @@ class Evaluations:
 
     Args:
       make: builds a finding: (rule, severity, record or None, expected, found, **wording and names).
-      ruleset: the round.
     """
 
     def __init__(self, make: Callable[..., Finding], ruleset: str):

@@ -101,15 +101,12 @@ def of_keys(keys: dict[str, object]) -> Choice:
     missing = {ruleset: len(required(ruleset, division, name) - keys.keys()) for ruleset in fitting}
     fewest = min(missing.values())
     equal = [ruleset for ruleset in fitting if missing[ruleset] == fewest]
-    reason = (
-        f"the newest round whose keys for {name} the log has"
-        if len(equal) > 1
-        else f"the keys for {name} fit it best"
-    )
     if len(fitting) == 1:
         reason = f"only this round has {name}"
-    elif len(equal) > 1:
-        reason += f" (of {', '.join(equal)}; --ruleset takes another)"
+    elif len(equal) == 1:
+        reason = f"the keys for {name} fit it best"
+    else:
+        reason = f"the newest round whose keys for {name} the log has{_of(equal)}"
     return Choice(equal[-1], reason, fits=tuple(equal))
 
 
@@ -122,9 +119,11 @@ def of_submission(choices: Iterable[Choice]) -> Choice | None:
     most = max(counts.values())
     equal = [ruleset for ruleset in rules.RULESETS if counts[ruleset] == most]
     reason = f"the newest round that {'all' if most == len(known) else 'most'} logs of the submission fit"
-    if len(equal) > 1:
-        reason += f" (of {', '.join(equal)}; --ruleset takes another)"
-    return Choice(equal[-1], reason, fits=tuple(equal))
+    return Choice(equal[-1], reason + _of(equal), fits=tuple(equal))
+
+
+def _of(rounds: list[str]) -> str:
+    return f" (of {', '.join(rounds)}; --ruleset takes another)" if len(rounds) > 1 else ""
 
 
 @cache
@@ -135,7 +134,5 @@ def required(ruleset: str, division: str, benchmark: str) -> frozenset[str]:
     for name in files:
         if name in rules.names(ruleset):
             specs.update(rules.load(ruleset, name)["keys"])
-    made = {"aggregated_eval_accuracy"}
-    return (
-        frozenset(key for key, spec in specs.items() if spec.get("occurs", "optional") != "optional") - made
-    )
+    needed = frozenset(key for key, spec in specs.items() if spec.get("occurs", "optional") != "optional")
+    return needed - {"aggregated_eval_accuracy"}  # which is made of other records

@@ -80,7 +80,6 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
     """Yields the records and bad lines of a log, in file order.
 
     Args:
-      path: the log.
       ruleset: "0.6.0" reads the seconds format, every other one `:::MLLOG`; None: guess.
 
     Raises:

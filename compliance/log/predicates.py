@@ -36,46 +36,47 @@ def _any_of(specs: list[dict]) -> Test:
     return lambda value: any(test(value) for test in tests)
 
 
-_WORDS: dict[str, Callable[[object], Test]] = {
-    "equal": lambda wanted: lambda value: value == wanted,
-    "not_equal": lambda wanted: lambda value: value != wanted,
-    "in": lambda wanted: lambda value: value in wanted,
-    "greater": lambda bound: lambda value: value > bound,
-    "at_least": lambda bound: lambda value: value >= bound,
-    "less": lambda bound: lambda value: value < bound,
-    "at_most": lambda bound: lambda value: value <= bound,
-    "multiple_of": lambda unit: lambda value: is_whole(value / unit),
-    "power_of_two_times": lambda unit: lambda value: is_whole(math.log2(value / unit)),
-    "length": lambda wanted: lambda value: len(value) == wanted,
-    "longer_than": lambda bound: lambda value: len(value) > bound,
-    "whole": lambda wanted: lambda value: is_whole(value) == wanted,
-    "is_integer": lambda wanted: lambda value: isinstance(value, int) == wanted,
-    "is_infinite": lambda wanted: lambda value: (value == math.inf) == wanted,
-    "is_boolean": lambda wanted: lambda value: isinstance(value, bool) == wanted,
-    "holds": lambda names: lambda value: all(name in value for name in names),
-    "first": lambda spec: _item(0, spec),
-    "second": lambda spec: _item(1, spec),
-    "fields": _fields,
-    "any_of": _any_of,
-}
+def _kind(phrase: str) -> Callable[[bool], str]:
+    return lambda asked: phrase if asked else f"not {phrase}"
 
-_PHRASES: dict[str, str] = {
-    "equal": "{}",
-    "greater": "> {}",
-    "at_least": ">= {}",
-    "less": "< {}",
-    "at_most": "<= {}",
-    "multiple_of": "k x {}, k a whole number",
-    "power_of_two_times": "{} x 2^k, k a whole number",
-    "length": "a list of {} entries",
-    "longer_than": "a list of more than {} entries",
-}
 
-_KINDS = {
-    "whole": "a whole number",
-    "is_integer": "an integer",
-    "is_infinite": "infinity",
-    "is_boolean": "true or false",
+# Word -> (what makes the test of an argument, the phrase for people: a text, or a function of the argument).
+_WORDS: dict[str, tuple[Callable[[object], Test], str | Callable[..., str]]] = {
+    "equal": (lambda asked: lambda value: value == asked, "{}"),
+    "not_equal": (
+        lambda asked: lambda value: value != asked,
+        lambda asked: "not empty" if asked == "" else f"not {_plain(asked)}",
+    ),
+    "in": (
+        lambda asked: lambda value: value in asked,
+        lambda asked: f"one of {', '.join(map(_plain, asked))}",
+    ),
+    "greater": (lambda bound: lambda value: value > bound, "> {}"),
+    "at_least": (lambda bound: lambda value: value >= bound, ">= {}"),
+    "less": (lambda bound: lambda value: value < bound, "< {}"),
+    "at_most": (lambda bound: lambda value: value <= bound, "<= {}"),
+    "multiple_of": (lambda unit: lambda value: is_whole(value / unit), "k x {}, k a whole number"),
+    "power_of_two_times": (
+        lambda unit: lambda value: is_whole(math.log2(value / unit)),
+        "{} x 2^k, k a whole number",
+    ),
+    "length": (lambda asked: lambda value: len(value) == asked, "a list of {} entries"),
+    "longer_than": (lambda bound: lambda value: len(value) > bound, "a list of more than {} entries"),
+    "whole": (lambda asked: lambda value: is_whole(value) == asked, _kind("a whole number")),
+    "is_integer": (lambda asked: lambda value: isinstance(value, int) == asked, _kind("an integer")),
+    "is_infinite": (lambda asked: lambda value: (value == math.inf) == asked, _kind("infinity")),
+    "is_boolean": (lambda asked: lambda value: isinstance(value, bool) == asked, _kind("true or false")),
+    "holds": (
+        lambda names: lambda value: all(name in value for name in names),
+        lambda names: f"an object with {' and '.join(names)}",
+    ),
+    "first": (lambda spec: _item(0, spec), lambda spec: f"first entry {describe(spec)}"),
+    "second": (lambda spec: _item(1, spec), lambda spec: f"second entry {describe(spec)}"),
+    "fields": (
+        _fields,
+        lambda specs: " and ".join(f"{name} {describe(spec)}" for name, spec in specs.items()),
+    ),
+    "any_of": (_any_of, lambda specs: " or ".join(map(describe, specs))),
 }
 
 
@@ -88,7 +89,7 @@ def compile_predicate(spec: dict) -> Test:
     unknown = [word for word in spec if word not in _WORDS]
     if unknown:
         raise UserError(f"a rule file uses the unknown word {unknown[0]!r}; known: {', '.join(_WORDS)}")
-    tests = [_WORDS[word](argument) for word, argument in spec.items()]
+    tests = [_WORDS[word][0](argument) for word, argument in spec.items()]
 
     def holds(value: object) -> bool:
         try:
@@ -105,21 +106,8 @@ def describe(spec: dict) -> str:
 
 
 def _phrase(word: str, argument: object) -> str:
-    if word == "in":
-        return "one of " + ", ".join(_plain(value) for value in argument)
-    if word == "not_equal":
-        return "not empty" if argument == "" else f"not {_plain(argument)}"
-    if word in _KINDS:
-        return _KINDS[word] if argument else f"not {_KINDS[word]}"
-    if word == "any_of":
-        return " or ".join(describe(spec) for spec in argument)
-    if word == "holds":
-        return "an object with " + " and ".join(argument)
-    if word in ("first", "second"):
-        return f"{word} entry {describe(argument)}"
-    if word == "fields":
-        return " and ".join(f"{name} {describe(spec)}" for name, spec in argument.items())
-    return _PHRASES[word].format(_plain(argument))
+    phrase = _WORDS[word][1]
+    return phrase.format(_plain(argument)) if isinstance(phrase, str) else phrase(argument)
 
 
 def _plain(value: object) -> str:

@@ -13,7 +13,6 @@ class Reports:
     """Builds findings about one log.
 
     Args:
-      ruleset: one of `rules.RULESETS`.
       path: the log's name in the findings.
     """
 

@@ -2,8 +2,8 @@
 
 The file has a section for every log ("common") and one for each benchmark ("closed/resnet"). A section is data in a
 closed vocabulary, which docs/compliance.md lists. For each key it says how often the key must occur, what its value and
-metadata must be (predicates.py), and which keys must come before or after it. For round v0.6 it also has a small state
-that orders epochs, evaluations and blocks.
+metadata must be (predicates.py), and which keys must come before or after it. In round v0.6 formulas on a small state
+order epochs, evaluations and blocks.
 
 Once a log has named its benchmark and division, three sections apply: "common", then "<division>/common" if it exists,
 then "<division>/<benchmark>" ("any/<benchmark>" if the rules are the same in both divisions). A section may extend the
@@ -11,14 +11,12 @@ section of the same name in another round (`extends`): its keys replace that rou
 """
 
 import json
-import operator
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
 from common.errors import UserError
-from compliance.log.formulas import compile_condition as compile_formula_condition
-from compliance.log.formulas import compile_formula, explained, uses_metadata
+from compliance.log.formulas import compile_condition, compile_formula, explained, uses_metadata
 from compliance.log.logs import Record
 from compliance.log.predicates import Test, compile_predicate, describe
 
@@ -31,11 +29,6 @@ DIVISIONS = ("closed", "open")
 HPC_BENCHMARKS = ("cosmoflow", "deepcam", "oc20", "openfold")
 
 _DIRECTORY = Path(__file__).parents[1] / "rules"
-_COMPARE: dict[str, Callable[[object, object], bool]] = {
-    "equal": operator.eq,
-    "greater": operator.gt,
-    "at_most": operator.le,
-}
 _UNSET = object()
 
 
@@ -148,14 +141,24 @@ class KeyRule:
     def _compile(spec: dict):
         if "value" in spec:
             test = compile_predicate(spec["value"])
-            yield "value", _on_value(test), describe(spec["value"]), ""
+            yield (
+                "value",
+                lambda record, seen, state, times, test=test: test(record.value),
+                describe(spec["value"]),
+                "",
+            )
         for name, predicate in spec.get("metadata", {}).items():
             expected = f"metadata {name}" + (f": {describe(predicate)}" if predicate else "")
             yield "metadata", _on_metadata(name, compile_predicate(predicate)), expected, ""
         for other in spec.get("after", ()):
-            yield "order", _after(other), f"after {other}", ""
+            yield "order", lambda record, seen, state, times, other=other: other in seen, f"after {other}", ""
         for other in spec.get("not_after", ()):
-            yield "order", _not_after(other), f"before {other}", ""
+            yield (
+                "order",
+                lambda record, seen, state, times, other=other: other not in seen,
+                f"before {other}",
+                "",
+            )
         for some in spec.get("metadata_any", ()):
             yield "metadata", _on_any_metadata(some), f"metadata {' or '.join(some)}", ""
         for having, wanted in spec.get("metadata_if", {}).items():
@@ -167,16 +170,13 @@ class KeyRule:
             for formula in spec.get(word, ()):
                 aspect = "metadata" if uses_metadata(formula) else "value"
                 expected = partial(_explained, formula, " at the first one" if word != "formula" else "")
-                test = _on_formula(compile_formula_condition(formula))
+                test = _on_formula(compile_condition(formula))
                 yield aspect, _at_first(test) if word != "formula" else test, expected, ""
         if "within" in spec:
             yield _within_minutes(**spec["within"])
         for condition in spec.get("when", ()):
-            yield "order", compile_condition(condition), "the order of events of the rules", condition["say"]
-
-
-def _on_value(test: Test):
-    return lambda record, seen, state, times: test(record.value)
+            test = _on_formula(compile_condition(condition["formula"]))
+            yield "order", test, "the order of events of the rules", condition["say"]
 
 
 def _on_metadata(name: str, test: Test):
@@ -185,14 +185,6 @@ def _on_metadata(name: str, test: Test):
         return value is not _UNSET and test(value)
 
     return holds
-
-
-def _after(other: str):
-    return lambda record, seen, state, times: other in seen
-
-
-def _not_after(other: str):
-    return lambda record, seen, state, times: other not in seen
 
 
 def _on_any_metadata(names: list[str]):
@@ -227,35 +219,6 @@ def _within_minutes(key: str, minutes: float | dict) -> tuple[str, Callable[...,
         return f"less than {minutes if name is None else state.get(name, 0)} minutes after the first {key}"
 
     return "order", holds, expected, "initialisation takes too long"
-
-
-def compile_condition(condition: dict) -> Callable[..., bool]:
-    """Returns a test of the v0.6 state.
-
-    The condition is `{"state", "is"}`, `{"metadata", <comparison>: {"state", "plus"}}` or `{"any": [[...]]}`.
-
-    Raises:
-      UserError: the condition has none of these forms.
-    """
-    if "any" in condition:
-        groups = [[compile_condition(part) for part in group] for group in condition["any"]]
-        return lambda *facts: any(all(test(*facts) for test in group) for group in groups)
-    if "state" in condition:
-        name, wanted = condition["state"], condition["is"]
-        return lambda record, seen, state, times: state[name] is wanted
-    compare = [word for word in condition if word in _COMPARE]
-    if "metadata" not in condition or len(compare) != 1:
-        raise UserError(f"a rule file has a condition outside the vocabulary: {json.dumps(condition)}")
-    field, against = condition["metadata"], condition[compare[0]]
-    test, name, plus = _COMPARE[compare[0]], against["state"], against.get("plus", 0)
-
-    def holds(record, seen, state, times) -> bool:
-        try:
-            return bool(test(record.metadata[field], state[name] + plus if plus else state[name]))
-        except (TypeError, LookupError):
-            return False
-
-    return holds
 
 
 @cache

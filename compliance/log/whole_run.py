@@ -26,7 +26,6 @@ class Story:
 
     Args:
       make: builds a finding: (rule, severity, record or None, expected, found, **wording and names).
-      ruleset: the round.
     """
 
     def __init__(self, make: Callable[..., Finding], ruleset: str = ""):

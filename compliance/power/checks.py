@@ -68,7 +68,6 @@ def check(folder: Path, logs: list[str], ruleset: str, description: dict | None)
     Args:
       folder: `results/<system>/<benchmark>/`, with a folder `power/`.
       logs: the paths of its runs' logs.
-      ruleset: the round.
       description: the system's description; None without a usable one.
     """
     runs, problems = [], []

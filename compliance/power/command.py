@@ -33,7 +33,6 @@ class Energies:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the verb."""
     parser.add_argument(
         "tree", metavar="TREE", type=Path, help="a submitter's folder, or a folder of runs with power/"
     )

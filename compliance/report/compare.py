@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -34,10 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "html":
         text = render("compare.html", comparison=comparison)
     elif args.format == "json":
-        rows = [
-            {"name": r.name, "a": r.a, "b": r.b, "differs": r.differs, "note": r.note}
-            for r in comparison.rows
-        ]
+        rows = [asdict(row) | {"differs": row.differs} for row in comparison.rows]
         content = {"kind": comparison.kind, "a": comparison.a, "b": comparison.b, "rows": rows}
         text = json.dumps(content, indent=2) + "\n"
     else:

@@ -31,6 +31,7 @@ class FolderRow:
 def row(card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | None = None) -> FolderRow:
     """Builds a folder's row; `findings` are its findings from `by_folder`, `folder` is the judgment of `check`."""
     outcome = Outcome([], findings or [], [])
+    mean = folder.convergence.mean if folder and folder.convergence else None
     return FolderRow(
         None if findings is None else of_findings(findings, card.smoke),
         len(outcome.errors),
@@ -38,15 +39,10 @@ def row(card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | 
         len(card.runs),
         folder.needed if folder else card.needed,
         max(len(card.runs) - card.converged, len(folder.failed) if folder else 0),
-        len(card.dropped),
+        len(card.left_out),
         folder.convergence if folder else None,
-        _to_converge(card, folder),
+        card.epochs if mean is None or not isfinite(mean) else mean,
     )
-
-
-def _to_converge(card: ScoreCard, folder: ResultFolder | None) -> float | None:
-    tested = folder.convergence.mean if folder and folder.convergence else None
-    return card.epochs if tested is None or not isfinite(tested) else tested
 
 
 def judged(outcome: Outcome) -> dict[Path, ResultFolder]:

@@ -8,7 +8,7 @@ from statistics import fmean
 from common.errors import UserError
 from compliance.api import Outcome, check
 from compliance.findings import ERROR, Finding
-from compliance.formats import verdict_line
+from compliance.formats import plural, verdict_line
 from compliance.log.rules import RULESETS
 from compliance.report import charts, index
 from compliance.report.output import render, write
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     write(args.output, page(cards, outcome))
     runs = sum(len(card.runs) for card in cards)
     print(
-        f"Wrote {args.output}: {_count(runs, 'run')} in {_count(len(cards), 'folder')}. {verdict_line(outcome)}"
+        f"Wrote {args.output}: {plural(runs, 'run')} in {plural(len(cards), 'folder')}. {verdict_line(outcome)}"
     )
     return 0
 
@@ -53,10 +53,6 @@ def card_of(path: Path, outcome: Outcome, ruleset: str | None = None) -> ScoreCa
 
 def _folder_of(path: Path) -> Path:
     return path.parent if path.is_file() else path
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def page(cards: list[ScoreCard], outcome: Outcome | None = None) -> str:
@@ -88,6 +84,7 @@ def _folder(
     card: ScoreCard, number: int, findings: Sequence[Finding] | None, judged: ResultFolder | None
 ) -> dict:
     longest = max((run.minutes or 0 for run in card.runs), default=0)
+    place = _folder_of(card.path).resolve()
     count, rows = beside(card)
     rows = [] if card.smoke else rows
     return {
@@ -104,7 +101,7 @@ def _folder(
         "published_rounds": _rounds(rows),
         "place": _place(card, rows),
         "unit": card.runs[0].unit,
-        "differs": _differs(card),
+        "differs": differs_from_published(place.parents[2].name, card) if len(place.parents) > 2 else [],
         "energy": _energy(card),
         "scaled_by": factor(_folder_of(card.path), judged.convergence if judged else None).source,
     }
@@ -124,12 +121,7 @@ def _energy(card: ScoreCard) -> str:
     if not known:
         return ""
     informative = ", informative" if kind == power_logs.IN_BAND else ""
-    return f"{fmean(known) / 1000:,.1f} kJ, mean of {_count(len(known), 'run')}{informative}"
-
-
-def _differs(card: ScoreCard) -> list[str]:
-    folder = _folder_of(card.path).resolve()
-    return differs_from_published(folder.parents[2].name, card) if len(folder.parents) > 2 else []
+    return f"{fmean(known) / 1000:,.1f} kJ, mean of {plural(len(known), 'run')}{informative}"
 
 
 def _findings(findings: Sequence[Finding]) -> list[dict]:

@@ -20,7 +20,6 @@ from compliance.verdict import GO
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the verb."""
     parser.add_argument(
         "trees", nargs="+", metavar="TREE", type=Path,
         help="a round's folder, or submitters' folders; of two with one name the later replaces the earlier",

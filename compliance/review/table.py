@@ -111,7 +111,7 @@ def review(trees: Sequence[Path], ruleset: str | None = None, deadline: date | N
             seen.update((one.rule, one.path, one.found) for one in outcome.findings)
             whole.verdicts[name] = outcome.verdict
             _add(whole, name, outcome, sources, folder)
-        whole.remarks += _copies(logs, seen, {str(Path(place)): ""})
+        whole.remarks += _copies(logs, seen, place)
     used = {one.ruleset for one in logs if one.ruleset}
     if ruleset is None and len(used) > 1:
         raise UserError(f"logs of rounds {', '.join(sorted(used))}; give --ruleset")
@@ -119,16 +119,10 @@ def review(trees: Sequence[Path], ruleset: str | None = None, deadline: date | N
     return whole
 
 
-def _copies(logs: list[LogResult], seen: set[tuple[str, str, str]], shown: dict[str, str]) -> list[str]:
+def _copies(logs: list[LogResult], seen: set[tuple[str, str, str]], place: str) -> list[str]:
     """Says which logs two organisations share; copies inside one are findings of its own."""
-    lines = []
-    for one in tree_runs.duplicates(logs):
-        if (one.rule, one.path, one.found) not in seen:
-            line = f"{one.path}: {one.message} {one.found}"
-            for old, new in shown.items():
-                line = line.replace(f"{old}/", new)
-            lines.append(line)
-    return lines
+    copies = [one for one in tree_runs.duplicates(logs) if (one.rule, one.path, one.found) not in seen]
+    return [f"{one.path}: {one.message} {one.found}".replace(f"{place}/", "") for one in copies]
 
 
 def _add(whole: Review, name: str, outcome: Outcome, sources: dict[str, str], folder: Path) -> None:

@@ -14,7 +14,6 @@ from compliance.submission.tree import judge_tree
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `scores`."""
     parser.add_argument("tree", metavar="TREE", help="a submitter's folder, or a folder of several")
     parser.add_argument("--ruleset", choices=rules.RULESETS, help="default: what the tree and the logs say")
     parser.add_argument(
@@ -73,7 +72,7 @@ def _text(found: list[System], ruleset: str) -> str:
             lines.append(
                 (
                     result.folder.division or "-", one.name, str(one.accelerators or "-"), benchmark, score, runs,
-                    failed, str(len(result.card.dropped)), f"{result.scaling:.4f}", result.rcp or "-",
+                    failed, str(len(result.card.left_out)), f"{result.scaling:.4f}", result.rcp or "-",
                 )
             )  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*lines)]

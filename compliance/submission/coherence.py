@@ -112,7 +112,6 @@ def organisations(org: Path, logged: Iterable[object], submitters: Iterable[obje
     """Yields advice where logs or descriptions name another organisation than their folder, once for each source.
 
     Args:
-      org: the submitter's folder.
       logged: submission_org of each log.
       submitters: `submitter` of each description.
     """

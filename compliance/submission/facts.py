@@ -74,8 +74,6 @@ def read_facts(path: str, ruleset: str, bert_samples: bool = False) -> Facts:
     """Reads one log. Never raises: `problem` says why the log could not be read.
 
     Args:
-      path: the log.
-      ruleset: the round.
       bert_samples: read bert's samples to converge from `train_samples` (the flag rcp-bert-train-samples).
     """
     facts = Facts(path)

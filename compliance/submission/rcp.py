@@ -151,7 +151,10 @@ def judge(
     mean = olympic_mean([math.inf if value is None else value for value in to_converge], drop)
     point, kind = find(benchmark, ruleset, batch, kept)
     if point is None:
-        return Convergence(NO_REFERENCE, _no_reference(benchmark, batch, kept), batch, mean)
+        largest = f"; the largest has {kept[-1].batch:g}" if kept else ""
+        without = f"no reference for batch size {batch:g}{largest}"
+        reason = without if kept else f"the round has no convergence points of {benchmark}"
+        return Convergence(NO_REFERENCE, reason, batch, mean)
     least = point.least
     scaling = max(1.0, point.mean / mean) if mean > 0 else 1.0
     facts = (batch, mean, point.mean, least, scaling, kind)
@@ -209,12 +212,6 @@ def _nearest(benchmark: str, ruleset: str, batch: float, kept: tuple[Point, ...]
     if not below:
         return above[0], "smallest"
     return _between(batch, below[-1], above[0], rounds.required_runs(benchmark, ruleset)), "between"
-
-
-def _no_reference(benchmark: str, batch: float, kept: tuple[Point, ...]) -> str:
-    if not kept:
-        return f"the round has no convergence points of {benchmark}"
-    return f"no reference for batch size {batch:g}; the largest has {kept[-1].batch:g}"
 
 
 def _between(batch: float, low: Point, high: Point, runs: int) -> Point:

@@ -27,9 +27,8 @@ class ScoreCard:
     """One folder of runs.
 
     `left_out` holds the indices of the runs that the olympic mean drops: first the fastest runs, then the slowest runs
-    or runs that count for no score. `fastest` and `slowest` are its first and last entries. `score` is in minutes and
-    includes the factor `scaling`; it is None if there is no score, and `why` gives the reason. `counts` says for each
-    run whether it counts.
+    or runs that count for no score. `score` is in minutes and includes the factor `scaling`; it is None if there is no
+    score, and `why` gives the reason. `counts` says for each run whether it counts.
     """
 
     path: Path
@@ -39,8 +38,6 @@ class ScoreCard:
     ruleset: str
     runs: tuple[Run, ...]
     accelerators: int | None
-    fastest: int | None
-    slowest: int | None
     score: float | None
     why: str
     left_out: tuple[int, ...] = ()
@@ -51,10 +48,6 @@ class ScoreCard:
     def minutes(self) -> list[float | None]:
         """Returns the minutes of every run, in file order."""
         return [run.minutes for run in self.runs]
-
-    @property
-    def dropped(self) -> list[int]:
-        return list(self.left_out)
 
     @property
     def needed(self) -> int:
@@ -126,7 +119,6 @@ def score_directory(
     system, org = folder.resolve().parent.name, str(runs[0].header.get("submission_org", ""))
     return ScoreCard(
         path, benchmark, org, system, runs[0].ruleset, runs, _accelerators(folder),
-        left_out[0] if left_out else None, left_out[-1] if left_out else None,
         None if score is None else score * scaling, why, left_out, counts, scaling,
     )  # fmt: skip
 

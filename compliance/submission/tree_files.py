@@ -79,14 +79,12 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
 
 def _deeper(directory: str) -> Finding:
     """Builds the finding about logs below a folder of runs."""
-    hpc = {"weak", "strong"} & {Path(directory).parent.name, Path(directory).name}
-    found = HPC_LAYOUT if hpc else "deeper than results/<system>/<benchmark>/"
-    fix = (
-        "nothing: this checker has no rules of MLPerf HPC"
-        if hpc
-        else "move them up, if they are runs of the score"
-    )
-    return unchecked(directory, "these logs", found, fix, ERROR if hpc else ADVICE)
+    if {"weak", "strong"} & {Path(directory).parent.name, Path(directory).name}:
+        return unchecked(
+            directory, "these logs", HPC_LAYOUT, "nothing: this checker has no rules of MLPerf HPC"
+        )
+    found, fix = "deeper than results/<system>/<benchmark>/", "move them up, if they are runs of the score"
+    return unchecked(directory, "these logs", found, fix, ADVICE)
 
 
 def _is_code(directory: str) -> bool:
@@ -195,9 +193,7 @@ def missing_code(org: Path, pairs: list[str], ruleset: str) -> Iterator[Finding]
     has all of them: what counts is a README and a script that runs the benchmark.
 
     Args:
-      org: the submitter's folder.
       pairs: "system/benchmark" of every directory of results.
-      ruleset: the round.
     """
     root = org / "benchmarks"
     if not root.is_dir():

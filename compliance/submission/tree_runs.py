@@ -7,7 +7,6 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from common.errors import UserError
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import nearest
 from compliance.log import rules
@@ -42,13 +41,11 @@ def one_folder(
     """Checks the logs of one directory together. Returns (the folder, findings).
 
     Args:
-      org: the submitter's folder.
       path: the directory, as findings show it.
       system: the name of the parent directory.
       benchmark: the benchmark in the directory's name; None if the level of benchmarks is missing.
       group: the results of its logs; at least one.
       description: the system's description; None if there is no usable one.
-      ruleset: the round.
       strict: True if a finding that refuses a submission is an error, False if it is advice.
     """
     if benchmark is None:
@@ -62,7 +59,7 @@ def one_folder(
     failed = tuple(one.path for one in group if _fails(one))
     needed, most = rounds.required_runs(benchmark, ruleset), rounds.may_fail(benchmark)
     findings += _power(path, group, failed, most, bad, description)
-    known = benchmark in (*rounds.benchmarks(ruleset), *_own(ruleset))
+    known = benchmark in (*rounds.benchmarks(ruleset), *rules.benchmarks(ruleset))
     if known:
         findings += _count(path, benchmark, len(group), needed, failed, bad)
     seeds = rounds.number(ruleset) >= _SEEDS_FROM and division == "closed"
@@ -130,14 +127,6 @@ def _fails(result: LogResult) -> bool:
     return not result.passes or (own and not result.met)
 
 
-def _own(ruleset: str) -> list[str]:
-    """Returns the benchmarks for which this project has rules."""
-    try:
-        return rules.benchmarks(ruleset)
-    except UserError:
-        return []
-
-
 def _division(description: dict | None, group: list[LogResult]) -> str:
     """Returns the division in the system's description; if that is not a division, the logs' division."""
     said = description.get("division") if description else None
@@ -149,7 +138,7 @@ def _division(description: dict | None, group: list[LogResult]) -> str:
 
 def _names(path: Path, benchmark: str, group: list[LogResult], ruleset: str) -> Iterator[Finding]:
     """Checks that a directory's logs agree with its name and with each other."""
-    known = list(dict.fromkeys([*_own(ruleset), *rounds.benchmarks(ruleset)]))
+    known = list(dict.fromkeys([*rules.benchmarks(ruleset), *rounds.benchmarks(ruleset)]))
     if known and benchmark not in known:
         near = nearest(benchmark, known)
         wording = "tree.benchmark-unknown" + (".near" if near else "")

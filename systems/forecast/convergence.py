@@ -20,35 +20,20 @@ import numpy as np
 
 from systems.forecast import scores
 
-# Two-sided 90 % quantiles of Student's t distribution by degrees of freedom (any table), for the prediction interval.
-_T90 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 8: 1.86, 10: 1.81, 15: 1.75, 30: 1.70}
-
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
     """Attributes:
     least, critical: the law's two numbers; `critical` may be infinite, if the batch does not matter.
-    deviation: standard deviation of ln(epochs) around the curve, corrected for the degrees of freedom.
-    points: number of points in the fit.
     batches: smallest and largest batch in the fit.
     """
 
     least: float
     critical: float
-    deviation: float
-    points: int
     batches: tuple[float, float]
 
     def epochs(self, batch: float) -> float:
         return self.least * (1 + batch / self.critical)
-
-    def interval(self, batch: float) -> tuple[float, float]:
-        """The 90 % interval of a run's epochs; beyond the fitted batches it widens by a quarter per doubling."""
-        freedom = max(1, self.points - 2)
-        t = next((v for k, v in sorted(_T90.items(), reverse=True) if k <= freedom), _T90[1])
-        beyond = max(0.0, math.log2(batch / self.batches[1]), math.log2(self.batches[0] / batch))
-        width = t * self.deviation * math.sqrt(1 + 2 / self.points) + 0.25 * beyond * math.log(2)
-        return self.epochs(batch) * math.exp(-width), self.epochs(batch) * math.exp(width)
 
 
 def fit(batches: Sequence[float], epochs: Sequence[float]) -> Curve:
@@ -59,15 +44,7 @@ def fit(batches: Sequence[float], epochs: Sequence[float]) -> Curve:
     least = (e[None, :] - law).mean(axis=1)
     wrong = e[None, :] - law - least[:, None]
     best = int(np.argmin((wrong**2).sum(axis=1)))
-    freedom = max(1, len(b) - 2)
-    deviation = math.sqrt(float((wrong[best] ** 2).sum()) / freedom)
-    return Curve(
-        math.exp(least[best]),
-        float(grid[best]),
-        max(deviation, 0.02),
-        len(b),
-        (float(b.min()), float(b.max())),
-    )
+    return Curve(math.exp(least[best]), float(grid[best]), (float(b.min()), float(b.max())))
 
 
 # (round, org, benchmark, batch or None, prefix of the system's name, correction added to the logged epoch): logs that

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from systems.compile import series
@@ -36,12 +35,12 @@ _ACCELERATORS = {
 
 
 @functools.cache
-def of_preset(benchmark: str, system: str, results: Path = RESULTS) -> dict[str, float] | None:
+def of_preset(benchmark: str, system: str) -> dict[str, float] | None:
     """The share of a step by kind of operation, largest first; None if no whole step is compiled for a TPU."""
-    record = series.record_of(benchmark, system, results)
+    record = series.record_of(benchmark, system, RESULTS)
     if not record or record["kind"] not in _ACCELERATORS or "train" in record.get("partial", ()):
         return None
-    kind, reports = record["kind"], series.reports(record, results)
+    kind, reports = record["kind"], series.reports(record, RESULTS)
     clock = target(kind, 1).megahertz
     train = [reports[name] for name in sorted(reports) if name.startswith("train")]
     if not clock or not train or not all("cycles" in report for report in train):

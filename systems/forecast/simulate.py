@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
@@ -87,9 +86,6 @@ class Result:
     checkpoint: float
     young: float
     saving: float
-
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
     def table(self) -> str:
         lines = [

@@ -94,7 +94,7 @@ def test_a_run_without_a_batch_size_never_makes_the_score_better(tmp_path):
     whole = rows(made.tree(tmp_path / "a", logs=logs))[0].results[made.BENCHMARK].card
     logs[0] = made.log(0, minutes=1, batch=None)
     without = rows(made.tree(tmp_path / "b", logs=logs))[0].results[made.BENCHMARK].card
-    assert whole.score < without.score and 0 in without.dropped and without.converged == 9
+    assert whole.score < without.score and 0 in without.left_out and without.converged == 9
 
 
 def test_a_folder_with_too_few_or_failed_runs_has_no_score(tmp_path):
@@ -102,13 +102,13 @@ def test_a_folder_with_too_few_or_failed_runs_has_no_score(tmp_path):
     assert few[0].results[made.BENCHMARK].card.score is None
     assert "takes 10 runs, here are 3" in few[0].remarks[0]
     logs = [made.log(index, status="aborted" if index < 2 else "success") for index in range(10)]
-    assert "at most one may fail" in summary.notes_on(rows(made.tree(tmp_path / "b", logs=logs)))[0]
+    assert "at most one may fail" in rows(made.tree(tmp_path / "b", logs=logs))[0].remarks[0]
 
 
 def test_power_is_said_to_be_elsewhere(tmp_path):
     org = tree(tmp_path)
     (org / "results" / made.SYSTEM / made.BENCHMARK / "power").mkdir()
-    assert any("timetotrain power has it" in note for note in summary.notes_on(rows(org)))
+    assert any("timetotrain power has it" in note for one in rows(org) for note in one.remarks)
 
 
 def test_the_command_prints_and_writes_the_table(tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,6 @@ _NUMBERS = ("runs", "trials", "deadline", "budget")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the verb."""
     parser.description = "Says how long a run takes on a machine that you lack, and what it costs."
     parser.add_argument(
         "benchmark", metavar="BENCHMARK", help="a benchmark with published scores: resnet, bert, ..."
@@ -126,4 +126,4 @@ def _faults(one: Answer, options: argparse.Namespace) -> tuple[dict, list[str]]:
     from systems.forecast import simulate
 
     result = simulate.simulate(60 * one.minutes, one.steps, one.machine.accelerators, faults, options.seed)
-    return {"simulation": result.as_dict()}, [result.table()]
+    return {"simulation": dataclasses.asdict(result)}, [result.table()]

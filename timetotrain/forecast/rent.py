@@ -18,7 +18,6 @@ _HEAD = ("machine", "minutes", "nine of ten", "USD", "kWh", "prices", "stands on
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the verb."""
     parser.description = (
         "Lists what to rent for a run: accelerators and counts, with minutes, dollars and kWh."
     )

@@ -250,7 +250,6 @@ def content(first: Shape, second: Shape) -> dict[str, Any]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the verb."""
     parser.description = "Says where the difference of two runs' minutes comes from; the terms add up to it."
     parser.add_argument("first", metavar="LOG_A", type=Path, help="a run's log")
     parser.add_argument("second", metavar="LOG_B", type=Path, help="another run's log")
