@@ -202,6 +202,17 @@ def test_a_result_repeated_alike_is_no_contradiction(tmp_path):
     assert "eval_accuracy.twice" not in found(text + last + "\n", tmp_path)
 
 
+@pytest.mark.parametrize(("minutes", "twice"), [(1, False), (0, True)])
+def test_two_evaluations_with_one_number_are_told_apart_by_their_times(tmp_path, minutes, twice):
+    """As in 16 logs of bert in training_results_v0.7, without eval_start."""
+    text = without(without(llama_logs.log(), '"eval_start"', 99), '"eval_accuracy"', 5)
+    last = next(line for line in text.splitlines() if '"eval_accuracy"' in line)
+    first = json.loads(last.removeprefix(":::MLLOG "))
+    first |= {"value": 0.95, "time_ms": first["time_ms"] - minutes * 60_000}
+    text = text.replace(last, f":::MLLOG {json.dumps(first)}\n{last}")
+    assert ("eval_accuracy.twice" in found(text, tmp_path)) is twice
+
+
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
