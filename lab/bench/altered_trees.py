@@ -204,8 +204,9 @@ def of_published(folder: Path) -> dict:
         verdicts[outcome.verdict.answer] += 1
         folders[ruleset] += len(places)
         logs[ruleset] += len(outcome.logs)
-        for findings in index.by_folder(outcome._replace(findings=every), places)[0]:
-            for rule in {one.rule for one in findings if one.severity == ADVICE}:
+        by_folder, of_tree = index.by_folder(outcome._replace(findings=every), places)
+        for findings in by_folder:
+            for rule in {one.rule for one in (*findings, *of_tree) if one.severity == ADVICE}:
                 alarms[rule][ruleset] += 1
         refuses = outcome.verdict.answer == NO_GO
         errors = {one.rule for one in outcome.findings if refuses and one.severity == ERROR}
