@@ -79,10 +79,10 @@ def attend_compiled(
         outputs, contexts = states[5], states[8]
 
         def gradient(d_outputs: tf.Tensor, d_contexts: tf.Tensor) -> Tensors:
-            found = backward(
+            slopes = backward(
                 states, of_context, of_h, of_query, keys, seen_values, direction, d_outputs, d_contexts
             )
-            dz, d_queries, d_scores, d_attended = found
+            dz, d_queries, d_scores, d_attended = slopes
             *_, queries, weights, _ = states
             seen = delayed(_zeros(contexts, units), contexts)
             seen = seen if masks is None else seen * masks
@@ -129,8 +129,8 @@ def attend_compiled(
             dz, d_c = cell_gradient(i, f, g, o, c_before, tf.tanh(c), d_h, d_c)
             d_before, d_h = tf.split(times(dz, joined), 2, -1)
             d_before = d_before * mask[0] if mask else d_before
-            found = tf.cast(dz, compute), tf.cast(d_query, compute), d_scores, tf.cast(d_context, compute)
-            return (d_before, d_h, d_c), found
+            slopes = tf.cast(dz, compute), tf.cast(d_query, compute), d_scores, tf.cast(d_context, compute)
+            return (d_before, d_h, d_c), slopes
 
         i, f, g, o, c, _, query, weights, context = kept
         c_before = delayed(_zeros(c, units), c)
