@@ -21,15 +21,17 @@ warnings.filterwarnings("ignore", message="You are using a Python version", cate
 
 
 class _Start:
-    """Halves TensorFlow's start: it loads no jax (for TensorFlow Lite), and Google's API client on its first use."""
+    """Halves TensorFlow's start: it loads no jax (for TensorFlow Lite), no pandas and SciPy (for forms of Keras's input
+    that nothing here has), and Google's API client on its first use.
+    """
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Finds a module that TensorFlow imports as it starts; None for any other."""
         starts = getattr(getattr(sys.modules.get("tensorflow"), "__spec__", None), "_initializing", False)
-        if not starts or name not in ("jax", "googleapiclient.discovery"):
+        if not starts or name not in ("jax", "pandas", "scipy", "googleapiclient.discovery"):
             return None
-        if name == "jax":
+        if name != "googleapiclient.discovery":
             raise ModuleNotFoundError(f"{name} is not loaded while TensorFlow starts", name=name)
         spec = PathFinder.find_spec(name, path)  # type: ignore[arg-type]
         if spec is not None and spec.loader is not None:

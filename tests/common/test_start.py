@@ -6,9 +6,10 @@ import sys
 _SHOWN = """
 import sys, common, tensorflow as tf, tf_keras
 from tensorflow.python.distribute.cluster_resolver import gce_cluster_resolver as gce
-print(*sorted({"jax", "keras", "sklearn", "google.api_core"} & set(sys.modules)))
+print(*sorted({"jax", "keras", "sklearn", "pandas", "scipy", "google.api_core"} & set(sys.modules)))
 print(tf.keras.layers.Dense is tf_keras.layers.Dense, callable(gce.discovery.build))
 import jax
+import scipy.linalg
 print("google.api_core" in sys.modules, jax.numpy.ones([2]).sum())
 """
 
