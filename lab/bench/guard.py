@@ -1,10 +1,11 @@
 """Flips bits in the weights, slots, gradients, batches and sums of one replica, and counts what the guard sees.
 
 A trial trains MNIST's tiny network for 40 steps on mirrored replicas of this machine, and compares every 10 steps. The
-overhead is the processor time of 1,000 steps with a comparison over that without, in interleaved pairs. A result file
-that exists is continued.
+overheads are the processor times of 1,000 steps with a comparison, with a checkpoint in the background, and with the
+heartbeat for the watchdog, over that of the same steps with nothing, in interleaved rounds; and the processor times of
+those three by themselves, since other work on a machine disturbs the ratios. A result file that exists is continued.
 
-    python -m lab.bench.guard [--trials N] [--replicas N] [--pairs N] [--quick]
+    python -m lab.bench.guard [--trials N] [--replicas N] [--rounds N] [--quick]
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import re
+import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,11 +26,14 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
+from common.distributed import heartbeat
+from common.train import checkpoint
 from lab.bench.harness import scripts
 from lab.bench.harness.scripts import head, write
 
 KINDS = ("weights", "slots", "sums", "gradients", "batches", "nothing")
 STEPS, EVERY = 40, 10
+GUARDS = ("guard", "checkpoints", "watchdog")
 
 
 class Injector:
@@ -134,21 +142,79 @@ class Injector:
         value.reshape(-1).view(np.uint32)[fault["element"] % value.size] ^= np.uint32(1 << fault["bit"])
         copy.assign(value)
 
-    def pair(self, steps: int) -> tuple[float, float]:
-        """Returns the processor seconds of `steps` steps without and with one comparison at their end."""
-        loop, used = self.loop, []
+    def round(self, steps: int, rng: np.random.Generator) -> dict[str, float]:
+        """Returns the processor seconds of `steps` steps with nothing and with each of `GUARDS`, in a random order."""
+        loop, used = self.loop, dict[str, float]()
         self._fault[0].assign(-1)
         batches, nothing = loop.train_input(0), loop.synthetic(False)
-        for compares in (False, True):
+        for name in rng.permutation(["nothing", *GUARDS]):
             loop.state.restore(self._first)
             loop.guard.steps, loop.guard._equal = steps, None
             loop.guard.begin()
-            began = time.process_time()
-            loop.call(batches, nothing, steps, 0)
-            if compares:
-                loop.guard.check(steps)
-            used.append(time.process_time() - began)
-        return used[0], used[1]
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                _beating() if name == "watchdog" else contextlib.nullcontext(),
+            ):
+                saver, began = checkpoint.Saver(folder), time.process_time()
+                loop.call(batches, nothing, steps // 2, 0)
+                if name == "checkpoints":
+                    saver.save(loop)  # A thread writes it during the other half.
+                loop.call(batches, nothing, steps - steps // 2, 0)
+                if name == "guard":
+                    loop.guard.check(steps)
+                saver.finish(loop.replicas)
+                used[str(name)] = time.process_time() - began
+        return used
+
+    def costs(self, times: int = 10) -> dict[str, float]:
+        """Returns the processor seconds of a comparison, of a checkpoint, and of a second's heartbeats."""
+        loop, step = self.loop, int(self.loop.state.step)
+        loop.guard.steps = 1
+        loop.guard.begin()
+        link, used = heartbeat.Link(), {}
+        reading, link._pipe = os.pipe()
+
+        def check() -> None:
+            loop.guard._equal = (-1, loop.guard._equal[1])
+            loop.guard.check(step)
+
+        def beat() -> None:
+            for _ in range(round(1 / heartbeat.BEAT_SECONDS)):
+                link._beat_once()
+            os.read(reading, 1 << 16)
+
+        with tempfile.TemporaryDirectory() as folder:
+            saver = checkpoint.Saver(folder)
+            save = lambda: (saver.save(loop), saver.finish(loop.replicas))  # noqa: E731
+            for name, call in zip(GUARDS, (check, save, beat), strict=True):
+                began = time.process_time()
+                for _ in range(times):
+                    call()
+                used[name] = (time.process_time() - began) / times
+        return used
+
+
+@contextlib.contextmanager
+def _beating() -> Iterator[None]:
+    """Sends what a process under the launcher sends, as often, to a pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    link, end = heartbeat.Link(), threading.Event()
+    link._pipe = writing
+
+    def beat() -> None:
+        while not end.wait(heartbeat.BEAT_SECONDS):
+            link._beat_once()
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+        os.close(reading)
+        os.close(writing)
 
 
 def summary(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -165,32 +231,39 @@ def summary(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _continued(path: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError):
         return json.loads(path.read_text())
-    return {"trials": [], "pairs": []}
+    return {"trials": [], "rounds": []}
 
 
 def main() -> None:
     parser = scripts.parser(__doc__, "guard.json")
     parser.add_argument("--trials", type=int, default=100, help="of each kind (default: %(default)s)")
     parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=10)
     scripts.add_quick(parser)
     options = parser.parse_args()
-    trials, pairs, steps = (2, 1, 50) if options.quick else (options.trials, options.pairs, 1000)
-    before = {"trials": [], "pairs": []} if options.quick else _continued(options.output)
+    trials, rounds, steps = (2, 1, 50) if options.quick else (options.trials, options.rounds, 1000)
+    before = {"trials": [], "rounds": []} if options.quick else _continued(options.output)
     result = {**head(), "settings": {"replicas": options.replicas, "steps": STEPS, "every": EVERY}}
-    result |= {"trials": before["trials"], "pairs": before["pairs"]}
+    result |= {"trials": before["trials"], "rounds": before.get("rounds", [])}
     injector = Injector(options.replicas)
     for number in range(len(result["trials"]), trials * len(KINDS)):
         rng = np.random.default_rng(number)
         result["trials"].append(injector.trial(KINDS[number % len(KINDS)], rng))
         if not options.quick and number % 20 == 0:
             write(result, options.output)
-    while len(result["pairs"]) < pairs:
-        result["pairs"].append(injector.pair(steps))
-    result["ratios"] = [b / a for a, b in result["pairs"]]
+    while len(result["rounds"]) < rounds:
+        rng = np.random.default_rng(len(result["rounds"]))
+        result["rounds"].append(injector.round(steps, rng))
+        print(
+            {name: f"{result['rounds'][-1][name] / result['rounds'][-1]['nothing']:.3f}" for name in GUARDS},
+            flush=True,
+        )
+        if not options.quick:
+            write(result, options.output)
+    result["costs"] = injector.costs()
+    print("processor seconds:", result["costs"])
     for row in summary(result["trials"]):
         print(row)
-    print("ratio of processor time", *(f"{ratio:.3f}" for ratio in result["ratios"]))
     if not options.quick:
         write(result, options.output)
 

@@ -2,13 +2,15 @@
 
     python -m lab.bench.listening [--backends multiworker pjrt horovod] [--seconds N]
 
-The namespaces stand for two hosts: a pair of virtual interfaces, 10.77.0.1 and 10.77.0.2, joins them.
+The namespaces stand for two hosts: a pair of virtual interfaces, 10.77.0.1 and 10.77.0.2, joins them. What the file has
+of other backends stays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
+import json
 import os
 import struct
 import subprocess
@@ -122,7 +124,8 @@ def main() -> None:
     parser.add_argument("--backends", nargs="+", default=list(launched.BACKENDS), choices=launched.BACKENDS)
     parser.add_argument("--seconds", type=float, default=300, help="for a run's first epoch (%(default)s)")
     options = parser.parse_args()
-    result = {**head("horovod"), "addresses": {}}
+    before = json.loads(options.output.read_text())["addresses"] if options.output.exists() else {}
+    result = {**head("horovod"), "addresses": before}
     with launched.digits() as data:
         for backend in options.backends:
             for place in (one_host, two_hosts):

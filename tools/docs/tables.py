@@ -194,6 +194,39 @@ def guard() -> Table:
     return table_of(rows, flipped_in="{kind}", trials="{trials}", seen="{seen}", replica_named="{named}")
 
 
+def overheads() -> Table:
+    """Table of what guards a run: processor time of 1,000 steps with it over that without, and its own."""
+    result = load("guard.json")
+    plain = statistics.median(each["nothing"] for each in result["rounds"])
+    rows = []
+    for name, seconds in result["costs"].items():
+        low, median, high = np.percentile(
+            [each[name] / each["nothing"] for each in result["rounds"]], [25, 50, 75]
+        )
+        own = seconds * (plain if name == "watchdog" else 1)  # The heartbeats' is of a second.
+        rows.append(
+            {"name": name, "median": median, "low": low, "high": high, "own": own, "part": own / plain}
+        )
+    return table_of(
+        rows,
+        added="{name}",
+        median_ratio="{median:.3f}",
+        quartiles="{low:.3f} to {high:.3f}",
+        its_own_ms="{own:1e3|.1f}",
+        of_the_steps="{part:1e2|.2f} %",
+    )
+
+
+def listening() -> Table:
+    """Table of the addresses on which the processes of a run listen, the launchers included."""
+    places = {"one_host": "one host", "two_hosts": "10.77.0.1 and 10.77.0.2"}
+    rows = []
+    for key, addresses in load("listening.json")["addresses"].items():
+        backend, _, place = key.partition("/")
+        rows.append({"backend": backend, "place": places[place], "addresses": ", ".join(addresses)})
+    return table_of(rows, backend="`{backend}`", hosts="{place}", listens_on="{addresses}")
+
+
 def soak() -> Table:
     """Table of long runs of several processes: what the worst of them holds early, in between and at the end."""
     rows = [
