@@ -69,8 +69,8 @@ def sample_case() -> tuple[Contenders, Check]:
 
     def ours() -> tf.Tensor:
         noise = sampling.noise(1, tf.constant(5, tf.int64), tf.constant([7], tf.int64), 279279)
-        found = sampling.balanced(positive[None], negative[None], noise, 256, 128)
-        return (found.positive | found.negative)[0]
+        sample = sampling.balanced(positive[None], negative[None], noise, 256, 128)
+        return (sample.positive | sample.negative)[0]
 
     def theirs() -> tf.Tensor:
         return sampler.subsample(positive | negative, 256, positive)
@@ -129,18 +129,18 @@ def roi_case(regions: int, size: int, samples: int) -> tuple[Contenders, Check]:
     def with_gradients(function: Callable[[dict], tf.Tensor]) -> tuple[tf.Tensor, dict]:
         with tf.GradientTape() as tape:
             tape.watch(features)
-            found = function(features)
-            total = tf.reduce_sum(found * found)
+            pooled = function(features)
+            total = tf.reduce_sum(pooled * pooled)
         gradients = tape.gradient(total, features)
-        return found, {level: tf.convert_to_tensor(g) for level, g in gradients.items()}
+        return pooled, {level: tf.convert_to_tensor(g) for level, g in gradients.items()}
 
     def theirs(inputs: dict) -> tf.Tensor:
         named = {str(level): x for level, x in inputs.items()}
-        found = spatial_transform_ops.multilevel_crop_and_resize(named, boxes, size * samples)
+        pooled = spatial_transform_ops.multilevel_crop_and_resize(named, boxes, size * samples)
         if samples == 1:
-            return found
-        found = tf.nn.avg_pool2d(found[0], samples, samples, "VALID")
-        return found[None]
+            return pooled
+        pooled = tf.nn.avg_pool2d(pooled[0], samples, samples, "VALID")
+        return pooled[None]
 
     def check(found: dict[str, Any]) -> None:
         (first, gradients), *others = found.values()

@@ -213,16 +213,16 @@ def run(study: Study, args: argparse.Namespace) -> int:
     runner = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs, done)
     whole = list(tune_rows(study)) if args.tune else list(rows(study))
     asked = [row for row in whole if args.tune or row.asked_as in chosen]
-    found = _records(runner, whole)
+    finished = _records(runner, whole)
     if args.list:
         for row in asked:
-            print(f"{row.id:40} {found[row.id]['quality'] if row.id in found else '-'}")
+            print(f"{row.id:40} {finished[row.id]['quality'] if row.id in finished else '-'}")
         return 0
     if not args.epochs:
         _check_kept(table, before, {identity(study, row, runner.extra) for row in whole})
     todo: dict[Identity, Row] = {}
     for row in asked:
-        if row.id not in found:
+        if row.id not in finished:
             todo.setdefault(identity(study, row), row)
     runner.run_all(list(todo.values())[: args.limit])
     if not args.tune:

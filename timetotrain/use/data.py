@@ -183,13 +183,13 @@ def _options(options: argparse.Namespace, benchmark: str) -> Options:
 def _page(module: Converter, out: Path, made: Made, report: Report) -> Path:
     from common.data import dataset_page
 
-    made = dataclasses.replace(made, facts=[*made.facts, *_to_beat(made.description)])
+    shown = dataclasses.replace(made, facts=[*made.facts, *_to_beat(made.description)])
     try:
         cards = module.preview(out, made.description, _SHOWN)
         seen = f"As the preset {module.PREVIEW} reads them; another preset may have another size."
     except UserError as error:  # The data are complete; the page reports the preview's failure.
         cards, seen = [], str(error)
-    return dataset_page.write(out, made, cards, seen, report)
+    return dataset_page.write(out, shown, cards, seen, report)
 
 
 def _say(out: Path, made: Made, page: Path | None, report: Report) -> None:

@@ -166,9 +166,9 @@ def limits() -> Iterator[Limit]:
     yield Limit(text, f"{over:+.1%}", f"at most {bar:.0%}", over <= bar, "steps.json")
     for network, counts in load("scaling.json")["update"].items():
         for count, row in counts.items():
-            what = f"sharded update of {network} on {count} replicas, CPU time over the whole update's"
+            named = f"sharded update of {network} on {count} replicas, CPU time over the whole update's"
             goal = f"at most {row['bar']:.2f}"
-            yield Limit(what, f"{row['ratio']:.2f}", goal, row["ratio"] <= row["bar"], "scaling.json")
+            yield Limit(named, f"{row['ratio']:.2f}", goal, row["ratio"] <= row["bar"], "scaling.json")
     yield from _pjrt()
     # Bounds on whole commands on two cores: seconds, and megabytes of memory.
     bounds = {"345 published v0.7 logs": (10, None), "a log of 200 MB": (10, 200)}
@@ -184,9 +184,9 @@ def limits() -> Iterator[Limit]:
     for name, part in {"1000 published v5.0 logs": 0.1, "one published v5.0 log from the shell": 1.0}.items():
         if name in rows:
             ours, stock = (rows[name][side]["seconds"] for side in ("ours", "stock"))
-            what = f"`compliance check` of {name}, time over the stock checker's ({stock:.2f} s)"
+            named = f"`compliance check` of {name}, time over the stock checker's ({stock:.2f} s)"
             goal = f"at most {part:.2f}"
-            yield Limit(what, f"{ours / stock:.2f}", goal, ours <= part * stock, "compliance.json")
+            yield Limit(named, f"{ours / stock:.2f}", goal, ours <= part * stock, "compliance.json")
 
 
 def _pjrt() -> Iterator[Limit]:
