@@ -1,9 +1,10 @@
 """Names what was not finite first, after a loss that is not finite: a replay up to there looks at every tensor.
 
-A healthy run pays nothing but the copy of its first state on the host, or of its last compared one (guard.py).
+A healthy run pays nothing but the copy of its first state on the host, or of its last compared one (guard.py). All
+processes replay together, and agree on the first tensor that is not finite in any of them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,10 @@ _ADVICE = "lower the learning rate or lengthen the warmup"
 def reason(loop: Any, loss: float, step: int) -> str:
     """Returns why the run of a `Loop` ends whose loss is not finite after `step` steps: what was so first, what helps.
 
-    A run of several processes, or one whose replay may take more than REPLAY_SECONDS, learns no cause.
+    Every process calls it. A run whose replay may take more than REPLAY_SECONDS learns no cause.
     """
     lost, cause = f"{events.NOT_FINITE[0]} {loss} at step {step}", ""
-    if loop.replicas.num_processes == 1 and now() - loop.guard.noted_at <= REPLAY_SECONDS:
+    if not loop.replicas.agree(int(now() - loop.guard.noted_at > REPLAY_SECONDS)):
         cause = _first(loop, step)
         loop.state.step.assign(step)
     advice = "mend the data" if cause.startswith("the input") else _ADVICE
@@ -53,7 +54,8 @@ def _in_step(loop: Any, healthy: int) -> str:
         iter(loop.dataset(lambda shard: loop.task.train_input(shard, loop.batch_size(True), healthy)))
     )
     inputs = batch if isinstance(batch, Mapping) else {"batch": batch}
-    if cause := next((f"the input {name!r}" for name, x in inputs.items() if not _finite(local(x))), ""):
+    sound = (_finite(local(x)) for x in inputs.values())
+    if cause := _first_of(loop, [f"the input {name!r}" for name in inputs], sound):
         return cause
     gradients_of = gradients.make(loop.task, model, loop.replicas, loop.state.loss_scale)
 
@@ -68,7 +70,14 @@ def _in_step(loop: Any, healthy: int) -> str:
     whole = np.all([x.numpy() for x in local(started(batch))], 0)
     names = ["the loss itself, of finite inputs and weights,"]
     names += [f"the gradient of {v.name}" for v in model.trainable_variables]
-    return next((name for name, sound in zip(names, whole, strict=True) if not sound), "")
+    return _first_of(loop, names, whole)
+
+
+def _first_of(loop: Any, names: Sequence[str], sound: Iterable[bool]) -> str:
+    """Returns the first name whose tensor is not sound in some process, "" if all are in all."""
+    own = next((i for i, fine in enumerate(sound) if not fine), len(names))
+    first = -loop.replicas.agree(-own)
+    return names[first] if first < len(names) else ""
 
 
 def _in_variables(loop: Any) -> str:
@@ -78,7 +87,8 @@ def _in_variables(loop: Any) -> str:
         for weight, slots in zip(state.model.trainable_variables, state.update.slots, strict=True):
             named += [(f"the slot {name!r} of {weight.name}", slot) for name, slot in slots.items()]
     named += [(f"the weight {v.name}", v) for v in state.model.variables]
-    return next((name for name, v in named if not _finite(loop.replicas.local_results(v))), "")
+    sound = (_finite(loop.replicas.local_results(v)) for _, v in named)
+    return _first_of(loop, [name for name, _ in named], sound)
 
 
 def _finite(copies: Iterable[Any]) -> bool:

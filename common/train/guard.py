@@ -81,8 +81,7 @@ class Guard:
         self._note(int(self._loop.state.step))
 
     def _note(self, step: int) -> None:
-        if self.enabled or self._loop.replicas.num_processes == 1:
-            self._equal, self.noted_at = (step, self._state()), now()
+        self._equal, self.noted_at = (step, self._state()), now()
 
     def until_check(self, done: int, steps: int) -> int:
         """Returns how many of the next `steps` steps, after `done`, may run before the next comparison."""

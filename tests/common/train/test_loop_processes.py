@@ -88,8 +88,10 @@ class ExplodesOnTheLast(toy.Task):
     """Puts NaN into the input of one process, from its sixth batch on."""
 
     def train_input(self, shard, batch_size, start_step):
+        batches = shard.batches_per_step(self.config.global_batch_size, batch_size)
+
         def spoil(i, batch):
-            bad = (i >= 5) & (shard.index == shard.count - 1)
+            bad = (i // batches + start_step >= 5) & (shard.index == shard.count - 1)
             return {**batch, "x": tf.where(bad, batch["x"] * float("nan"), batch["x"])}
 
         return super().train_input(shard, batch_size, start_step).enumerate().map(spoil)
@@ -228,9 +230,10 @@ def test_all_wait_for_the_last_evaluation(ran):
     assert "not reached in 4 steps" in found["stopped"][2] and len(ran["wait"][0]["evaluated"]) == 1
 
 
-def test_a_loss_that_is_not_a_number_on_one_process_ends_all(ran):
+def test_a_loss_that_is_not_a_number_on_one_process_ends_all_which_name_its_cause(ran):
     found = same(ran["explode"], "evaluated")
-    assert "loss is nan at step 6" in found["stopped"][2] and found["saved"] == [4]
+    cause = "first not finite: the input 'x' of step 6, after the healthy step 5"
+    assert found["stopped"][2] == f"loss is nan at step 6; {cause}; mend the data" and found["saved"] == [4]
 
 
 def test_processes_that_start_from_different_states_are_reported(ran):
