@@ -132,7 +132,8 @@ def _values(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
         for one in facts:
             number = _number(one.settings.get(key, "0"))
             unlimited = number == -1 and key.endswith("_training_steps")
-            if number is None or (number < 0 and not unlimited):
+            schedule = re.fullmatch(r"\[[\d., ]*\]", one.settings.get(key, ""))  # of several steps or epochs
+            if not schedule and (number is None or (number < 0 and not unlimited)):
                 found = f"{one.settings[key]} in {Path(one.path).name}"
                 yield finding("tree.value", ADVICE, path, f"{key}: a number, 0 or more", found, key=key)
                 break

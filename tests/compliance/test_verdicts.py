@@ -241,8 +241,8 @@ def test_what_cannot_be_is_noticed(tree, rule, change):
     assert rule in judged(tree(change))[1]
 
 
-@pytest.mark.parametrize(("value", "noticed"), [(-1, False), (-2, True)])
-def test_minus_one_says_that_training_steps_have_no_limit(tree, value, noticed):
+@pytest.mark.parametrize(("value", "noticed"), [(-1, False), (-2, True), ([512, 768], False), ([-1], True)])
+def test_training_steps_may_have_no_limit_or_be_a_schedule(tree, value, noticed):
     steps = '"opt_learning_rate_training_steps", "value": '
     assert ("tree.value" in judged(tree(in_all(f"{steps}1024", f"{steps}{value}")))[1]) == noticed
 
