@@ -257,7 +257,8 @@ def test_a_preset_with_one_of_its_shapes_is_not_compiled(
     record = keep("train-1", {"train-1": {"name": "b", "replicas": 256}})
     assert record["partial"] == ["train"]
     assert series.misses(record, tmp_path) == "compiled are train-1 alone; compile all of train"
-    assert shares.of_preset.__wrapped__("maskrcnn", "tpu-v3-256", tmp_path) is None
+    monkeypatch.setattr(shares, "RESULTS", tmp_path)
+    assert shares.of_preset.__wrapped__("maskrcnn", "tpu-v3-256") is None
     assert "partial" in keep("eval", {"eval": {"name": "c", "replicas": 256}})
     both = {"train-0": {"name": "a", "replicas": 256}, "train-1": {"name": "b", "replicas": 256}}
     record = keep("train", both)
