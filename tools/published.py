@@ -16,7 +16,7 @@ factor in scaling.json. Folders are left out and counted if they have no score, 
 or lack a number of accelerators.
 
 systems: compliance/data/published_systems.csv, the fields of `<org>/systems/<system>.json` that say what the
-accelerators and hosts are. Files that are no JSON objects are left out and counted.
+accelerators and hosts are. Files that are not JSON objects are left out and counted.
 
 points: compliance/data/rcp_origins.csv, who gave each convergence point, and when. FOLDER is a clone of
 mlcommons/logging. A point is its benchmark, batch size and runs. `since` is the day on which the main branch first had
@@ -126,7 +126,7 @@ def _unfit(card: ScoreCard, ruleset: str) -> str:
 
 
 def systems(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
-    """The rows of published_systems.csv; `left_out` counts the files that are no JSON objects."""
+    """The rows of published_systems.csv; `left_out` counts the files that are not JSON objects."""
     for name, place in folders(root, ROUNDS["systems"]):
         for path in sorted(place.glob("*/systems/*.json")):
             try:
@@ -141,7 +141,7 @@ def systems(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
 
 
 def points(repository: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
-    """The rows of rcp_origins.csv, in order; `left_out` counts the files that are no JSON."""
+    """The rows of rcp_origins.csv, in order; `left_out` counts the files that are not JSON."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(repository), *words]

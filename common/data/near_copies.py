@@ -79,7 +79,7 @@ def joined(count: int, links: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def same_names(names: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yields links between items of one name; "" is no name."""
+    """Yields links between items of one name; "" is not a name."""
     seen: dict[str, int] = {}
     for number, name in enumerate(names):
         if name and seen.setdefault(name, number) != number:

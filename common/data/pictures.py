@@ -63,7 +63,7 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class BadPictureError(Exception):
-    """Raised for a file that is no whole picture; the message gives the reason."""
+    """Raised for a file that is not a whole picture; the message gives the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ def contents(path: str | os.PathLike) -> bytes:
     """Returns a file's content.
 
     Raises:
-      BadPictureError: it cannot be read, is no regular file or is too large, or its suffix is one of UNREAD.
+      BadPictureError: it cannot be read, is not a regular file or is too large, or its suffix is one of UNREAD.
     """
     suffix = os.path.splitext(path)[1].lower()
     if suffix in UNREAD:
@@ -146,7 +146,7 @@ def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
         not, and encode with quality 100.
 
     Raises:
-      BadPictureError: it is no whole picture, is too large, or its values have no known range.
+      BadPictureError: it is not a whole picture, is too large, or its values have no known range.
     """
     try:
         with _opened(data) as image:
@@ -221,7 +221,7 @@ def shown(path: str | os.PathLike) -> Image.Image:
     """Returns a picture as the network sees it, in RGB, for drawing on it.
 
     Raises:
-      BadPictureError: it is no whole picture.
+      BadPictureError: it is not a whole picture.
     """
     return Image.fromarray(decoded(read(contents(path), png=True).encoded))
 

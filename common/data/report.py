@@ -37,7 +37,7 @@ class Report:
       taken: {unit: number}, such as {"pictures": 90}.
       lines: one line for each item that was left out; `left_out` groups them by reason.
       left_out, skipped, changed, suspicious: {reason: Finding}. `left_out` holds faulty items, `skipped`
-        files that are no data, such as a README.
+        files that are not data, such as a README.
       lost: the reasons of `skipped` files that look like data.
     """
 
@@ -60,7 +60,7 @@ class Report:
         _add(self.left_out, reason, example, 1)
 
     def skip(self, reason: str, example: str, count: int = 1, lost: bool = False) -> None:
-        """Notes files that are no data; a `--most-broken` does not count them. `lost`: they look like data."""
+        """Notes files that are not data; a `--most-broken` does not count them. `lost`: they look like data."""
         _add(self.skipped, reason, example, count)
         if lost:
             self.lost.add(reason)

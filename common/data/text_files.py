@@ -21,7 +21,7 @@ from typing import IO, AnyStr
 
 from common.errors import UserError
 
-MOST_LINE = 1 << 20  # Bytes of a line. A book has about 1 MB, so a longer line is no sentence.
+MOST_LINE = 1 << 20  # Bytes of a line. A book has about 1 MB, so a longer line is not a sentence.
 _HEAD = 1 << 16  # Bytes at the start that show the encoding and the line ends.
 _GZIP = b"\x1f\x8b"  # RFC 1952, section 2.3.1.
 # Unicode, section 23.8: UTF-32's little-endian mark starts with UTF-16's, so it comes first.
@@ -32,7 +32,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-# Starts of files that are no text, from their formats' specifications, and what they are.
+# Starts of files that are not text, from their formats' specifications, and what they are.
 _KINDS = (
     (b"PK\x03\x04", "a zip file, as Excel's and Word's files are"),
     (b"%PDF", "a PDF"),
@@ -78,7 +78,7 @@ def lines(path: str | os.PathLike) -> Iterator[Line]:
     """Yields the lines of a text file, "-" for standard input; holds one line in memory.
 
     Raises:
-      UserError: the file cannot be read, or it is no text; the message names the file.
+      UserError: the file cannot be read, or it is not text; the message names the file.
     """
     name = os.fspath(path)
     try:
@@ -110,7 +110,7 @@ def read(path: str | os.PathLike, fix: str = SAVE) -> list[str]:
       fix: the end of an error's message.
 
     Raises:
-      UserError: the file cannot be read, or a line is no text; the message names file and line.
+      UserError: the file cannot be read, or a line is not text; the message names file and line.
     """
     texts = []
     for line in lines(path):
@@ -160,7 +160,7 @@ def _line(number: int, line: bytes | None) -> Line:
 
 
 def _wide(name: str, blocks: Iterable[bytes], encoding: str) -> Iterator[Line]:
-    """Decodes UTF-16 and UTF-32, in which a line feed is no single byte."""
+    """Decodes UTF-16 and UTF-32, in which a line feed is not a single byte."""
     decoder, number = codecs.getincrementaldecoder(encoding)(), 0
 
     def decoded() -> Iterator[str]:

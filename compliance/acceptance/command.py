@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints the answer. Returns 1 for no-go, 2 for not checked, else 0.
 
     Raises:
-      UserError: the tree does not exist, or has no results/<system>/<benchmark>/, or --every is no time.
+      UserError: the tree does not exist, or has no results/<system>/<benchmark>/, or --every is not a time.
     """
     sys.stdout.reconfigure(errors="backslashreplace")
     if not options.tree.is_dir():

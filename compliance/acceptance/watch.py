@@ -185,7 +185,7 @@ class Watch:
         return bool(self.answers) and all(one.runs >= one.needed for one in self.answers.values())
 
     def _answer(self, folder: Path, tails: dict[Path, Tail]) -> Answer | None:
-        """Answers for one folder; None while no log of it tells its round, or it is no folder of a submission."""
+        """Answers for one folder; None while no log of it tells its round, or it is not a folder of a submission."""
         place = place_of(folder.absolute())
         known = [tail for _, tail in sorted(tails.items()) if tail.ruleset is not None]
         if place is None or place[2] is None or not known:

@@ -57,7 +57,7 @@ def keys(ruleset: str, benchmark: str) -> frozenset[str]:
 
 
 def differences(ruleset: str, benchmark: str, values: Mapping[str, object]) -> Iterator[Difference]:
-    """Yields the hyperparameters that differ from the written rules. A key that was not logged is no difference."""
+    """Yields the hyperparameters that differ from the written rules. A key that was not logged is not a difference."""
     state = dict(values)
     for row in _rows()["values"]:
         key = row["key"]

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     """Writes the page and the CSV file, and prints a summary; returns 1 if a submission is not go, or one vanished.
 
     Raises:
-      UserError: a tree holds no submission, the deadline is no date, or a file cannot be written.
+      UserError: a tree holds no submission, the deadline is not a date, or a file cannot be written.
     """
     try:
         deadline = date.fromisoformat(options.deadline) if options.deadline else None

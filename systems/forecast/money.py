@@ -198,7 +198,7 @@ def price(chip: str, given: float | None, path: Path | None) -> Price | None:
     """The prices of an accelerator: the user's, else the table's; None if it has none.
 
     Raises:
-      UserError: the price is no positive number, or the file is no table.
+      UserError: the price is not a positive number, or the file is not a table.
     """
     if given is not None:
         if not 0 < given < 1e6:

@@ -32,7 +32,7 @@ ROUNDS = {
     "v5.1": 2025.85,
     "v6.0": 2026.46,
 }
-# Machines of v0.6 whose descriptions are no JSON: their names' beginnings.
+# Machines of v0.6 whose descriptions are not JSON: their names' beginnings.
 _UNDESCRIBED = {"dgx1": "V100-SXM2", "dgx2": "V100-SXM3"}
 # Training Kinetics in 15 Minutes, table 3: seconds of 100 epochs of TSM by nodes of six V100.
 KINETICS = {1: 179_700, 8: 25_620, 16: 13_080, 32: 6_600, 64: 3_356, 128: 1_694, 256: 853, 384: 609}

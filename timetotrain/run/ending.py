@@ -37,7 +37,7 @@ def exit_status(stopped: events.RunStopped) -> int:
 
 
 def verdict(config: RunConfig, log: pathlib.Path) -> str:
-    """Returns what the checker says of a log; a run without a target is no result."""
+    """Returns what the checker says of a log; a run without a target is not a result."""
     if config.logged_target is None:
         return f"no MLPerf result: {events.NO_TARGET}"
     from compliance.api import check_paths

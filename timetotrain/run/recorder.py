@@ -78,7 +78,7 @@ class Recorder:
     def _close_lost(self) -> None:
         """Ends the logs of runs that were lost with their machine, so that the time they took stays on record."""
         for path in self.folder.glob("result_*.txt.partial"):
-            with contextlib.suppress(UserError, ValueError):  # Its run still writes it, or it is no log.
+            with contextlib.suppress(UserError, ValueError):  # Its run still writes it, or it is not a log.
                 close_log(path, "the run was lost; a later run ended its log")
 
     def _free_index(self) -> int:
