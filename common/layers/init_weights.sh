@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Fills WEIGHTS_DIR with the ImageNet weights that a network starts from: downloads, verifies, converts. Run it again
 # after an interruption.
-# For BENCHMARK/init_weights.sh: common/layers/init_weights.sh BENCHMARK URL
+#
+#   timetotrain weights BENCHMARK [FILE], or common/layers/init_weights.sh BENCHMARK
 #
 #   WEIGHTS_DIR     folder for the weights                                                       (required)
-#   WEIGHTS_FILE    a file that you have, of any kind in common/layers/weight_files.py: nothing is downloaded                    (none)
+#   WEIGHTS_FILE    a file that you have, of any kind in common/layers/weight_files.py: nothing is downloaded    (none)
 #   WEIGHTS_URL     where the file is downloaded from                                            (torchvision's)
 #   WEIGHTS_SHA256  the file's SHA-256, or its first digits, eight or more      (those in the file's name: torch.hub's
 #                   check_hash compares the same; without any the weights are called unverified)
@@ -17,7 +18,13 @@ fi
 DATA_DIR=$WEIGHTS_DIR SYSTEM=
 source "$root/common/data/datasets.sh" "$1" "the weights"
 
-url=${WEIGHTS_URL:-$2}
+# pytorch/vision torchvision/models/resnet.py, commit f50e776; SSD's is also the reference's (mlcommons/training
+# retired_benchmarks/ssd-v1/download_resnet34_backbone.sh).
+case $1 in
+  ssd) network=resnet34-333f7ec4 ;;
+  *) network=resnet50-19c8e357 ;;
+esac
+url=${WEIGHTS_URL:-https://download.pytorch.org/models/$network.pth}
 name=$(basename "${WEIGHTS_FILE:-$url}")
 converted=$WEIGHTS_DIR/${name%.*}.npz
 if [[ -f $converted ]]; then

@@ -10,7 +10,7 @@ import sys
 from common.config import automatic, benchmarks
 from common.files import ROOT
 
-NAMES = tuple(name for name in benchmarks.NAMES if (ROOT / name / "init_weights.sh").is_file())
+NAMES = tuple(name for name in benchmarks.NAMES if (ROOT / name / "starting_weights.py").is_file())
 _TERMS = (
     "terms      torchvision's code is under the BSD 3-Clause License; ImageNet, on which its networks were trained, is "
     "for non-commercial research and education (image-net.org/download)"
@@ -28,12 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fetches, verifies and stores the weights; returns the exit status of BENCHMARK/init_weights.sh."""
+    """Fetches, verifies and stores the weights; returns the exit status of common/layers/init_weights.sh."""
     folder = automatic.weights_folder(options.benchmark)
     given = {"WEIGHTS_FILE": options.file, "WEIGHTS_SHA256": options.sha256, "WEIGHTS_URL": options.url}
     environment = {**os.environ, "PYTHON": sys.executable, "WEIGHTS_DIR": str(folder)}
     environment |= {name: value for name, value in given.items() if value}
-    status = subprocess.run([ROOT / options.benchmark / "init_weights.sh"], env=environment).returncode
+    command = ["bash", ROOT / "common/layers/init_weights.sh", options.benchmark]
+    status = subprocess.run(command, env=environment).returncode
     if not status:
         print("" if options.file else f"{_TERMS}\n", end="")
         print(f"next       timetotrain run {options.benchmark} --system=here --data_dir=DIR starts from them")

@@ -75,7 +75,7 @@ def server(tmp_path_factory):
 
 def init(benchmark, folder, **variables):
     environment = {**os.environ, "PYTHON": sys.executable, "WEIGHTS_DIR": str(folder), **variables}
-    command = [str(ROOT / benchmark / "init_weights.sh")]
+    command = [str(ROOT / "common/layers/init_weights.sh"), benchmark]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
