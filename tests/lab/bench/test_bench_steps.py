@@ -1,4 +1,4 @@
-"""Tests lab/bench/steps.py on given seconds: bars, pairs, slopes, files, and that all contenders get one network."""
+"""Tests lab/bench/steps.py on given seconds (bars, pairs, slopes, files, one network for all), and frames.py's loops."""
 
 import json
 import sys
@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from lab.bench import steps
+from lab.bench.contenders import video_frames
 from lab.bench.steps import CASES
 
 SECONDS = {"ours": 2.0, "keras_fit": 2.3, "keras_fused_adam": 2.1, "tf_models": 2.4, "torch": 1.0}
@@ -120,3 +121,19 @@ def test_a_run_adds_to_the_file_of_another(together, monkeypatch, tmp_path, caps
 
 def test_a_slope_is_the_least_squares_one() -> None:
     assert steps.slope({1: 2.0, 2: 3.0, 3: 5.0}) == pytest.approx(1.5)
+
+
+def test_every_loop_over_frames_runs_its_steps(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(video_frames, "BATCH", 2)
+    videos = video_frames.Videos(2, 12, 48, 64)
+    video_frames.draw(tmp_path, videos)
+    decoded, cv2 = [], video_frames.cv2
+    imdecode = cv2.imdecode
+    monkeypatch.setattr(cv2, "imdecode", lambda *a: decoded.append(imdecode(*a)) or decoded[-1])
+    for name, make in video_frames.CONTENDERS.items():
+        run = make(tmp_path)
+        run(1)
+        run(2)
+        assert video_frames._version(name)
+    # Two loops of three steps of two clips of eight whole frames.
+    assert len(decoded) == 2 * 3 * 2 * 8 and {frame.shape for frame in decoded} == {(48, 64, 3)}
