@@ -1,4 +1,4 @@
-"""Tests lab/bench/steps.py on given seconds (bars, pairs, slopes, files, one network for all), and frames.py's loops."""
+"""Tests lab/bench/steps.py on given seconds (bars, pairs, slopes, files, one network for all) and frames.py's loops."""
 
 import json
 import sys
