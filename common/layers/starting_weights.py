@@ -1,7 +1,7 @@
 """Turns a public ResNet into the weights that training starts from; checks digest, layout, forward pass.
 
-`timetotrain weights BENCHMARK` calls `python -m BENCHMARK.starting_weights FILE OUT.npz`, which calls `main` here. FILE is
-of any kind that weight_files.py reads. OUT.npz holds its arrays in this project's names and layouts, as
+`timetotrain weights BENCHMARK` calls `python -m BENCHMARK.starting_weights FILE OUT.npz`, which calls `main` here. FILE
+is of any kind that weight_files.py reads. OUT.npz holds its arrays in this project's names and layouts, as
 `config.backbone`, `config.initial_weights` and `--init` read them. A failed check prints one line.
 """
 
