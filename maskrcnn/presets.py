@@ -297,6 +297,7 @@ HERE = Rule(
     eval_bytes=_eval_bytes,
     gpu_batch=8,
     weights={"backbone_width": 64},
-    enough=(100, 500),
+    enough=(200, 1000),
+    background=1,
     told={"short_side": SCALED, "data.flip": FLIPPED},
 )

@@ -330,6 +330,7 @@ HERE = Rule(
     choices=_reading,
     rate_part=_rate_part,
     weights={"width": 64},
-    enough=(100, 1000),
+    enough=(200, 2000),
+    background=1,
     told={"image_size": SCALED, "data.flip": FLIPPED, "data.crop_sides": CROPPED},
 )

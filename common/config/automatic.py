@@ -67,6 +67,7 @@ class Rule:
       weights: {path: value} of the fields that fit the network to weights of `timetotrain weights`; {} for none.
       enough: (examples of a class, these times epochs) with which a network that starts from nothing beats its data's
         baseline: between runs that did and did not (tests/timetotrain/run/test_ending.py). None if no run tells.
+      background: number of the network's classes that are none of the data's.
       counts: function of (configuration, data folder); returns {path: value} of the fields that the files themselves
         fix, {} if files are missing. It serves benchmarks without a converter, whose data have no description.
     """
@@ -82,6 +83,7 @@ class Rule:
     told: Mapping[str, str] = dataclasses.field(default_factory=dict)
     weights: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     enough: tuple[int, int] | None = None
+    background: int = 0
     counts: Callable[[Any, pathlib.Path], Mapping[str, Any]] = lambda *_: {}
 
 

@@ -12,20 +12,17 @@ import tensorflow as tf
 
 from common.distributed.weight_update import WholeUpdate
 from common.train import events, gradients
-from common.train.timing import now
 
-# A replay takes at most as long as the run has taken since its copy; this project's choice.
-REPLAY_SECONDS = 300.0
 _ADVICE = "lower the learning rate or lengthen the warmup"
 
 
 def reason(loop: Any, loss: float, step: int) -> str:
     """Returns why the run of a `Loop` ends whose loss is not finite after `step` steps: what was so first, what helps.
 
-    Every process calls it. A run whose replay may take more than REPLAY_SECONDS learns no cause.
+    Every process calls it. A run whose replay may take more than `guard.REPLAY_SECONDS` learns no cause.
     """
     lost, cause = f"{events.NOT_FINITE[0]} {loss} at step {step}", ""
-    if not loop.replicas.agree(int(now() - loop.guard.noted_at > REPLAY_SECONDS)):
+    if not loop.replicas.agree(int(not loop.guard.can_replay)):
         cause = _first(loop, step)
         loop.state.step.assign(step)
     advice = "mend the data" if cause.startswith("the input") else _ADVICE

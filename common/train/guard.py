@@ -32,6 +32,8 @@ STEPS = 1000
 _TOLD_STEPS = 20  # Steps of a replay between two signs of progress.
 FAULTY = 70  # EX_SOFTWARE in sysexits.h: an internal error was detected.
 LOST = 75  # EX_TEMPFAIL: another process erred.
+# A replay takes at most as long as the run has taken since its copy; this project's choice.
+REPLAY_SECONDS = 300.0
 _CLEAR = 2.0  # How many times as far from the replay as the other replica the one that erred is; our choice.
 _MODULUS = (1 << 61) - 1  # Sums stay below the largest value that `Replicas.agree` compares.
 _Digests = list[dict[str, int]]  # Of each local replica, by the variables' names.
@@ -64,11 +66,10 @@ class Guard:
 
     Attributes:
       steps: steps between comparisons; 0, or a single replica: none.
-      noted_at: when a state was last noted, in seconds since 1970.
     """
 
     def __init__(self, loop: Replayed, steps: int = 0):
-        self._loop, self.steps, self.noted_at = loop, steps, 0.0
+        self._loop, self.steps, self._noted_at = loop, steps, 0.0
         # The last step of equal replicas, or the first of the run, and its state.
         self._equal: tuple[int, list[list[np.ndarray]]] | None = None
 
@@ -76,15 +77,22 @@ class Guard:
     def enabled(self) -> bool:
         return self.steps > 0 and self._loop.replicas.num_replicas > 1
 
+    @property
+    def can_replay(self) -> bool:
+        """Whether a state was noted, and a replay from it takes at most REPLAY_SECONDS."""
+        return self._equal is not None and now() - self._noted_at <= REPLAY_SECONDS
+
     def begin(self) -> None:
         """Notes the state before the first step, which `Agreement.check_start` has compared."""
         self._note(int(self._loop.state.step))
 
     def _note(self, step: int) -> None:
-        self._equal, self.noted_at = (step, self._state()), now()
+        self._equal, self._noted_at = (step, self._state()), now()
 
     def until_check(self, done: int, steps: int) -> int:
         """Returns how many of the next `steps` steps, after `done`, may run before the next comparison."""
+        if not self.enabled and not self.can_replay:
+            self._equal = None  # Nothing replays from it any more: its memory is free for the run.
         return min(steps, self.steps - done % self.steps) if self.enabled else steps
 
     def check(self, step: int) -> None:
@@ -180,7 +188,8 @@ class Guard:
             return odd[0] if len(odd) == 1 else None
         with np.errstate(all="ignore"):
             # Both add the same gradients, however wrong, so that the error itself is where the two differ most.
-            place = np.argmax(np.nan_to_num(np.abs(before[0] - before[1]), nan=np.inf))
+            same = (before[0] == before[1]) | np.isnan(before).all(0)
+            place = np.argmax(np.where(same, -1, np.nan_to_num(np.abs(before[0] - before[1]), nan=np.inf)))
             apart = np.nan_to_num(np.abs(before - again)[:, place], nan=np.inf)
         erred = int(np.argmax(apart))
         return erred if apart[erred] > _CLEAR * apart[1 - erred] else None

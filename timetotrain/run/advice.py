@@ -37,17 +37,20 @@ def outlook(config: RunConfig, least: Mapping[str, Any], rule: Rule | None) -> s
         return ""
     trained = bool(config.initial_weights_file)
     examples, passes = (math.ceil(number / (_TRAINED if trained else 1)) for number in rule.enough)
-    classes = getattr(config, "num_classes", 1)
+    classes = getattr(config, "num_classes", 1) - rule.background
+    run = config.train_epochs
+    if config.train_steps:
+        run = config.train_steps * config.global_batch_size / config.num_train_examples
     have, of = config.num_train_examples / classes, "examples of a class" if classes > 1 else "examples"
     baseline = f"the baseline, {config.quality.shown(least['value'])} ({least['what']})"
-    counts = f"{have:.0f} {of} in {config.train_epochs:g} epochs"
-    if have >= examples and have * config.train_epochs >= passes:
+    counts = f"{have:.0f} {of} in {run:.3g} epochs"
+    if have >= examples and have * run >= passes:
         return f"will beat {baseline}: it has {counts}"
     public = f"timetotrain weights {config.benchmark}, or " if rule.weights else ""
     ways = [] if trained else [f"weights ({public}--init=FILE)"]
     ways += [f"{examples} {of}"] if have < examples else []
     epochs = math.ceil(passes / max(have, examples))
-    ways += [f"--config.train_epochs={epochs}"] if config.train_epochs < epochs else []
+    ways += [f"--config.train_epochs={epochs}"] if run < epochs else []
     return f"will hardly beat {baseline}: it has {counts}; what helps: {', '.join(ways)}"
 
 

@@ -64,7 +64,7 @@ def test_only_shampoo_reports_roots(runner):
 
 def test_an_update_that_is_not_finite_is_skipped_on_every_replica(runner):
     state, replicas = runner.state, runner.replicas
-    before, told = runner.copies(), []
+    before, slots, told = runner.copies(), runner.slots(), []
 
     def apply():
         bad = [tf.fill(w.shape, tf.constant(np.nan, w.dtype)) for w in state.model.trainable_variables]
@@ -75,6 +75,7 @@ def test_an_update_that_is_not_finite_is_skipped_on_every_replica(runner):
     finite = tf.function(lambda: replicas.local_results(replicas.run(apply)), autograph=False)()
     assert [int(x) for x in finite] == [0] * 4
     assert furthest(sum(runner.copies(), []), sum(before, [])) == 0
+    assert furthest(runner.slots(), slots) == 0
 
 
 @pytest.mark.parametrize("form", FORMS)

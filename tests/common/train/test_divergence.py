@@ -16,7 +16,7 @@ from common.config.rules import named
 from common.config.schema import RunConfig
 from common.distributed import replicas as backends
 from common.errors import UserError
-from common.train import divergence
+from common.train import divergence, guard
 from common.train.loop import Loop
 from tests.common.distributed.replicas import processes
 from tests.common.export.networks import SMALLER
@@ -96,7 +96,7 @@ def test_the_first_tensor_that_is_not_finite_is_named(case, replicas):
 
 
 def test_a_replay_that_would_take_long_is_left_out(monkeypatch):
-    monkeypatch.setattr(divergence, "REPLAY_SECONDS", -1)
+    monkeypatch.setattr(guard, "REPLAY_SECONDS", -1)
     assert end(SpoiltLoss).reason == "loss is inf at step 1; lower the learning rate or lengthen the warmup"
 
 

@@ -160,11 +160,16 @@ def test_no_checkpoint_of_replicas_that_differ_is_saved(target):
     assert saved == []
 
 
-def test_one_replica_and_zero_steps_compare_nothing():
+def test_one_replica_and_zero_steps_compare_nothing_and_keep_the_first_state_for_a_while(monkeypatch):
+    monkeypatch.setattr(guard.Guard, "_state", lambda _: [])
     for number, steps in ((1, 8), (2, 0)):
         replicas = types.SimpleNamespace(num_replicas=number, num_processes=2)
         loop = types.SimpleNamespace(replicas=replicas, state=types.SimpleNamespace(step=0))
         one = guard.Guard(loop, steps)
         one.begin()
         one.check(5)
-        assert one.until_check(3, 100) == 100
+        assert one.until_check(3, 100) == 100 and one.can_replay
+        with monkeypatch.context() as later:
+            later.setattr(guard, "REPLAY_SECONDS", -1)
+            one.until_check(4, 100)
+        assert not one.can_replay
