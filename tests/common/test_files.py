@@ -10,7 +10,6 @@ import pytest
 
 from common import files
 from common.errors import UserError
-from lab.studies import runner
 from timetotrain import figures
 
 
@@ -54,13 +53,6 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(tmp_path, full, name)
 def test_a_table_is_what_the_csv_module_writes_into_a_file(tmp_path) -> None:
     WRITERS["results.csv"](tmp_path / "results.csv")
     assert (tmp_path / "results.csv").read_bytes() == b'a,b\r\n1,\r\n"x,y",2.5\r\n'
-
-
-def test_rows_are_a_file_for_programs_and_a_printed_table_for_people(tmp_path, capsys) -> None:
-    runner.write_rows(tmp_path, [{"seed": 0, "top1": 0.5}, {"seed": 1, "top1": "diverged"}])
-    assert (tmp_path / "results.csv").read_bytes() == b"seed,top1\r\n0,0.5\r\n1,diverged\r\n"
-    want = "| seed | top1 |\n|---|---|\n| 0 | 0.5 |\n| 1 | diverged |\n"
-    assert want in capsys.readouterr().out
 
 
 def test_a_failure_in_the_middle_leaves_the_old_file_and_nothing_else(tmp_path) -> None:
