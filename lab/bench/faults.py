@@ -143,7 +143,7 @@ class Chain:
         self.outcomes[name] = {
             "named": re.search(rf"error: rank {rank} ({message})", text) is not None,
             "came_back": restarted(),
-            "status": status,
+            "expected": status,
             "message": next((line for line in text.splitlines() if line.startswith("error: ")), ""),
         }
         return runs and time.monotonic() - self._began < END_SECONDS
@@ -169,11 +169,11 @@ class Chain:
             self.run.close()
         equal, left = weights(self._folder) == usual != "", len(launched.marked(self.run.mark))
         for outcome in self.outcomes.values():
-            status = outcome.pop("status")
-            ended = equal and code in (1, KINDS["terminated"][2]) and (not status or code == status)
+            expected = outcome.pop("expected")
+            ended = equal and code in (1, KINDS["terminated"][2]) and (not expected or code == expected)
             outcome |= {
                 "hung": code is None,
-                "status": status or 1,
+                "status": code,
                 "equal": equal,
                 "left": left,
                 "as_it_should": ended,
@@ -221,9 +221,13 @@ def main() -> None:
                     usual[run] = usual.get(run) or undisturbed(backend, processes, data)
                     # Nothing follows a signal that stops the run.
                     order = sorted(chain, key=lambda name: chain[name][0] == "terminated")
-                    for name, outcome in inject(
-                        backend, processes, {name: chain[name] for name in order}, data, usual[run]
-                    ).items():
+                    chain = {name: chain[name] for name in order}
+                    outcomes = inject(backend, processes, chain, data, usual[run])
+                    if not outcomes:
+                        raise SystemExit(
+                            f"{run}: none of {', '.join(chain)} struck; does it run without faults?"
+                        )
+                    for name, outcome in outcomes.items():
                         matrix[name] = outcome
                         print(name, json.dumps(outcome), flush=True)
                     write(result, options.output)

@@ -14,7 +14,7 @@ from typing import Any
 from common import files
 from common.errors import UserError
 from lab.studies.data import ROOT, filled, unpack
-from lab.studies.runner import Run, Runner, Study, convert, counts, settings
+from lab.studies.runner import Runner, Study, convert, counts, settings
 
 ARCHIVE = "tiny_imagenet_20"
 FOLDER = ROOT / "lab/studies" / "fine-tuning"
@@ -111,7 +111,8 @@ def _run(
         checkpoints=1,
     )
     runner = Runner(study)
-    row = Run("-".join([*name.split(), *(flag.rpartition("=")[2] for flag in flags[1:])]), flags=flags)
+    values_of_flags = (pathlib.PurePath(flag.partition("=")[2]).name for flag in flags)
+    row = runner.named("-".join([*name.split(), *values_of_flags]), flags=flags)
     (record,) = runner.run_all([row])
     if record["quality"] is None:
         raise UserError(f"the run {name!r} gave no accuracy; see {runner.folder}")

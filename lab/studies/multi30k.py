@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from common import files
 from common.errors import UserError
 from lab.studies.data import ROOT, cache, filled, unpack
-from lab.studies.runner import Run, Runner, Study, add_flags, convert, guarded, settings
+from lab.studies.runner import Runner, Study, add_flags, convert, guarded, settings
 from timetotrain import figures
 
 PRESET = "cpu-multi30k"
@@ -57,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
         flags=settings(quality_target=1),
         checkpoints=1000,
     )
-    runner, row = Runner(study, overrides=args.overrides), Run("all-epochs")
+    runner = Runner(study, overrides=args.overrides)
+    row = runner.named("all-epochs")
     runner.run_all([row])
     evaluations = evaluations_in(runner.log(row))
     if not evaluations:

@@ -18,7 +18,7 @@ from common import files
 from common.config import overrides as configs
 from common.errors import UserError
 from lab.studies.data import ROOT, unpack
-from lab.studies.runner import Run, Runner, Study, add_flags, evaluated, settings
+from lab.studies.runner import Runner, Study, add_flags, evaluated, settings
 from timetotrain import figures
 
 ARCHIVE = "dsb2018_256"
@@ -57,22 +57,23 @@ def run(args: argparse.Namespace) -> int:
         )
         for benchmark in ([args.benchmark] if args.benchmark else BENCHMARKS)
     ]
-    rows = [Run(runner.study.benchmark) for runner in runners]
+    rows = [runner.named(runner.study.benchmark) for runner in runners]
     for runner, row in zip(runners, rows):
         runner.record(row)  # Refuses a wrong setting before the first network trains.
     lines = []
     for runner, row in zip(runners, rows):
         runner.run_all([row])
         log = runner.log(row)
-        lines.append(figures_of(log))
+        network = runner.study.benchmark
+        lines.append((network, *figures_of(log)))
         curve = log.with_name("curve_0.png")
         if not args.tune and curve.is_file():
-            files.copy(curve, FOLDER / f"{row.id}_{curve.name}")
-        if not args.tune and row.id == "maskrcnn":
+            files.copy(curve, FOLDER / f"{network}_{curve.name}")
+        if not args.tune and network == "maskrcnn":
             draw(data_dir, runner.checkpoints(row), [*runner.extra])
     head = ("network", "box AP50", "mask AP50", "epochs", "minutes")
-    print(files.markdown_table(head, [(row.id, *line) for row, line in zip(rows, lines)]))
-    return int(any(float(ap) < GOAL for boxes, masks, *_ in lines for ap in (boxes, masks) if ap))
+    print(files.markdown_table(head, lines))
+    return int(any(float(ap) < GOAL for _, boxes, masks, *_ in lines for ap in (boxes, masks) if ap))
 
 
 def convert(source: pathlib.Path, data_dir: pathlib.Path, tune: bool) -> dict[str, int]:

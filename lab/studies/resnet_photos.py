@@ -9,7 +9,7 @@ import argparse
 from common import files
 from common.errors import UserError
 from lab.studies.data import ROOT, unpack
-from lab.studies.runner import Run, Runner, Study, add_flags, convert, counts, settings
+from lab.studies.runner import Runner, Study, add_flags, convert, counts, settings
 
 ARCHIVE = "tiny_imagenet_20"
 FOLDER = ROOT / "lab/studies" / "resnet-photos"
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         flags=settings(**examples),
     )
     runner = Runner(study, overrides=args.overrides)
-    runs = [Run(f"seed-{seed}", seed) for seed in range(args.seeds)]
+    runs = [runner.named(f"seed-{seed}", seed) for seed in range(args.seeds)]
     lines = []
     for row, record in zip(runs, runner.run_all(runs)):
         top1 = "diverged" if record["quality"] is None else f"{record['quality']:.4f}"

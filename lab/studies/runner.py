@@ -6,6 +6,7 @@ thread each do more than one run with two (docs/studies.md has the times).
 
 import argparse
 import concurrent.futures
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -17,7 +18,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from common import files
@@ -27,7 +28,7 @@ from common.distributed import process
 from common.errors import UserError
 from lab.studies.data import ROOT
 from timetotrain.launch.children import Children
-from timetotrain.run import log_ending
+from timetotrain.run import locks, log_ending
 from timetotrain.search import trial
 
 Identity = tuple[str, int]  # A configuration's digest and a seed.
@@ -127,6 +128,11 @@ class Runner:
         self._data: pathlib.Path | None = None
         self._children = Children(FIX)
 
+    def named(self, name: str, seed: int = 0, flags: tuple[str, ...] = ()) -> Run:
+        """Returns a row whose id contains its configuration's digest, so that other settings make another row."""
+        config = identity(self.study, Run(name, seed, flags), self.extra)[0]
+        return Run(f"{name}-{config[:8]}", seed, flags)
+
     def record(self, row: Row) -> dict | None:
         """Returns the record of a finished row, or None.
 
@@ -146,8 +152,17 @@ class Runner:
         return record
 
     def log(self, row: Row) -> pathlib.Path:
-        """Returns the log of a row that was trained here; beside it are the run's other results."""
-        return next((self._results(row)).glob("*/*/result_0.txt"))
+        """Returns the log of a row that was trained here; beside it are the run's other results.
+
+        Raises:
+          UserError: the log is gone.
+        """
+        log = next(self._results(row).glob("*/*/result_0.txt"), None)
+        if log is None:
+            raise UserError(
+                f"{self._results(row)}: the run's log is gone; remove {self._path(row)} to train it again"
+            )
+        return log
 
     def checkpoints(self, row: Row) -> pathlib.Path:
         """Returns the folder of a row's checkpoints."""
@@ -157,8 +172,8 @@ class Runner:
         """Trains `rows`, `jobs` at a time; returns their records in order, without rows that ran out of time.
 
         Raises:
-          UserError: a run failed, or a signal ended the runs. After a failure, runs that had started finish first, and
-            no further run starts.
+          UserError: a run failed, a signal ended the runs, or another call of the study trains. After a failure, runs
+            that had started finish first, and no further run starts.
         """
         ended = threading.Event()
 
@@ -169,15 +184,26 @@ class Runner:
                 ended.set()  # Set here, because the main thread may wait an hour for an earlier row.
                 raise
 
-        if self._data is None and any(self.record(row) is None for row in rows) and not self._time_is_up():
-            self._data = self.study.data()
-        with self._children.ended_by_signals(), concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+        with contextlib.ExitStack() as stack:
+            if any(self.record(row) is None for row in rows) and not self._time_is_up():
+                stack.enter_context(self._locked())
+                self._data = self._data or self.study.data()
+            stack.enter_context(self._children.ended_by_signals())
+            pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(self.jobs))
             futures = [pool.submit(run_unless_ended, row) for row in rows]
             try:
                 return [record for f in futures if (record := f.result())]
             except BaseException:
                 ended.set()
                 raise
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keeps another call of the study from removing what this one's runs write."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / locks.NAME, "a") as file:
+            locks.lock(file, self.folder / locks.NAME, "wait for it")
+            yield
 
     def _run(self, row: Row) -> dict | None:
         """Trains a row unless it is finished; returns its record, or None when the time is up."""
@@ -203,7 +229,7 @@ class Runner:
         results = self._results(row)
         for folder in (results, self.checkpoints(row)):
             shutil.rmtree(folder, ignore_errors=True)
-        results.mkdir(parents=True)
+        results.mkdir(parents=True, exist_ok=True)
         flags = [*row.flags, *self.extra]
         common = [f"--system={self.study.preset}", f"--data_dir={self._data}", f"--seed={row.seed}"]
         if self.study.checkpoints:

@@ -161,7 +161,8 @@ def faults() -> Table:
                 "right": sum(each["as_it_should"] for each in outcomes),
                 "back": len(lost),
                 "undisturbed": sum(
-                    each["equal"] and not each["came_back"] and each["status"] == 1 for each in outcomes
+                    each["equal"] and not each["came_back"] and "/terminated/" not in key
+                    for key, each in chosen.items()
                 ),
                 "hung": sum(each["hung"] for each in outcomes),
                 "median": f"{statistics.median(lost):.0f}" if lost else "-",

@@ -24,7 +24,8 @@ FLAX = {
         {"batch": 32, "length": 256, "sizes": [6, 1024, 4096, 16, 33708, 0.1], "generator": "rbg"},
     ),
 }
-# Rules whose updates compute roots, eigenvectors and QR decompositions, with the rates of lab/studies/contest.py.
+# Rules whose updates compute roots, eigenvectors and QR decompositions, at the rates of commit 784a9bbb,
+# lab.studies.contest.
 _RULES = {
     "shampoo": ["--config.optimizer.base_learning_rate=1e-3"],
     "soap": ["--config.optimizer.base_learning_rate=3e-3"],

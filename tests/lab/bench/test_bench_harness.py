@@ -1,10 +1,13 @@
 """Tests the harness of lab/bench/: rounds, ratios, contenders as processes, peers' interpreters, result files."""
 
+import contextlib
 import json
 import sys
+import types
 
 import pytest
 
+from lab.bench import faults
 from lab.bench.contenders import __main__ as runner
 from lab.bench.harness import rounds, scripts
 
@@ -83,3 +86,33 @@ def test_results_go_to_one_folder_by_default() -> None:
     assert parser.description == "First line."
     assert parser.parse_args([]).output == scripts.ROOT / "lab/bench/results/result.json"
     assert parser.parse_args(["--rounds=2"]).rounds == 2 and parser.parse_args([]).rounds == 7
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "right"), [("killed", 1, True), ("killed", 139, False), ("terminated", 1, False)]
+)
+def test_a_fault_has_the_status_of_its_run(tmp_path, monkeypatch, kind, code, right) -> None:
+    launcher = types.SimpleNamespace(poll=lambda: code)
+    run = types.SimpleNamespace(launcher=launcher, mark="", close=lambda: None)
+    monkeypatch.setattr(faults.launched, "Launched", lambda *_: run)
+    monkeypatch.setattr(faults.launched, "marked", lambda _: {})
+    monkeypatch.setattr(faults, "weights", lambda _: "usual")
+    chain = faults.Chain(tmp_path, tmp_path, "pjrt", 2)
+    chain.outcomes = {kind: {"expected": faults.KINDS[kind][2]}}
+    chain.end("usual")
+    assert chain.outcomes[kind] == {
+        "hung": False,
+        "status": code,
+        "equal": True,
+        "left": 0,
+        "as_it_should": right,
+    }
+
+
+def test_faults_that_never_strike_end_the_script(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(faults.launched, "digits", lambda: contextlib.nullcontext(tmp_path))
+    monkeypatch.setattr(faults, "undisturbed", lambda *_: "usual")
+    monkeypatch.setattr(faults, "inject", lambda *_: {})
+    monkeypatch.setattr(sys, "argv", ["faults", "--backends=pjrt", f"--output={tmp_path / 'faults.json'}"])
+    with pytest.raises(SystemExit, match="pjrt/2: none of .* struck"):
+        faults.main()

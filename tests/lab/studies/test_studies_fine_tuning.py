@@ -38,19 +38,24 @@ def test_each_run_has_its_classes_and_only_the_last_starts_from_weights(tmp_path
     work = tmp_path / "work"
     rows = fine_tuning.trained(source, work, OPTIONS)
     assert [row["run"] for row in rows] == ["pretraining", "from scratch", "fine-tuned"]
-    assert [run[:2] for run in runs] == [
-        ("pretraining", "data-pretraining"),
-        ("from-scratch", "data-2"),
-        ("fine-tuned-1", "data-2"),
+    ids = [run[0] for run in runs]
+    assert [name.rpartition("-")[0] for name in ids] == [
+        "pretraining",
+        "from-scratch",
+        f"fine-tuned-{ids[0]}-1",
     ]
+    assert [run[1] for run in runs] == ["data-pretraining", "data-2", "data-2"]
     assert [(run[2].num_classes, run[2].train_epochs) for run in runs] == [(15, 3.0), (5, 4.0), (5, 4.0)]
-    start = f"--init={tmp_path / 'results/study-fine-tuning/checkpoints/pretraining'}"
+    start = f"--init={tmp_path / 'results/study-fine-tuning/checkpoints' / ids[0]}"
     assert [run[3] for run in runs] == [(), (), (start, "--frozen_stages=1")]
     photos = {path.name: len(list(path.glob("photos/train/*/*"))) for path in work.iterdir()}
     assert photos == {"data-pretraining": 15 * 3, "data-2": 5 * 2}
     assert len(list((work / "data-2/photos/val").glob("*/*"))) == 5 * 3
     # The second call finds everything done.
     assert fine_tuning.trained(source, work, OPTIONS) == rows and len(runs) == 3 and len(conversions) == 2
+    # Another pretraining makes another start.
+    fine_tuning.trained(source, work, argparse.Namespace(**{**vars(OPTIONS), "pretrain_epochs": 2.0}))
+    assert len(runs) == len({run[0] for run in runs}) == 5
 
 
 def configured(self, row):

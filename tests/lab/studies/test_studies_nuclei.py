@@ -59,6 +59,14 @@ def test_a_study_that_failed_in_its_second_network_trains_only_that(study, capsy
     assert "| ssd | 0.7000 |  | 4 | 2.0 |" in text and "| maskrcnn | 0.8500 | 0.8507 | 16 | 11.3 |" in text
 
 
+def test_other_settings_are_another_run(study) -> None:
+    run, trained = study
+    for _ in range(2):  # The second time finds everything done.
+        for rate in (0.01, 0.02):
+            assert run(f"--config.optimizer.base_learning_rate={rate}", benchmark="maskrcnn") == 0
+    assert trained == ["maskrcnn"] * 2
+
+
 @pytest.mark.parametrize(
     ("flag", "message"), [("train_epoch=3", "no field 'train_epoch'"), ("seed=-1", "config.seed=-1: must be")]
 )

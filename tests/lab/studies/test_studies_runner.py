@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,6 +70,31 @@ def test_a_run_begins_without_what_an_interrupted_one_left(run, tmp_path) -> Non
         path.touch()
     assert run(1)["quality"] == 0.5 and not any(path.exists() for path in left)
     assert runner.Runner(STUDY).log(runner.Run("row")).is_file()
+
+
+def test_a_second_call_touches_nothing_of_a_call_that_trains(run, tmp_path) -> None:
+    left = tmp_path / "results/study-idle/logs/row/old.txt"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    with (
+        runner.Runner(STUDY)._locked(),
+        pytest.raises(UserError, match="another run is writing it; wait for it"),
+    ):
+        run(1)
+    assert left.exists() and run(1)["quality"] == 0.5 and run(1)["quality"] == 0.5
+
+
+def test_what_cannot_be_removed_does_not_stop_a_run(run, tmp_path, monkeypatch) -> None:
+    (tmp_path / "results/study-idle/logs/row").mkdir(parents=True)
+    monkeypatch.setattr(runner.shutil, "rmtree", lambda *_, **__: None)
+    assert run(1)["quality"] == 0.5
+
+
+def test_a_log_that_is_gone_is_one_line(run, tmp_path) -> None:
+    run(1)
+    shutil.rmtree(tmp_path / "results/study-idle/logs")
+    with pytest.raises(UserError, match="the run's log is gone; remove .*rows/row.json to train it again"):
+        runner.Runner(STUDY).log(runner.Run("row"))
 
 
 def test_a_record_that_a_full_disk_refuses_is_one_line_and_no_record(run, tmp_path, monkeypatch) -> None:
