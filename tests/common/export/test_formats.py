@@ -39,14 +39,14 @@ assert not [m for m in sys.modules if m.split(".")[0] in ("common", "timetotrain
 
 
 def plainly(export, calls, folder):
-    """What plain TensorFlow says of the inputs of each call, in an empty folder, without PYTHONPATH."""
+    """What plain TensorFlow says of the inputs of each call, in an empty folder, without what this project sets."""
     given = [
         [base64.b64encode(x).decode() for x in values] if values.dtype == object else values.tolist()
         for values in calls
     ]
     (folder / "inputs.json").write_text(json.dumps(given))
     (folder / "empty").mkdir()
-    environment = {n: v for n, v in os.environ.items() if n != "PYTHONPATH"}
+    environment = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "TF_USE_LEGACY_KERAS")}
     command = [sys.executable, "-c", PLAIN, *map(str, (export, folder / "inputs.json", folder / "out.npz"))]
     subprocess.run(command, cwd=folder / "empty", env=environment, check=True)
     with np.load(folder / "out.npz") as file:
