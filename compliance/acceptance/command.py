@@ -10,6 +10,7 @@ from compliance.acceptance.whole import STALE_MINUTES, as_json, as_text, whole
 from compliance.api import check
 from compliance.log import rules
 from compliance.submission import rounds
+from compliance.submission.verdict import no_folders
 from compliance.verdict import GO, NO_GO, NOT_CHECKED
 
 _EXIT = {GO: 0, OPEN: 0, NO_GO: 1, NOT_CHECKED: 2}
@@ -46,9 +47,7 @@ def run(options: argparse.Namespace) -> int:
         return _EXIT[watch.follow(options.tree, options.ruleset, options.every, options.stale)]
     outcome = check([options.tree], options.ruleset)
     if not outcome.submissions:
-        raise UserError(
-            f"{options.tree}: no results/<system>/<benchmark>/ with logs; name the folder above results/"
-        )
+        raise no_folders(options.tree, outcome.verdict)
     folders = {(one.benchmark, one.ruleset) for tree in outcome.submissions for one in tree.folders}
     for line in sorted(filter(None, (rounds.retirement(*one) for one in folders))):
         print(line, file=sys.stderr)

@@ -24,6 +24,7 @@ from compliance.packaging.package_output import SAFE_NAME, Entry, plan, write_pa
 from compliance.submission.coherence import same_organisation
 from compliance.submission.rounds import retirement
 from compliance.submission.runs import Run
+from compliance.verdict import NOT_CHECKED
 
 SMOKE = "SMOKE"
 # Advice that refuses a package even for other submitters' logs: such runs are not results, or not what they seem.
@@ -159,8 +160,10 @@ def _accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> boo
     folders = [folder for submission in outcome.submissions for folder in submission.folders]
     dropped = {path for folder in folders for path in folder.dropped}
     findings = [finding for finding in outcome.findings if not _allowed(finding, dropped)]
+    unchecked = outcome.verdict.answer == NOT_CHECKED
     bad = [finding for finding in findings if own_runs or finding.severity == ERROR or finding.rule in _NEVER]
-    shown = sys.stdout if smoke or not bad else sys.stderr
+    accepted = smoke or not (bad or unchecked)
+    shown = sys.stdout if accepted else sys.stderr
     for finding in findings:
         place = os.path.relpath(finding.path, tree.parent)
         line = f":{finding.line}" if finding.line else ""
@@ -170,9 +173,10 @@ def _accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> boo
         print(f"{place}: does not count; the score drops it as the slowest run.", file=shown)
     if bad and smoke:
         print(f"A submission would be refused for {len(bad)} findings; this is a practice tree.")
-    elif bad:
-        print(f"Refused: {len(bad)} findings, nothing written.", file=sys.stderr)
-    return smoke or not bad
+    elif not accepted:
+        why = f"{len(bad)} findings" if bad else outcome.verdict.line
+        print(f"Refused: {why}, nothing written.", file=sys.stderr)
+    return accepted
 
 
 def _allowed(finding: Finding, dropped: set[str]) -> bool:

@@ -11,6 +11,7 @@ from compliance.log import rules
 from compliance.submission import summary
 from compliance.submission.summary import System
 from compliance.submission.tree import judge_tree
+from compliance.submission.verdict import no_folders
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     outcome = judge_tree(tree, options.ruleset)
     found = summary.systems(outcome)
     if not found:
-        raise UserError(f"{tree}: no results/<system>/<benchmark>/ with logs; name the folder above results/")
+        raise no_folders(tree, outcome.verdict)
     used = sorted({one.submission.ruleset for one in found})
     if len(used) > 1:
         raise UserError(

@@ -19,7 +19,7 @@ from common.errors import UserError
 from compliance.code import advice
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import nearest
-from compliance.log.check_log import HPC, LogResult, check_logs
+from compliance.log.check_log import LogResult, check_logs
 from compliance.log.find_round import Choice, find, of_folder, of_submission
 from compliance.submission import coherence, repo_rules, rounds, tree_files, tree_runs, tree_system, verdict
 from compliance.submission.verdict import ResultFolder, Submission, TreeOutcome
@@ -41,12 +41,16 @@ def judge_tree(
       log_checker: judges the logs; None: `check_logs`.
     """
     logs, findings = tree_files.find_logs(root)
-    results = _judge_logs(root, logs, ruleset, division, log_checker or check_logs)
-    if family := _family(results, findings):
+    log_checker = log_checker or check_logs
+    results = _judge_logs(root, logs, ruleset, division, log_checker)
+    if family := _family(results, findings, log_checker):
         about = finding("not-checked", ADVICE, root, "logs of MLPerf Training", f"logs of {family}",
                         wording="not-checked.family", family=family)  # fmt: skip
         silent = [one._replace(findings=[]) for one in results]
-        return TreeOutcome(logs, silent, [about], [], Verdict(NOT_CHECKED, (about.message.rstrip("."),)))
+        others = [one for one in findings if one.severity == ADVICE]
+        return TreeOutcome(
+            logs, silent, [about, *others], [], Verdict(NOT_CHECKED, (about.message.rstrip("."),))
+        )
     named = of_folder(root)
     ruleset = ruleset or (named and named.ruleset)
     if not logs and not any(found.rule == "not-checked" for found in findings):
@@ -80,10 +84,16 @@ def judge_tree(
     return TreeOutcome([*logs, *described], results, list(dict.fromkeys(findings)), submissions, outcome)
 
 
-def _family(results: Sequence[LogResult], findings: Sequence[Finding]) -> str:
-    """Returns what all logs are of, if it has no rules here: "MLPerf HPC", "MLPerf Training v0.5"; or ""."""
-    layout = any(one.found == tree_files.HPC_LAYOUT for one in findings)
-    families = {one.family for one in results} | ({HPC} if layout else set())
+def _family(results: Sequence[LogResult], findings: Sequence[Finding], checker: LogChecker) -> str:
+    """Returns what all logs are of, if it has no rules here: "MLPerf HPC", "MLPerf Training v0.5"; or "".
+
+    In the layout of HPC one log of each folder answers for it. An error of another kind has to be told: "".
+    """
+    deep = [one for one in findings if one.found == tree_files.HPC_LAYOUT]
+    if any(one.severity == ERROR and one not in deep for one in findings):
+        return ""
+    paths = [str(path) for one in deep for path in tree_files.plain_files(Path(one.path), "result_*.txt")[:1]]
+    families = {one.family for one in (*results, *checker(paths, None, None))}
     return families.pop() if len(families) == 1 else ""
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from common.errors import UserError
 from compliance.findings import ERROR, Finding
 from compliance.log.check_log import LogResult
 from compliance.submission.facts import Facts
@@ -68,6 +69,12 @@ class TreeOutcome(NamedTuple):
         return frozenset(
             path for one in self.submissions for folder in one.folders for path in folder.dropped
         )
+
+
+def no_folders(root: Path, found: Verdict) -> UserError:
+    """Builds the error about a tree without a folder of runs: why it was not checked, else what to name."""
+    reason = "no results/<system>/<benchmark>/ with logs; name the folder above results/"
+    return UserError(f"{root}: {found.reasons[0] if found.answer == NOT_CHECKED else reason}")
 
 
 def judge(findings: list[Finding], reasons: list[str], looked_at: bool, practice: bool) -> Verdict:

@@ -113,6 +113,14 @@ def test_two_runs_that_did_not_converge_are_refused(lab, tmp_path, capsys):
     assert "Refused" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
+def test_logs_of_hpc_are_refused(lab, tmp_path, capsys):
+    words = lab("5.1.0", benchmark="cosmoflow")
+    (tmp_path / "code/llama2_70b_lora").rename(tmp_path / "code/cosmoflow")
+    assert call(words, tmp_path / "out") == 1
+    assert "Refused: not checked: The logs are of MLPerf HPC" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_too_few_runs_are_refused(lab, tmp_path, capsys):
     words = lab("5.0.0")
     (tmp_path / "runs/box/attempt/4.log").unlink()
