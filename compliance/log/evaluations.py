@@ -13,7 +13,7 @@ _MAX_KEPT = 10_000  # evaluations; no published log has a tenth as many
 _ALL_HAVE_STARTS = "5.0.0"
 # Logs of stable diffusion round a result to 7 digits where they repeat it.
 _CLOSE = 1e-6
-_APART_MS = 1000  # between two results of one evaluation
+_APART_MS = 30_000  # between two evaluations of one number; two results of one evaluation are closer
 _INTERVALS = ("block", "epoch", "eval")
 
 
@@ -123,7 +123,8 @@ class Evaluations:
             every = sum(self._reports.values())
             # Some logs of early rounds number every evaluation alike; their number is no place. Of two evaluations the
             # times tell: 16 logs of bert have both at epoch 1, a minute apart (training_results_v0.7, NVIDIA).
-            apart = not self._started and again.time_ms - before.time_ms > _APART_MS
+            apart = self._ruleset < _ALL_HAVE_STARTS and not self._counts["eval_start"]
+            apart = apart and again.time_ms - before.time_ms > _APART_MS
             if every == self._reports[key] and (every > 2 or apart):
                 return
             if self._started and self._started[unit, value] >= self._reports[key]:

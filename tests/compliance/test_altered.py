@@ -202,15 +202,31 @@ def test_a_result_repeated_alike_is_no_contradiction(tmp_path):
     assert "eval_accuracy.twice" not in found(text + last + "\n", tmp_path)
 
 
-@pytest.mark.parametrize(("minutes", "twice"), [(1, False), (0, True)])
-def test_two_evaluations_with_one_number_are_told_apart_by_their_times(tmp_path, minutes, twice):
-    """As in 16 logs of bert in training_results_v0.7, without eval_start."""
-    text = without(without(llama_logs.log(), '"eval_start"', 99), '"eval_accuracy"', 5)
-    last = next(line for line in text.splitlines() if '"eval_accuracy"' in line)
-    first = json.loads(last.removeprefix(":::MLLOG "))
-    first |= {"value": 0.95, "time_ms": first["time_ms"] - minutes * 60_000}
-    text = text.replace(last, f":::MLLOG {json.dumps(first)}\n{last}")
-    assert ("eval_accuracy.twice" in found(text, tmp_path)) is twice
+@pytest.mark.parametrize(
+    ("ruleset", "start", "seconds", "twice"),
+    [
+        ("0.7.0", None, 60, False),
+        ("0.7.0", None, 1.5, True),
+        ("0.7.0", {}, 60, True),
+        ("0.7.0", {"epoch_num": 1}, 60, True),
+        ("5.0.0", None, 60, True),
+        ("6.0.0", None, 60, True),
+    ],
+)
+def test_two_evaluations_with_one_number_are_told_apart_by_their_times(
+    tmp_path, ruleset, start, seconds, twice
+):
+    """As in 16 logs of bert in training_results_v0.7, without eval_start. `start`: its metadata; None: no such line."""
+    records = made_logs.log(ruleset, "closed", "bert" if ruleset == "0.7.0" else "llama2_70b_lora")
+    records = [record for record in records if record["key"] not in ("eval_start", "eval_stop")]
+    (at,) = (place for place, record in enumerate(records) if record["key"] == "eval_accuracy")
+    first = records[at]
+    for record in records[at:]:
+        record["time_ms"] += 100_000
+    worse = {**first, "value": first["value"] * 0.99, "time_ms": first["time_ms"] - int(seconds * 1000)}
+    begun = [] if start is None else [{**worse, "key": "eval_start", "value": None, "metadata": start}]
+    records[at:at] = [*begun, worse]
+    assert ("eval_accuracy.twice" in found(made_logs.lines(records), tmp_path, ruleset)) is twice
 
 
 @pytest.mark.parametrize(
