@@ -140,7 +140,10 @@ def _one_path(
 
 
 def check_paths(
-    paths: Sequence[str | os.PathLike], ruleset: str | None = None, packaging: bool = False
+    paths: Sequence[str | os.PathLike],
+    ruleset: str | None = None,
+    division: str | None = None,
+    packaging: bool = False,
 ) -> list[Finding]:
     """Returns the findings of `check`. Equal findings become one, with all line numbers in `lines`."""
-    return check(paths, ruleset, packaging=packaging).findings
+    return check(paths, ruleset, division, packaging).findings

@@ -132,8 +132,9 @@ def _values(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
         for one in facts:
             number = _number(one.settings.get(key, "0"))
             unlimited = number == -1 and key.endswith("_training_steps")
-            schedule = re.fullmatch(r"\[[\d., ]*\]", one.settings.get(key, ""))  # of several steps or epochs
-            if not schedule and (number is None or (number < 0 and not unlimited)):
+            if key.endswith(("_steps", "_epochs")) and _is_schedule(one.settings.get(key, "0")):
+                continue
+            if number is None or (number < 0 and not unlimited):
                 found = f"{one.settings[key]} in {Path(one.path).name}"
                 yield finding("tree.value", ADVICE, path, f"{key}: a number, 0 or more", found, key=key)
                 break
@@ -168,6 +169,12 @@ def _fast(path: Path, facts: Sequence[Facts], description: dict | None, benchmar
     if own < _FAST * best:
         found = f"{own:,.4g} accelerator-minutes on {used} accelerators"
         yield finding("tree.fast", ADVICE, path, f"about {best:,.4g}, the least that is published", found)
+
+
+def _is_schedule(text: str) -> bool:
+    """Whether a value is a list of numbers of 0 or more."""
+    numbers = [_number(part) for part in text[1:-1].split(",") if text != "[]"]
+    return text[:1] + text[-1:] == "[]" and all(number is not None and number >= 0 for number in numbers)
 
 
 def _number(text: str) -> float | None:

@@ -171,6 +171,21 @@ def test_rounds_without_rules_get_one_true_sentence(tmp_path, capsys):
         outcome = check([tmp_path / tree])
         sentence = f"The logs are of MLPerf {family}, whose rules this checker does not have"
         assert outcome.verdict == ("not checked", (sentence,)) and len(outcome.findings) == 1
+        for verb in ("accept", "scores"):
+            assert cli.main([verb, str(tmp_path / tree)]) == 2
+            assert capsys.readouterr().err == f"error: {tmp_path / tree}: {sentence}\n"
+    (deep.parent.parent / "llama2_70b_lora").symlink_to(deep)
+    outcome = check([tmp_path / "hpc"])
+    assert outcome.verdict.answer == "no-go" and "a symbolic link" in [one.found for one in outcome.findings]
+
+
+def test_a_log_of_training_in_the_layout_of_hpc_stays_an_error(tree):
+    place = tree() / "results" / "box"
+    (place / "llama2_70b_lora").rename(place / "aside")
+    (place / "weak").mkdir()
+    (place / "aside").rename(place / "weak" / "llama")
+    verdict, findings = judged(place.parent.parent)
+    assert verdict == "no-go" and findings["not-checked"].severity == "error"
 
 
 def test_a_score_that_the_rounds_table_has_otherwise_is_told(tree, monkeypatch, capsys):
@@ -241,10 +256,22 @@ def test_what_cannot_be_is_noticed(tree, rule, change):
     assert rule in judged(tree(change))[1]
 
 
-@pytest.mark.parametrize(("value", "noticed"), [(-1, False), (-2, True), ([512, 768], False), ([-1], True)])
-def test_training_steps_may_have_no_limit_or_be_a_schedule(tree, value, noticed):
-    steps = '"opt_learning_rate_training_steps", "value": '
-    assert ("tree.value" in judged(tree(in_all(f"{steps}1024", f"{steps}{value}")))[1]) == noticed
+@pytest.mark.parametrize(
+    ("key", "value", "noticed"),
+    [("opt_learning_rate_training_steps", *case) for case in ((-1, False), (-2, True), ([512, 768], False))]
+    + [
+        ("opt_learning_rate_training_steps", *case)
+        for case in (([-1], True), ([1e20], False), ("[8, ]", True))
+    ]
+    + [("opt_learning_rate_decay_boundary_epochs", [], False), ("opt_base_learning_rate", [4e-4], True)]
+    + [("global_batch_size", [], True), ("lora_rank", [16], True)],
+)
+def test_training_steps_may_have_no_limit_or_be_a_schedule(tree, key, value, noticed):
+    old = llama_logs.HEADER.get(key)
+    new = f'"{key}", "value": {json.dumps(value)}'
+    steps = '"opt_learning_rate_training_steps", "value": 1024'
+    change = in_all(steps if old is None else f'"{key}", "value": {old}', new)
+    assert ("tree.value" in judged(tree(change))[1]) == noticed
 
 
 def test_fewer_accelerators_than_ran_make_the_runs_too_fast(tree, monkeypatch):
