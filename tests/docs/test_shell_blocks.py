@@ -19,8 +19,8 @@ import sys
 import pytest
 
 import systems
+from tests.benchmarks import missing
 from tests.compliance import result_logs
-from tests.docs.shown import missing
 from tools.docs import markdown
 
 ROOT = markdown.ROOT

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from compliance.submission import runs
-from tests.docs.shown import missing
+from tests.benchmarks import missing
 from tools.docs import markdown
 
 PAGE = (markdown.ROOT / "docs/tutorial.md").read_text(encoding="utf-8")

@@ -8,8 +8,15 @@ import sys
 
 import pytest
 
-from tests.benchmarks import ROOT, assert_reaches_its_target, log_name, missed, runner, untimed_misses
-from tests.docs.shown import missing
+from tests.benchmarks import (
+    ROOT,
+    assert_reaches_its_target,
+    log_name,
+    missed,
+    missing,
+    runner,
+    untimed_misses,
+)
 from tests.docs.test_shell_blocks import blocks
 
 LOG, run = log_name("resnet"), runner("resnet")

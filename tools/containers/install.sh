@@ -31,7 +31,8 @@ case $1 in
   gpu) HOROVOD_GPU_OPERATIONS=NCCL tools/horovod/build.sh /opt/venv/bin/python ;;
   tpu)
     "${pip[@]}" uninstall --yes tensorflow
-    "${pip[@]}" install --no-deps -r tools/requirements/tpu.txt
+    # The lock's release of TensorFlow, with the TPU's runtime.
+    "${pip[@]}" install --no-deps libtpu==0.0.20 tensorflow-tpu==2.20.0
     ;;
 esac
 # Only what runs stays.
