@@ -139,7 +139,7 @@ HERE = Rule(
     example_bytes=_example_bytes,
     gpu_batch=256,
     choices=_reading,
-    weights={"width": 64},
+    weights={"model": "resnet50", "width": 64},
     enough=(100, 1500),
     told={"image_size": SCALED, "data.flip": FLIPPED, "data.area_range": CROPPED},
 )

@@ -129,8 +129,11 @@ def configure(
     replicas: str | None,
     seed: int | None,
     data_dir: str | None,
+    weights: Mapping[str, Any] | None = None,
 ) -> tuple[RunConfig, list[Choice]]:
     """Like common.config.overrides.configure, but for `here`: returns the validated configuration and the choices.
+
+    `weights`: as in `choose`.
 
     Raises:
       UserError: the benchmark has no `here`, the data belong to another one, or an override is wrong or contradicts
@@ -145,7 +148,7 @@ def configure(
     if description is not None:
         data_description.check_fields(module.PRESETS[rule.own], description)
     data = None if description is None else {**description.defaults, **description.fields}
-    config, chosen = choose(module, overrides, data, data_dir)
+    config, chosen = choose(module, overrides, data, data_dir, weights=weights)
     if description is not None:  # Rejects an override that contradicts the data.
         config = data_description.apply(config, description, overrides)
     if seed is not None:
@@ -161,6 +164,7 @@ def choose(
     data: Mapping[str, Any] | None = None,
     data_dir: str | None = None,
     machine: Machine | None = None,
+    weights: Mapping[str, Any] | None = None,
 ) -> tuple[RunConfig, list[Choice]]:
     """Returns the configuration `here` and the choices.
 
@@ -170,6 +174,8 @@ def choose(
       data: {path: value} of the fields that the data fix, from their description; None without a description.
       data_dir: the data folder; None for generated data or a benchmark that needs no folder.
       machine: this machine by default.
+      weights: {path: value} of `init` and of `Rule.weights` in the run that goes on, {} for no stored weights; by
+        default the newest stored weights.
 
     Raises:
       UserError: an unknown field or value among the overrides.
@@ -190,7 +196,7 @@ def choose(
         if path != "legw":
             chosen.config = configs.override(chosen.config, path, value)
     if not generated:
-        _weights(chosen, rule)
+        _weights(chosen, rule, weights)
     _devices(chosen, machine)
     _batch(chosen, rule, machine, base, seen=_epochs(chosen, base) * _examples(chosen.config))
     _schedule(chosen, base)
@@ -212,10 +218,15 @@ def weights_folder(benchmark: str) -> pathlib.Path:
     return pathlib.Path(os.environ.get(WEIGHTS) or os.path.expanduser(_WEIGHTS_CACHE), benchmark)
 
 
-def _weights(chosen: _Chosen, rule: Rule) -> None:
-    """Starts from the newest stored weights, unless the command line names others or another size of network."""
+def _weights(chosen: _Chosen, rule: Rule, before: Mapping[str, Any] | None) -> None:
+    """Starts from the newest stored weights, unless the command line names others or another network."""
+    if before is not None:
+        for path, value in before.items():
+            chosen.take(path, value, "as in the checkpoint that the run goes on from")
+        return
     stored = sorted(weights_folder(chosen.config.benchmark).glob("*.npz"), key=os.path.getmtime)
-    if stored and rule.weights and not {"init", *rule.weights} & chosen.given:
+    named = {"init", chosen.config.weights_field, *rule.weights} & chosen.given
+    if stored and rule.weights and not named:
         chosen.take("init", str(stored[-1]), "stored by `timetotrain weights`; --init= starts from nothing")
         for path, value in rule.weights.items():
             chosen.take(path, value, "as in these weights")

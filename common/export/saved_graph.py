@@ -97,7 +97,7 @@ def check(folder: pathlib.Path) -> None:
     if constants > _MOST_CONSTANTS:
         raise _refused(folder, f"has constants of {constants} bytes")
     _check_objects(folder, graph.object_graph_def.nodes)
-    weight_files.check_variables(folder)
+    weight_files.checked_reader(folder / "variables" / "variables")
 
 
 def _reached(folder: pathlib.Path, functions: Mapping[str, Any], roots: Iterable[str]) -> Iterator[str]:

@@ -53,7 +53,7 @@ def read(path: str | os.PathLike, kind: str = "") -> Arrays:
         if (path / "saved_model.pb").is_file():
             return _saved_model(path)
         if pathlib.Path(f"{path}.index").is_file():
-            checkpoint = tf.train.load_checkpoint(os.fspath(path))
+            checkpoint = checked_reader(path)
             return of_state_dict(
                 {n: checkpoint.get_tensor(n) for n in checkpoint.get_variable_to_shape_map()}
             )
@@ -114,9 +114,7 @@ def _safetensors(path: pathlib.Path) -> Arrays:
 
 def _saved_model(folder: pathlib.Path) -> Arrays:
     """Reads only the variables' files: it loads no graph, so none can run."""
-    check_variables(folder)
-    about = folder.joinpath(*EXTRA)
-    reader = tf.train.load_checkpoint(os.fspath(folder / "variables" / "variables"))
+    about, reader = folder.joinpath(*EXTRA), checked_reader(folder / "variables" / "variables")
     if about.is_file():
         names = parsed(read_plain(about, MOST_GRAPH))["weights"]
         return {n: reader.get_tensor(f"weights/{i}/.ATTRIBUTES/VARIABLE_VALUE") for i, n in enumerate(names)}
@@ -126,19 +124,21 @@ def _saved_model(folder: pathlib.Path) -> Arrays:
     return keras_names({name: reader.get_tensor(key) for name, key in keys.items()})
 
 
-def check_variables(folder: pathlib.Path) -> None:
-    """Refuses a SavedModel whose variables have more bytes than the files that hold them.
+def checked_reader(prefix: pathlib.Path) -> Any:
+    """Returns TensorFlow's reader of a checkpoint; its variables have no more bytes than the files that hold them.
 
     Raises:
       ValueError: the variables have more bytes.
       OSError, tf.errors.OpError: a file is missing or damaged.
     """
-    reader = tf.train.load_checkpoint(os.fspath(folder / "variables" / "variables"))
+    reader = tf.train.load_checkpoint(os.fspath(prefix))
     types, shapes = reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
     wanted = sum(math.prod(shape) * (types[name].size or 1) for name, shape in shapes.items())
-    there = sum(path.stat().st_size for path in (folder / "variables").iterdir())
+    data = f"{prefix.name}.data-"
+    there = sum(path.stat().st_size for path in prefix.parent.iterdir() if path.name.startswith(data))
     if wanted > there + _SPARE:
         raise ValueError(f"its variables have {wanted} bytes, their files {there}")
+    return reader
 
 
 def _keras_keys(folder: pathlib.Path, reader: Any) -> dict[str, str]:

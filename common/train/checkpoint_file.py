@@ -16,7 +16,7 @@ import pathlib
 import re
 import shutil
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,21 +73,32 @@ def read(path: pathlib.Path, training: bool = True) -> File:
     Raises:
       UserError: the file is damaged, no checkpoint or of another format, or an asset has another name.
     """
+    with _opened(path) as (archive, meta):
+        names = [name for name in archive.files if name != "meta"]
+        assets = [name for name in names if name.startswith(ASSETS)]
+        for name in [] if training else assets:
+            check_asset(path, name.removeprefix(ASSETS))
+        left_out = (ASSETS,) if training else (ASSETS, SLOTS, PENDING)
+        arrays = {name: archive[name] for name in names if not name.startswith(left_out)}
+        return File(
+            path,
+            arrays if training else arrays | _averages(archive, arrays, meta["config"]),
+            meta,
+            {name.removeprefix(ASSETS): archive[name].tobytes() for name in assets},
+        )
+
+
+def config_of(path: pathlib.Path) -> Mapping[str, Any]:
+    """Returns the configuration in a checkpoint, as plain values; raises like `read`."""
+    with _opened(path) as (_, meta):
+        return meta["config"]
+
+
+@contextlib.contextmanager
+def _opened(path: pathlib.Path) -> Iterator[tuple[npz.Archive, dict[str, Any]]]:
     try:
         with npz.opened(path) as archive:
-            meta = _checked_meta(path, parsed(archive["meta"].tobytes()))
-            names = [name for name in archive.files if name != "meta"]
-            assets = [name for name in names if name.startswith(ASSETS)]
-            for name in [] if training else assets:
-                check_asset(path, name.removeprefix(ASSETS))
-            left_out = (ASSETS,) if training else (ASSETS, SLOTS, PENDING)
-            arrays = {name: archive[name] for name in names if not name.startswith(left_out)}
-            return File(
-                path,
-                arrays if training else arrays | _averages(archive, arrays, meta["config"]),
-                meta,
-                {name.removeprefix(ASSETS): archive[name].tobytes() for name in assets},
-            )
+            yield archive, _checked_meta(path, parsed(archive["meta"].tobytes()))
     except NPZ_DAMAGE as error:
         if isinstance(error, OSError) and error.errno not in _DAMAGE:
             raise UserError(

@@ -5,16 +5,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any, TypeVar
 
 from common.config import automatic, backend, benchmarks, data_description
 from common.config import overrides as configs
+from common.config.digest import from_dict
 from common.config.schema import RunConfig
 from common.distributed import process as processes
 from common.errors import UserError
+from common.train import checkpoint_file
 from timetotrain.run.options import BenchmarkFlags
 
 B = TypeVar("B", bound=BenchmarkFlags)
@@ -49,7 +54,12 @@ def configure(
     module = benchmarks.module(benchmark, "presets")
     overrides = [*_target(module.Config, options.target), *overrides]
     if options.system == automatic.NAME:
-        return automatic.configure(module, overrides, options.replicas, options.seed, options.data_dir)
+        # Each host has its own stored weights, and the processes must build the same network.
+        several = processes.here().count > 1
+        weights = _before(module, options.checkpoint_dir) or ({} if several else None)
+        return automatic.configure(
+            module, overrides, options.replicas, options.seed, options.data_dir, weights
+        )
     config = configs.configure(
         module.PRESETS,
         module.Config,
@@ -65,6 +75,16 @@ def configure(
     if rule := automatic.rule_of(module):
         automatic.check_counts(rule, config, options.data_dir)
     return config, []
+
+
+def _before(module: ModuleType, folder: str | None) -> Mapping[str, Any] | None:
+    """Returns the fields of starting weights in the newest readable checkpoint of a folder; None if it has none."""
+    rule = automatic.rule_of(module)
+    for path in reversed(checkpoint_file.checkpoints(pathlib.Path(folder)) if folder and rule else []):
+        with contextlib.suppress(UserError):  # The resume says what is wrong with it.
+            saved = from_dict(module.Config, checkpoint_file.config_of(path))
+            return {name: getattr(saved, name) for name in ("init", *rule.weights)}
+    return None
 
 
 def preset(benchmark: str, options: BenchmarkFlags) -> RunConfig:

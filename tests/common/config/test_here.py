@@ -10,8 +10,12 @@ import pytest
 from common.config import automatic, data_description, hardware
 from common.config.benchmarks import NAMES
 from common.config.clock import Clock
+from common.config.digest import to_dict
 from common.config.hardware import Machine
 from common.errors import UserError
+from common.train import checkpoint_file
+from timetotrain.run import request
+from timetotrain.run.options import BenchmarkFlags
 
 LAPTOP = Machine(cores=2, memory=24 << 30, bf16=True)
 SMALL = Machine(cores=2, memory=3 << 30)
@@ -246,3 +250,43 @@ def test_stored_weights_are_started_from(tmp_path, monkeypatch):
     (tmp_path / "resnet" / "resnet50.npz").touch()
     assert start() == (str(tmp_path / "resnet" / "resnet50.npz"), 64)
     assert start(("init", "")) == ("", width) and start(("width", "16")) == ("", 16)
+    assert start(("model", "alexnet_bn")) == ("", width)
+
+
+@pytest.mark.parametrize("benchmark", ["ssd", "maskrcnn", "tsm_kinetics"])
+def test_weights_of_ones_own_stay(tmp_path, monkeypatch, benchmark):
+    monkeypatch.setenv(automatic.WEIGHTS, str(tmp_path))
+    (tmp_path / benchmark).mkdir()
+    (tmp_path / benchmark / "stored.npz").touch()
+    module, data = presets(benchmark), {"num_train_examples": 400}
+    assert automatic.choose(module, (), data)[0].init == str(tmp_path / benchmark / "stored.npz")
+    mine, _ = automatic.choose(module, [(module.Config.weights_field, "/mine.npz")], data)
+    assert (mine.init, mine.initial_weights_file) == ("", "/mine.npz")
+
+
+def test_a_resumed_run_keeps_its_weights_and_several_processes_take_none(tmp_path, monkeypatch):
+    stored = tmp_path / "resnet" / "resnet50.npz"
+    monkeypatch.setenv(automatic.WEIGHTS, str(tmp_path))
+    stored.parent.mkdir()
+    options = BenchmarkFlags(system="here", data_dir=str(tmp_path), checkpoint_dir=str(tmp_path / "saved"))
+
+    def start():
+        config, _ = request.configure("resnet", options, [])
+        return config, (config.init, config.width)
+
+    config, from_nothing = start()
+    stored.touch()
+    with_weights = (str(stored), 64)
+    assert start()[1] == with_weights != from_nothing
+    with monkeypatch.context() as several:
+        several.setenv("HOROVOD_RANK", "1")
+        several.setenv("HOROVOD_SIZE", "2")
+        assert start()[1] == from_nothing
+    meta = {"step": 5, "digest": "", "config": to_dict(config), "benchmark": "resnet", "labels": []}
+    checkpoint_file.write(tmp_path / "saved/checkpoint_00000005.npz", {}, meta, {}, keep=2)
+    (tmp_path / "saved/checkpoint_00000006.npz").write_text("damaged")
+    assert start()[1] == from_nothing
+    meta["config"] |= {"init": with_weights[0], "width": 64}
+    checkpoint_file.write(tmp_path / "saved/checkpoint_00000005.npz", {}, meta, {}, keep=2)
+    stored.unlink()
+    assert start()[1] == with_weights

@@ -101,18 +101,47 @@ def test_downloads_verifies_and_converts(server, tmp_path, benchmark):
         assert set(file.files) == set(NETWORKS[network].shapes())
         kernel = random(network)["layer3.1.conv2.weight"].transpose(2, 3, 1, 0)
         np.testing.assert_array_equal(file["layer3.1.conv2/kernel"], kernel)
-    again = init(benchmark, tmp_path / "w", WEIGHTS_URL="http://127.0.0.1:1/" + name)
-    assert again.returncode == 0 and "is there" in again.stderr
+
+
+def test_stored_weights_are_the_newest_again_unless_a_file_is_named(server, tmp_path):
+    address, folder, names = server
+    stored = tmp_path / "resnet34-333f7ec4.npz"  # Of the name that is fetched by default.
+    stored.write_text("old")
+    os.utime(stored, (1, 1))
+    done = init("ssd", tmp_path)
+    assert done.returncode == 0 and "is there" in done.stderr
+    assert stored.stat().st_mtime > 1 and stored.read_text() == "old"
+    done = init("ssd", tmp_path, WEIGHTS_URL=f"{address}/none/resnet34-333f7ec4.pth")
+    assert done.returncode == 2 and stored.read_text() == "old"
+    mine = tmp_path / "mine" / "resnet34-333f7ec4.pth"
+    mine.parent.mkdir()
+    mine.symlink_to(folder / names["resnet34"][0])
+    done = init("ssd", tmp_path, WEIGHTS_FILE=str(mine))
+    assert done.returncode == 0 and stored.read_bytes() != b"old", done.stderr
+
+
+def test_a_download_goes_on_only_with_its_own_address(tmp_path):
+    python = tmp_path / "python"  # Prints the file to download: -m common.data.download URL FILE.
+    python.write_text('#!/bin/sh\necho "$4"\nexit 1\n')
+    python.chmod(0o755)
+    urls = ("http://a/net.pth", "http://b/net.pth", "http://a/net.pth")
+    first, other, again = (
+        init("ssd", tmp_path, WEIGHTS_URL=url, PYTHON=str(python)).stdout.strip() for url in urls
+    )
+    assert first == again != other and first.endswith("net.pth.unverified")
 
 
 def test_a_file_of_ones_own_without_a_digest_is_unverified(server, tmp_path):
     _, folder, names = server
     name, digest = names["resnet34"]
-    mine = tmp_path / "mine.pth"
+    mine = tmp_path / "mine-20250131.pth"  # A date is no digest.
     mine.symlink_to(folder / name)
     done = init("ssd", tmp_path / "w", WEIGHTS_FILE=str(mine))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"unverified SHA-256 {digest}: ") and (tmp_path / "w/mine.npz").exists()
+    assert (
+        done.stdout.startswith(f"unverified SHA-256 {digest}: ")
+        and (tmp_path / "w/mine-20250131.npz").exists()
+    )
     assert mine.exists()
     done = init("ssd", tmp_path / "v", WEIGHTS_FILE=str(mine), WEIGHTS_SHA256=digest.upper())
     assert "verified   SHA-256" in done.stdout and "by 64 digits" in done.stdout

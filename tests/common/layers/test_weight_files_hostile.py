@@ -165,3 +165,20 @@ def test_our_saved_model_is_read_without_its_graph(tmp_path, monkeypatch):
     _, export = samples.model(tmp_path)
     monkeypatch.setattr(tf.saved_model, "load", lambda *_: pytest.fail("its graph was loaded"))
     assert "logits/kernel" in weight_files.read(export)
+
+
+def test_a_checkpoint_of_tensorflow_is_no_bomb(tmp_path):
+    tensors = [tf.zeros([2, 3]), tf.ones([3])]
+    for name, part in (
+        ("net", ""),
+        ("bomb", "1000000 1000000 0,2:0,3"),
+    ):  # A part of 4 TB is there, by its index.
+        tf.raw_ops.SaveV2(
+            prefix=str(tmp_path / name),
+            tensor_names=["fc.weight", "fc.bias"],
+            shape_and_slices=[part, ""],
+            tensors=tensors,
+        )
+    assert weight_files.read(tmp_path / "net")["fc/kernel"].shape == (3, 2)
+    with pytest.raises(UserError, match="bomb: not a whole file .*its variables have 4000000000012 bytes"):
+        weight_files.read(tmp_path / "bomb")
