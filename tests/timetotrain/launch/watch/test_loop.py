@@ -157,16 +157,20 @@ def test_a_process_without_a_launcher_does_not_wait_without_end():
     assert re.search("error: no step for 0 s, after step 7;.*in <module>", ended.stderr, re.S)
 
 
-def test_a_process_that_failed_may_end_its_checkpoint():
-    """The launcher hears of the error first, and ends the others; the one that saves has the grace."""
+@pytest.mark.parametrize("settle, asked", [(20, False), (0.1, True)])
+def test_a_process_that_failed_may_end_its_checkpoint(settle, asked):
+    """The launcher hears of the error first, and ends the others; the one that saves has the grace, asked or not."""
     code = (
-        "import time; from common.distributed import heartbeat as h; h.start(); h.phase(h.SAVES); time.sleep(1); "
-        "h.tell(error='a fault'); time.sleep(2); print('saved'); raise SystemExit(2)"
+        "import signal, time; from common.distributed import heartbeat as h; h.start(); h.phase(h.SAVES); "
+        "signal.signal(15, lambda *_: print('asked')); time.sleep(1); h.tell(error='a fault'); "
+        "end = time.monotonic() + 3\nwhile time.monotonic() < end: time.sleep(0.1)\n"
+        "print('saved'); raise SystemExit(2)"
     )
-    line = arguments({}, 1, [("settle", 20), ("failure", 0.5), ("grace", 20)])
+    line = arguments({}, 1, [("settle", settle), ("failure", 1.5), ("grace", 20)])
     line = [*line[: line.index("--") + 1], sys.executable, "-uc", code]
     ended = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=50)
-    assert (ended.returncode, ended.stdout) == (2, "saved\n") and "rank 0 failed: a fault" in ended.stderr
+    assert (ended.returncode, ended.stdout) == (2, "asked\n" * asked + "saved\n")
+    assert "rank 0 failed: a fault" in ended.stderr
 
 
 def test_one_process_that_works_holds_up_the_others_without_an_alarm():
