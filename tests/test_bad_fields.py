@@ -49,7 +49,7 @@ BAD = {
         mask_size=27 config.mask_size=27: must be even
         roi_batch=0 config.roi_batch=0: must be at least 1
         mask_size=0 config.mask_size=0: must be at least 1
-        anchor_scale=0 config.anchor_scale=0.0: must be positive
+        anchor_scale=0 config.anchor_scale=0.0: must be from 0.1 to 10000
         rpn_foreground=2 config.rpn_foreground=2.0: must be above 0 and at most 1
         roi_foreground=-1 config.roi_foreground=-1.0: must be above 0 and at most 1
         roi_foreground=0.001 config.roi_foreground=0.001: of roi_batch=512 that is not one
