@@ -37,9 +37,9 @@ def test_make_test_runs_slow_files_that_exist_each_with_a_reason():
 @pytest.mark.parametrize("flags", [["--headline"], ["--rest"]])
 def test_make_test_and_make_test_all_divide_the_files(flags):
     """A slow file that is no headline is left to `make test-all`; a quick one and a headline are not."""
-    files = [f"tests/mnist/test_mnist_{name}.py" for name in ("model", "end_to_end", "presets")]
+    files = [f"tests/resnet/test_{name}.py" for name in ("alexnet", "end_to_end", "task")]
     assert all((ROOT / name).is_file() for name in files)
-    command = [sys.executable, "-m", "pytest", "-n0", "--collect-only", "-q", *flags, "tests/mnist"]
+    command = [sys.executable, "-m", "pytest", "-n0", "--collect-only", "-q", *flags, "tests/resnet"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     found = [name for name in files if name in done.stdout]
     assert found == (files[1:] if flags == ["--headline"] else files[:1]), done.stdout
