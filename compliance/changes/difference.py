@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from common.errors import UserError
 from compliance.changes import answers
 from compliance.changes.answers import ASK, MAY, MAY_NOT, SAME, Change
 from compliance.log import rules
@@ -14,6 +13,7 @@ from compliance.log.find_round import find, of_folder, of_submission
 from compliance.submission import scores
 from compliance.submission.scores import result_folders
 from compliance.submission.tree_files import place_of
+from compliance.submission.verdict import no_folders
 
 _WORDS = {MAY: "may", MAY_NOT: "MAY NOT", ASK: "ask", SAME: ""}
 _CODE_SHOWN = 12
@@ -120,7 +120,7 @@ def _folders(root: Path) -> dict[tuple[Path, str, str], Path]:
         if place is not None and place[2]:
             found[place] = path
     if not found:
-        raise UserError(f"{root}: no results/<system>/<benchmark>/ with logs; name the folder above results/")
+        raise no_folders(root)
     return found
 
 

@@ -5,12 +5,12 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from common.errors import UserError
 from compliance.code import advice, agreement
 from compliance.code.agreement import DIFFERENT, Agreement
 from compliance.report.output import value
 from compliance.submission.scores import result_folders
 from compliance.submission.tree_files import place_of, plain_files
+from compliance.submission.verdict import no_folders
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def compare(root: Path) -> list[tuple[Path, list[Path], Agreement | None]]:
         if place is not None and place[2]:
             orgs.setdefault(place[0], []).append(folder)
     if not orgs:
-        raise UserError(f"{root}: no results/<system>/<benchmark>/ with logs; name the folder above results/")
+        raise no_folders(root)
     found: list[tuple[Path, list[Path], Agreement | None]] = []
     for org, folders in orgs.items():
         named = list(agreement.of_tree(org, folders))

@@ -62,7 +62,7 @@ class Recorder:
         if config.system == automatic.NAME and not options.checkpoint_dir and processes == 1:
             self.options = dataclasses.replace(options, checkpoint_dir=str(self._free_checkpoints()))
         self.baseline = ending.baseline(config, options.data_dir)
-        rule = getattr(benchmarks.module(config.benchmark, "presets"), "HERE", None)
+        rule = automatic.rule_of(benchmarks.module(config.benchmark, "presets"))
         self.facts["outlook"] = advice.outlook(config, self.baseline, rule)
         path = self.folder / f"history_{self.index}.jsonl"
         self.kept = Artifacts(config, self.options, path, self.baseline)
