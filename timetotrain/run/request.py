@@ -19,7 +19,6 @@ from common.config.digest import from_dict
 from common.config.schema import RunConfig
 from common.distributed import process as processes
 from common.errors import UserError
-from common.train import checkpoint_file
 from timetotrain.run.options import BenchmarkFlags
 
 B = TypeVar("B", bound=BenchmarkFlags)
@@ -80,7 +79,11 @@ def configure(
 def _before(module: ModuleType, folder: str | None) -> Mapping[str, Any] | None:
     """Returns the fields of starting weights in the newest readable checkpoint of a folder; None if it has none."""
     rule = automatic.rule_of(module)
-    for path in reversed(checkpoint_file.checkpoints(pathlib.Path(folder)) if folder and rule else []):
+    if not folder or not rule:
+        return None
+    from common.train import checkpoint_file  # Here, since it needs numpy, which help does without.
+
+    for path in reversed(checkpoint_file.checkpoints(pathlib.Path(folder))):
         with contextlib.suppress(UserError):  # The resume says what is wrong with it.
             saved = from_dict(module.Config, checkpoint_file.config_of(path))
             return {name: getattr(saved, name) for name in ("init", *rule.weights)}
