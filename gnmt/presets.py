@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.config.automatic import Rule
+from common.config.choices import Rule
 from common.config.clock import Clock
 from common.config.optimizer import Adam
 from common.config.presets import later_machines, named, published, rule_keys, without_metadata

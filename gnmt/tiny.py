@@ -11,7 +11,7 @@ import os
 import sys
 
 from common.data import tiny_data
-from common.text import pair, pair_data
+from common.text import pair
 from gnmt import convert
 from gnmt.config import Data
 
@@ -37,13 +37,13 @@ TINY = Tiny()
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
-    """Writes the pair into `data_dir` through the converter; see common/text/pair_data.py."""
+    """Writes the pair into `data_dir` through the converter; see common/text/pair.py."""
     names = [_FILES.train_pattern, _FILES.codes, _FILES.vocabulary, _FILES.eval_source, _FILES.eval_reference]
     # English rules fit both invented languages, because their only punctuation is comma and full stop.
     settings = convert.Settings(
         merges=tiny.merges, max_length=tiny.max_length, shards=tiny.shards, languages=("en", "en")
     )
-    return pair_data.generate(
+    return pair.generate(
         "gnmt", data_dir, tiny, names, lambda folder, *texts: convert.convert(folder, *texts, settings)
     )
 

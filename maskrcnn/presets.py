@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.config.automatic import FLIPPED, SCALED, Rule
+from common.config.choices import FLIPPED, SCALED, Rule
 from common.config.clock import Clock
 from common.config.optimizer import Sgd
 from common.config.presets import later_machines, named, published, without_metadata

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from common.config.automatic import Rule
+from common.config.choices import Rule
 from common.config.optimizer import Sgd
 from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
 from common.config.schema import Schedule

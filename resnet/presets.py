@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.config.automatic import CROPPED, FLIPPED, SCALED, Rule
+from common.config.choices import CROPPED, FLIPPED, SCALED, Rule
 from common.config.clock import Clock
 from common.config.hardware import Machine
 from common.config.optimizer import Sgd

@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from common.config.automatic import CROPPED, FLIPPED, SCALED, Rule
+from common.config.choices import CROPPED, FLIPPED, SCALED, Rule
 from common.config.clock import Clock
 from common.config.hardware import Machine
 from common.config.optimizer import Sgd

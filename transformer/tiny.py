@@ -11,7 +11,7 @@ import os
 import sys
 
 from common.data import tiny_data
-from common.text import pair, pair_data
+from common.text import pair
 from transformer import convert
 from transformer.config import Data
 
@@ -38,10 +38,10 @@ TINY = Tiny()
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
-    """Writes the pair into `data_dir` through the converter; see common/text/pair_data.py."""
+    """Writes the pair into `data_dir` through the converter; see common/text/pair.py."""
     names = [_FILES.train_pattern, _FILES.vocabulary, _FILES.eval_source, _FILES.eval_reference]
     settings = convert.Settings(tiny.max_length, tiny.packed_length, tiny.shards)
-    return pair_data.generate(
+    return pair.generate(
         "transformer",
         data_dir,
         tiny,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.config.automatic import FLIPPED, SCALED, Rule
+from common.config.choices import FLIPPED, SCALED, Rule
 from common.config.optimizer import Adam, Sgd
 from common.config.presets import momentum_key, named, solver_keys, without_metadata
 from common.config.schema import Schedule

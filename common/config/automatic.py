@@ -13,91 +13,24 @@ import math
 import operator
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from common.config import data_description, hardware
+from common.config import data_description, fitting_batch, hardware
 from common.config import overrides as configs
+from common.config.choices import TINY, Choice, Choosing, Rule
 from common.config.hardware import Machine
-from common.config.legw import legw
 from common.config.schema import RunConfig
 from common.errors import UserError
 
-NAME, TINY = "here", "cpu-tiny"
+NAME = "here"
 # The note next to generated data; common/data/tiny_data.py writes it.
 TINY_NOTE = "tiny.json"
-# Share of memory that a batch may fill. The host also holds input buffers, the framework and other programs.
-HOST_PART, GPU_PART = 0.5, 0.8
-# Share of a GPU's memory that jax's client takes: the default of XLA_PYTHON_CLIENT_MEM_FRACTION (docs.jax.dev, "GPU
-# memory allocation").
-JAX_PART = 0.75
-RESERVE_BYTES = 1 << 30  # TensorFlow, the weights of a small preset and their slots.
-# A run has at least LEAST_STEPS steps if the batch can shrink that far. A batch keeps at least LEAST_BATCH examples,
-# because batch norm computes its moments from them.
-LEAST_STEPS, LEAST_BATCH = 500, 4
 EVALUATIONS = 10
 WARMUP_PART = 0.2
 # The folder of public weights: this variable's, or one in the user's cache.
 WEIGHTS, _WEIGHTS_CACHE = "TTT_WEIGHTS", "~/.cache/timetotrain/weights"
-# What `Rule.told` says of fields that several benchmarks have.
-SCALED = "every picture is scaled to it, in pixels; details smaller than a pixel are lost"
-FLIPPED = "mirrors half of the pictures; set False where left and right differ, as for text"
-CROPPED = "range of a random crop, as part of the picture; (1.0, 1.0) keeps all of it"
-
-
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """A benchmark's rule for `here`, from its presets.py.
-
-    Attributes:
-      own: the preset for the user's own data.
-      example_bytes: function of the configuration; returns the bytes of memory that one example takes in a training
-        step. lab/bench/batch_memory.py measured them; the configuration's sizes scale them.
-      eval_bytes: the same of an evaluation; `example_bytes` by default.
-      weight_bytes: function of the configuration; returns the bytes of weights, gradients and slots that grow with the
-        data's classes, beyond RESERVE_BYTES.
-      gpu_batch: maximum number of examples per GPU.
-      tiny: the preset for the generated data.
-      choices: function of (configuration, machine, bytes of the data folder); returns further fields
-        {path: (value, why)}.
-      rate_part: function of (configuration, starting preset); returns the part of the preset's learning rate that suits
-        the data, and why.
-      told: {path: what it does to the data} of fields that are said to the user even if the preset's value stays.
-      weights: {path: value} of the fields that fit the network to weights of `timetotrain weights`; {} for none.
-      enough: (examples of a class, these times epochs) with which a network that starts from nothing beats its data's
-        baseline: between runs that did and did not (tests/timetotrain/run/test_ending.py). None if no run tells.
-      background: number of the network's classes that are none of the data's.
-      counts: function of (configuration, data folder); returns {path: value} of the fields that the files themselves
-        fix, {} if files are missing. It serves benchmarks without a converter, whose data have no description.
-    """
-
-    own: str
-    example_bytes: Callable[[Any], float]
-    gpu_batch: int
-    eval_bytes: Callable[[Any], float] | None = None
-    weight_bytes: Callable[[Any], float] = lambda _: 0.0
-    tiny: str = TINY
-    choices: Callable[[Any, Machine, int], Mapping[str, tuple[Any, str]]] = lambda *_: {}
-    rate_part: Callable[[Any, Any], tuple[float, str]] = lambda *_: (1.0, "")
-    told: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    weights: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    enough: tuple[int, int] | None = None
-    background: int = 0
-    counts: Callable[[Any, pathlib.Path], Mapping[str, Any]] = lambda *_: {}
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """A field chosen for this machine or data, and why; the first choice of a run is its starting preset."""
-
-    field: str
-    value: Any
-    why: str
-
-    def __str__(self) -> str:
-        value = f"{self.value:.4g}" if isinstance(self.value, float) else str(self.value)
-        return f"{self.field}={value}: {self.why}"
 
 
 def fitting(data_dir: str | None) -> str | None:
@@ -185,7 +118,7 @@ def choose(
     folder = pathlib.Path(data_dir) if data_dir and "://" not in data_dir else None
     generated = data is None and (data_dir is None or (folder is not None and (folder / TINY_NOTE).exists()))
     base = module.PRESETS[rule.tiny if generated else rule.own]
-    chosen = _Chosen(_start(base), {path for path, _ in overrides})
+    chosen = Choosing(_start(base), {path for path, _ in overrides})
     why = f"the nearest for {'generated data' if generated else 'real data'}; the machine: {machine}"
     chosen.list.append(Choice("preset", base.system, why))
     fixed = {**counted(rule, base, data_dir), **(data or {})}
@@ -198,7 +131,9 @@ def choose(
     if not generated:
         _weights(chosen, rule, weights)
     _devices(chosen, machine)
-    _batch(chosen, rule, machine, base, seen=_epochs(chosen, base) * _examples(chosen.config))
+    fitting_batch.batch(
+        chosen, rule, machine, base, seen=_epochs(chosen, base) * fitting_batch.examples_of(chosen.config)
+    )
     _schedule(chosen, base)
     for path, (value, why) in rule.choices(chosen.config, machine, _bytes(folder)).items():
         chosen.take(path, value, why)
@@ -218,7 +153,7 @@ def weights_folder(benchmark: str) -> pathlib.Path:
     return pathlib.Path(os.environ.get(WEIGHTS) or os.path.expanduser(_WEIGHTS_CACHE), benchmark)
 
 
-def _weights(chosen: _Chosen, rule: Rule, before: Mapping[str, Any] | None) -> None:
+def _weights(chosen: Choosing, rule: Rule, before: Mapping[str, Any] | None) -> None:
     """Starts from the newest stored weights, unless the command line names others or another network."""
     if before is not None:
         for path, value in before.items():
@@ -254,26 +189,6 @@ def check_counts(rule: Rule, config: Any, data_dir: str | None) -> None:
         raise UserError(f"{data_dir}: the files are of another size than {expected}; set {fields}{here}")
 
 
-class _Chosen:
-    """A configuration under construction; fields in `given` stay as they are."""
-
-    def __init__(self, config: RunConfig, given: set[str]):
-        self.config, self.given = config, given
-        self.list: list[Choice] = []
-
-    def take(self, path: str, value: Any, why: str) -> None:
-        """Sets a field unless the command line gives it."""
-        if path in self.given or operator.attrgetter(path)(self.config) == value:
-            return
-        self.config = with_field(self.config, path, value)
-        self.say(path, why)
-
-    def say(self, path: str, why: str) -> None:
-        """Lists a field with its value and `why`; it replaces what was said of it."""
-        choice = Choice(path, operator.attrgetter(path)(self.config), why)
-        self.list = [other for other in self.list if other.field != path] + [choice]
-
-
 def _start(base: RunConfig) -> RunConfig:
     return dataclasses.replace(
         base,
@@ -287,7 +202,7 @@ def _start(base: RunConfig) -> RunConfig:
     )
 
 
-def _devices(chosen: _Chosen, machine: Machine) -> None:
+def _devices(chosen: Choosing, machine: Machine) -> None:
     if machine.jax and "replicas" not in chosen.given and chosen.config.compile != "off":
         chosen.take("replicas", "pjrt", "jax sees the GPU" + "s" * (len(machine.gpus) > 1))
         chosen.take("num_replicas", len(machine.gpus), "one replica a GPU")
@@ -298,83 +213,9 @@ def _devices(chosen: _Chosen, machine: Machine) -> None:
         chosen.take("precision", "fp32", "no instructions for bfloat16 here")
 
 
-def _batch(chosen: _Chosen, rule: Rule, machine: Machine, base: RunConfig, seen: float) -> None:
-    """Chooses the batch sizes, then the learning rate and warmup by LEGW; `seen`: examples over all epochs."""
-    config = chosen.config
-    groups, cost, eval_cost = config.num_groups, *example_bytes(rule, config)
-    part = JAX_PART if config.replicas == "pjrt" else GPU_PART
-    memory = (part * min(machine.gpus) if machine.gpus else HOST_PART * machine.memory) - RESERVE_BYTES
-    memory -= rule.weight_bytes(config)
-    fits, eval_fits = max(1, int(memory / cost)), max(1, int(memory / eval_cost))
-    holds = f"holds {fits}" if memory >= cost else "may not hold even one"
-    device = rule.gpu_batch if machine.gpus else power_of_two(base.global_batch_size)
-    busy = (
-        "enough to keep a GPU busy"
-        if machine.gpus
-        else f"about that of {base.system}; a CPU gains little by more"
-    )
-    steps = min(LEAST_STEPS, base.train_epochs * _examples(base) / base.global_batch_size)
-    limits = [
-        (fits * groups, f"the memory {holds} of {cost / 1e6:.2g} MB a device"),
-        (device * groups, busy),
-        (max(seen / steps, LEAST_BATCH * groups), f"leaves {steps:.0f} steps for {seen:.0f} examples"),
-    ]
-    most, why = min(limits)
-    micro_batches = groups * config.accumulation_steps
-    chosen.take(
-        "global_batch_size",
-        power_of_two(most / micro_batches) * micro_batches,
-        f"a power of two a device; {why}",
-    )
-    while "global_batch_size" not in chosen.given and _refused(chosen.config):
-        half = chosen.config.global_batch_size // 2
-        if half < micro_batches:
-            break
-        chosen.take("global_batch_size", half, "the data are too few for more")
-    _rate(chosen, base)
-    part, why = rule.rate_part(config, base)
-    rate = chosen.config.optimizer.base_learning_rate
-    whole = part * rate / base.optimizer.base_learning_rate  # LEGW's factor too.
-    chosen.take(
-        "optimizer.base_learning_rate", part * rate, f"{why}; {whole:.3g} of the rate of {base.system}"
-    )
-    needed = power_of_two(max(1, 2 * -(-config.examples_per_evaluation // groups) - 1))
-    largest = min(needed, eval_fits, max(device, base.eval_batch_size))
-    chosen.take("eval_batch_size", power_of_two(largest) * groups, "a power of two that fits")
-
-
-def example_bytes(rule: Rule, config: Any) -> tuple[float, float]:
-    """Returns the estimated bytes of memory that an example takes in a training step and in an evaluation."""
-    return rule.example_bytes(config), (rule.eval_bytes or rule.example_bytes)(config)
-
-
-def _refused(config: RunConfig) -> bool:
-    """Whether the benchmark rejects the configuration when the evaluation batch is as large as the training batch."""
-    try:
-        dataclasses.replace(config, eval_batch_size=config.global_batch_size).validate()
-    except UserError:
-        return True
-    return False
-
-
-def _rate(chosen: _Chosen, base: RunConfig) -> None:
-    """Scales the learning rate and the lengths to the batch by LEGW."""
-    ratio = chosen.config.global_batch_size / base.global_batch_size
-    if ratio == 1:
-        return
-    scaled = legw(base, ratio)
-    why = f"LEGW (common/config/legw.py): {ratio:.3g} times the batch of {base.system}"
-    for path in (
-        "optimizer.base_learning_rate",
-        *(f"schedule.{name}" for name in ("initial_learning_rate", "warmup_epochs")),
-        *(f"schedule.{name}" for name in ("decay_start_step", "decay_interval")),
-    ):
-        chosen.take(path, operator.attrgetter(path)(scaled), why)
-
-
-def _epochs(chosen: _Chosen, base: RunConfig) -> float:
+def _epochs(chosen: Choosing, base: RunConfig) -> float:
     """Chooses the number of epochs; returns the rule's number even if the command line gives another."""
-    size, before = _examples(chosen.config), _examples(base)
+    size, before = fitting_batch.examples_of(chosen.config), fitting_batch.examples_of(base)
     if size == before:
         return base.train_epochs
     epochs = float(max(1, round(base.train_epochs * math.sqrt(before / size))))
@@ -383,11 +224,11 @@ def _epochs(chosen: _Chosen, base: RunConfig) -> float:
     return epochs
 
 
-def _schedule(chosen: _Chosen, base: RunConfig) -> None:
+def _schedule(chosen: Choosing, base: RunConfig) -> None:
     """Stretches the schedule to the run's epochs and steps."""
     epochs, schedule = chosen.config.train_epochs, chosen.config.schedule
     stretch = epochs / base.train_epochs
-    steps = stretch * _examples(chosen.config) / _examples(base)
+    steps = stretch * fitting_batch.examples_of(chosen.config) / fitting_batch.examples_of(base)
     if stretch != 1:
         chosen.take("epochs_per_block", float(max(1, round(epochs / EVALUATIONS))), "some ten evaluations")
         chosen.take("first_block_epochs", 0.0, "some ten evaluations")
@@ -395,7 +236,9 @@ def _schedule(chosen: _Chosen, base: RunConfig) -> None:
     why = "stretched with the run"
     part = max(WARMUP_PART, base.schedule.warmup_epochs / base.train_epochs)
     # Even a short run needs as many warmup steps as the preset: with a quarter of them, SSD's loss stays high.
-    least = schedule.warmup_epochs * _examples(base) / _examples(chosen.config)
+    least = (
+        schedule.warmup_epochs * fitting_batch.examples_of(base) / fitting_batch.examples_of(chosen.config)
+    )
     warmup = min(max(schedule.warmup_epochs * stretch, least), part * epochs)
     steps_of = f"not fewer steps than {base.system}, at most {part:.2g} of the run"
     chosen.take("schedule.warmup_epochs", warmup, f"{why}, {steps_of}")
@@ -404,24 +247,6 @@ def _schedule(chosen: _Chosen, base: RunConfig) -> None:
     chosen.take("schedule.warmup_steps", float(math.ceil(schedule.warmup_steps * steps)), why)
     for path in ("schedule.decay_start_step", "schedule.decay_interval"):
         chosen.take(path, math.ceil(operator.attrgetter(path)(chosen.config) * steps), why)
-
-
-def _examples(config: RunConfig) -> int:
-    """Returns the examples per epoch, in the unit of the batch and for the smallest batch."""
-    return max(1, dataclasses.replace(config, global_batch_size=config.num_groups).examples_per_epoch)
-
-
-def power_of_two(value: float) -> int:
-    """Returns the largest power of two that is at most `value`, but at least 1."""
-    return 1 << max(0, int(value).bit_length() - 1)
-
-
-def with_field(config: Any, path: str, value: Any) -> Any:
-    """Returns `config` with the field at `path` replaced; lists (from JSON) become tuples."""
-    head, _, rest = path.partition(".")
-    value = tuple(value) if isinstance(value, list) else value
-    value = with_field(getattr(config, head), rest, value) if rest else value
-    return dataclasses.replace(config, **{head: value})
 
 
 def _bytes(folder: pathlib.Path | None) -> int:

@@ -17,10 +17,15 @@ word-for-word translation, even with a perfect dictionary, has the wrong order a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import os
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+
+from common.data import record_counts, tiny_data
+from common.text.conversion import Text
 
 VERSION = 1  # Version of the grammar: raise it if the same settings produce different sentences.
 _SOURCE_SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve")
@@ -170,3 +175,34 @@ def write(pair: Pair, folder: Path) -> dict[str, tuple[Path, Path]]:
         for side, path in enumerate(paths[split]):
             path.write_text("".join(f"{sentence[side]}\n" for sentence in sentences))
     return paths
+
+
+def generate(
+    benchmark: str,
+    data_dir: str | os.PathLike,
+    tiny: Pair,
+    names: Sequence[str],
+    convert: Callable[[Path, Text, Text], dict[str, int]],
+) -> dict[str, int]:
+    """Writes the pair into `data_dir`; does nothing if the same data is already there.
+
+    Args:
+      benchmark: its name.
+      data_dir: the folder.
+      tiny: settings of the pair and of its encoding, a dataclass.
+      names: the files that the converter writes, besides its notes.
+      convert: converts (folder, training text, evaluation text), and returns its counts.
+
+    Raises:
+      UserError: the folder holds other data, or cannot be written.
+    """
+
+    def converted(folder: Path) -> dict[str, int]:
+        with tempfile.TemporaryDirectory() as scratch:
+            paths = write(tiny, Path(scratch))
+            return convert(folder, *(Text(paths[split][:1], paths[split][1:]) for split in ("train", "eval")))
+
+    settings = dataclasses.asdict(tiny) | {"version": VERSION}
+    return tiny_data.make(
+        benchmark, data_dir, settings, [*names, "convert.json", record_counts.NAME], converted
+    )

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from common.config import automatic, overrides
+from common.config import fitting_batch, overrides
 from common.config.schema import RunConfig
 
 # Benchmark: the preset for a user's own data, and (fields, batches in training, in evaluation).
@@ -138,7 +138,7 @@ def measure(benchmark: str) -> None:
                 peak(benchmark, dataclasses.replace(config, **{size: n}), kind == "training") for n in batches
             ]
             measured = (peaks[1] - peaks[0]) / (batches[1] - batches[0])
-            predicted = automatic.example_bytes(presets.HERE, config)[kind == "evaluation"]
+            predicted = fitting_batch.example_bytes(presets.HERE, config)[kind == "evaluation"]
             row = {
                 "benchmark": benchmark,
                 "fields": fields,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common.config.automatic import Rule
+from common.config.choices import Rule
 from common.config.schema import RunConfig
 from timetotrain.run import history
 

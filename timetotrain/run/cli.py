@@ -13,13 +13,13 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from common.config import automatic, backend, benchmarks
+from common.config import automatic, backend, benchmarks, fitting_batch
 from common.config.schema import RunConfig
 from common.distributed import heartbeat
 from common.distributed import process as processes
 from common.errors import PeerLostError, UserError
 from timetotrain import flags
-from timetotrain.run import closed_division, missing, request
+from timetotrain.run import closed_division, request
 from timetotrain.run import help as helps
 from timetotrain.run.options import BenchmarkFlags
 
@@ -82,8 +82,8 @@ def run(benchmark: str, options: BenchmarkFlags, overrides: Sequence[tuple[str, 
     if options.export:
         return _export(benchmarks.module(benchmark, "task").Task, config, options)
     if not options.system:
-        raise missing.no_system(benchmark, options.data_dir)
-    missing.check_data_dir(options.data_dir, benchmark)
+        raise request.no_system(benchmark, options.data_dir)
+    request.check_data_dir(options.data_dir, benchmark)
     if options.evaluate:
         task = benchmarks.module(benchmark, "task").Task(config, options.data_dir)
         return _evaluate(task, options.evaluate)
@@ -157,7 +157,7 @@ def _dry_run(task: Any, said: dict[str, Any]) -> int:
         }
         memory = {}
         if rule := automatic.rule_of(benchmarks.module(task.config.benchmark, "presets")):
-            train, evaluation = automatic.example_bytes(rule, task.config)
+            train, evaluation = fitting_batch.example_bytes(rule, task.config)
             memory = {"example_bytes": round(train), "evaluation_example_bytes": round(evaluation)}
         print(json.dumps({"loss": loss, **times, **memory, "compiled": str(loop.compiled), **said}))
     return 0

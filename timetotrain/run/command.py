@@ -23,7 +23,7 @@ from common.files import INSTALLED, ROOT
 from timetotrain import flags
 from timetotrain.launch import commands, containers
 from timetotrain.run import help as helps
-from timetotrain.run import missing, request
+from timetotrain.run import request
 from timetotrain.run.options import BenchmarkFlags, RunFlags
 
 _PROGRAM = "timetotrain run"
@@ -97,8 +97,8 @@ class Series:
         otherwise = None if options.data_dir and options.generate is None else automatic.TINY
         options = request.with_system(options, otherwise)
         if not options.system:
-            missing.check_data_dir(options.data_dir, benchmark)
-            raise missing.no_system(benchmark, options.data_dir)
+            request.check_data_dir(options.data_dir, benchmark)
+            raise request.no_system(benchmark, options.data_dir)
         self.practice = not options.dry_run and _is_practice(options)
         data = options.data_dir or (f".cache/{benchmark}-tiny" if self.practice else None)
         if not data and (options.dry_run or options.print_command):
@@ -165,7 +165,7 @@ class Series:
         data = self.options.data_dir
         # A cluster run's data may exist only on the cluster.
         if not (self.practice or self.options.dry_run or (elsewhere and data)):
-            missing.check_data_dir(data, self.benchmark)
+            request.check_data_dir(data, self.benchmark)
         if shutil.which(line[0]) is None:
             fix = "LAUNCHER=none on the TPU's own host" if line[0] == "gcloud" else "another LAUNCHER"
             raise UserError(f"{line[0]}: not installed here; install it, or use {fix}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from common.config.digest import from_dict
 from common.config.schema import RunConfig
 from common.distributed import process as processes
 from common.errors import UserError
+from common.files import ROOT
 from timetotrain.run.options import BenchmarkFlags
 
 B = TypeVar("B", bound=BenchmarkFlags)
@@ -112,3 +114,28 @@ def _target(config: type[RunConfig], target: str | None) -> list[tuple[str, str]
     if len(values) != len(names):
         raise UserError(f"--target={target}: give one number, or {len(names)}: {', '.join(names)}")
     return list(zip(names, values))
+
+
+def check_data_dir(path: str | None, benchmark: str) -> None:
+    """Raises UserError if `--data_dir` is missing or not a folder."""
+    own = " or `timetotrain data`" if _takes_own_data(benchmark) else ""
+    fix = f"name the folder that {benchmark}/init_datasets.sh{own} filled"
+    if not path:
+        raise UserError(f"--data_dir: missing; {fix}")
+    # TensorFlow checks object stores later.
+    if "://" not in path and not os.path.isdir(path):
+        raise UserError(f"--data_dir={path}: no such folder; {fix}")
+
+
+def no_system(benchmark: str, data: str | None) -> UserError:
+    """Returns the error for a run whose preset neither the user nor the data determine."""
+    known = ", ".join([automatic.NAME, *benchmarks.module(benchmark, "presets").PRESETS])
+    where = f" for the data in {data}" if data else ""
+    own = ""
+    if _takes_own_data(benchmark):
+        own = f"; of your own files, `timetotrain data {benchmark} FILES OUT` makes a folder that needs none"
+    return UserError(f"--system: name a preset{where}; known: {known}{own}")
+
+
+def _takes_own_data(benchmark: str) -> bool:
+    return (ROOT / benchmark / "custom_data.py").is_file()

@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
 def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
     base = _base(args, flags)
     part = _part(args, base)
-    from timetotrain.run.missing import check_data_dir
+    from timetotrain.run.request import check_data_dir
     from timetotrain.search import space as spaces
     from timetotrain.search.driver import Plan, Search
     from timetotrain.search.report import publish

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from common.config import automatic, data_description, hardware
+from common.config import automatic, choices, data_description, fitting_batch, hardware
 from common.config.benchmarks import NAMES
 from common.config.clock import Clock
 from common.config.digest import to_dict
@@ -41,7 +41,7 @@ def test_a_configuration_is_valid_open_and_without_a_target(benchmark, of):
         assert per_device & (per_device - 1) == 0, "a power of two"
         fits = 0.8 * min(of.gpus) if of.gpus else 0.5 * of.memory
         cost = presets(benchmark).HERE.example_bytes(config)
-        assert per_device == 1 or per_device * cost <= fits - automatic.RESERVE_BYTES
+        assert per_device == 1 or per_device * cost <= fits - fitting_batch.RESERVE_BYTES
         assert {c.field for c in chosen} >= {"preset"} and all(c.why for c in chosen)
         assert config.num_replicas == max(1, len(of.gpus))
         assert config.replicas == ("pjrt" if of.jax else "mirrored" if of.gpus else "single")
@@ -59,10 +59,10 @@ def test_a_detector_s_batches_count_its_classes(of):
     for classes in (2, 1201, 5001, 10_000):
         data = {"num_train_examples": 10**5, "num_eval_examples": 10**4, "num_classes": classes}
         config, chosen = automatic.choose(module, (), data, None, of)
-        part = (0.8 * of.gpus[0] if of.gpus else 0.5 * of.memory) - automatic.RESERVE_BYTES
+        part = (0.8 * of.gpus[0] if of.gpus else 0.5 * of.memory) - fitting_batch.RESERVE_BYTES
         part -= module.HERE.weight_bytes(config)
         sizes = [n // config.num_groups for n in (config.global_batch_size, config.eval_batch_size)]
-        fit = [n * cost <= part for n, cost in zip(sizes, automatic.example_bytes(module.HERE, config))]
+        fit = [n * cost <= part for n, cost in zip(sizes, fitting_batch.example_bytes(module.HERE, config))]
         why = next((c.why for c in chosen if c.field == "global_batch_size"), "")
         assert all(fit) or (sizes == [1, 1] and "may not hold even one" in why)
         batches.append(sizes)
@@ -74,7 +74,7 @@ def test_the_generated_data_keep_the_batch_and_length_of_their_preset(benchmark)
     module = presets(benchmark)
     base = module.PRESETS["cpu-tiny"]
     config, _ = automatic.choose(module, (), None, None, LAPTOP)
-    assert config.global_batch_size == automatic.power_of_two(base.global_batch_size)
+    assert config.global_batch_size == fitting_batch.power_of_two(base.global_batch_size)
     assert config.train_epochs == base.train_epochs
 
 
@@ -228,8 +228,8 @@ def test_what_is_done_to_pictures_is_said_even_if_the_preset_stays():
     _, chosen = automatic.choose(module, [("data.flip", "false")], {"num_train_examples": 900}, None, LAPTOP)
     said = {c.field: (c.value, c.why) for c in chosen}
     base = module.PRESETS[said["preset"][0]]
-    assert said["image_size"] == (base.image_size, automatic.SCALED) and "data.flip" not in said
-    assert said["data.area_range"] == (base.data.area_range, automatic.CROPPED)
+    assert said["image_size"] == (base.image_size, choices.SCALED) and "data.flip" not in said
+    assert said["data.area_range"] == (base.data.area_range, choices.CROPPED)
     _, chosen = automatic.choose(presets("transformer"), [], {"num_train_examples": 367}, None, LAPTOP)
     (line,) = [str(c) for c in chosen if c.field == "num_train_examples"]
     assert line == "num_train_examples=367: of the data; rows into which the sentence pairs are packed"

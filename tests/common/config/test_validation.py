@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.config import benchmarks, validation
-from common.config.automatic import with_field
+from common.config.choices import with_field
 from common.config.clock import Clock
 from common.config.optimizer import Adam
 from common.config.overrides import field_types

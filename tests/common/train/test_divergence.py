@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.config import benchmarks
-from common.config.automatic import with_field
+from common.config.choices import with_field
 from common.config.optimizer import Sgd
 from common.config.rules import named
 from common.config.schema import RunConfig
