@@ -7,6 +7,7 @@ from typing import NamedTuple
 from compliance.acceptance import hull
 from compliance.acceptance.hull import Both
 from compliance.acceptance.probability import Estimate, Question, estimate, step_of
+from compliance.findings import Finding
 from compliance.submission import rcp
 from compliance.submission.facts import Facts
 from compliance.submission.rcp import Convergence, Point
@@ -21,11 +22,11 @@ _SHOWN = 3  # logs, and rules of a log, that a reason names
 
 
 class Log(NamedTuple):
-    """One log: its facts, whether its run has ended, and the rules of its errors that no later line can mend."""
+    """One log: its facts, whether its run has ended, and its errors that no later line can mend, one of each rule."""
 
     facts: Facts
     ended: bool
-    errors: tuple[str, ...] = ()
+    errors: tuple[Finding, ...] = ()
 
     @property
     def name(self) -> str:
@@ -133,7 +134,7 @@ def _refused_anyway(folder: Folder) -> list[tuple[str, str]]:
 def _why(log: Log) -> str:
     """Returns the rules that a log breaks, the first few by name."""
     more = len(log.errors) - _SHOWN
-    rules = ", ".join(log.errors[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    rules = ", ".join(error.rule for error in log.errors[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
     return rules or "not converged"
 
 

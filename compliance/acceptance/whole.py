@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,12 +16,13 @@ from compliance.sarif import clean
 from compliance.submission import tree_params
 from compliance.submission.facts import Facts
 from compliance.submission.scaling import factor
-from compliance.submission.verdict import ResultFolder, Submission
+from compliance.submission.verdict import Submission
 from compliance.verdict import GO, NO_GO, Verdict
 
 STALE_MINUTES = 60.0  # a log without run_stop that nobody has written to for so long has ended
 # These findings of `check` are about the runs so far; `answer` judges them again, with the runs that are still to come.
 _AGAIN = frozenset({"tree.run-count", "tree.score", "tree.rcp"})
+_YET = "eval_accuracy.target"
 
 
 class Whole(NamedTuple):
@@ -53,40 +54,47 @@ def whole(outcome: Outcome, now: float | None = None, stale_minutes: float = STA
     """
     clock = (time.time() if now is None else now), stale_minutes
     errors: dict[str, list[Finding]] = defaultdict(list)
-    for found in outcome.findings:
-        if found.severity == ERROR:
-            errors[found.path].append(found)
-    logs = {result.path: result for result in outcome.logs}
-    answers: list[Answer] = []
-    several = len(outcome.submissions) > 1
-    for submission in outcome.submissions:
-        answers += [answer(_folder(submission, one, logs, clock, several)) for one in submission.folders]
-    return _together(outcome, answers, errors)
+    for one in outcome.findings:
+        if one.severity == ERROR:
+            errors[one.path].append(one)
+    folders = folders_of(outcome.submissions, outcome.logs, clock)
+    return _together(outcome, [answer(folder) for _, folder in folders], errors)
 
 
-def _folder(
-    submission: Submission,
-    found: ResultFolder,
-    logs: dict[str, LogResult],
+def folders_of(
+    submissions: Sequence[Submission],
+    results: Sequence[LogResult],
     clock: tuple[float, float],
-    several: bool,
-) -> Folder:
-    org = f"{submission.path.name}/" if several else ""
-    flags = tree_params.flags(submission.path, found.path)
-    return Folder(
-        f"{org}{found.system}/{found.benchmark}", found.benchmark, found.ruleset, found.needed, found.may_fail,
-        found.convergence is not None,
-        tuple(_log(one, logs[one.path], clock) for one in found.facts),
-        tree_params.RCP_BYPASS in flags,
-        factor(found.path, found.convergence).value,
-    )  # fmt: skip
+    growing: Collection[str] = (),
+) -> Iterator[tuple[Path, Folder]]:
+    """Yields (path, what `answer` asks about) for each folder of runs.
+
+    Args:
+      submissions, results: of a checked tree.
+      clock: the time in seconds since 1970, and the minutes after which a log without run_stop has ended.
+      growing: the logs that were seen to grow, whatever their own times say.
+    """
+    logs = {result.path: result for result in results}
+    for submission in submissions:
+        org = f"{submission.path.name}/" if len(submissions) > 1 else ""
+        for one in submission.folders:
+            yield one.path, Folder(
+                f"{org}{one.system}/{one.benchmark}", one.benchmark, one.ruleset, one.needed, one.may_fail,
+                one.convergence is not None,
+                tuple(_log(facts, logs[facts.path], clock, facts.path in growing) for facts in one.facts),
+                tree_params.RCP_BYPASS in tree_params.flags(submission.path, one.path),
+                factor(one.path, one.convergence).value,
+            )  # fmt: skip
 
 
-def _log(facts: Facts, result: LogResult, clock: tuple[float, float]) -> Log:
-    over = ended(facts, _modified(facts.path), *clock)
-    # What a log that still grows lacks may yet come; what one of its lines breaks stays broken.
-    errors = [one for one in result.findings if one.severity == ERROR and (over or one.line)]
-    return Log(facts, over, tuple(dict.fromkeys(one.rule for one in errors)))
+def _log(facts: Facts, result: LogResult, clock: tuple[float, float], growing: bool) -> Log:
+    over = ended(facts, _modified(facts.path), *clock, by_clock=not growing)
+    # What a log that still grows lacks, as a result that meets the target, may yet come; a broken line stays broken.
+    of_rules: dict[str, Finding] = {}
+    for one in result.findings:
+        if one.severity == ERROR and (over or (one.line and one.rule != _YET)):
+            of_rules.setdefault(one.rule, one)
+    return Log(facts, over, tuple(of_rules.values()))
 
 
 def _modified(path: str) -> float:
