@@ -1,6 +1,6 @@
 """Checks MLPerf Training logs and submission trees, explains the rules, writes reports, and builds packages.
 
-`python -m compliance` is the command line; `from compliance import check` is the library (compliance/api.py);
+`timetotrain check` is the command line; `from compliance import check` is the library (compliance/api.py);
 `compliance.log.engine` checks a log while it is being written. Does not use TensorFlow: a command imports only the
 standard library until it needs more.
 """

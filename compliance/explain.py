@@ -1,7 +1,6 @@
 """Explains the rule files in words, for `explain RULE` and `rules BENCHMARK DIVISION`."""
 
 import argparse
-import sys
 
 from common.errors import UserError
 from compliance.findings import texts
@@ -145,7 +144,6 @@ def known_rules() -> list[str]:
 
 def run_explain(options: argparse.Namespace) -> int:
     """Prints the explanation."""
-    sys.stdout.reconfigure(errors="backslashreplace")
     print("\n".join(sorted(known_rules())) if options.rule == "all" else explain(options.rule))
     return 0
 
@@ -250,7 +248,6 @@ def _facts(info: dict) -> list[str]:
 
 def run_rules(options: argparse.Namespace) -> int:
     """Prints the table."""
-    sys.stdout.reconfigure(errors="backslashreplace")
     if options.benchmark is None:
         print(overview(options.ruleset))
     else:

@@ -40,7 +40,6 @@ DYNAMIC = {
     "common/export/formats.py": "packages of other formats, where they are installed",
     "common/layers/weight_files.py": "safetensors, where it is installed",
     "common/text/official.py": "official.*, TensorFlow's models, where they are installed",
-    "compliance/cli.py": "compliance's own modules, each when its command is called",
 }
 # A call of one of these imports a module: importlib.import_module, benchmarks.module, runpy.run_module, ....
 IMPORTERS = (
@@ -287,7 +286,7 @@ PRINT_LOADED = "import sys; print([m for m in ('tensorflow', 'tf_keras') if m in
 @pytest.mark.parametrize(
     "modules",
     [
-        "compliance.cli, compliance.api, compliance.report.page, compliance.report.compare, "
+        "compliance.api, compliance.explain, compliance.report.page, compliance.report.compare, "
         "compliance.packaging.package, systems",
         *(f"{name}.presets" for name in BENCHMARKS),
         ", ".join(module_of(path) for path in files("common/config", "common/errors.py", "common/files.py")),

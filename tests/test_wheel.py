@@ -203,8 +203,8 @@ def test_an_editable_installation_is_refused(tmp_path):
 
 
 def test_the_checker_runs_from_any_folder(call):
-    assert "run_start" in call(*python("timetotrain.compliance", "rules", "resnet", "closed"))
-    assert call(*python("timetotrain.compliance", "--help")).startswith("usage: timetotrain ")
+    assert "run_start" in call(*python("timetotrain", "rules", "resnet", "closed"))
+    assert call(*python("timetotrain", "--help")).startswith("usage: timetotrain ")
 
 
 def test_systems_are_listed_from_any_folder(call):

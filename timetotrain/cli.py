@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv[0] == "--version":
         print(f"{PROG} {timetotrain.__version__}")
         return 0
+    # A terminal that cannot show a character shows an escape instead.
+    sys.stdout.reconfigure(errors="backslashreplace")
     name, *words = argv
     if name not in VERBS:
         raise UserError(f"{name}: no verb of {PROG}{near(name, list(VERBS))}; see {PROG} --help")
@@ -61,7 +63,7 @@ def call(name: str, words: Sequence[str]) -> int:
     module = load(name, verb)
     if verb.words is not None:
         return module.main([*verb.words, *words])
-    return module.run(parser(name).parse_args(words))
+    return _member(module, f"run_{name}", "run")(parser(name).parse_args(words))
 
 
 def parser(name: str) -> argparse.ArgumentParser:
@@ -75,8 +77,12 @@ def parser(name: str) -> argparse.ArgumentParser:
     if verb.words is not None:
         return module.parser(*verb.words)
     made = Parser(prog=f"{PROG} {name}", description=_sentence(verb.about))
-    module.add_arguments(made)
+    _member(module, f"add_{name}_arguments", "add_arguments")(made)
     return made
+
+
+def _member(module: Any, own: str, usual: str) -> Any:
+    return getattr(module, own, None) or getattr(module, usual)
 
 
 def load(name: str, verb: Verb) -> Any:

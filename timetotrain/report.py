@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from timetotrain.follow import command, server
@@ -33,8 +32,6 @@ def run(options: argparse.Namespace) -> int:
     Raises:
       UserError: from the report or the page.
     """
-    # A terminal that cannot show a character shows an escape instead.
-    sys.stdout.reconfigure(errors="backslashreplace")
     if options.serve or options.follow or options.tensorboard:
         options.result = options.path
         return command.run(options)

@@ -2,7 +2,8 @@
 
 A verb's module provides one of two interfaces:
 
-- `add_arguments(parser)` and `run(options) -> int`, which returns the exit status, or
+- `add_arguments(parser)` and `run(options) -> int`, which returns the exit status (`add_VERB_arguments` and `run_VERB`
+  in a module of two verbs), or
 - a separate command line: `main(argv) -> int` gets the words after the verb, and `parser(*words)` returns the verb's
   parser, for completion.
 
@@ -29,10 +30,6 @@ class Verb:
     words: tuple[str, ...] | None = None
 
 
-def _compliance(about: str, name: str) -> Verb:
-    return Verb(about, "compliance.cli", (name,))
-
-
 VERBS = {
     "run": Verb("train a benchmark, and time it", "timetotrain.run.command", ()),
     "data": Verb("make records of your own files", "timetotrain.use.data"),
@@ -46,13 +43,13 @@ VERBS = {
     ),
     "study": Verb("run a study on real data", "lab.studies.__main__", ()),
     "launch": Verb("start a command in several processes", "timetotrain.launch.__main__", ()),
-    "check": _compliance("check logs, results and submissions", "check"),
-    "explain": _compliance("explain a rule and how to meet it", "explain"),
-    "rules": _compliance("print the keys that a log must have", "rules"),
-    "scores": _compliance("compute scores from results", "scores"),
-    "accept": _compliance("will a submission be accepted? also while runs go on", "accept"),
+    "check": Verb("check logs, results and submissions", "compliance.command"),
+    "explain": Verb("explain a rule and how to meet it", "compliance.explain"),
+    "rules": Verb("print the keys that a log must have", "compliance.explain"),
+    "scores": Verb("compute scores from results", "compliance.submission.cli_scores"),
+    "accept": Verb("will a submission be accepted? also while runs go on", "compliance.acceptance.command"),
     "report": Verb("timelines, curves and scores; --serve follows a run", "timetotrain.report"),
-    "compare": _compliance("two runs or systems side by side", "compare"),
+    "compare": Verb("two runs or systems side by side", "compliance.report.compare"),
     "borrow": Verb("which hyperparameters may be taken over after the deadline", "compliance.changes.borrow"),
     "diff": Verb(
         "two submissions, or one sent again: what changed, and what may", "compliance.changes.difference"
@@ -63,7 +60,7 @@ VERBS = {
     "power": Verb("the energy of runs, by the rules and by the stock tool", "compliance.power.command"),
     "review": Verb("a round: uploads merged, all verdicts, scores and points", "compliance.review.command"),
     "why": Verb("why one run takes longer than another, term by term", "timetotrain.forecast.why"),
-    "package": _compliance("build the submission of your results", "package"),
+    "package": Verb("build the submission of your results", "compliance.packaging.package"),
     "systems": Verb("list, show, detect and validate machines", "timetotrain.forecast.cli", ()),
     "forecast": Verb("how long a run takes on a machine that you lack", "timetotrain.forecast.forecast"),
     "rent": Verb("which machines to rent for a run, by cost, time or energy", "timetotrain.forecast.rent"),

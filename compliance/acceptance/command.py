@@ -36,7 +36,6 @@ def run(options: argparse.Namespace) -> int:
     Raises:
       UserError: the tree does not exist, or has no results/<system>/<benchmark>/, or --every is not a time.
     """
-    sys.stdout.reconfigure(errors="backslashreplace")
     if not options.tree.is_dir():
         raise UserError(f"{options.tree}: no such folder; name a submitter's folder with results/")
     if not 0 < options.every <= _LONGEST:

@@ -9,7 +9,6 @@ from common.errors import UserError
 from compliance.api import Outcome, check
 from compliance.findings import ERROR, Finding
 from compliance.formats import plural, verdict_line
-from compliance.log.rules import RULESETS
 from compliance.report import charts, index
 from compliance.report.output import render, write
 from compliance.report.published import Published, beside
@@ -19,14 +18,6 @@ from compliance.submission.scaling import factor
 from compliance.submission.scores import ScoreCard, result_folders, score_directory
 from compliance.submission.summary import differs_from_published
 from compliance.submission.verdict import ResultFolder
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "path", metavar="PATH", type=Path, help="a log, a results folder or a submission tree"
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("report.html"))
-    parser.add_argument("--ruleset", choices=RULESETS, help="default: what the tree and the log say")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from compliance import check
-from compliance.__main__ import main
 from compliance.acceptance import probability
 from compliance.acceptance.answer import OPEN
 from compliance.acceptance.watch import Watch, follow
@@ -17,6 +16,7 @@ from compliance.verdict import GO, NO_GO
 from lab.bench import accept_calibration
 from tests.compliance import llama_logs
 from tests.compliance.test_accept import ROUND, asked
+from timetotrain.cli import main
 
 # ----------------------------------------------------------------------------------------------------- trees
 

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from compliance import cli
 from compliance.api import check
 from compliance.findings import Finding
 from compliance.formats import as_text, merged
@@ -18,6 +17,7 @@ from compliance.submission.runs import read_run
 from compliance.submission.tree import judge_tree
 from tests.compliance import llama_logs, made_logs
 from tests.compliance.test_altered import edited, without
+from timetotrain import cli
 
 # ------------------------------------------------------------------------------------------------- trees
 

@@ -65,8 +65,8 @@ def test_the_package_offers_what_it_lists_and_nothing_else():
 
 def test_check_stays_a_function_after_the_command_ran():
     code = (
-        "import compliance, compliance.cli\n"
-        "compliance.cli.main(['check', 'README.md'])\n"
+        "import compliance, timetotrain.cli\n"
+        "timetotrain.cli.main(['check', 'README.md'])\n"
         "assert callable(compliance.check)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, timeout=60)

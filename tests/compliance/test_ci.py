@@ -1,6 +1,5 @@
 """Tests the pre-commit hooks and the workflows that docs/check-in-ci.md shows."""
 
-import argparse
 import re
 import shlex
 import shutil
@@ -11,26 +10,23 @@ from pathlib import Path
 import pytest
 import yaml
 
-from compliance import api, cli_check, findings, verdict
+from compliance import api, findings, verdict
 from compliance.formats import FORMATS
 from compliance.log.check_log import LogResult
-from compliance.report import page
 from compliance.submission.verdict import Submission
 from tests.compliance import result_logs
+from timetotrain import cli
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "check-in-ci.md").read_text()
 HOOKS = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
 SNIPPETS = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
-COMMAND = ["python", "-m", "timetotrain.compliance"]
+COMMAND = ["python", "-m", "timetotrain"]
 
 
 def options(words):
-    """The options of `compliance check|report`, or an exit where it does not take them."""
-    module = {"check": cli_check, "report": page}[words[0]]
-    parser = argparse.ArgumentParser()
-    module.add_arguments(parser)
-    return parser.parse_args(words[1:])
+    """The options of `timetotrain check|report`; raises UserError where it does not take them."""
+    return cli.parser(words[0]).parse_args(words[1:])
 
 
 def test_the_workflow():
@@ -126,7 +122,7 @@ def test_check_in_every_format_and_mllog_need_only_python(tmp_path):
         "import sys\n"
         f"for name in {names!r}: sys.modules[name] = None\n"
         "import compliance.mllog\n"
-        "from compliance.cli import main\n"
+        "from timetotrain.cli import main\n"
         f"sys.exit(max(main(['check', {str(log)!r}, '--format', form]) for form in {list(FORMATS)!r}))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=60)

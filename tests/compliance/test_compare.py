@@ -129,7 +129,7 @@ def test_a_terminal_of_few_characters_shows_escapes(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(systems.load("dgx-1") | {"submitter": "Ünï\ud800"}))
     done = subprocess.run(
-        [sys.executable, "-m", "compliance", "compare", "dgx-1", str(path)],
+        [sys.executable, "-m", "timetotrain", "compare", "dgx-1", str(path)],
         env=os.environ | {"PYTHONIOENCODING": "ascii"},
         cwd=Path(__file__).parents[2],
         capture_output=True,

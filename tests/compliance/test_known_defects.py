@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from compliance.cli import main
 from tests.compliance import llama_logs, result_logs
+from timetotrain.cli import main
 
 ROOT = Path(__file__).parents[2]
 BENCHMARK = "llama2_70b_lora"
@@ -43,7 +43,7 @@ def commands(org, folder):
 
 def run(words, seconds=60):
     """(exit status, what was printed) of a command in a process of its own, which must end in time."""
-    command = [sys.executable, "-m", "compliance", *words]
+    command = [sys.executable, "-m", "timetotrain", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
     return done.returncode, done.stdout + done.stderr
@@ -208,7 +208,7 @@ def test_a_folder_with_a_run_that_legally_did_not_converge_is_packaged(tmp_path,
 
 _PEAK = """
 import sys
-from compliance.cli import main
+from timetotrain.cli import main
 status = main(sys.argv[1:])
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(status, int(peak.split()[1]) // 1024)

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from compliance.cli import main
 from compliance.log import find_round, rules
 from compliance.log.check_log import check_log
 from compliance.log.engine import StreamChecker
@@ -12,6 +11,7 @@ from compliance.log.logs import parse_line
 from compliance.submission import rounds
 from compliance.submission.tree import judge_tree
 from tests.compliance import made_logs, result_logs
+from timetotrain.cli import main
 
 
 def written(folder, records):

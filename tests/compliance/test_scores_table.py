@@ -7,11 +7,11 @@ import re
 import pytest
 
 from common.errors import UserError
-from compliance import cli
 from compliance.submission import cli_scores, scaling, summary
 from compliance.submission import tree as tree_module
 from compliance.submission.tree import judge_tree
 from tests.compliance import submission_trees as made
+from timetotrain import cli
 
 
 @pytest.fixture(autouse=True)

@@ -109,7 +109,7 @@ def test_a_report_of_a_million_evaluations_takes_under_200_mb(tmp_path):
         file.writelines(lines[at:])
     code = (
         "import resource, sys\n"
-        "from compliance.cli import main\n"
+        "from timetotrain.cli import main\n"
         "status = main(sys.argv[1:])\n"
         "print(status, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)\n"
     )

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from compliance import cli
 from compliance.acceptance.answer import OPEN
 from compliance.acceptance.watch import Watch
 from compliance.acceptance.whole import whole
@@ -16,6 +15,7 @@ from compliance.report import published
 from compliance.submission import coherence, rcp, summary
 from compliance.submission.scores import score_directory
 from tests.compliance import llama_logs, made_logs
+from timetotrain import cli
 from timetotrain.__main__ import main
 
 ROUND = "5.1.0"

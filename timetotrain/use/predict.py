@@ -64,8 +64,6 @@ def run(options: argparse.Namespace) -> int:
     drawn = network.kind in ("classes", "objects")
     if options.pictures and not drawn:
         raise UserError("--pictures: this network answers no pictures; leave it out")
-    # A terminal that cannot show a character shows an escape instead.
-    sys.stdout.reconfigure(errors="backslashreplace")
     lines, bad = [], 0
     colours = pictures.palette(network.labels) if options.pictures else {}
     files, others = inference.files_in(network, options.files)

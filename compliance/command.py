@@ -1,7 +1,6 @@
 """Implements `timetotrain check`: options, output forms and exit status."""
 
 import argparse
-import sys
 
 from compliance.api import check
 from compliance.formats import FORMATS
@@ -30,7 +29,5 @@ def run(options: argparse.Namespace) -> int:
 
         write(options.output, text + "\n")
     else:
-        # Print an escape for a character that the terminal cannot show.
-        sys.stdout.reconfigure(errors="backslashreplace")
         print(text)
     return 1 if options.strict and outcome.findings else outcome.verdict.exit_status
