@@ -28,7 +28,10 @@ NAME = "here"
 # The note next to generated data; common/data/tiny_data.py writes it.
 TINY_NOTE = "tiny.json"
 EVALUATIONS = 10
+# Evaluations without gain after which a run of real data ends: half of them, since most schedules lower the rate late.
+PATIENCE = 5
 WARMUP_PART = 0.2
+_LENGTHS = {"train_epochs", "train_steps"}
 # The folder of public weights: this variable's, or one in the user's cache.
 WEIGHTS, _WEIGHTS_CACHE = "TTT_WEIGHTS", "~/.cache/timetotrain/weights"
 
@@ -135,6 +138,8 @@ def choose(
         chosen, rule, machine, base, seen=_epochs(chosen, base) * fitting_batch.examples_of(chosen.config)
     )
     _schedule(chosen, base)
+    if not generated and chosen.config.logged_target is None and not _LENGTHS & chosen.given:
+        chosen.take("patience", PATIENCE, "the run ends after so many evaluations without gain; 0 trains on")
     for path, (value, why) in rule.choices(chosen.config, machine, _bytes(folder)).items():
         chosen.take(path, value, why)
     for path, value in overrides:

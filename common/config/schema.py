@@ -80,6 +80,8 @@ class RunConfig:
         every `epochs_per_block`. Their steps are in proportion to `steps_per_block`.
       quality_target: the quality to reach, in the logged unit; None: the run has no target, trains to its end and is
         not a result.
+      patience: number of evaluations without gain (timetotrain/run/advice.py) that end a run of one process without
+        a target (Keras's name); 0: never.
       checkpoint_blocks: blocks between checkpoints, if a checkpoint folder is given.
       init: file of weights to start from, as far as they fit: a checkpoint, or a file that
         common/layers/weight_files.py reads; "" starts as the preset says. `--init=FILE` is short for it.
@@ -122,6 +124,7 @@ class RunConfig:
     loss_scale_growth_steps: int = later_field(0, closed="free")
     steps_per_execution: int = later_field(1, closed="free")
     eval_epochs: tuple[float, ...] = later_field((), closed="free")
+    patience: int = later_field(0, closed="free")
     init: str = later_field("")
     frozen_stages: int = later_field(0)
     optimizer: Optimizer = Lars()

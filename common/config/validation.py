@@ -48,7 +48,7 @@ def check_values(config: Any) -> None:
     one_of(config, "steps_per_epoch_rounding", ("floor", "ceil"))
     at_least(config, 1, "num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size")
     at_least(config, 1, "steps_per_execution", "checkpoint_blocks", "schedule.width")
-    at_least(config, 0, "frozen_stages", "loss_scale_growth_steps")
+    at_least(config, 0, "frozen_stages", "loss_scale_growth_steps", "patience")
     at_least(config, 0, "communication.segments", "communication.group_size")
     # Lengths; 0 derives most of them from another field.
     at_least(config, 0, "train_steps", "steps_per_block", "first_block_steps")

@@ -51,6 +51,7 @@ FREE_FIELDS = (
     "accumulation_steps",
     "checkpoint_blocks",
     "compile",
+    "patience",
     "init",
 )
 

@@ -15,6 +15,7 @@ from common.config.clock import Block
 # The beginnings of the reasons why an uninterrupted run ends.
 NO_TARGET = "no quality target was set"
 MISSED = "the target was not reached"
+SATURATED = "nothing was gained"
 NOT_FINITE = ("loss is", "gradients are not finite")  # The run diverged.
 
 
@@ -89,7 +90,7 @@ class RunStopped:
     """The end of a run.
 
     `status` is "success" if a finished evaluation met the target, "complete" if a run without a target trained to its
-    end, and otherwise "aborted"; the last two have a `reason`.
+    end or until nothing was gained, and otherwise "aborted"; the last two have a `reason`.
     """
 
     time: float

@@ -221,7 +221,8 @@ class Loop(Programs):
             if save:  # These weights met the target, or an earlier block's did.
                 self._save(save, step)
         elif decision.reason:
-            yield events.RunStopped(now(), "aborted", step, decision.reason)
+            status = "complete" if decision.reason.startswith(events.SATURATED) else "aborted"
+            yield events.RunStopped(now(), status, step, decision.reason)
         return bool(decision.success or decision.reason)
 
     def _decide(self, success: events.RunStopped | None) -> Decision:

@@ -7,11 +7,14 @@ was made wrong on purpose. TensorFlow-free.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.config.choices import Rule
+from common.config.clock import Clock
 from common.config.schema import RunConfig
+from common.train import events
 from timetotrain.run import history
 
 SHORT, LARGE, SMALL, DATA = "too short", "rate too large", "rate too small", "data"
@@ -21,6 +24,7 @@ _MOVED = 0.1  # A loss that has lost less than this part of its start has hardly
 _FEW_STEPS = 200  # Fewer steps show little of a rate; warmup takes most of them.
 _FALLS = 0.03  # Part of the loss that the last fifth of a run that still learns takes off the fifth before.
 _OVERFIT = 1.03  # An evaluation's loss of so many times the lowest one before has grown.
+_GAIN = 0.99  # A loss of more than this part of the lowest one before has not fallen.
 _FACTOR = 5  # A sixth of SSD's rate learned steadily where the whole fell to nothing.
 _TRAINED = 5  # Part of the examples and epochs that a network needs if it starts from weights: this project's choice.
 
@@ -69,9 +73,9 @@ def cause(records: Sequence[history.Record], diverged: bool = False) -> str:
         return SHORT
     start, means = losses[0], _means(losses)
     few = points[-1]["step"] < _FEW_STEPS
-    if max(means[1:]) > _RISEN * start or means[-1] > start - (start - min(means)) / 2:
-        # Grown above its start, or back half of the way: unless it has not moved at all.
-        return LARGE if max(means[1:]) > _RISEN * start or start - min(means) > _MOVED * abs(start) else SMALL
+    gained = start - min(means)
+    if max(means[1:]) > _RISEN * start or (gained > _MOVED * abs(start) and means[-1] > start - gained / 2):
+        return LARGE  # Grown above its start, or back half of the way.
     if start - means[-1] < _MOVED * abs(start):
         return SHORT if few else SMALL
     evaluated = [history.loss_of(r) for r in records if r["kind"] == "evaluation"]
@@ -79,6 +83,25 @@ def cause(records: Sequence[history.Record], diverged: bool = False) -> str:
         return DATA
     last, before = sum(means[-2:]), sum(means[-4:-2])
     return SHORT if few or before - last > _FALLS * abs(before) else DATA
+
+
+def saturated(config: RunConfig, records: Sequence[history.Record]) -> str:
+    """Returns why more training gains nothing: the last `patience` evaluations beat neither the best quality before
+    them by more than its usual change between two evaluations, nor the lowest loss by _GAIN; "" if they do.
+
+    A network that fits the evaluated examples perfectly goes on while its loss falls: its scores still rise.
+    """
+    evaluations, last = [r for r in records if r["kind"] == "evaluation"], config.patience
+    if not last or config.logged_target is not None or not last < len(evaluations):
+        return ""
+    if evaluations[-1]["step"] >= Clock.of(config).train_steps:
+        return ""
+    scores = [config.quality.score(r["value"]) for r in evaluations]
+    losses = [history.loss_of(r) for r in evaluations]
+    noise = statistics.median(abs(b - a) for a, b in zip(scores[-last - 1 :], scores[-last:]))
+    if max(scores[-last:]) > max(scores[:-last]) + noise or min(losses[-last:]) < _GAIN * min(losses[:-last]):
+        return ""
+    return f"{events.SATURATED} in {last} evaluations; --config.patience=0 trains on"
 
 
 def tried(config: RunConfig, why: str) -> str:

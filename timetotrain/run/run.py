@@ -15,7 +15,7 @@ from common.distributed.process import Process
 from common.errors import PeerLostError, UserError
 from common.train import events
 from common.train.timing import now
-from timetotrain.run import ending
+from timetotrain.run import advice, ending
 from timetotrain.run.options import RunOptions
 from timetotrain.run.progress import Reporter
 from timetotrain.run.recorder import Recorder
@@ -197,6 +197,9 @@ class Run:
             if self.recorder is not None:
                 self.recorder.record(event)
                 self.reporter.record(event)
+                evaluated = isinstance(event, events.Evaluated) and self._replicas.num_processes == 1
+                if evaluated and (why := advice.saturated(self.config, self.recorder.kept.records)):
+                    self.loop.stop(why)
         if self._profile is not None:
             self._profile.close()
         if self._saver is not None:

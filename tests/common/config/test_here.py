@@ -159,6 +159,21 @@ def test_a_short_run_warms_up_for_the_preset_s_steps_or_a_fifth_of_it(epochs):
     assert config.schedule.warmup_epochs == pytest.approx(min(warmup, epochs / 5))
 
 
+@pytest.mark.parametrize(
+    ("given", "data", "patience"),
+    [
+        ([], SIZES[0], automatic.PATIENCE),
+        ([("patience", "2")], SIZES[0], 2),
+        ([("train_epochs", "9")], SIZES[0], 0),
+        ([("quality_target", "0.9")], SIZES[0], 0),
+        ([], None, 0),
+    ],
+)
+def test_a_run_ends_early_unless_its_length_or_target_is_given(given, data, patience):
+    assert automatic.choose(presets("resnet"), given, data, None, LAPTOP)[0].patience == patience
+    assert {preset.patience for name in NAMES for preset in presets(name).PRESETS.values()} == {0}
+
+
 def test_both_targets_of_maskrcnn():
     config, _ = automatic.choose(presets("maskrcnn"), [("quality_target", "0.3")], None, None, LAPTOP)
     assert config.logged_target == {"BBOX": 0.3}

@@ -92,6 +92,40 @@ def test_the_cause_of_a_run_made_wrong_is_named(name):
     assert advice.cause(records[:1]) == advice.SHORT
 
 
+@pytest.mark.parametrize(
+    ("values", "losses", "ends"),
+    [
+        (
+            [0.1, 0.5, 0.8, 0.8, 0.81, 0.79, 0.8, 0.8],
+            [9, 5, 2, 2.1, 2, 2.2, 2.3, 2.4],
+            True,
+        ),  # Within its noise.
+        (
+            [0.1, 0.5, 0.8, 0.8, 0.81, 0.79, 0.8, 0.84],
+            [9, 5, 2, 2.1, 2, 2.2, 2.3, 2.4],
+            False,
+        ),  # A late gain.
+        ([0.1, 0.5, 0.6, 0.61, 0.62, 0.63, 0.64, 0.65], [9, 5, 2, 2, 2, 2, 2, 2], False),  # A steady one.
+        (
+            [0.1, 1, 1, 1, 1, 1, 1, 1],
+            [9, 5, 4, 3, 2, 1.5, 1.2, 1],
+            False,
+        ),  # The scores of a network rise further.
+        ([0.1, 1, 1, 1, 1, 1, 1, 1], [9, 1, 1, 1, 1, 1, 1, 1], True),
+        ([0.1, 0.1, 0.1, 0.1, 0.1], [9, 9, 9, 9, 9], False),  # Too few.
+    ],
+)
+def test_a_run_without_gain_is_saturated(values, losses, ends):
+    records = [
+        {"kind": "evaluation", "step": 100 * i, "value": value, "loss": loss}
+        for i, (value, loss) in enumerate(zip(values, losses))
+    ]
+    config = dataclasses.replace(MNIST, quality_target=None, patience=5, train_steps=9999)
+    assert bool(advice.saturated(config, records)) == ends
+    for off in ({"patience": 0}, {"quality_target": 0.9}, {"train_steps": 100 * len(values) - 100}):
+        assert not advice.saturated(dataclasses.replace(config, **off), records)
+
+
 # Real runs from nothing: benchmark, classes, examples, epochs, whether the best quality was above the baseline.
 RUNS = [
     ("resnet", 20, 10000, 4, True),  # Tiny ImageNet: 42.3 %, regression 27.3 %.

@@ -9,6 +9,7 @@ import types
 
 import pytest
 
+from common.config.optimizer import Sgd
 from common.errors import PeerLostError, UserError
 from common.train import events
 from tests.common.train import toy
@@ -134,6 +135,21 @@ def test_a_picture_that_cannot_be_drawn_costs_neither_record_nor_score(
     assert "curve    none: disk full" in capsys.readouterr().out
     record = json.loads((whole.folder / "run.json").read_text())["runs"]["result_0.txt"]
     assert (record["status"], record["score_minutes"]) == ("success", 1.0)
+
+
+@pytest.mark.parametrize(("patience", "steps"), [(2, range(12, 40)), (0, range(40, 41))])
+def test_a_run_ends_after_evaluations_without_gain(training, monkeypatch, patience, steps) -> None:
+    monkeypatch.setattr(recorder, "_checker", lambda config: None)
+    monkeypatch.setattr(recorder.ending, "verdict", lambda config, path: "none")
+    still = Sgd(base_learning_rate=1e-9)
+    config = toy.config(quality_target=None, train_epochs=10, patience=patience, optimizer=still)
+    whole = recorder.Recorder(config, training.options, 1, [], {})
+    assert run.Run("resnet", config, training.options, ALONE, whole).execute() == 0
+    stopped = whole._stopped
+    assert stopped.status == "complete" and stopped.step in steps
+    assert stopped.reason.startswith("nothing was gained in 2 evaluations") == (patience > 0)
+    last = json.loads(whole.path.read_text().splitlines()[-1].split(" ", 1)[1])
+    assert last["metadata"] == last["metadata"] | {"status": "aborted", "reason": stopped.reason}
 
 
 def test_a_log_that_another_run_ends_meanwhile_stays(recording) -> None:
