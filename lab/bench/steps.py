@@ -2,9 +2,8 @@
 
 Every contender is a process with all cores and one batch in memory, in fp32 unless the case says bf16. Rounds
 alternate, so that a change of the machine's speed affects all of them; a ratio is the median over rounds of (their
-seconds / our seconds) in the same round. The contenders' modules say what differs between them. The cases are training
-steps, and inference of the video networks, whose paper ("Training Kinetics in 15 Minutes", Table 1) used batch 16 on a
-P100. MagmaDNN's figure 3 and Table 1 are the perceptrons: 528 units a layer, sigmoid, batch 100, 600 steps an epoch.
+seconds / our seconds) in the same round. The contenders' modules say what differs between them. MagmaDNN's figure 3 and
+Table 1 are the perceptrons: 528 units a layer, sigmoid, batch 100, 600 steps an epoch.
 
     python -m lab.bench.steps [--cases resnet-fp32 'perceptron-*' ...] [--rounds N] [--torch | --torch-python PYTHON]
         [--jax-python PYTHON] [--quick] [--output FILE]
@@ -16,7 +15,6 @@ into .cache/torch-venv on first use. `--quick` runs one small round of each case
 import dataclasses
 import fnmatch
 import json
-import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -35,10 +33,8 @@ from lab.bench.harness import scripts
 from lab.bench.harness.rounds import OURS, command, compare
 from lab.bench.harness.scripts import TORCH, head, installed_torch, left_out, output_of, peers, write
 
-# Keys of `bars` besides a contender's name: the fastest peer in TensorFlow, and the fastest of all peers.
-TENSORFLOW, FASTEST = "tensorflow", "fastest"
+FASTEST = "fastest"  # Key of `bars` besides a contender's name: the fastest of all peers.
 OTHERS = ("torch", "jax")  # Peers without TensorFlow, which need an interpreter.
-SLOPE = "perceptron-slope"
 EPOCH = 600  # The perceptron's steps.
 OVERHEAD_BAR, OVERHEAD_BATCH, OVERHEAD_PIXELS = 0.01, 32, 64
 Config = TypeVar("Config", bound=RunConfig)
@@ -51,13 +47,12 @@ class Case:
 
     Attributes:
       title: name in the tables.
-      table: the table it goes to, "training", "small" or "inference".
+      table: the table it goes to, "training" or "small".
       unit: of the figure in the tables: "images/s" (`examples` / seconds of a step) or "s" (their product).
       examples: examples per step; steps, for a unit of seconds.
       steps: steps per round.
       commands: {contender: command of its process}.
-      bars: {contender, TENSORFLOW or FASTEST: minimum ratio of its seconds to ours}.
-      variants: contenders that are forms of ours, and no peers.
+      bars: {contender or FASTEST: minimum ratio of its seconds to ours}.
       in_pairs: runs each contender only with ours, because all together do not fit in memory.
     """
 
@@ -68,7 +63,6 @@ class Case:
     steps: int
     commands: Commands
     bars: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    variants: tuple[str, ...] = ()
     in_pairs: bool = False
 
 
@@ -93,14 +87,12 @@ def manifest(config: RunConfig, benchmark: str, **more: Any) -> str:
     return json.dumps({**told, "precision": config.precision, **more})
 
 
-def _commands(
-    module: str, names: Sequence[str], pythons: Mapping[str, str], told: str, mode: str = "train"
-) -> Commands:
-    """Returns the commands of a TensorFlow module's contenders, and of PyTorch's if it has an interpreter."""
-    torch = (
-        {"torch": command("torch_step", mode, told, python=pythons["torch"])} if "torch" in pythons else {}
-    )
-    return {name: command(module, name, mode, told) for name in names} | torch
+def _commands(peer: str, pythons: Mapping[str, str], told: str) -> Commands:
+    """Returns the commands of ours and the peer in TensorFlow ("": none), and of PyTorch's if it has an interpreter."""
+    calls = {name: command("tensorflow_networks", name, told) for name in (OURS, peer) if name}
+    if "torch" in pythons:
+        calls["torch"] = command("torch_step", told, python=pythons["torch"])
+    return calls
 
 
 def resnet_config(precision: str, batch: int, pixels: int, optimizer: str = "sgd") -> RunConfig:
@@ -120,9 +112,9 @@ def _resnet(precision: str, torch_bar: float) -> Callable[..., Case]:
     def case(pythons: Mapping[str, str], quick: bool) -> Case:
         batch, pixels = (4, 64) if quick else (16, 224)
         told = manifest(resnet_config(precision, batch, pixels), "resnet")
-        calls = _commands("tensorflow_resnet", (OURS, "tf_orbit", "keras_fit"), pythons, told)
+        calls = _commands("keras_fit", pythons, told)
         title = f"ResNet-50, {pixels} pixels, batch {batch}, {precision}"
-        bars = {"tf_orbit": 1.05, "keras_fit": 1.05, "torch": torch_bar}
+        bars = {"keras_fit": 1.05, "torch": torch_bar}
         return Case(title, "training", "images/s", batch, 2, calls, bars)
 
     return case
@@ -133,7 +125,7 @@ def _ssd(pythons: Mapping[str, str], quick: bool) -> Case:
     optimizer = Sgd(base_learning_rate=1e-3, momentum=0.9)
     own = {"loss_scale": 1.0, "batch_norm_span": 0, "optimizer": optimizer}
     told = manifest(on_one_replica(ssd.presets.PRESETS["v100-8"], batch, **own), "ssd")
-    calls = _commands("tensorflow_ssd", (OURS, "keras_fit"), pythons, told)
+    calls = _commands("keras_fit", pythons, told)
     bars = {"keras_fit": 1.05, "torch": 1.0}
     return Case(f"SSD-300, {batch} images, fp32", "training", "images/s", batch, 1, calls, bars)
 
@@ -167,10 +159,9 @@ def _transformer(
             optimizer=dataclasses.replace(renamed(preset.optimizer, "adam"), base_learning_rate=1e-4),
             decode=transformer.config.Decode(source_length=tokens, extra_length=1),
         )
-        names = (OURS, "keras_fit", "keras_fused_adam", "tf_models")
-        calls = _commands("tensorflow_transformer", names, pythons, manifest(config, "transformer"))
+        calls = _commands("tf_models", pythons, manifest(config, "transformer"))
         title = f"Transformer {name}, {size} x {tokens} tokens, fp32"
-        return Case(title, "training", "s", 1, steps, calls, {TENSORFLOW: 1.1}, in_pairs=pairs)
+        return Case(title, "training", "s", 1, steps, calls, {"tf_models": 1.1}, in_pairs=pairs)
 
     return case
 
@@ -188,42 +179,35 @@ def _gnmt(system: str, name: str, batch: int, length: int, steps: int, pairs: bo
             bucket_limits=(tokens,),
             decode=dataclasses.replace(preset.decode, source_length=tokens, target_length=1),
         )
-        names = (OURS, "plain", "keras_fit", "keras_tuned")
-        calls = _commands("tensorflow_lstm", names, pythons, manifest(config, "gnmt"))
+        calls = _commands("keras_tuned", pythons, manifest(config, "gnmt"))
         title = f"GNMT{name}, {size} x {tokens} tokens, fp32"
-        return Case(
-            title, "training", "s", 1, steps, calls, {TENSORFLOW: 1.1}, variants=("plain",), in_pairs=pairs
-        )
+        return Case(title, "training", "s", 1, steps, calls, {"keras_tuned": 1.1}, in_pairs=pairs)
 
     return case
 
 
-def _video(model: str, title: str, mode: str, batch: int, bar: float) -> Callable[..., Case]:
-    def case(pythons: Mapping[str, str], quick: bool) -> Case:
-        size, pixels = (1, 64) if quick else (batch, 224)
-        preset = tsm_kinetics.presets.PRESETS["summit-1"]
-        own = {"image_size": pixels, "num_train_examples": 10_000 * size, "num_eval_examples": size}
-        config = on_one_replica(preset, size, model=model, **own)
-        clips = {"name": "batch/frames", "shape": [size, config.frames, pixels, pixels, 3]}
-        told = manifest(config, "tsm_kinetics", programs=[{"inputs": [clips]}])
-        calls = _commands("tensorflow_video", (OURS,), pythons, told, mode)
-        table = "training" if mode == "train" else "inference"
-        return Case(f"{title}, batch {size}, fp32", table, "clips/s", size, 1, calls, {"torch": bar})
-
-    return case
+def _tsm(pythons: Mapping[str, str], quick: bool) -> Case:
+    size, pixels = (1, 64) if quick else (2, 224)
+    own = {"image_size": pixels, "num_train_examples": 10_000 * size, "num_eval_examples": size}
+    config = on_one_replica(tsm_kinetics.presets.PRESETS["summit-1"], size, **own)
+    clips = {"name": "batch/frames", "shape": [size, config.frames, pixels, pixels, 3]}
+    told = manifest(config, "tsm_kinetics", programs=[{"inputs": [clips]}])
+    title = f"TSM, batch {size}, fp32"
+    return Case(title, "training", "clips/s", size, 1, _commands("", pythons, told), {"torch": 1.0})
 
 
 def _small(
     network: str, title: str, layers: int, unit: str, examples: int, steps: int, bars: Mapping[str, float]
 ) -> Callable[..., Case]:
     def case(pythons: Mapping[str, str], quick: bool) -> Case:
-        names = (OURS, "ours_unfolded", "keras_fit") if network == "mnist" else (OURS, "keras_fit")
-        calls = {name: command("tensorflow_small", name, network, str(layers)) for name in names}
+        calls = {
+            name: command("tensorflow_small", name, network, str(layers)) for name in (OURS, "keras_fit")
+        }
         modules = {"torch": ["torch_small", network]} | ({"jax": ["jax_perceptron"]} if layers else {})
         for name in modules.keys() & pythons.keys():
             calls[name] = command(*modules[name], str(layers), python=pythons[name])
         own = 20 if quick else steps
-        return Case(title, "small", unit, examples, own, calls, bars, variants=("ours_unfolded",))
+        return Case(title, "small", unit, examples, own, calls, bars)
 
     return case
 
@@ -237,24 +221,16 @@ CASES: dict[str, Callable[..., Case]] = {
     "gnmt-full": _gnmt("v100-8", "", 8, 30, 1, pairs=True),
     "gnmt-multi30k": _gnmt("cpu-multi30k", " of `cpu-multi30k`", 128, 16, 2, pairs=False),
     "ssd": _ssd,
-    **{
-        f"{model}-{mode}": _video(model, title, mode, batch, bar)
-        for mode, batch in (("train", 2), ("infer", 4))
-        for model, title, bar in (
-            ("tsm", "TSM", 1.0),
-            ("i3d_3x3x3", "I3D 3x3x3", 0.9),
-            ("i3d_3x1x1", "I3D 3x1x1", 0.9),
-        )
-    },
+    "tsm": _tsm,
     "maskrcnn": _maskrcnn,
     "mnist-lstm": _small("mnist", "MNIST LSTM, batch 128, fp32", 0, "images/s", 128, 200, _LSTM),
     "ptb-lstm": _small("ptb", "PTB LSTM, 20 streams of 20 words, fp32", 0, "words/s", 400, 100, _LSTM),
     **{
         f"perceptron-{n}": _small(
             *("mlp", f"MNIST perceptron, {n} layer{'s' * (n > 1)}, batch 100, fp32", n, "s an epoch"),
-            *(EPOCH, EPOCH, {FASTEST: 1 / 1.05} if n <= 4 else {}),  # The paper has 1 to 4 layers.
+            *(EPOCH, EPOCH, {FASTEST: 1 / 1.05}),
         )
-        for n in range(1, 9)
+        for n in range(1, 5)  # As in the paper.
     },
 }
 
@@ -288,40 +264,14 @@ def measure(case: Case, rounds: int, missing: Sequence[str] = ()) -> dict[str, A
 
 
 def bars_of(case: Case, rows: Mapping[str, Mapping[str, Any]], missing: Sequence[str]) -> dict[str, float]:
-    """Returns {contender: bar}: one bar for all TensorFlow peers, or for all peers, goes to the fastest of them.
+    """Returns {contender: bar}: a bar for all peers goes to the fastest of them.
 
     If a peer of theirs was left out, nobody knows which is the fastest of all, and there is no bar.
     """
-    ratios = {n: r["ratio_to_ours"] for n, r in rows.items() if n not in (OURS, *case.variants)}
-    bars = {}
-    for name, bar in case.bars.items():
-        among = [peer for peer in ratios if name == FASTEST or peer not in OTHERS]
-        if name in ratios:
-            bars[name] = bar
-        elif name == TENSORFLOW or (name == FASTEST and not missing):
-            bars[min(among, key=ratios.__getitem__)] = bar
+    bars = {name: bar for name, bar in case.bars.items() if name in rows}
+    if FASTEST in case.bars and not missing:
+        bars[min(rows.keys() - {OURS}, key=lambda name: rows[name]["ratio_to_ours"])] = case.bars[FASTEST]
     return bars
-
-
-def slope(seconds: Mapping[int, float]) -> float:
-    """Returns the seconds that a layer adds, by least squares over {layers: seconds}."""
-    return statistics.linear_regression(list(seconds), list(seconds.values())).slope
-
-
-def slopes(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Returns the case of what a further layer of the perceptron costs; None unless all perceptrons are measured."""
-    names = [name for name in CASES if name.startswith("perceptron-")]
-    if not cases.keys() >= set(names):
-        return None
-    seconds = {
-        who: slope({n: cases[name]["contenders"][who]["seconds"] for n, name in enumerate(names, 1)})
-        for who in cases[names[0]]["contenders"]
-        if all(who in cases[name]["contenders"] for name in names)
-    }
-    rows = {who: {"seconds": own, "ratio_to_ours": own / seconds[OURS]} for who, own in seconds.items()}
-    title = f"MNIST perceptron, each further layer of 1 to {len(names)}"
-    shown = {key: cases[names[0]][key] for key in ("table", "unit", "examples", "date", "machine")}
-    return {"title": title, **shown, "contenders": rows}
 
 
 def overhead(rounds: int) -> dict[str, Any]:
@@ -366,7 +316,6 @@ def main() -> None:
         result["cases"][name] = measure(CASES[name](pythons, options.quick), rounds, missing)
         say(name, result["cases"][name])
         if not options.quick:
-            result["cases"].update({SLOPE: added} if (added := slopes(result["cases"])) else {})
             write(result, options.output)
     if chosen("fused-loop"):
         result["fused_loop"] = overhead(rounds)

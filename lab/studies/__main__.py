@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from common.errors import Parser, answering
 from lab.studies import (
     fine_tuning,
-    lars_momentum,
     legw,
-    legw_curvature,
     multi30k,
     nuclei,
     resnet_photos,
@@ -20,8 +18,6 @@ from lab.studies.legw_values import MNIST, PTB
 
 STUDIES = {
     "fine-tuning": fine_tuning,
-    "lars-momentum": lars_momentum,
-    "legw-curvature": legw_curvature,
     "multi30k": multi30k,
     "nuclei": nuclei,
     "resnet-photos": resnet_photos,

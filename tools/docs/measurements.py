@@ -10,19 +10,12 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "lab/bench/results"
 # {peer's name in the files: its name in the tables}.
 PEERS = {
-    "tf_orbit": "tf-models under orbit",
     "tf_models": "tf-models",
     "official": "tf-models",
     "keras_fit": "Keras `fit`",
-    "keras_fused_adam": "Keras `fit`, legacy Adam",
     "keras_tuned": "Keras `fit`, loops written out, legacy Adam",
     "torch": "PyTorch",
     "jax": "JAX",
-    "plain": "ours, the LSTM's plain form",
-    "ours_unfolded": "ours, two matrices not multiplied first",
-    "top_k": "`tf.math.top_k`",
-    "argsort": "two sorts",
-    "tf_image": "TensorFlow's kernel, row by row",
 }
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
@@ -65,7 +58,7 @@ def load(name: str) -> dict[str, Any]:
 def _peers(
     case: str, ours: str, contenders: dict[str, Any], file: str, goals: dict[str, float | None]
 ) -> Iterator[Comparison]:
-    """Yields a row for each contender in PEERS, which excludes variants of this project's own code."""
+    """Yields a row for each contender in PEERS."""
     for key, row in contenders.items():
         if key in PEERS:
             goal = goals.get(key, row.get("bar"))
@@ -73,7 +66,7 @@ def _peers(
 
 
 def steps(table: str) -> Iterator[Comparison]:
-    """Yields rows of lab/bench/steps.py: its training steps, small networks or inference."""
+    """Yields rows of lab/bench/steps.py: its training steps, or its small networks."""
     file = "steps.json"
     for case in load(file)["cases"].values():
         if case["table"] == table:
@@ -85,27 +78,6 @@ def _figure(case: dict[str, Any]) -> str:
     value = seconds * case["examples"] if case["unit"].startswith("s") else case["examples"] / seconds
     digits = 0 if value >= 1000 else 1 if value >= 10 else 2
     return f"{value:,.{digits}f} {case['unit']}"
-
-
-def parts() -> Iterator[Comparison]:
-    """Yields rows of the detectors' operations."""
-    file = "detection.json"
-    titles = {
-        "topk": "the k largest of 32 x 8,732, k of each row its own",
-        "nms_proposals": "suppression of 10 x 2,000 proposals",
-        "nms_classes": "suppression within classes, 320 x 200 boxes",
-        "roi_align_boxes": "ROIAlign with gradients, 512 regions of 7x7, four samples a bin",
-        "roi_align_masks": "ROIAlign with gradients, 128 regions of 14x14, four samples a bin",
-        "roi_align_one_sample": "ROIAlign with gradients, 512 regions of 7x7, one sample a bin",
-        "sample": "256 of 279,279 anchors at random",
-    }
-    cases = load(file)["cases"]
-    for name, title in titles.items():
-        contenders = cases[name]["contenders"]
-        ours = f"{1e3 * contenders['ours']['seconds']:.1f} ms"
-        # The goal applies to the first peer of each case.
-        first = next(key for key in contenders if key != "ours")
-        yield from _peers(title, ours, contenders, file, {first: cases[name]["bar"]})
 
 
 def inputs() -> Iterator[Comparison]:
@@ -129,32 +101,12 @@ def inputs() -> Iterator[Comparison]:
             f"{per_core[in_memory]:,.0f} images/s",
         )
         yield Comparison(title, speed, "ours from JPEG", share, None, file)
-    file = "frames.json"
-    titles = {
-        "convert": "video files to JPEG frames",
-        "train_input": "training frames read, decoded, cropped, scaled",
-    }
-    peers = {
-        "ffmpeg_jpeg": "a PyAV loop that does the same",
-        "ffmpeg": "a PyAV loop that only decodes",
-        "libjpeg_turbo": "libjpeg-turbo, decoding alone",
-        "libjpeg_turbo_scaled": "libjpeg-turbo, with cropping and scaling",
-    }
-    for name, title in titles.items():
-        case = load(file)["frames"][name]
-        speed = f"{case['contenders']['ours']['frames_per_second_and_core']:,.0f} frames/s"
-        for key, peer in peers.items():
-            if key in case["contenders"]:
-                held = key == case["peer"] or key == "libjpeg_turbo_scaled"
-                ratio = case["contenders"][key]["ratio_to_ours"]
-                yield Comparison(title, speed, peer, ratio, case["bar"] if held else None, file)
 
 
 def comparisons() -> Iterator[Comparison]:
     """Yields the rows of every comparison with a peer."""
-    for table in ("training", "small", "inference"):
+    for table in ("training", "small"):
         yield from steps(table)
-    yield from parts()
     yield from inputs()
 
 
@@ -169,7 +121,6 @@ def limits() -> Iterator[Limit]:
             named = f"sharded update of {network} on {count} replicas, CPU time over the whole update's"
             goal = f"at most {row['bar']:.2f}"
             yield Limit(named, f"{row['ratio']:.2f}", goal, row["ratio"] <= row["bar"], "scaling.json")
-    yield from _pjrt()
     # Bounds on whole commands on two cores: seconds, and megabytes of memory.
     bounds = {"345 published v0.7 logs": (10, None), "a log of 200 MB": (10, 200)}
     rows = load("compliance.json")["rows"]
@@ -187,26 +138,6 @@ def limits() -> Iterator[Limit]:
             named = f"`compliance check` of {name}, time over the stock checker's ({stock:.2f} s)"
             goal = f"at most {part:.2f}"
             yield Limit(named, f"{ours / stock:.2f}", goal, ours <= part * stock, "compliance.json")
-
-
-def _pjrt() -> Iterator[Limit]:
-    """Yields what --replicas=pjrt's loop adds to its program's time, with fast and with slow input."""
-    file = "pjrt_overhead.json"
-    results = load(file)
-    for part, row in results["parts"].items():
-        program = 1e3 * row["seconds"]["program"]
-        over, bar = row["loop_over_program"] - 1, results["bar"] - 1
-        text = f"the loop of `--replicas=pjrt` beyond a program of {program:.1f} ms on {part}"
-        yield Limit(text, f"{over:+.1%}", f"at most {bar:.0%}", over <= bar, file)
-        if "in_calls_over_program" in row:
-            over = row["in_calls_over_program"] - 1
-            text = f"the same with `--config.steps_per_execution={results['in_call']}`"
-            yield Limit(text, f"{over:+.1%}", f"at most {bar:.0%}", over <= bar, file)
-        # Run one after the other, program and input would take the sum.
-        share, slow = row["batch_seconds"] / row["seconds"]["program"], row["slow_input_over_program"]
-        text = f"the same where a batch takes {1e3 * row['batch_seconds']:.1f} ms to make, over the program"
-        half = 1 + share / 2
-        yield Limit(text, f"{slow:.2f}", f"at most {half:.2f} (half overlapped)", slow <= half, file)
 
 
 def machines(path: Path) -> list[tuple[str, ...]]:

@@ -1,18 +1,15 @@
 """Runs a contender as a process: prints facts about it, then answers each input line "N" with the times of N steps.
 
-    python -m lab.bench.contenders [--one-core] MODULE ARGUMENT...
+    python -m lab.bench.contenders MODULE ARGUMENT...
 
 Answers are lines of JSON; harness/rounds.py reads them. This module imports neither TensorFlow nor PyTorch.
 """
 
 import importlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
-
-ONE_CORE = "--one-core"
 
 
 def serve(run: Callable[[int], object], **about: object) -> None:
@@ -26,10 +23,6 @@ def serve(run: Callable[[int], object], **about: object) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    if arguments[0] == ONE_CORE:
-        arguments = arguments[1:]
-        # Set before TensorFlow counts the cores; the last core gets the fewest interrupts.
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     module = importlib.import_module(f"lab.bench.contenders.{arguments[0]}")
     run, about = module.make(*arguments[1:])
     serve(run, **about)

@@ -7,7 +7,6 @@ samples regions once per bin, ours four times; its suppression keeps 512 candida
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -15,12 +14,11 @@ import tf_keras
 
 from common.config.optimizer import Sgd
 from common.config.schema import Schedule
-from lab.bench.contenders.tensorflow_loops import fused_loop, set_policy
+from lab.bench.contenders.tensorflow_networks import Run, fused_loop, repeated, set_policy
 from maskrcnn.config import Config
 from maskrcnn.task import Task
 
 CLASSES, RATE, MOMENTUM, OBJECTS = 91, 1e-4, 0.9, 10
-Run = Callable[[int], float]  # trains N steps, returns the last loss
 
 
 def ours(precision: str, batch: int, height: int, width: int) -> Run:
@@ -100,14 +98,7 @@ def official(precision: str, batch: int, height: int, width: int) -> Run:
     optimizer = tf_keras.optimizers.SGD(RATE, momentum=MOMENTUM)
     optimizer.build(model.trainable_variables)
 
-    @tf.function
-    def train(steps: tf.Tensor) -> tf.Tensor:
-        loss = tf.zeros([])
-        for _ in tf.range(steps):
-            loss = task.train_step((images, labels), model, optimizer)[task.loss]
-        return loss
-
-    return lambda steps: float(train(tf.constant(steps)))
+    return repeated(lambda: task.train_step((images, labels), model, optimizer)[task.loss])
 
 
 def _objects(batch: int, height: int, width: int) -> dict[str, np.ndarray]:

@@ -1,12 +1,11 @@
 """Ours and Keras `fit` on the small networks of steps.py.
 
-Arguments: contender ("ours", "ours_unfolded" or "keras_fit"), network ("mlp", "mnist" or "ptb"), hidden layers of
+Arguments: contender ("ours" or "keras_fit"), network ("mlp", "mnist" or "ptb"), hidden layers of
 "mlp". Ours is the fused loop with the benchmark's own input, from arrays in memory. Keras gets the same numbers as
 ready-made floats.
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -22,10 +21,9 @@ import ptb.presets
 import ptb.task
 from common.distributed import replicas
 from common.train.loop import Loop
-from lab.bench.contenders.tensorflow_loops import fit
+from lab.bench.contenders.tensorflow_networks import Run, fit
 from timetotrain.run import allocator
 
-Run = Callable[[int], object]  # Runs N steps.
 L = tf_keras.layers
 
 
@@ -49,21 +47,16 @@ def config_of(network: str, layers: int) -> object:
     return dataclasses.replace(mnist.presets.PRESETS["cpu-mlp"], hidden_layers=layers)
 
 
-def ours(network: str, layers: int, **changes: object) -> Run:
+def ours(network: str, layers: int) -> Run:
     """The fused loop, with the data in memory as in `python -m mnist`."""
     allocator.keep_freed()
-    config = dataclasses.replace(config_of(network, layers), **changes)
+    config = config_of(network, layers)
     module, data = (ptb, words()) if network == "ptb" else (mnist, digits())
     loop = Loop(module.task.Task(config, None), replicas.make(config))
     loop.compile()
     train = iter(loop.dataset(lambda s: module.input.train_input(config, data, s, loop.batch_size(True), 0)))
     evaluation = loop.synthetic(False)
     return lambda steps: loop.call(train, evaluation, steps, 0).losses[-1]
-
-
-def ours_unfolded(network: str, layers: int) -> Run:
-    """Ours without folding two matrices into one product, which the others do not do either."""
-    return ours(network, layers, folded=False)
 
 
 def keras_fit(network: str, layers: int) -> Run:
@@ -123,7 +116,7 @@ def _language_data(config: ptb.config.Config) -> tf.data.Dataset:
     return starts.map(lambda i: (rows[:, i : i + 20], rows[:, i + 1 : i + 21])).prefetch(4)
 
 
-CONTENDERS = {"ours": ours, "ours_unfolded": ours_unfolded, "keras_fit": keras_fit}
+CONTENDERS = {"ours": ours, "keras_fit": keras_fit}
 
 
 def make(name: str, network: str, layers: str) -> tuple[Run, dict[str, object]]:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from lab.bench.contenders.torch_resnet import TIMES, Bottleneck, branch, i3d, resnet50
+from lab.bench.contenders.torch_resnet import Bottleneck, branch, resnet50
 
 Network = tuple[nn.Module, tuple[torch.Tensor, ...], Callable[[Any], torch.Tensor]]
 
@@ -68,18 +68,19 @@ class _Frames(nn.Module):
 
 
 def tsm_kinetics(manifest: dict, device: str) -> Network:
-    """TSM, TSN or an I3D on ResNet-50."""
+    """TSM or TSN on ResNet-50."""
     config, batch = manifest["config"], manifest["batch"]["train"]
-    if config["width"] != 64 or list(config["blocks"]) != [3, 4, 6, 3]:
-        raise ValueError(f"{config['model']} of width {config['width']}: only ResNet-50 of width 64 is here")
+    if (
+        config["model"] not in ("tsm", "tsn")
+        or config["width"] != 64
+        or list(config["blocks"]) != [3, 4, 6, 3]
+    ):
+        raise ValueError(
+            f"{config['model']} of width {config['width']}: only TSM and TSN of ResNet-50 are here"
+        )
     images, clips = resnet50(config["num_classes"]), manifest["programs"][0]["inputs"]
     count = next(a["shape"][1] for a in clips if a["name"].endswith("/frames"))
     labels = torch.arange(batch, device=device) % config["num_classes"]
-    if config["model"] in TIMES:
-        layout, size = torch.channels_last_3d, config["image_size"]
-        network = i3d(config["model"], config["num_classes"]).to(device, memory_format=layout)
-        frames = torch.randn([batch, 3, count, size, size], device=device).to(memory_format=layout)
-        return network, (frames,), lambda logits: F.cross_entropy(logits, labels)
     if config["model"] == "tsm":
         for i, layer in enumerate(images):
             if isinstance(layer, Bottleneck):

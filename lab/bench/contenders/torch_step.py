@@ -1,8 +1,7 @@
 """PyTorch's contender of steps.py, and a training step for other scripts: autocast, fused update, compiled or not.
 
-Arguments: "infer" or "train", manifest ({"benchmark", "config", "batch", "precision", "programs"} as in an export).
-Runs eagerly on one batch in memory: inference without gradients and with the moving averages. Image networks try both
-memory layouts of the activations at the start and keep the faster one.
+Argument: manifest ({"benchmark", "config", "batch", "precision", "programs"} as in an export). Trains eagerly on one
+batch in memory. Image networks try both memory layouts of the activations at the start and keep the faster one.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import torch
 from lab.bench.contenders.torch_networks import NETWORKS, Network
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-# channels_last_3d for 3-D networks, as in torch_networks.py.
 LAYOUTS = ("channels_last", "contiguous_format")
 
 
@@ -62,39 +60,31 @@ def _optimizer(module: torch.nn.Module, config: dict) -> torch.optim.Optimizer:
     return torch.optim.SGD(module.parameters(), lr=1e-3, momentum=momentum, weight_decay=decay, fused=True)
 
 
-def runner(mode: str, manifest: dict, layout: str | None) -> tuple[Callable[[int], None], int]:
+def runner(manifest: dict, layout: str | None) -> tuple[Callable[[int], None], int]:
     """Returns (function that runs N steps, number of parameters)."""
     torch.manual_seed(0)
     module, inputs, loss_of = NETWORKS[manifest["benchmark"]](manifest, "cpu")
     if layout == "contiguous_format":
         module = module.to(memory_format=torch.contiguous_format)
         inputs = tuple(x.contiguous() for x in inputs)
-    if mode == "train":
-        step = stepper((module, inputs, loss_of), manifest, "cpu", compiled=False)
-    else:
-        kind = DTYPES[manifest["precision"]]
-        module.eval()
-
-        def step() -> torch.Tensor:
-            with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=kind != torch.float32):
-                return module(*inputs)
+    step = stepper((module, inputs, loss_of), manifest, "cpu", compiled=False)
 
     def run(steps: int) -> None:
         for _ in range(steps):
             last = step()
-        float(last.flatten()[0])
+        float(last)
 
     return run, sum(p.numel() for p in module.parameters())
 
 
-def make(mode: str, manifest: str) -> tuple[Callable[[int], None], dict[str, object]]:
+def make(manifest: str) -> tuple[Callable[[int], None], dict[str, object]]:
     """Returns (function that runs N steps in the faster layout, facts about the contender)."""
     told, seconds = json.loads(manifest), {}
     if told["benchmark"] in ("gnmt", "transformer"):  # Tokens have one layout.
-        run, parameters = runner(mode, told, None)
+        run, parameters = runner(told, None)
         return run, {"version": torch.__version__, "parameters": parameters}
     for layout in LAYOUTS:
-        run, _ = runner(mode, told, layout)
+        run, _ = runner(told, layout)
         run(1)
         began = time.perf_counter()
         run(1)
@@ -102,6 +92,6 @@ def make(mode: str, manifest: str) -> tuple[Callable[[int], None], dict[str, obj
         del run
         gc.collect()
     best = min(seconds, key=seconds.get)
-    run, parameters = runner(mode, told, best)
+    run, parameters = runner(told, best)
     about = {"version": torch.__version__, "parameters": parameters}
     return run, {**about, "layout": best, "layouts": seconds}

@@ -24,16 +24,9 @@ class Times(NamedTuple):
     cpu_seconds: float
 
 
-def command(module: str, *arguments: str, python: str = sys.executable, one_core: bool = False) -> list[str]:
+def command(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
     """Returns the command for `lab/bench/contenders/MODULE.py`, under `python` of any environment; run it in ROOT."""
-    return [
-        python,
-        "-m",
-        "lab.bench.contenders",
-        *(["--one-core"] if one_core else []),
-        module,
-        *arguments,
-    ]
+    return [python, "-m", "lab.bench.contenders", module, *arguments]
 
 
 class Contender:
@@ -120,19 +113,16 @@ def rows_of(times: Mapping[str, Sequence[float]], digits: int = 4) -> dict[str, 
     }
 
 
-def compare(
-    commands: Mapping[str, Sequence[str]], steps: int, rounds: int, with_cpu: bool = False
-) -> dict[str, dict[str, Any]]:
+def compare(commands: Mapping[str, Sequence[str]], steps: int, rounds: int) -> dict[str, dict[str, Any]]:
     """Times processes, including "ours", in alternating rounds.
 
     Args:
       commands: {contender: command of its process}.
       steps: steps per round.
       rounds: rounds per contender.
-      with_cpu: adds "cpu_seconds", the processor seconds, to the rows.
 
     Returns:
-      {contender: `rows_of` for `steps` steps, and facts about the contender}.
+      {contender: `rows_of` for `steps` steps, its median "cpu_seconds", and facts about the contender}.
     """
     contenders = [Contender(name, each) for name, each in commands.items()]
     for contender in contenders:
@@ -141,8 +131,6 @@ def compare(
     rows = rows_of({name: [t.seconds for t in own] for name, own in times.items()})
     for contender in contenders:
         contender.close()
-        if with_cpu:
-            used = [t.cpu_seconds for t in times[contender.name]]
-            rows[contender.name]["cpu_seconds"] = statistics.median(used)
-        rows[contender.name] |= contender.about
+        used = statistics.median(t.cpu_seconds for t in times[contender.name])
+        rows[contender.name] |= {"cpu_seconds": used, **contender.about}
     return rows

@@ -29,7 +29,7 @@ def test_contenders_are_processes_that_answer_lines() -> None:
         "from lab.bench.contenders.__main__ import serve\n"
         "print('a warning')\nserve(lambda steps: sum(range(steps)), version='1', parameters=3)"
     )
-    rows = rounds.compare({name: [sys.executable, "-c", code] for name in ("ours", "peer")}, 30, 2, True)
+    rows = rounds.compare({name: [sys.executable, "-c", code] for name in ("ours", "peer")}, 30, 2)
     assert rows["peer"]["version"] == "1" and rows["peer"]["parameters"] == 3
     assert len(rows["ours"]["rounds_seconds"]) == 2 and rows["ours"]["ratio_to_ours"] == 1
     assert rows["ours"]["cpu_seconds"] >= 0
@@ -46,11 +46,9 @@ def test_the_runner_makes_the_module_s_contender(monkeypatch, capsys) -> None:
     made = type("Module", (), {"make": staticmethod(lambda *told: (print, {"told": told}))})
     monkeypatch.setattr(runner.importlib, "import_module", {"lab.bench.contenders.network": made}.__getitem__)
     monkeypatch.setattr(sys, "stdin", ["7\n"])
-    pinned = []
-    monkeypatch.setattr(runner.os, "sched_setaffinity", lambda _, cores: pinned.append(len(cores)))
-    runner.main(["--one-core", "network", "a", "b"])
+    runner.main(["network", "a", "b"])
     about, printed, times = capsys.readouterr().out.splitlines()
-    assert json.loads(about) == {"told": ["a", "b"]} and printed == "7" and pinned == [1]
+    assert json.loads(about) == {"told": ["a", "b"]} and printed == "7"
     assert set(json.loads(times)) == {"seconds", "cpu_seconds"}
 
 
