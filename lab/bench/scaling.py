@@ -1,25 +1,33 @@
-"""From gradients to weights: the traffic and cost of each way to sum and update, on local processes.
+"""The cost of the weight update, whole and sharded: processor time of one replica's update and of its whole step.
 
-There are two measurements. *Exchange*: 2 and 4 processes sum the gradients of a full-size network and update its
-weights, under Horovod and multiworker, with the variants in alternating rounds. *Update*: the processor time of one
-replica's update and of its whole step, whole and sharded, over a wire that costs nothing; the bar is 1.3 / N for Adam
-on the Transformer.
+The replica is one of REPLICAS over a wire that costs nothing: data from the others is already there. It does all of its
+own work: forward and backward pass, joining gradients into buckets and splitting them, the update, writing the weights.
+The bar is 1.3 / N for Adam on the Transformer.
 
-    python -m lab.bench.scaling [--processes 2 4] [--backends horovod multiworker] [--rounds N] [--update-rounds N]
-    [--steps N] [--replicas 2 4 8] [--quick] [--output FILE]
+    python -m lab.bench.scaling [--rounds N] [--steps N] [--replicas 2 4 8] [--quick] [--output FILE]
 
-`--quick` runs one small round of everything. `make docs` makes tables of the result.
+`--quick` runs one small round. `make docs` makes a table of the result.
 """
 
+import dataclasses
 import functools
-import importlib.util
+import importlib
 import json
 import statistics
 import sys
-import tempfile
-from pathlib import Path
+import time
+from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
+from common.config.clock import Clock
+from common.config.rules import renamed
+from common.distributed.replicas.base import Groups
+from common.distributed.replicas.single import Single
+from common.layers.precision import precision
+from common.train.state import State
+from common.train.step import make_train_step
 from lab.bench.harness import scripts
 from lab.bench.harness.rounds import alternate, ratio
 from lab.bench.harness.scripts import head, output_of, write
@@ -30,69 +38,121 @@ NETWORKS = [("resnet", "tpu-v3-2048", "lars"), ("transformer", "tpu-v3-2048", "a
 QUICK = [("mnist", "cpu-tiny", "adam")]
 
 
-def exchange(backend: str, processes: int, network: tuple[str, str, str], rounds: int, steps: int) -> dict:
-    """Returns for every variant: seconds per step, bytes sent, bytes of slots."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "result.json"
-        launch = ["-m", "timetotrain", "launch", f"--replicas={backend}", f"--processes={processes}", "--"]
-        process = [sys.executable, "-m", "lab.bench.processes.exchange"]
-        flags = {"backend": backend, "processes": processes}
-        flags |= dict(zip(("benchmark", "system", "optimizer"), network))
-        flags |= {"rounds": rounds, "steps": steps, "output": str(output)}
-        output_of("scaling", [sys.executable, *launch, *process, json.dumps(flags)])
-        return json.loads(output.read_text())
+class OneOfMany(Single):
+    """Replica 0 of `num_replicas`. All others hold the same values, and a sum is as large as one summand.
+
+    Updates run as in backends of many replicas: with the rule's operations.
+    """
+
+    updates_in_place = False
+
+    def __init__(self, num_replicas: int):
+        self.num_replicas = num_replicas
+        self._received: dict[int, tf.Variable] = {}
+
+    def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
+        return tf.identity(x)
+
+    def reduce_scatter(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        return x[: x.shape[0] // self.num_replicas]
+
+    def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        size = x.shape[0] * self.num_replicas
+        if size not in self._received:
+            with tf.init_scope():
+                self._received[size] = tf.Variable(tf.random.normal([size], stddev=0.02), trainable=False)
+        with tf.control_dependencies([x]):
+            return self._received[size].read_value()
 
 
-def update(network: tuple[str, str, str], replicas: int, rounds: int, steps: int) -> dict[str, Any]:
-    """Measures processor seconds of the update and the step, whole and sharded, in alternating rounds."""
+def seconds(function: Callable[[], Any], steps: int) -> float:
+    """Returns the processor seconds per call, after a first call that traces."""
+    function()
+    began = time.process_time()
+    for _ in range(steps):
+        function()
+    return (time.process_time() - began) / steps
 
-    def run(mode: str) -> dict[str, float]:
-        settings = [*network, str(replicas), mode, str(steps)]
-        process = [sys.executable, "-m", "lab.bench.processes.update_cost", *settings]
+
+def measure(
+    benchmark: str, system: str, optimizer: str, replicas: int, sharded: bool, steps: int
+) -> dict[str, float]:
+    """Measures one replica's update and its whole step in this process."""
+    preset = importlib.import_module(f"{benchmark}.presets").PRESETS[system]
+    batch = max(preset.global_batch_size // preset.num_replicas, 1)
+    config = dataclasses.replace(
+        preset,
+        num_replicas=replicas,
+        global_batch_size=batch * replicas,
+        accumulation_steps=1,
+        partitions=1,
+        optimizer=renamed(preset.optimizer, optimizer),
+        communication=dataclasses.replace(
+            preset.communication, algorithm="flat", group_size=0, wire="full", shard_weight_update=sharded
+        ),
+        **({"batch_norm_span": 0} if hasattr(preset, "batch_norm_span") else {}),
+    )
+    task = importlib.import_module(f"{benchmark}.task").Task(config, None)
+    policy = precision(config.precision)
+    state = State(task, OneOfMany(replicas), policy)
+    inputs = next(iter(task.synthetic_input(batch)))
+    train = make_train_step(task, state, Clock.of(config))
+    step = tf.constant(5, tf.int64)
+    weights = state.model.trainable_variables
+    gradients = [tf.random.normal(w.shape, stddev=0.01, dtype=w.dtype) for w in weights]
+
+    def update() -> tf.Tensor:
+        with tf.control_dependencies(state.update.apply(gradients, tf.constant(1e-4), step)):
+            return tf.constant(0)
+
+    slots = [x for slots in state.update.slots for x in slots.values()]
+    return {
+        "batch": batch,
+        "parameters": sum(w.shape.num_elements() for w in weights),
+        "slot_bytes": sum(x.shape.num_elements() * x.dtype.size for x in slots),
+        "update_cpu_seconds": seconds(tf.function(update, autograph=False), steps),
+        "step_cpu_seconds": seconds(tf.function(lambda: train(inputs, step), autograph=False), steps),
+    }
+
+
+def compare(network: tuple[str, str, str], replicas: int, rounds: int, steps: int) -> dict[str, Any]:
+    """Measures the whole and the sharded update, each in a process of its own, in alternating rounds."""
+
+    def run(sharded: bool) -> dict[str, float]:
+        told = json.dumps([*network, replicas, sharded, steps])
+        process = [sys.executable, "-m", "lab.bench.scaling", f"--one={told}"]
         return json.loads(output_of("scaling", process).splitlines()[-1])
 
-    rows = alternate({mode: functools.partial(run, mode) for mode in ("whole", "sharded")}, rounds)
-    result = {
+    calls = {mode: functools.partial(run, mode == "sharded") for mode in ("whole", "sharded")}
+    rows = alternate(calls, rounds)
+    medians = {
         mode: {key: statistics.median(row[key] for row in measured) for key in measured[0]}
         for mode, measured in rows.items()
     }
     sharded, whole = ([row["update_cpu_seconds"] for row in rows[mode]] for mode in ("sharded", "whole"))
-    return {**result, "ratio": ratio(sharded, whole), "bar": BAR / replicas}
+    return {**medians, "ratio": ratio(sharded, whole), "bar": BAR / replicas}
 
 
 def main() -> None:
-    parser = scripts.parser(__doc__, "scaling.json", rounds=5)
-    parser.add_argument("--processes", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--backends", nargs="+", default=["horovod", "multiworker"])
-    parser.add_argument("--update-rounds", type=int, default=2, help="rounds of the update's measurement")
-    parser.add_argument("--steps", type=int, default=3, help="steps per variant and round")
+    parser = scripts.parser(__doc__, "scaling.json", rounds=2)
+    parser.add_argument("--steps", type=int, default=3, help="steps per round")
     parser.add_argument(
-        "--replicas", type=int, nargs="+", default=[2, 4, 8], help="of the update's measurement"
+        "--replicas", type=int, nargs="+", default=[2, 4, 8], help="how many replicas there are"
+    )
+    parser.add_argument(
+        "--one", type=json.loads, metavar="JSON", help="arguments of `measure`, in this process"
     )
     scripts.add_quick(parser)
     options = parser.parse_args()
-    if "horovod" in options.backends and importlib.util.find_spec("horovod") is None:
-        sys.exit("scaling: Horovod is not installed; run `make horovod`, or use --backends multiworker")
-    networks = QUICK if options.quick else NETWORKS
+    if options.one:
+        print(json.dumps(measure(*options.one)))
+        return
     if options.quick:
-        options.rounds = options.update_rounds = options.steps = 1
-    settings = {
-        key: getattr(options, key) for key in ("rounds", "update_rounds", "steps", "processes", "replicas")
-    }
-    result: dict[str, Any] = {
-        **head("horovod"),
-        "settings": settings,
-        "exchange": {},
-        "update": {},
-    }
-    for processes in options.processes:
-        for backend in options.backends:
-            measured = exchange(backend, processes, networks[0], options.rounds, options.steps)
-            result["exchange"][f"{backend}, {processes}"] = measured
-            for name, row in measured.items():
-                print(f"{backend}, {processes}: {name}: {row['seconds']:.3f} s a step", flush=True)
-    for network in networks:
-        rows = {str(n): update(network, n, options.update_rounds, options.steps) for n in options.replicas}
+        options.rounds = options.steps = 1
+    settings = {key: getattr(options, key) for key in ("rounds", "steps", "replicas")}
+    result: dict[str, Any] = {**head(), "settings": settings, "update": {}}
+    for network in QUICK if options.quick else NETWORKS:
+        rows = {str(n): compare(network, n, options.rounds, options.steps) for n in options.replicas}
         result["update"][network[0]] = rows
         for count, row in rows.items():
             print(f"{network[0]} on {count}: {row['ratio']:.3f} (bar {row['bar']:.3f})", flush=True)

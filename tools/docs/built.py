@@ -41,22 +41,6 @@ def mutations() -> str:
     return "\n\n".join(lines)
 
 
-def scaling() -> str:
-    """Returns the measurements of docs/scaling.md."""
-    return page(
-        "Results of scaling",
-        "Local processes on two cores. The bytes are those of a cluster; the seconds are not.",
-        (
-            "The update, whole and sharded. The goal is 1.3 / N; the paper's share is for 2,048 TPU cores.",
-            tables.update(),
-        ),
-        (
-            "ResNet-50's gradient sums with LARS. `plain` sums each gradient by itself, the others use 32 MB buckets.",
-            tables.exchange(),
-        ),
-    )
-
-
 def performance() -> str:
     """Returns every comparison with a peer, every bound, and what compilers say of absent devices."""
     comparisons = [
@@ -78,6 +62,10 @@ def performance() -> str:
         "[Performance](../docs/performance.md) explains the columns.",
         ("## Peers", (("what", "ours", "peer", "ratio", *last), comparisons)),
         ("## Bounds", (("what", "measured", *last), bounds)),
+        (
+            "## Weight updates, whole and sharded\n\nThe goal is 1.3 / N; the paper's share is for 2,048 TPU cores.",
+            tables.update(),
+        ),
         ("## Steps compiled for one TPU v3 core, none of which ran", tables.compiled_steps()),
         ("## Steps compiled for one H100, none of which ran", tables.gpu_programs()),
         ("## Machines", (("file", "date", "processor", "instructions", "cores"), machines)),
@@ -99,12 +87,6 @@ def cards() -> str:
         ("## Whole runs", gpu.runs()),
         ("## XLA's flags: time without a set of flags over time with it", gpu.searched()),
     )
-
-
-def optimizers() -> str:
-    """Returns the costs of optimizers."""
-    text = "[Optimizers](../docs/optimizers.md) explains the names."
-    return page("Cost of optimizers", text, ("## Cost of a step", tables.optimizers()))
 
 
 def other_studies() -> str:
@@ -202,8 +184,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "built/performance.md": performance,
     "built/presets.md": all_presets,
     "built/gpu.md": cards,
-    "built/scaling.md": scaling,
-    "built/optimizers.md": optimizers,
     "built/studies.md": other_studies,
     "built/checkers.md": checkers,
     "built/acceptance.md": acceptance,

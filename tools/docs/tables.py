@@ -37,18 +37,6 @@ def _nested(cases: Mapping[str, Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
             yield {"outer": outer, "inner": inner, **row}
 
 
-def optimizers() -> Table:
-    """Table of a step's processor time by optimizer, relative to momentum's."""
-    return table_of(
-        _nested(load("optimizers.json")["networks"]),
-        network="{outer}",
-        optimizer="`{inner}`",
-        processor_ms="{cpu_seconds:1e3|.1f}",
-        over_momentum="{ratio:.2f}",
-        numbers_kept_per_weight="{slots:.1f}",
-    )
-
-
 def update() -> Table:
     """Table of the weight update, whole and sharded; the pods paper's share of a step is for 2,048 TPU cores."""
     paper = {"resnet": "6%", "transformer": "45%"}  # The pods paper, section 2.
@@ -72,23 +60,6 @@ def update() -> Table:
         share_when_sharded="{sharded[share]:.1%}",
         share_in_the_paper="{paper}",
         slots_sharded_over_whole="{slots:.4f}",
-    )
-
-
-def exchange() -> Table:
-    """Table of ResNet-50's gradient sums between local processes."""
-    rows = [
-        row | {"sent": row["bytes_inside"] + row["bytes_across"]}
-        for row in _nested(load("scaling.json")["exchange"])
-    ]
-    return table_of(
-        rows,
-        backend="{outer}",
-        variant="{inner}",
-        MB_sent_per_replica="{sent:1e-6|.1f}",
-        s_per_step="{seconds:.3f}",
-        CPU_s="{cpu_seconds:.3f}",
-        MB_of_slots="{slot_bytes:1e-6|.1f}",
     )
 
 

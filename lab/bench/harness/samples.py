@@ -171,11 +171,3 @@ def digit(path: Path) -> Path:
     """Writes a picture of a digit's size."""
     Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(path)
     return path
-
-
-def imported_verbs() -> None:
-    """Imports the verbs' modules in advance, so that forked processes need not."""
-    import tqdm  # noqa: F401
-
-    from common.export import formats, inference, pictures, trained  # noqa: F401
-    from mnist import presets, serving, task  # noqa: F401

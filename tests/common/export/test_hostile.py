@@ -12,10 +12,9 @@ import pytest
 from common.config import benchmarks
 from common.errors import UserError
 from common.export import inference, saved_graph, trained
-from lab.bench import hostile_models
-from lab.bench.harness import hostile, samples, trials
+from lab.bench.harness import hostile, hostile_models, samples
 
-SAMPLE = 40  # Mutations that every run of the tests tries; lab/bench/hostile_models.py tries two thousand.
+SAMPLE = int(os.environ.get("TTT_HOSTILE_CASES", 40))  # Mutations to try; docs/security.md names more.
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def place(tmp_path):
 def refused(verb, model, place, message, *flags):
     """Gives the model to a verb, which must refuse it in one line that has `message`, and do nothing else."""
     seen = hostile_models.attempt(verb, model, place, flags)
-    assert not trials.is_bad(seen, hostile_models.PROMISES), seen
+    assert not hostile_models.broken(seen), seen
     assert seen["status"] == 2 and message in seen["error"], seen
     assert str(model.name) in seen["error"] and not (place / "here/out").exists()
 
@@ -63,12 +62,12 @@ def replaced(parts, member, content):
 @pytest.mark.parametrize("verb", ["predict", "export"])
 def test_the_sound_models_answer(sound, place, verb):
     seen = hostile_models.attempt(verb, sound[0], place)
-    assert seen["status"] == 0 and not trials.is_bad(seen, hostile_models.PROMISES), seen
+    assert seen["status"] == 0 and not hostile_models.broken(seen), seen
 
 
 def test_the_sound_export_answers(sound, place):
     seen = hostile_models.attempt("predict", sound[1], place)
-    assert seen["status"] == 0 and not trials.is_bad(seen, hostile_models.PROMISES), seen
+    assert seen["status"] == 0 and not hostile_models.broken(seen), seen
 
 
 @pytest.mark.parametrize("verb", ["predict", "export"])
@@ -93,7 +92,7 @@ def test_an_asset_of_a_translation_is_refused_before_a_network_is_made(sound, pl
 @pytest.mark.parametrize("name", [f"{hostile.EVIL}:make", f"{hostile.EVIL}.inner:make", "nonsense"])
 def test_what_trained_a_model_is_not_looked_at(sound, place, verb, field, name):
     seen = hostile_models.attempt(verb, written(changed(sound, **{field: name}), place), place)
-    assert seen["status"] == 0 and not trials.is_bad(seen, hostile_models.PROMISES), seen
+    assert seen["status"] == 0 and not hostile_models.broken(seen), seen
 
 
 def test_an_export_says_what_trained_it(sound, place):
@@ -321,4 +320,4 @@ def test_an_asset_that_is_a_link_is_not_read(export):
 @pytest.mark.parametrize("number", range(SAMPLE))
 def test_a_mutated_model_is_answered_or_one_line(sound, place, number):
     seen = hostile_models.run(number, 1, sound, place)
-    assert not trials.is_bad(seen, hostile_models.PROMISES), seen
+    assert not hostile_models.broken(seen), seen

@@ -1,6 +1,7 @@
-"""Tests damaged pictures, videos and annotations: a small sample of lab/bench/hostile_files.py, and invented values."""
+"""Tests pictures, videos and annotations that lab/bench/harness/hostile_files.py damages, and invented values."""
 
 import json
+import os
 
 import hypothesis
 import numpy as np
@@ -12,10 +13,10 @@ from common.data import pictures
 from common.data.folder_conversion import Options
 from common.detection import coco_source, coco_tidy
 from common.errors import UserError
-from lab.bench import hostile_files
-from lab.bench.harness import samples, trials
+from lab.bench.harness import hostile_files, samples
 
-SAMPLE = 2 * len(hostile_files.KINDS)  # The script tries twenty thousand.
+# Damaged files to try; docs/security.md names more.
+SAMPLE = int(os.environ.get("TTT_HOSTILE_CASES", 2 * len(hostile_files.KINDS)))
 
 
 @pytest.mark.parametrize("kind", samples.ANNOTATIONS)
@@ -23,7 +24,7 @@ def test_the_sound_annotations_are_read(tmp_path, kind):
     samples.annotations(kind, tmp_path)
     masks = kind not in ("voc", "voc list", "yolo")
     seen = hostile_files.observed(lambda: hostile_files.read_annotations(tmp_path, masks))
-    assert seen["result"].startswith("read") and not trials.is_bad(seen, hostile_files.PROMISES), seen
+    assert seen["result"].startswith("read") and not hostile_files.broken(seen), seen
 
 
 @pytest.mark.parametrize("what, kind", [pair for pair in hostile_files.KINDS if pair[0] != "annotations"])
@@ -31,13 +32,13 @@ def test_the_sound_files_are_read(tmp_path, what, kind):
     path = tmp_path / (f"file.{kind}" if what == "video" else "file")
     (samples.video if what == "video" else samples.picture)(kind, path)
     seen = hostile_files.observed(lambda: hostile_files.read_file(what, path, png=True))
-    assert seen["result"].startswith("read") and not trials.is_bad(seen, hostile_files.PROMISES), seen
+    assert seen["result"].startswith("read") and not hostile_files.broken(seen), seen
 
 
 @pytest.mark.parametrize("number", range(SAMPLE))
 def test_a_damaged_file_is_read_the_same_twice_or_is_one_line(tmp_path, number):
     seen = hostile_files.run(number, 1, tmp_path)
-    assert not trials.is_bad(seen, hostile_files.PROMISES), seen
+    assert not hostile_files.broken(seen), seen
 
 
 def test_a_case_is_a_function_of_its_seed(tmp_path):

@@ -1,31 +1,22 @@
-"""Mutates checkpoints and exports, passes each to `predict` or `export`, and watches what the verb does.
+"""Mutates checkpoints and exports, gives each to `timetotrain predict` or `export`, and watches files, imports, memory.
 
-    python -m lab.bench.hostile_models [--cases 2000] [--seed 0] [--output FILE]
-
-Each case is watched for files made or changed outside of the output, imported modules, a traceback or more than one
-line of error, a signal, and the rise of resident memory to its peak. Cases run in forked processes, several in each,
-so that TensorFlow is imported only once. Each process has limited address space, so that a memory bomb ends the process
-and not the machine.
+`tests/common/export/test_hostile.py` tries a few; with TTT_HOSTILE_CASES=2000 it tries as many. Everything runs in one
+process, so that TensorFlow is imported only once.
 """
 
 import contextlib
 import io
-import multiprocessing
 import os
 import random
 import sys
-import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.bench.harness import ROOT, hostile, samples, trials
-from lab.bench.harness.scripts import head
+from lab.bench.harness import ROOT, hostile, samples
 
-SECONDS = 300  # A longer case counts as hanging; on a busy machine it takes a minute to build a network.
 MOST_BYTES = 1 << 30  # Limit of the rise of resident memory.
-SPACE = 12 << 30  # Address space of a process; TensorFlow maps a few gigabytes.
 _FINE = (str(ROOT), sys.prefix, sys.base_prefix)
 
 
@@ -111,11 +102,16 @@ def _in(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _peak() -> Iterator[list[int]]:
     """Yields a list that gets how far resident memory rises in the block, in bytes."""
-    rise, before = [0], trials.memory("VmRSS")
+    rise, before = [0], _memory("VmRSS")
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # Resets the peak.
     yield rise
-    rise[0] = trials.memory("VmHWM") - before
+    rise[0] = _memory("VmHWM") - before
+
+
+def _memory(key: str) -> int:
+    """Returns a size from /proc/self/status, such as VmRSS, in bytes."""
+    return int(Path("/proc/self/status").read_text().partition(f"{key}:")[2].split()[0]) * 1024
 
 
 def _files(place: Path) -> set[tuple]:
@@ -142,39 +138,12 @@ def _foreign(names: set[str]) -> set[str]:
     return foreign
 
 
-# What a case must not do, and other counts.
-PROMISES: dict[str, trials.Check] = {
-    "tracebacks": lambda case: case["traceback"],
-    "wrote_outside": lambda case: bool(case["wrote"]),
-    "imported": lambda case: bool(case["imported"]),
-    "over_1_GB": lambda case: case["bytes"] >= MOST_BYTES,
-}
-COUNTED: dict[str, trials.Check] = {
-    "answered": lambda case: case["status"] == 0,
-    "refused_in_one_line": lambda case: case["status"] not in (0, None) and not case["traceback"],
-}
-
-
-def main() -> None:
-    options = trials.options(__doc__, 2000)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        # In its own process, so that no TensorFlow thread runs in the process that is forked.
-        maker = multiprocessing.get_context("spawn").Process(target=samples.model, args=(folder,))
-        maker.start()
-        maker.join()
-        sound = next((folder / "checkpoints").glob("*.npz")), folder / "export"
-        samples.imported_verbs()
-        cases = trials.tried(
-            options.only or range(options.cases),
-            lambda number, place: run(number, options.seed, sound, place),
-            folder,
-            SPACE,
-            SECONDS,
-            lambda number: "export" if number % 2 else "checkpoint",
-        )
-        trials.record(cases, options, head(), PROMISES, COUNTED, every=100)
-
-
-if __name__ == "__main__":
-    main()
+def broken(case: dict[str, Any]) -> list[str]:
+    """Returns what a case did that it must not do."""
+    promises = {
+        "a traceback": case["traceback"],
+        "wrote outside": case["wrote"],
+        "imported": case["imported"],
+        "over 1 GB": case["bytes"] >= MOST_BYTES,
+    }
+    return [name for name, happened in promises.items() if happened]
