@@ -18,13 +18,10 @@ from pathlib import Path
 
 from common import untrusted
 from common.errors import UserError, answering
-from lab.bench.gpu import children, flags
-from lab.bench.gpu.children import Row
+from lab.bench.gpu import child, flags
+from lab.bench.gpu.child import Row
 from lab.bench.gpu.plan import Plan, Stage
 from lab.bench.gpu.report import Report, line, with_floor
-
-# If the times of two programs, one compiled alone and one beside others, differ by less, they count as the same.
-_SAME = 1.01
 
 
 def stages(plan: Plan, report: Report) -> Iterator[Stage]:
@@ -34,8 +31,6 @@ def stages(plan: Plan, report: Report) -> Iterator[Stage]:
     yield plan.steps()
     yield plan.forecast()
     here = {name for name in ("torch", "flax", "tensorflow") if importlib.util.find_spec(name)}
-    first = [name for name in plan.full if name == "resnet"]
-    yield plan.alone(first)
     if "torch" in here:
         yield plan.eager()
     for stage in plan.compiled_peers():
@@ -46,9 +41,6 @@ def stages(plan: Plan, report: Report) -> Iterator[Stage]:
     yield from plan.flag_sets()
     if chosen := flags.union(report.rows):
         yield from plan.together(chosen)
-    quiet, beside = (report.rows.get(f"{kind}/resnet", {}).get("ms") for kind in ("alone", "step"))
-    if quiet and beside and beside / quiet > _SAME:
-        yield plan.alone([name for name in plan.full if name not in first])
 
 
 def measured(stage: Stage, report: Report, only: list[str]) -> list[Row]:
@@ -78,7 +70,7 @@ def measure(plan: Plan, report: Report, deadline: float, only: list[str]) -> Non
         rows = measured(stage, report, only)
         if rows and stage.title:
             print(f"{stage.title}:", flush=True)
-        children.run(rows, stage.at_a_time, deadline, done)
+        child.run(rows, stage.at_a_time, deadline, done)
         left_out += [row.name for row in rows if row.name not in report.rows]
     report.not_run = left_out
     report.write()

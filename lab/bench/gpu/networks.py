@@ -1,24 +1,91 @@
-"""Our exported steps on the card: compiles them, compares losses and weights with the export's, and times them."""
+"""The card's ceilings, the forecast, and our exported steps: compiles, compares with the export's values, times."""
 
+import json
 import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from common.distributed import pjrt_program
 from common.export import rules
 from lab.bench.gpu.child import Hits, Turn, jax_of
+from lab.bench.gpu.report import described
+from lab.bench.harness import ROOT
 from lab.bench.programs import figures
 from lab.bench.programs.replayed import Replay
 from lab.bench.replay import read
 from systems.compile import hlo, launches
+
+# A 4 GiB copy and an 8192 x 8192 product saturate a card; a CPU gets small ones.
+_SIZES = {"gpu": (1 << 30, 8192, 20), "cpu": (1 << 22, 512, 3)}
+_ROUNDS = 3
+
+
+def ceilings(job: dict, turn: Turn) -> dict[str, Any]:
+    """Measures bytes per second of a copy (reads plus writes), FLOPs per second of a bf16 product of random numbers."""
+    jax = jax_of(job)
+    import jax.numpy as jnp
+
+    device = jax.devices()[0]
+    length, side, repeats = _SIZES["cpu" if device.platform == "cpu" else "gpu"]
+    copied, product = jax.jit(lambda x: x + 1), jax.jit(lambda x, y: x @ y)
+    random = np.random.default_rng(0)
+    sides = [random.standard_normal([side, side], np.float32) for _ in range(2)]
+    with turn.alone():
+        # float32: 4 bytes per element. A copy could use ones, but a product of zeros or ones runs faster.
+        words = jnp.asarray(random.integers(0, 1 << 30, 1 << 20, np.int32))
+        words = jnp.tile(words, length >> 20)
+        left, right = (jnp.asarray(x).astype(jnp.bfloat16) for x in sides)
+        copy_seconds = _seconds(lambda: copied(words), repeats)
+        product_seconds = _seconds(lambda: product(left, right), repeats)
+        stats = device.memory_stats() or {}
+    return {
+        "platform": device.platform,
+        "device": device.device_kind,
+        "copy_gb_per_second": 2 * 4 * length / copy_seconds / 1e9,
+        "copy_gb": 2 * 4 * length / 1e9,
+        "product_tflops": 2 * side**3 / product_seconds / 1e12,
+        "product_side": side,
+        "memory_limit_gb": stats.get("bytes_limit", 0) / 1e9,
+    }
+
+
+def forecast(job: dict, turn: Turn) -> dict[str, Any]:
+    """Returns the minutes of `timetotrain forecast` on one such card, and the step's time that they imply."""
+    from systems.forecast.convergence import EXAMPLES
+
+    manifest = json.loads((Path(job["export"]) / "manifest.json").read_text())
+    name, batch = manifest["benchmark"], manifest["batch"]["train"]
+    system = "h100-1" if "H100" in described()["nvidia_smi"].get("name", "") else "h200-1"
+    command = [sys.executable, "-m", "timetotrain", "forecast", name, f"--system={system}", "--json"]
+    told = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=60).stdout)
+    rate = told["epochs"] * EXAMPLES[name] / told["minutes"] / 60
+    minutes = {"minutes": told["minutes"], "interval_minutes": told["interval_minutes"], "system": system}
+    return {**minutes, "ms": 1000 * batch / rate, "examples_per_second": rate}
+
+
+def _seconds(call: Callable[[], Any], repeats: int) -> float:
+    """Returns the seconds per call in the best of several rounds: other work only adds time."""
+    call().block_until_ready()
+    rounds = []
+    for _ in range(_ROUNDS):
+        began = time.perf_counter()
+        for _ in range(repeats):
+            result = call()
+        result.block_until_ready()
+        rounds.append((time.perf_counter() - began) / repeats)
+    return min(rounds)
 
 
 class Prepared(Replay):
     """A replay that makes its arguments' first values before it compiles, so that the card never waits for them."""
 
     def __init__(self, folder: Path, manifest: dict, program: dict, values: bool = True):
-        import numpy as np
-
         stored = np.load(folder / "arrays.npz")
         about = {a["name"]: a for a in [*manifest["state"], *manifest["constants"], *program["inputs"]]}
         self._values = {
@@ -86,20 +153,13 @@ def check(job: dict, turn: Turn) -> dict[str, Any]:
 
 
 def step(job: dict, turn: Turn) -> dict[str, Any]:
-    """Measures the milliseconds of a step, memory and bytes of its compiled program, losses of the first steps.
-
-    `compile_alone` in the job: compile without a cache, while no other job uses the card.
-    """
+    """Measures the milliseconds of a step, memory and bytes of its compiled program, losses of the first steps."""
     jax = jax_of(job)
     folder, manifest, (program, *_) = _programs(job)
     made, hits = Prepared(folder, manifest, program), Hits()
-    alone = job.get("compile_alone", False)
-    if not alone:
-        with turn.together():
-            made.compile()
+    with turn.together():
+        made.compile()
     with turn.alone():
-        if alone:
-            made.compile()
         made.place()
         losses = [float(pjrt_program.first(made.step()[0])) for _ in range(3)]
         seconds = _timed(made, job)
@@ -111,7 +171,6 @@ def step(job: dict, turn: Turn) -> dict[str, Any]:
         "losses": losses,
         **found,
         "from_cache": hits.count > 0,
-        "compiled_alone": alone,
         "spread": (max(seconds) - min(seconds)) / statistics.median(seconds),
     }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.bench.gpu import flags
-from lab.bench.gpu.children import Row
+from lab.bench.gpu.child import Row
 from lab.bench.gpu.prepare import PHOTOGRAPHS, SMALL
 from lab.bench.programs.figures import EXACT_FLAGS
 
@@ -101,16 +101,6 @@ class Plan:
         rows = [self._of_export(f"forecast/{n}", "forecast", "full", n, _CHECK) for n in names]
         return Stage("forecast", rows, self._cores)
 
-    def alone(self, networks: list[str]) -> Stage:
-        """The same steps, compiled on a quiet card: the compiler times candidates, and other work disturbs that."""
-        rows = [
-            self._of_export(
-                f"alone/{n}", "step", "full", n, _COMPILE, **self._steps, compile_alone=True, cache=""
-            )
-            for n in networks
-        ]
-        return Stage("steps compiled on a quiet card", rows, 2)
-
     def eager(self) -> Stage:
         """PyTorch without its compiler."""
         names = [n for n in _EAGER if n in self.full]
@@ -169,30 +159,26 @@ class Plan:
         yield Stage("", rows, _AHEAD)
 
     def training(self) -> Iterator[Stage]:
-        """Whole runs: ResNet-50 fed with records, then tiny presets to their targets; needs TensorFlow."""
+        """Whole runs, which need TensorFlow: ResNet-50 on photographs if there are any, then tiny presets."""
         more: Mapping[str, Any] = {
             "scratch": str(self._scratch),
             "environment": {"JAX_COMPILATION_CACHE_DIR": str(self._scratch / "trained")},
         }
-        small = {"steps": 2, "images": 64, "batch": 8} if self._quick else {}
-        loops = []
-        for name, cache in (("photographs", "encoded"), ("decoded", "decoded"), ("encoded", "encoded")):
-            given = [*_LOOP, f"--config.data.cache={cache}"]
-            sizes = {"steps": 80, "images": 5120, "batch": 256}
-            if name == "photographs":
-                if not (data := self._exports / name).is_dir():
-                    continue
-                sizes |= {
-                    "steps": 800,
-                    "images": PHOTOGRAPHS,
-                    "data": str(data),
-                }  # A minute at 7,000 images/s.
-            if self._quick:
-                given += ["--config.width=8", "--config.image_size=32", "--config.batch_norm_span=8"]
-                given += ["--config.global_batch_size=8", "--config.eval_batch_size=8"]
-            loop = {"arguments": given, "cache_of_input": cache, **sizes, **small}
+        sizes: dict[str, Any] = {
+            "steps": 800,
+            "images": PHOTOGRAPHS,
+            "batch": 256,
+        }  # A minute at 7,000 images/s.
+        given = list(_LOOP)
+        if self._quick:
+            sizes = {"steps": 2, "images": 64, "batch": 8}
+            given += ["--config.width=8", "--config.image_size=32", "--config.batch_norm_span=8"]
+            given += ["--config.global_batch_size=8", "--config.eval_batch_size=8"]
+        data, loops = self._exports / "photographs", []
+        for name, cache in (("photographs", "encoded"), ("decoded", "decoded")) if data.is_dir() else ():
+            loop = {"arguments": [*given, f"--config.data.cache={cache}"], "data": str(data), **sizes}
             loops.append(self._row(f"loop/{name}", "loop", _TRAIN, **loop, **more))
-        yield Stage("ResNet-50 fed with records", loops, 1)
+        yield Stage("ResNet-50 fed with photographs", loops, 1)
         runs = {name: (name, []) for name in SMALL} | {
             f"mnist-{rule}": ("mnist", [f"--config.optimizer.name={rule}", *given])
             for rule, given in _RULES.items()

@@ -3,14 +3,40 @@
 import datetime
 import json
 import os
-from collections.abc import Iterator, Mapping
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from lab.bench.gpu.card import described
 
 FORMAT = 1
+_ASKED = ("name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory", "power.limit")
+_PACKAGES = (
+    *("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "flax", "optax", "numpy", "torch", "triton"),
+    *("nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cublas", "tensorflow", "tensorflow-cpu", "tf-keras"),
+)
+
+
+def described() -> dict[str, Any]:
+    """Returns card and driver from nvidia-smi, the host's processors, and versions, without starting jax."""
+    found: dict[str, Any] = {}
+    if shutil.which("nvidia-smi"):
+        command = ["nvidia-smi", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
+        with_gpu = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        rows = [line.split(", ") for line in with_gpu.stdout.strip().splitlines()]
+        if with_gpu.returncode == 0 and rows:
+            found = dict(zip(_ASKED, rows[0])) | {"count": len(rows)}
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {"nvidia_smi": found, "cores": os.cpu_count(), "versions": versions}
 
 
 class Report:
@@ -64,13 +90,12 @@ class Report:
         os.replace(new, self._path)
 
     def whole(self) -> dict[str, Any]:
-        """Returns the file's contents: rows with their floors, and ratios."""
+        """Returns the file's contents: rows with their floors."""
         ceilings = self.rows.get("ceilings", {})
         return {
             **self._about,
             **{key: ceilings.get(key) for key in ("platform", "device")},
             "rows": {name: with_floor(row, ceilings) for name, row in self.rows.items()},
-            "peers": list(ratios(self.rows)),
             "not_run": self.not_run,
         }
 
@@ -93,19 +118,6 @@ def with_floor(row: Mapping[str, Any], ceilings: Mapping[str, Any]) -> dict[str,
     of = max(floors, key=lambda key: floors[key])
     share = {"floor_ms": floors[of], "floor_of": of, "share_of_floor": floors[of] / row["ms"]}
     return {**row, **share}
-
-
-def ratios(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Compares ours with each peer of the same network: the peer's milliseconds over ours."""
-    for name, row in rows.items():
-        kind, _, network = name.partition("/")
-        ours = rows.get(f"step/{network}", {})
-        if kind in ("torch", "torch_compiled", "flax", "forecast") and row.get("ms") and ours.get("ms"):
-            yield {"network": network, "peer": kind, "peer_over_ours": row["ms"] / ours["ms"]}
-    for cache in ("decoded", "encoded"):
-        loop, step = rows.get(f"loop/{cache}", {}), rows.get("step/resnet", {})
-        if loop.get("ms") and step.get("ms") and loop["batch"] == step["batch"]:
-            yield {"network": "resnet", "loop": cache, "loop_over_step": loop["ms"] / step["ms"]}
 
 
 def line(name: str, row: Mapping[str, Any]) -> str:

@@ -1,6 +1,5 @@
-"""Whole runs on the card, if TensorFlow is installed: to a target, and ResNet-50's loop fed with JPEG records."""
+"""Whole runs on the card, if TensorFlow is installed: to a target, and ResNet-50's loop fed with photographs."""
 
-import io
 import json
 import subprocess
 import sys
@@ -9,14 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lab.bench.gpu.child import Turn
 from lab.bench.harness import ROOT
 
-# Pictures like an average ImageNet picture: 500 x 375 and 110 KB (image-net.org, ILSVRC 2012).
-_WIDTH, _HEIGHT, _QUALITY = 500, 375, 92
-_DISTINCT, _SHARDS, _VALIDATION = 256, 16, 512
+_VALIDATION = 512  # Photographs of an evaluation.
 # The first block fills the input's caches, the next one counts.
 _BLOCKS = 2
 
@@ -44,19 +39,15 @@ def train(job: dict, turn: Turn) -> dict[str, Any]:
 
 
 def loop(job: dict, turn: Turn) -> dict[str, Any]:
-    """Trains full-size ResNet-50 on JPEG records, its own or generated ones; returns rates and startup time."""
-    folder, batch = Path(job["scratch"]) / "loop", job["batch"]
-    data, count = Path(job.get("data", folder / "data")), job["images"]
-    if "data" not in job:
-        write_records(data, count)
+    """Trains full-size ResNet-50 on JPEG records; returns rates and startup time."""
+    folder, batch, count = Path(job["scratch"]) / "loop", job["batch"], job["images"]
     # This run is not a result. Without --cache_cleared, which the rules require, there would be no log.
     flags = ["--target=none", "--config.smoke_run=true", "--cache_cleared", *job["arguments"]]
     flags += [
-        *(f"--data_dir={data}", f"--config.num_train_examples={count}"),
-        *(
-            f"--config.num_eval_examples={min(count, _VALIDATION)}",
-            f"--config.steps_per_block={job['steps']}",
-        ),
+        f"--data_dir={job['data']}",
+        f"--config.num_train_examples={count}",
+        f"--config.num_eval_examples={min(count, _VALIDATION)}",
+        f"--config.steps_per_block={job['steps']}",
         f"--config.train_steps={_BLOCKS * job['steps']}",
     ]
     with turn.alone():
@@ -64,20 +55,15 @@ def loop(job: dict, turn: Turn) -> dict[str, Any]:
     began = [e["time_ms"] for e in log if e["key"] == "block_start"]
     trained = [e["time_ms"] for e in log if e["key"] == "eval_start"]
     rates = [job["steps"] * batch / (end - start) * 1000 for start, end in zip(began, trained)]
-    first = _time(log, "init_start")
+    first, examples = _time(log, "init_start"), _BLOCKS * job["steps"] * batch
     return {
         "images_per_second": rates[-1],
         "images_per_second_of_blocks": rates,
-        "images_per_second_of_run": _BLOCKS
-        * job["steps"]
-        * batch
-        / (_time(log, "run_stop") - began[0])
-        * 1000,
+        "images_per_second_of_run": 1000 * examples / (_time(log, "run_stop") - began[0]),
         "ms": 1000 * batch / rates[-1],
         "batch": batch,
         "start_seconds": (began[0] - first) / 1000,
         "all_seconds": seconds,
-        "cache": job.get("cache_of_input"),
     }
 
 
@@ -103,40 +89,3 @@ def _events(path: Path) -> Iterator[dict]:
 
 def _time(log: list[dict], key: str) -> int:
     return next((event["time_ms"] for event in log if event["key"] == key), 0)
-
-
-def picture(number: int) -> bytes:
-    """Makes a JPEG of smooth colors under a texture, with the size of ImageNet's pictures and about as many bytes."""
-    from PIL import Image
-
-    random = np.random.default_rng(number)
-
-    def layer(rows: int, columns: int, height: float) -> np.ndarray:
-        small = Image.fromarray(random.integers(0, 256, [rows, columns, 3], np.uint8))
-        return height * (np.asarray(small.resize((_WIDTH, _HEIGHT), Image.BICUBIC), np.float32) - 128)
-
-    pixels = 128 + layer(6, 8, 0.6) + layer(45, 60, 0.3) + layer(_HEIGHT // 2, _WIDTH // 2, 0.25)
-    file = io.BytesIO()
-    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=_QUALITY)
-    return file.getvalue()
-
-
-def write_records(folder: Path, images: int) -> int:
-    """Writes `images` pictures, `_DISTINCT` of them different, as TFRecords in ImageNet's layout, unless they exist."""
-    from common.data import tfrecords
-
-    done = folder / "written"
-    if done.exists() and int(done.read_text()) == images:
-        return images
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = [picture(i) for i in range(min(images, _DISTINCT))]
-    records = [
-        tfrecords.example({"image/encoded": jpeg, "image/class/label": 1 + i % 1000})
-        for i, jpeg in enumerate(drawn)
-    ]
-    for split, count in (("train", images), ("validation", min(images, _VALIDATION))):
-        for shard in range(_SHARDS):
-            mine = [records[i % len(records)] for i in range(shard, count, _SHARDS)]
-            tfrecords.write(folder / tfrecords.shard_name(split, shard, _SHARDS), mine)
-    done.write_text(str(images))
-    return images
