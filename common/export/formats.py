@@ -5,7 +5,9 @@
 | savedmodel | a folder | preprocessing, network, results; `assets.extra/` has labels and vocabulary |
 | safetensors | model.safetensors | the weights by name; the rest in its metadata |
 | stablehlo | model.stablehlo, weights.npz, model.json | the network on fixed-size arrays; weights are arguments |
-| onnx | model.onnx | the network on fixed-size arrays, of a classifier in any number, opset 18 |
+| onnx | model.onnx, timetotrain.json | the network on fixed-size arrays, of a classifier in any number, opset 18 |
+
+Beside a network of pictures in the last two stands recipe.py, which prepares them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import importlib
 import json
 import os
 import pathlib
+import shutil
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -111,14 +114,15 @@ def stablehlo(trained: Trained, folder: pathlib.Path) -> None:
     results = [spec.name for spec in tf.nest.flatten(lowered.returned)]
     about = {**trained.about(), "arguments": arguments, "results": results}
     write_atomically(folder / "model.json", json.dumps(about, indent=1, ensure_ascii=False).encode())
+    _add_recipe(trained, folder)
 
 
 def onnx(trained: Trained, folder: pathlib.Path) -> None:
     """Writes only the network, as ONNX, with tf2onnx."""
     library = _library("tf2onnx", "onnx")
     serving = trained.serving
-    # A classifier takes any number of pictures at once; the other networks have results of one size for one input.
-    free = serving.kind == "classes"
+    # A classifier takes any number of inputs at once; the other networks have results of one size for one input.
+    free = serving.kind in ("classes", "words")
     specs = [
         tf.TensorSpec([None, *s.shape[1:]] if free else s.shape, s.dtype, name)
         for name, s in serving.core.items()
@@ -133,6 +137,7 @@ def onnx(trained: Trained, folder: pathlib.Path) -> None:
         ) from error
     write_atomically(folder / "model.onnx", made.SerializeToString())
     write_atomically(folder / ABOUT, json.dumps(trained.about(), indent=1, ensure_ascii=False).encode())
+    _add_recipe(trained, folder)
 
 
 FORMATS: dict[str, Callable[[Trained, pathlib.Path], None]] = {
@@ -141,6 +146,12 @@ FORMATS: dict[str, Callable[[Trained, pathlib.Path], None]] = {
     "stablehlo": stablehlo,
     "onnx": onnx,
 }
+
+
+def _add_recipe(trained: Trained, folder: pathlib.Path) -> None:
+    """Puts the program that prepares pictures beside a network that takes their pixels."""
+    if trained.serving.kind in ("classes", "objects"):
+        shutil.copy(pathlib.Path(__file__).with_name("recipe.py"), folder)
 
 
 def _library(name: str, extra: str) -> ModuleType:

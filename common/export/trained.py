@@ -77,6 +77,7 @@ class Trained:
             "benchmark": self.benchmark,
             "kind": self.serving.kind,
             "reading": dataclasses.asdict(self.serving.reading),
+            "inputs": {name: [s.shape.as_list(), s.dtype.name] for name, s in self.serving.core.items()},
             "labels": list(self.labels),
             "step": self.step,
             "config": {

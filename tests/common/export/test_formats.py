@@ -3,15 +3,19 @@
 import base64
 import json
 import os
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
+from common.config.ranges import RESIZES
+from common.data import images
 from common.errors import UserError
-from common.export import formats, trained
+from common.export import formats, recipe, trained
 from common.export import inference as answers
 from tests.common.export import networks
 
@@ -182,6 +186,70 @@ def test_onnx_computes_the_same(digits, tmp_path):
         (found,) = session.run(None, {"image": image})
         # As `timetotrain predict` answers of the same files.
         np.testing.assert_allclose(found, digits.answers([values])["scores"], atol=1e-6)
+    (tmp_path / "digit.png").write_bytes(values[0])
+    command = [sys.executable, tmp_path / "out/recipe.py", tmp_path / "digit.png"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (scores,) = re.findall(r"\[(.*)\]", said)
+    np.testing.assert_allclose([float(x) for x in scores.split(",")], found[0, :5], atol=1e-6)
+
+
+def test_onnx_takes_any_number_of_texts(tmp_path):
+    pytest.importorskip("tf2onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    network = trained.load(networks.Made("ptb", tmp_path / "checkpoints").path)
+    formats.write(network, tmp_path / "out", "onnx")
+    session = runtime.InferenceSession(tmp_path / "out" / "model.onnx")
+    words = np.random.default_rng(0).integers(0, 40, [3, network.config.num_steps]).astype(np.int32)
+    (found,) = session.run(None, {"words": words})
+    np.testing.assert_allclose(found, network.serving.features(words), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (48, 48), (17, 64)])
+@pytest.mark.parametrize("method", RESIZES)
+def test_the_recipe_resizes_as_tensorflow(method, size):
+    for shape in ((40, 56, 3), (20, 33, 3), (301, 200, 3), (48, 48, 3)):
+        picture = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+        expected = images.resize(tf.constant(picture), list(size), method).numpy()
+        np.testing.assert_allclose(recipe.resized(picture, list(size), method), expected, atol=0.01)
+
+
+def told_by_the_recipe(folder, pictures):
+    """The arrays that the recipe beside an export makes, in a process with numpy alone."""
+    np.savez(folder / "pictures.npz", *pictures)
+    code = (
+        "import json, pathlib, sys, numpy, recipe\n"
+        "about = json.loads(next(pathlib.Path().glob('*.json')).read_text())\n"
+        "pictures = numpy.load('pictures.npz').values()\n"
+        "arrays = [recipe.prepared(picture, about) for picture in pictures]\n"
+        "numpy.savez('arrays.npz', **{n: numpy.concatenate([a[n] for a in arrays]) for n in arrays[0]})\n"
+        "assert not {'common', 'tensorflow'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+    with np.load(folder / "arrays.npz") as file:
+        return dict(file)
+
+
+@pytest.mark.parametrize(
+    "benchmark", ["mnist", *(pytest.param(b, marks=pytest.mark.e2e) for b in ("resnet", "ssd", "maskrcnn"))]
+)
+def test_the_recipe_s_inputs_have_predict_s_answers(benchmark, tmp_path):
+    made = networks.Made(benchmark, tmp_path / "checkpoints")
+    shown = [np.random.default_rng(i).integers(0, 256, [40 + i, 56, 3]).astype(np.uint8) for i in range(3)]
+    shown = [
+        np.asarray(Image.fromarray(x).resize((90, 61)).convert("L" if benchmark == "mnist" else "RGB"))
+        for x in shown
+    ]
+    files = np.array([*(tf.io.encode_png(np.atleast_3d(x)).numpy() for x in shown), b""], object)[:-1]
+    network = trained.load(made.path)
+    formats.write(network, tmp_path / "out", "stablehlo")
+    arrays = told_by_the_recipe(tmp_path / "out", shown)
+    rows = [network.serving.features(*(value[i : i + 1] for value in arrays.values())) for i in range(3)]
+    expected = made.answers([files])
+    if benchmark in ("mnist", "resnet"):
+        np.testing.assert_allclose(np.concatenate(rows), expected["scores"], atol=1e-4)
+        return
+    found = {name: np.concatenate([row[name].numpy() for row in rows]) for name in rows[0]}
+    np.testing.assert_allclose(found["scores"], expected["scores"], atol=1e-4)
 
 
 def test_a_checkpoint_answers_as_the_network(digits):
