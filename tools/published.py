@@ -34,8 +34,8 @@ from statistics import fmean, median
 
 from common.errors import UserError, answering
 from common.files import ROOT, write_csv
+from compliance.log.logs import number
 from compliance.submission import rounds
-from compliance.submission.runs import number
 from compliance.submission.scores import ScoreCard, result_folders, score_directory
 
 LATER = ("v1.0", "v1.1", "v2.0", "v2.1", "v3.0", "v3.1", "v4.0", "v4.1", "v5.0", "v5.1")

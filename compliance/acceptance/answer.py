@@ -1,7 +1,6 @@
 """Answers for one folder of runs: go, no-go or open, with probability, factor, reasons and advice."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from compliance.acceptance import hull
@@ -9,8 +8,8 @@ from compliance.acceptance.hull import Both
 from compliance.acceptance.probability import Estimate, Question, estimate, step_of
 from compliance.findings import Finding
 from compliance.submission import rcp
-from compliance.submission.facts import Facts
 from compliance.submission.rcp import Convergence, Point
+from compliance.submission.runs import Run
 from compliance.submission.scaling import NAME
 from compliance.verdict import GO, NO_GO
 
@@ -22,31 +21,31 @@ _SHOWN = 3  # logs, and rules of a log, that a reason names
 
 
 class Log(NamedTuple):
-    """One log: its facts, whether its run has ended, and its errors that no later line can mend, one of each rule."""
+    """One log: its run, whether that has ended, and its errors that no later line can mend, one of each rule."""
 
-    facts: Facts
+    run: Run
     ended: bool
     errors: tuple[Finding, ...] = ()
 
     @property
     def name(self) -> str:
-        return Path(self.facts.path).name
+        return self.run.path.name
 
 
-def ended(facts: Facts, modified: float, now: float, stale_minutes: float, by_clock: bool = True) -> bool:
+def ended(run: Run, modified: float, now: float, stale_minutes: float, by_clock: bool = True) -> bool:
     """Whether a run has ended: it has run_stop, or nobody goes on writing its log.
 
     Args:
-      facts: those of the log so far.
+      run: as the log has it so far.
       modified: when the file was last written, in seconds since 1970.
       now: the time, likewise.
       stale_minutes: a log without run_stop that is older than this has ended.
       by_clock: whether the log's own times count; a log that was seen to grow may have a wrong clock.
     """
-    if facts.stopped is not None or modified < now - 60 * stale_minutes:
+    if run.stopped is not None or modified < now - 60 * stale_minutes:
         return True
     # A copy of an old log is a new file.
-    return by_clock and facts.started is not None and facts.started / 1000 < now - 86_400 * _LONGEST_DAYS
+    return by_clock and run.started is not None and run.started / 1000 < now - 86_400 * _LONGEST_DAYS
 
 
 class Folder(NamedTuple):
@@ -93,7 +92,7 @@ class Answer(NamedTuple):
 
 def answer(folder: Folder) -> Answer:
     """Answers for one folder of runs, complete or under way."""
-    facts = [log.facts for log in folder.ended]
+    runs = [log.run for log in folder.ended]
 
     def say(
         word: str,
@@ -102,13 +101,13 @@ def answer(folder: Folder) -> Answer:
         reasons: Sequence[str],
         *advice_and_more: object,
     ) -> Answer:
-        about = folder.name, word, len(facts), folder.needed
+        about = folder.name, word, len(runs), folder.needed
         return Answer(*about, chance, factor, tuple(reasons), *advice_and_more)
 
     if refused := _refused_anyway(folder):
         reasons, advice = zip(*refused)
         return say(NO_GO, 0.0, None, reasons, "; ".join(advice))
-    return (_complete if len(facts) >= folder.needed else _under_way)(folder, facts, say)
+    return (_complete if len(runs) >= folder.needed else _under_way)(folder, runs, say)
 
 
 def _refused_anyway(folder: Folder) -> list[tuple[str, str]]:
@@ -117,14 +116,14 @@ def _refused_anyway(folder: Folder) -> list[tuple[str, str]]:
     if len(folder.logs) > folder.needed:
         reason = f"{len(folder.logs)} runs; a score takes {folder.needed} that follow each other"
         found.append((reason, f"keep {folder.needed} runs that follow each other, whatever their results"))
-    missed = [log for log in folder.ended if folder.tested and log.facts.to_converge is None]
+    missed = [log for log in folder.ended if folder.tested and log.run.to_converge is None]
     broken = [log for log in folder.logs if log.errors or log in missed]
     if len(broken) > folder.may_fail:
         named = ", ".join(f"{log.name} ({_why(log)})" for log in broken[:_SHOWN])
         named += f", and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
         reason = f"{len(broken)} runs count for no score, at most {folder.may_fail} may: {named}"
         found.append((reason, "stop, mend what `check` says of these logs, and start a new series of runs"))
-    batches = sorted({str(log.facts.batch) for log in folder.logs if log.facts.batch is not None})
+    batches = sorted({str(log.run.batch) for log in folder.logs if log.run.batch is not None})
     if folder.tested and len(batches) > 1:
         reason = f"the runs have different values of global_batch_size: {', '.join(batches[:5])}"
         found.append((reason, "run the whole series with one batch size"))
@@ -138,12 +137,12 @@ def _why(log: Log) -> str:
     return rules or "not converged"
 
 
-def _complete(folder: Folder, facts: Sequence[Facts], say: Callable[..., Answer]) -> Answer:
+def _complete(folder: Folder, runs: Sequence[Run], say: Callable[..., Answer]) -> Answer:
     if not folder.tested:
         reasons = ["all runs are in, and the rules have no convergence test here"]
         return say(GO, 1.0, folder.scaling, reasons, "submit it")
-    judged = rcp.of_facts(folder.benchmark, folder.ruleset, facts)
-    both = hull.both(folder.benchmark, folder.ruleset, judged, [one.to_converge for one in facts])
+    judged = rcp.of_runs(folder.benchmark, folder.ruleset, runs)
+    both = hull.both(folder.benchmark, folder.ruleset, judged, [one.to_converge for one in runs])
     if judged.verdict == rcp.PASS:
         reference = f"(reference {judged.reference:,.6g})"
         reasons = [f"the mean to converge, {judged.mean:,.6g}, is at least {judged.least:,.6g} {reference}"]
@@ -175,25 +174,25 @@ def _fails(judged: Convergence) -> str:
     return f"{judged.reason}: the mean is {judged.mean:,.6g}, at least {judged.least:,.6g} is needed"
 
 
-def _under_way(folder: Folder, facts: Sequence[Facts], say: Callable[..., Answer]) -> Answer:
-    left = folder.needed - len(facts)
+def _under_way(folder: Folder, runs: Sequence[Run], say: Callable[..., Answer]) -> Answer:
+    left = folder.needed - len(runs)
     more = f"{left} more run{'' if left == 1 else 's'}"
     if not folder.tested:
-        return say(OPEN, None, None, [f"{len(facts)} of {folder.needed} runs are in"], f"go on: {more}")
-    if not facts:
+        return say(OPEN, None, None, [f"{len(runs)} of {folder.needed} runs are in"], f"go on: {more}")
+    if not runs:
         return say(OPEN, None, None, ["no run has ended"], f"go on: {more}")
-    batch, points = facts[0].batch, rcp.pruned(folder.benchmark, folder.ruleset)
+    batch, points = runs[0].batch, rcp.pruned(folder.benchmark, folder.ruleset)
     point, kind = None, ""
-    if batch is not None and len({one.batch for one in facts}) == 1:
+    if batch is not None and len({one.batch for one in runs}) == 1:
         point, kind = rcp.find(folder.benchmark, folder.ruleset, batch, points)
     if point is None:
         without = f"no reference for batch size {batch:g}" if batch is not None and points else ""
         reason = without or "the round has no reference here"
         return say(OPEN, None, None, [reason], "stop: ask for a convergence point at this batch size first")
-    known = tuple(one.to_converge for one in facts)
-    spoiled = sum(bool(log.errors) and log.facts.to_converge is not None for log in folder.ended)
+    known = tuple(one.to_converge for one in runs)
+    spoiled = sum(bool(log.errors) and log.run.to_converge is not None for log in folder.ended)
     asked = Question(
-        point.mean, point.stdev, point.least, folder.needed, folder.may_fail, known, spoiled, step_of(facts)
+        point.mean, point.stdev, point.least, folder.needed, folder.may_fail, known, spoiled, step_of(runs)
     )
     made = estimate(asked)
     advice = _advise(made, more)

@@ -27,7 +27,7 @@ from random import Random
 from statistics import fmean, median
 from typing import NamedTuple
 
-from compliance.submission.facts import Facts
+from compliance.submission.runs import Run
 
 DRAWS = 1000
 MOST_RUNS = 40  # data/rounds.json: unet3d
@@ -94,14 +94,14 @@ def estimate(asked: Question, draws: int = DRAWS, look_ahead: bool = True) -> Es
     return Estimate(passes, scaled, fmean(factors) if factors else 1.0, low, high, most)
 
 
-def step_of(facts: Sequence[Facts]) -> float:
+def step_of(runs: Sequence[Run]) -> float:
     """Returns how far apart the evaluations of the logs are, in epochs or samples; 0.0 if they do not say.
 
     A distance below `LEAST_STEP` of the evaluations' mean place is none.
     """
     distances, everywhere = [], []
-    for one in facts:
-        places = sorted({found.at for found in one.evaluations if found.at is not None})
+    for run in runs:
+        places = sorted({result.at for result in run.results if result.at is not None})
         distances += [after - before for before, after in pairwise(places)]
         everywhere += places
     step = median(distances) if distances else 0.0

@@ -59,8 +59,8 @@ class Watch:
         submissions, results = self._tree.submissions, self._tree.logs
         for path, folder in folders_of(submissions, results, (self.clock(), self.stale), growing):
             # Without a named round, the header of a log that has no run_start may suggest another one later.
-            logs = [log for log in folder.logs if self.ruleset or log.ended or log.facts.started is not None]
-            state = [(log.name, log.ended, len(log.errors), log.facts.started) for log in logs]
+            logs = [log for log in folder.logs if self.ruleset or log.ended or log.run.started is not None]
+            state = [(log.name, log.ended, len(log.errors), log.run.started) for log in logs]
             if not logs or state == self._states.get(path):
                 continue
             self._states[path], told = state, set(self._told[path])

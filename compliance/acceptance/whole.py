@@ -14,7 +14,7 @@ from compliance.findings import ERROR, Finding
 from compliance.log.check_log import LogResult
 from compliance.sarif import clean
 from compliance.submission import tree_params
-from compliance.submission.facts import Facts
+from compliance.submission.runs import Run
 from compliance.submission.scaling import factor
 from compliance.submission.verdict import Submission
 from compliance.verdict import GO, NO_GO, Verdict
@@ -81,20 +81,20 @@ def folders_of(
             yield one.path, Folder(
                 f"{org}{one.system}/{one.benchmark}", one.benchmark, one.ruleset, one.needed, one.may_fail,
                 one.convergence is not None,
-                tuple(_log(facts, logs[facts.path], clock, facts.path in growing) for facts in one.facts),
+                tuple(_log(run, logs[path], clock, path in growing) for path, run in zip(one.paths, one.runs)),
                 tree_params.RCP_BYPASS in tree_params.flags(submission.path, one.path),
                 factor(one.path, one.convergence).value,
             )  # fmt: skip
 
 
-def _log(facts: Facts, result: LogResult, clock: tuple[float, float], growing: bool) -> Log:
-    over = ended(facts, _modified(facts.path), *clock, by_clock=not growing)
+def _log(run: Run, result: LogResult, clock: tuple[float, float], growing: bool) -> Log:
+    over = ended(run, _modified(result.path), *clock, by_clock=not growing)
     # What a log that still grows lacks, as a result that meets the target, may yet come; a broken line stays broken.
     of_rules: dict[str, Finding] = {}
     for one in result.findings:
         if one.severity == ERROR and (over or (one.line and one.rule != _YET)):
             of_rules.setdefault(one.rule, one)
-    return Log(facts, over, tuple(of_rules.values()))
+    return Log(run, over, tuple(of_rules.values()))
 
 
 def _modified(path: str) -> float:

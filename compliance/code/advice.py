@@ -1,6 +1,6 @@
 """Adds advice about a submitter's configurations, framework logs, and code to the check of a tree."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from compliance.code.agreement import DIFFERENT, Agreement
 from compliance.findings import ADVICE, Finding, finding
 from compliance.log.logs import shown
 from compliance.submission import rounds
+from compliance.submission.runs import Run
 from compliance.submission.tree_files import kind_of, plain_files
 
 # mlperf_logging/compliance_checker/training_6.0.0/common.yaml has the key config_filename first.
@@ -19,11 +20,11 @@ _LEAST_LINES = 10  # other lines than records that make a log of a framework
 _READ = 4 << 20
 
 
-def of_org(org: Path, folders: list[Path], ruleset: str) -> Iterator[Finding]:
+def of_org(org: Path, folders: Mapping[Path, Sequence[Run]], ruleset: str) -> Iterator[Finding]:
     """Yields advice about a submitter's whole folder.
 
     Args:
-      folders: its folders of runs, `results/<system>/<benchmark>`.
+      folders: its folders of runs, `results/<system>/<benchmark>`, with their runs.
     """
     code = org / "benchmarks"
     if code.is_dir() and not code.is_symlink():

@@ -5,16 +5,13 @@ mlcommons/training #880 (rounds 6.0 and later): the file that `config_filename` 
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import UserError
 from compliance.code import config_files
 from compliance.code.config_files import Values
-from compliance.log.lines import TOKEN, token_lines
-from compliance.log.logs import BadLine, parse_line
-from compliance.submission.tree_files import kind_of, plain_files
+from compliance.submission.runs import Run
 
 SAME, DIFFERENT, NOT_FOUND = "same", "different", "not found"
 
@@ -76,26 +73,6 @@ class Agreement:
     elsewhere: bool = False
 
 
-def header(path: str | Path) -> dict[str, object]:
-    """Returns the first value of each key before `run_start`; {} for a log that cannot be read."""
-    found: dict[str, object] = {}
-    if kind_of(path) != "file":
-        return found
-    try:
-        for number, line in token_lines(path):
-            if isinstance(line, int):
-                continue
-            record = parse_line(line[line.rfind(TOKEN) :].decode("utf-8", "replace"), number)
-            if isinstance(record, BadLine):
-                continue
-            if record.key == "run_start" or len(found) > 1000:
-                break
-            found.setdefault(str(record.key), record.value)
-    except UserError:
-        pass
-    return found
-
-
 def files(code: Path) -> dict[str, list[Path]]:
     """Returns {name: paths} of every configuration file below a folder of code; none of a link to a folder."""
     found: dict[str, list[Path]] = {}
@@ -119,7 +96,7 @@ def compare(
     """Compares a log's header with the file it names; None if it names none.
 
     Args:
-      said: the header, as `header` returns it.
+      said: the log's settings.
       benchmark, system: the folders that hold the log.
       code: the submitter's configuration files, as `files` returns them.
     """
@@ -211,17 +188,17 @@ def _number(value: object) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def of_tree(org: Path, folders: list[Path]) -> Iterator[tuple[Path, list[Path], Agreement]]:
-    """Yields (folder of runs, logs that name the file, agreement) for each file that the logs of a folder name."""
+def of_tree(org: Path, folders: Mapping[Path, Sequence[Run]]) -> Iterator[tuple[Path, list[Path], Agreement]]:
+    """Yields (folder of runs, logs that name the file, agreement) for each file that the runs of a folder name."""
     code = files(org / "benchmarks")
-    for folder in folders:
-        groups: dict[str, list[Path]] = {}
-        headers = {}
-        for log in plain_files(folder, "result_*.txt"):
-            headers[log] = header(log)
-            groups.setdefault(str(headers[log].get("config_filename", "")), []).append(log)
-        for logs in groups.values():
-            found = [compare(headers[log], folder.name, folder.parent.name, code) for log in logs]
-            worst = max((one for one in found if one), key=_wrong, default=None)
+    for folder, runs in folders.items():
+        groups: dict[str, list[Run]] = {}
+        for run in runs:
+            groups.setdefault(str(run.settings.get("config_filename", "")), []).append(run)
+        for group in groups.values():
+            agreements = (
+                compare(run.header | run.settings, folder.name, folder.parent.name, code) for run in group
+            )
+            worst = max((one for one in agreements if one), key=_wrong, default=None)
             if worst is not None:
-                yield folder, logs, worst
+                yield folder, [run.path for run in group], worst

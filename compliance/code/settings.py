@@ -8,6 +8,7 @@ from pathlib import Path
 from compliance.code import advice, agreement
 from compliance.code.agreement import DIFFERENT, Agreement
 from compliance.report.output import value
+from compliance.submission.runs import read_or_empty
 from compliance.submission.scores import result_folders
 from compliance.submission.tree_files import place_of, plain_files
 from compliance.submission.verdict import no_folders
@@ -42,10 +43,10 @@ def compare(root: Path) -> list[tuple[Path, list[Path], Agreement | None]]:
         raise no_folders(root)
     found: list[tuple[Path, list[Path], Agreement | None]] = []
     for org, folders in orgs.items():
-        named = list(agreement.of_tree(org, folders))
-        found += named
-        have = {folder for folder, _, _ in named}
-        found += [(one, plain_files(one, "result_*.txt"), None) for one in folders if one not in have]
+        logs = {folder: plain_files(folder, "result_*.txt") for folder in folders}
+        runs = {folder: [read_or_empty(log, None) for log in logs[folder]] for folder in folders}
+        found += (named := list(agreement.of_tree(org, runs)))
+        found += [(one, logs[one], None) for one in folders if one not in {folder for folder, _, _ in named}]
     return sorted(found, key=lambda one: str(one[0]))
 
 

@@ -10,6 +10,7 @@ from compliance.log import rules
 from compliance.log.engine import StreamChecker
 from compliance.log.find_round import Choice, find
 from compliance.log.logs import read_log
+from compliance.submission.runs import Run, RunReader
 
 # For fewer bytes than this, starting a process pool costs more than it saves.
 _POOL_BYTES = 8 << 20
@@ -39,6 +40,7 @@ class LogResult(NamedTuple):
     org: object = None
     status: object = None
     family: str = ""  # MLPerf HPC or v0.5, for which there are no rules
+    run: Run | None = None  # None if the log cannot be read
 
     @property
     def passes(self) -> bool:
@@ -58,8 +60,10 @@ def check_log(path: str, ruleset: str | None = None, division: str | None = None
     ruleset = taken.ruleset
     checker = StreamChecker(ruleset, division=division, path=path)
     groups = Groups()
-    feed, add = checker.feed, groups.add
+    reader = RunReader(path, ruleset)
+    feed, add, read = checker.feed, groups.add, reader.add
     for record in read_log(path, ruleset):
+        read(record)
         if found := feed(record):
             add(found)
     add(checker.finish())
@@ -78,7 +82,7 @@ def check_log(path: str, ruleset: str | None = None, division: str | None = None
     return LogResult(
         path, ruleset, findings, benchmark, named.get("submission_division"), checker.platform, story.seed,
         story.smoke, story.minutes(), story.best is not None, taken.reason, named.get("submission_org"),
-        story.availability, family,
+        story.availability, family, reader.run(),
     )  # fmt: skip
 
 

@@ -339,3 +339,14 @@ def shown(value: object, limit: int = 80) -> str:
 def _text(line: bytes | str) -> str:
     shortened = line[:MAX_TEXT]
     return shortened if isinstance(shortened, str) else shortened.decode("utf-8", "replace")
+
+
+def number(value: object) -> float | None:
+    """Returns a finite float, or None for anything else (booleans, text, NaN, integers beyond a float)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        plain = float(value)
+    except OverflowError:
+        return None
+    return plain if math.isfinite(plain) else None

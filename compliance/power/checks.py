@@ -7,7 +7,7 @@ package_checker/power_checker.py: it asks for no rate, no coverage and no plausi
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +17,7 @@ from compliance.findings import ADVICE, Finding, finding
 from compliance.power import power_logs
 from compliance.power.power_logs import PowerLog, RunPower
 from compliance.submission import tree_system
-from compliance.submission.runs import read_run
+from compliance.submission.runs import Run
 
 # "At least once every second": below this rate (Hz) it is advice. Published logs with whole seconds reach 0.95.
 _LEAST_RATE = 0.9
@@ -62,18 +62,18 @@ def _numbered(names: list[str]) -> bool:
     return all(text.isdecimal() and int(text) < len(names) for text in found)
 
 
-def check(folder: Path, logs: list[str], ruleset: str, description: dict | None) -> Iterator[Finding]:
+def check(folder: Path, runs: Sequence[Run], description: dict | None) -> Iterator[Finding]:
     """Yields advice about the power logs of a folder of runs, one finding of each kind.
 
     Args:
       folder: `results/<system>/<benchmark>/`, with a folder `power/`.
-      logs: the paths of its runs' logs.
+      runs: its runs.
       description: the system's description; None without a usable one.
     """
-    runs, problems = [], []
-    for log in logs:
+    powers, problems = [], []
+    for run in runs:
         try:
-            runs.append(power_logs.of_run(read_run(log, ruleset), folder))
+            powers.append(power_logs.of_run(run, folder))
         except UserError as error:
             problems.append(str(error))
     kinds: list[tuple[str, str, Callable[[RunPower], Iterator[str]]]] = [
@@ -89,7 +89,9 @@ def check(folder: Path, logs: list[str], ruleset: str, description: dict | None)
         ("power.energy", "one energy", _energy),
     ]
     for rule, wanted, says in kinds:
-        found = [f"{text} in {run.run.path.stem}" for run in runs if run.logs for text in list(says(run))[:1]]
+        found = [
+            f"{text} in {run.run.path.stem}" for run in powers if run.logs for text in list(says(run))[:1]
+        ]
         if found:
             more = f" and {len(found) - 2} more runs" if len(found) > 2 else ""
             yield finding(rule, ADVICE, folder / "power", wanted, ("; ".join(found[:2]) + more)[:300])

@@ -76,7 +76,7 @@ def row_of(folder: Path, ruleset: str | None = None) -> Energies:
             remarks.append(
                 f"the stock checker refuses the names of the power logs of {len(bad)} of {len(logs)} runs"
             )
-        advice = checks.check(folder, logs, card.ruleset, _description(folder))
+        advice = checks.check(folder, card.runs, _description(folder))
         remarks += [f"{one.message} {one.found}" for one in advice]
     scores_ = []
     for joules in (by_rules, by_stock):

@@ -13,8 +13,8 @@ from statistics import fmean
 
 from common.errors import UserError
 from compliance.log.lines import TOKEN, token_lines
-from compliance.log.logs import BadLine, parse_line
-from compliance.submission.runs import Run, number
+from compliance.log.logs import BadLine, number, parse_line
+from compliance.submission.runs import Run
 from compliance.submission.tree_files import plain_files
 
 _READING = re.compile(rb'"time_ms":\s*(\d+),.*"key":\s*"power_reading",\s*"value":\s*([-+.\deE]+)\s*[,}]')

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from compliance.submission.runs import number
+from compliance.log.logs import number
 from compliance.submission.scores import ScoreCard
 
 # Google and NVIDIA in v0.6 and v0.7; every submitter from v1.0 (sources: data/README.md).

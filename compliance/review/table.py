@@ -165,7 +165,7 @@ def _row(
     flags = Counter(one.rule for one in findings if one.severity != ERROR)
     return Row(
         name, system.name, folder.benchmark, folder.division, system.accelerators, shown.verdict.answer,
-        _listed(errors), _listed(flags), len(folder.runs), folder.needed, shown.failed,
+        _listed(errors), _listed(flags), len(folder.paths), folder.needed, shown.failed,
         None if score is None else score / card.scaling, card.scaling,
         scaling.factor(folder.path, judged).source, score, told,
         None if joules is None else joules / 1000, None if stock is None else stock / 1000, folder.batch,

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from compliance.findings import ADVICE, Finding, finding
-from compliance.submission.facts import Facts
+from compliance.submission.runs import Run
 from compliance.submission.tree_system import accelerators
 
 # Fewer digits than this may agree by chance: two runs that evaluate once and both find 0.76.
@@ -34,40 +34,37 @@ _NUMBERS = re.compile(
 )
 
 
-def remarks(
-    path: Path, facts: Sequence[Facts], description: dict | None, benchmark: str
-) -> Iterator[Finding]:
+def remarks(path: Path, runs: Sequence[Run], description: dict | None, benchmark: str) -> Iterator[Finding]:
     """Yields advice about the runs of the folder `path` on the system that `description` tells of (None: unknown)."""
-    copies = list(_alike(path, facts))
-    yield from copies or _jittered(path, facts)
-    yield from _at_once(path, facts)
-    yield from _short(path, facts)
-    yield from _gap(path, facts)
-    yield from _values(path, facts)
-    yield from _sizes(path, facts, description)
-    yield from _fast(path, facts, description, benchmark)
+    copies = list(_alike(path, runs))
+    yield from copies or _jittered(path, runs)
+    yield from _at_once(path, runs)
+    yield from _short(path, runs)
+    yield from _gap(path, runs)
+    yield from _values(path, runs)
+    yield from _sizes(path, runs, description)
+    yield from _fast(path, runs, description, benchmark)
 
 
-def _alike(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
+def _alike(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     """Runs with the same results, although they have another seed: training from another seed gives other ones."""
-    same: dict[tuple, list[Facts]] = defaultdict(list)
-    for one in facts:
-        if sum(char.isdigit() for found in one.evaluations for char in found.value) >= _DIGITS:
-            same[tuple(found.value for found in one.evaluations)].append(one)
+    same: dict[tuple, list[Run]] = defaultdict(list)
+    for one in runs:
+        if sum(char.isdigit() for found in one.results for char in found.value) >= _DIGITS:
+            same[tuple(found.value for found in one.results)].append(one)
     groups = [group for group in same.values() if len(group) > 1]
     if groups:
         largest = max(groups, key=len)
-        timed = len({tuple(found.ms for found in one.evaluations) for one in largest}) == 1
-        found = f"{len(largest)} runs with the same {len(largest[0].evaluations)} results"
+        timed = len({tuple(found.ms for found in one.results) for one in largest}) == 1
+        found = f"{len(largest)} runs with the same {len(largest[0].results)} results"
         found += " at the same times" if timed else ""
         yield finding("tree.alike", ADVICE, path, "runs of their own", f"{found}: {_named(largest)}")
 
 
-def _jittered(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
+def _jittered(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     """A run whose results follow another's much closer than runs of other seeds do: a copy with changed digits."""
     curves = [
-        {one.at: value for one in run.evaluations if (value := _number(one.value)) is not None}
-        for run in facts
+        {one.at: value for one in run.results if (value := _number(one.value)) is not None} for run in runs
     ]
     distances = []
     for (first, a), (second, b) in combinations(enumerate(curves), 2):
@@ -79,13 +76,13 @@ def _jittered(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
     usual = median(distance for distance, *_ in distances)
     least, first, second = min(distances)
     if 0 < least < _JITTER * usual:
-        found = f"{_named([facts[first], facts[second]])}: {least / usual:.2g} of the usual distance"
+        found = f"{_named([runs[first], runs[second]])}: {least / usual:.2g} of the usual distance"
         yield finding("tree.alike", ADVICE, path, "runs of their own", found, wording="tree.alike.near")
 
 
-def _at_once(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
+def _at_once(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     """Runs that began at one moment."""
-    started = sorted((one for one in facts if one.started is not None), key=lambda one: one.started)
+    started = sorted((one for one in runs if one.started is not None), key=lambda one: one.started)
     close = [
         (one, later) for one, later in zip(started, started[1:]) if later.started - one.started < _APART_MS
     ]
@@ -97,15 +94,15 @@ def _at_once(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
         yield finding("tree.at-once", ADVICE, path, "runs that begin by themselves", found)
 
 
-def _times(facts: Sequence[Facts]) -> dict[str, float]:
+def _times(runs: Sequence[Run]) -> dict[str, float]:
     """Returns the milliseconds of each run that has a start and a stop."""
-    both = (one for one in facts if one.started is not None and one.stopped is not None)
+    both = (one for one in runs if one.started is not None and one.stopped is not None)
     return {one.path: one.stopped - one.started for one in both}
 
 
-def _short(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
+def _short(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     """Runs that took a small part of the others' time, or less than any run can."""
-    took = _times(facts)
+    took = _times(runs)
     middle = median(took.values()) if len(took) > 2 else 0
     bound = max(middle * _SHORT, _SHORTEST_MS)
     short = {name: time for name, time in took.items() if 0 < time < bound}
@@ -117,32 +114,32 @@ def _short(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
         yield finding("tree.short", ADVICE, path, wanted, named)
 
 
-def _gap(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
+def _gap(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     """Numbers of results that do not follow each other: runs may have been left out."""
-    found = (re.fullmatch(r"result_(\d{1,6})\.txt", Path(one.path).name) for one in facts)
+    found = (re.fullmatch(r"result_(\d{1,6})\.txt", Path(one.path).name) for one in runs)
     numbers = sorted(int(match[1]) for match in found if match)
     if len(numbers) > 2 and numbers[-1] >= min(1, numbers[0]) + len(numbers):
         said = f"{len(numbers)} logs, numbers {numbers[0]} to {numbers[-1]}"
         yield finding("tree.gap", ADVICE, path, "result_0.txt, result_1.txt, ...", said)
 
 
-def _values(path: Path, facts: Sequence[Facts]) -> Iterator[Finding]:
+def _values(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     """Hyperparameters that are not a finite number of 0 or more; -1 training steps are common in published logs."""
-    for key in sorted({key for one in facts for key in one.settings if _NUMBERS.fullmatch(key)}):
-        for one in facts:
-            number = _number(one.settings.get(key, "0"))
+    for key in sorted({key for one in runs for key in one.hyperparameters if _NUMBERS.fullmatch(key)}):
+        for one in runs:
+            number = _number(one.hyperparameters.get(key, "0"))
             unlimited = number == -1 and key.endswith("_training_steps")
-            if key.endswith(("_steps", "_epochs")) and _is_schedule(one.settings.get(key, "0")):
+            if key.endswith(("_steps", "_epochs")) and _is_schedule(one.hyperparameters.get(key, "0")):
                 continue
             if number is None or (number < 0 and not unlimited):
-                found = f"{one.settings[key]} in {Path(one.path).name}"
+                found = f"{one.hyperparameters[key]} in {Path(one.path).name}"
                 yield finding("tree.value", ADVICE, path, f"{key}: a number, 0 or more", found, key=key)
                 break
 
 
-def _sizes(path: Path, facts: Sequence[Facts], description: dict | None) -> Iterator[Finding]:
+def _sizes(path: Path, runs: Sequence[Run], description: dict | None) -> Iterator[Finding]:
     """Batches and data sets that cannot be."""
-    said = facts[0].settings
+    said = runs[0].hyperparameters
     batch, steps, train, held = (
         _number(said.get(key, ""))
         for key in ("global_batch_size", "gradient_accumulation_steps", "train_samples", "eval_samples")
@@ -155,13 +152,13 @@ def _sizes(path: Path, facts: Sequence[Facts], description: dict | None) -> Iter
         yield finding("tree.samples", ADVICE, path, "more samples to train than to evaluate", found)
 
 
-def _fast(path: Path, facts: Sequence[Facts], description: dict | None, benchmark: str) -> Iterator[Finding]:
+def _fast(path: Path, runs: Sequence[Run], description: dict | None, benchmark: str) -> Iterator[Finding]:
     """Runs that need a small part of the accelerator-minutes of every published result on the same accelerator."""
     from compliance.report.published import (
         best_of_accelerator,  # reads the tables only where there is a folder
     )
 
-    used, took = accelerators(description), _times(facts)
+    used, took = accelerators(description), _times(runs)
     best = best_of_accelerator(benchmark, str((description or {}).get("accelerator_model_name", "")))
     if not used or not took or best is None:
         return
@@ -185,6 +182,6 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _named(facts: Sequence[Facts]) -> str:
-    names = ", ".join(Path(one.path).name for one in facts[:_SHOWN])
-    return names + (", ..." if len(facts) > _SHOWN else "")
+def _named(runs: Sequence[Run]) -> str:
+    names = ", ".join(Path(one.path).name for one in runs[:_SHOWN])
+    return names + (", ..." if len(runs) > _SHOWN else "")

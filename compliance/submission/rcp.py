@@ -15,7 +15,7 @@ from statistics import fmean, median, pstdev
 from typing import NamedTuple
 
 from compliance.submission import rounds
-from compliance.submission.facts import Facts
+from compliance.submission.runs import Run
 from compliance.submission.students_t import quantile
 
 UNREAD = "unread"
@@ -168,24 +168,24 @@ def judge(
     return Convergence(FAIL, "converges faster than the reference may", *facts)
 
 
-def of_facts(benchmark: str, ruleset: str, facts: Sequence[Facts]) -> Convergence:
-    """Judges the runs of one folder from the facts of their logs.
+def of_runs(benchmark: str, ruleset: str, runs: Sequence[Run]) -> Convergence:
+    """Judges the runs of one folder.
 
     A run whose log hides when it converged fails the test: a run that is left out would lower the factor.
     """
-    batches = {one.batch for one in facts}
+    batches = {one.batch for one in runs}
     if len(batches) > 1:
         sizes = ", ".join(sorted(str(batch) for batch in batches)[:5])
         return Convergence(FAIL, f"the runs have different values of global_batch_size: {sizes}")
-    for one in facts:
+    for one in runs:
         if one.unread:
             return Convergence(FAIL, f"{Path(one.path).name}: {one.unread}", kind=UNREAD)
-    known = {one.path: one.to_converge for one in facts if one.to_converge is not None}
+    known = {one.path: one.to_converge for one in runs if one.to_converge is not None}
     for path, value in known.items():
         if value > _MOST_OF_MEDIAN * (usual := median(known.values())):
             said = f"{Path(path).name} converges after {value:,.6g}, the middle run after {usual:,.6g}"
             return Convergence(FAIL, said, kind=UNREAD)
-    return judge(benchmark, ruleset, facts[0].batch, [one.to_converge for one in facts])
+    return judge(benchmark, ruleset, runs[0].batch, [one.to_converge for one in runs])
 
 
 def olympic_mean(values: Sequence[float], drop: int) -> float:

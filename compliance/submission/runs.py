@@ -1,14 +1,15 @@
-"""Reads one result log as a run: start and stop, blocks and evaluations, and the final quality."""
+"""Reads one result log as a run: times, intervals, evaluations, final quality, what the checks of a folder compare."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from compliance.log.find_round import find
-from compliance.log.logs import BadLine, Record, read_log
+from common.errors import UserError
+from compliance.log.find_round import find as find_round
+from compliance.log.logs import BadLine, Record, number, read_log
 from compliance.log.rules import metric
 from compliance.log.whole_run import Target
 from compliance.submission.downsampling import Span, Spans, Thinned
+from compliance.submission.facts import FactsReader, Result, counted
 
 # Other names of benchmarks in v0.6 logs: Google's Mask R-CNN entries say "mask".
 _OTHER_NAMES = {"mask": "maskrcnn"}
@@ -50,6 +51,28 @@ class Run:
     bad_lines: int
     target: dict[str, float]  # to draw, by metric
     has_goal: bool  # whether the benchmark's rules fix a target
+    # What the checks of a folder compare (facts.py).
+    hyperparameters: dict[str, str]  # those logged before run_start, as text
+    seeds: tuple[tuple[str, str, int], ...]  # (file, line, seed)
+    bad_seeds: tuple[str, ...]  # seeds that are not whole numbers or name no place
+    to_converge: (
+        float | None
+    )  # epochs or samples; None: the run did not converge, or the log does not say when
+    unread: str  # the number that hides when it converged; or ""
+    results: tuple[Result, ...]  # the last evaluations, valid or not
+
+    @property
+    def batch(self) -> float | None:
+        return number(self.header.get("global_batch_size"))
+
+    @property
+    def started(self) -> float | None:
+        """Returns `run_start` if a run can have that time."""
+        return counted(self.run_start)
+
+    @property
+    def stopped(self) -> float | None:
+        return counted(self.run_stop)
 
     @property
     def smoke(self) -> bool:
@@ -99,67 +122,90 @@ _HEADER = frozenset(
 )  # fmt: skip
 _NO_SETTINGS = frozenset(("cache_clear", "submission_poc_name", "submission_poc_email", "submission_entry"))
 _MAX_SETTINGS = 200
+_HELD = 1000  # evaluations before which a log has its whole header
 
 
-def read_run(path: str | Path, ruleset: str | None = None) -> Run:
-    """Reads one log of round v0.6 or later.
+class RunReader:
+    """Collects a run from the records of its log, in log order. `add` takes them, `run` returns the run.
 
     Memory is bounded for a log of any length: of many evaluations and intervals only a part is kept (downsampling.py).
+    """
+
+    def __init__(self, path: str | Path, ruleset: str, bert_samples: bool = False) -> None:
+        self._path, self._ruleset = Path(path), ruleset
+        self._facts = FactsReader(ruleset, bert_samples)
+        self._header: dict[str, object] = {}
+        self._settings: dict[str, object] = {}
+        self._marks: dict[str, float] = {}
+        self._spans = {"block": Spans(), "eval": Spans(), "epoch": Spans()}
+        self._judge = _Judge(ruleset)
+        self._end: Record | None = None  # the first eval_result
+        self._status, self._bad = "", 0
+
+    def add(self, record: Record | BadLine) -> None:
+        """Takes the next record or bad line."""
+        if isinstance(record, BadLine):
+            self._bad += 1
+            self._facts.bad(record)
+            return
+        self._facts.take(record)
+        key, marks = record.key, self._marks
+        if key in _HEADER:
+            self._header[key] = record.value
+        elif number(record.time_ms) is None:
+            self._bad += 1
+        elif key in ("init_start", "init_stop", "run_start", "run_stop"):
+            if key == "run_stop" and "run_stop" not in marks:
+                self._status = str(record.metadata.get("status", ""))
+            marks.setdefault(key, record.time_ms)
+        elif key == "eval_accuracy":
+            self._judge.add(record, self._header)
+        elif key == "eval_result":
+            self._end = self._end or record
+        elif (kind := key.rpartition("_"))[0] in self._spans and kind[2] in ("start", "stop"):
+            getattr(self._spans[kind[0]], kind[2])(_epoch(record), record.time_ms)
+        elif "run_start" not in marks and key not in _NO_SETTINGS and len(self._settings) < _MAX_SETTINGS:
+            self._settings[key] = record.value
+
+    def run(self) -> Run:
+        """Returns the run, after the last record."""
+        header, marks, judge, facts = self._header, self._marks, self._judge, self._facts
+        judge.settle(header)
+        name, spec = judge.benchmark, judge.spec
+        if (how := metric(self._ruleset, name).get("run_ends")) is not None:
+            self._status = _end(how, self._end, marks)
+        moments = (marks.get(key) for key in ("init_start", "init_stop", "run_start", "run_stop"))
+        spans = {kind: spans.spans() for kind, spans in self._spans.items()}
+        return Run(
+            self._path, self._ruleset, name, header, self._settings, *moments, self._status,
+            spans["block"] or spans["epoch"], spans["eval"], tuple(judge.kept.items), judge.kept.count, judge.best,
+            judge.unit, self._bad, _bounds(spec, header.get("global_batch_size")), bool(spec),
+            facts.hyperparameters, tuple(facts.seeds), tuple(facts.bad_seeds), facts.to_converge, facts.unread,
+            tuple(facts.results),
+        )  # fmt: skip
+
+
+def read_run(path: str | Path, ruleset: str | None = None, bert_samples: bool = False) -> Run:
+    """Reads one log of round v0.6 or later.
 
     Raises UserError if the file cannot be read. Odd lines are counted, never raised.
     """
-    path = Path(path)
-    ruleset = ruleset or find(path).ruleset
-    header: dict[str, object] = {}
-    settings: dict[str, object] = {}
-    marks: dict[str, float] = {}
-    spans = {"block": Spans(), "eval": Spans(), "epoch": Spans()}
-    evaluations: Thinned[Record] = Thinned()
-    results: dict[str, Record] = {}
-    status, bad = "", 0
+    ruleset = ruleset or find_round(path).ruleset
+    reader = RunReader(path, ruleset, bert_samples)
     for record in read_log(path, ruleset):
-        if isinstance(record, BadLine):
-            bad += 1
-            continue
-        key = record.key
-        if key in _HEADER:
-            header[key] = record.value
-        elif number(record.time_ms) is None:
-            bad += 1
-        elif key in ("init_start", "init_stop", "run_start", "run_stop"):
-            if key == "run_stop" and "run_stop" not in marks:
-                status = str(record.metadata.get("status", ""))
-            marks.setdefault(key, record.time_ms)
-        elif key == "eval_accuracy":
-            evaluations.add(record)
-        elif key == "eval_result":
-            results.setdefault(key, record)
-        elif (kind := key.rpartition("_"))[0] in spans and kind[2] in ("start", "stop"):
-            getattr(spans[kind[0]], kind[2])(_epoch(record), record.time_ms)
-        elif "run_start" not in marks and key not in _NO_SETTINGS and len(settings) < _MAX_SETTINGS:
-            settings[key] = record.value
-    name = _benchmark(header, ruleset)
-    rule = metric(ruleset, name)
-    if "run_ends" in rule:
-        status = _end(rule["run_ends"], results, marks)
-    spec = rule.get("goal") or rule.get("keys", {}).get("eval_accuracy", {}).get("target")
-    judge = _Judge(ruleset, spec, header.get("global_batch_size"))
-    if evaluations.count > len(evaluations.items):  # only a part was kept, so they were judged one by one
-        records = read_log(path, ruleset)
-    else:
-        records = evaluations.items
-    for record in records:
-        if isinstance(record, Record) and record.key == "eval_accuracy":
-            judge.add(record)
-    moments = (marks.get(key) for key in ("init_start", "init_stop", "run_start", "run_stop"))
-    blocks, evals = spans["block"].spans() or spans["epoch"].spans(), spans["eval"].spans()
-    return Run(
-        path, ruleset, name, header, settings, *moments, status, blocks, evals, tuple(judge.kept.items),
-        judge.kept.count, judge.best, judge.unit, bad, _bounds(spec, header.get("global_batch_size")), bool(spec),
-    )  # fmt: skip
+        reader.add(record)
+    return reader.run()
 
 
-def _end(how: dict, results: dict[str, Record], marks: dict[str, float]) -> str:
+def read_or_empty(path: str | Path, ruleset: str | None, bert_samples: bool = False) -> Run:
+    """Reads one log as `read_run` does; the run of a log that cannot be read, which has a finding, is empty."""
+    try:
+        return read_run(path, ruleset, bert_samples)
+    except UserError:
+        return RunReader(path, ruleset or "0.7.0").run()
+
+
+def _end(how: dict, record: Record | None, marks: dict[str, float]) -> str:
     """Returns the status of a run whose end another record names, and sets `run_stop` in `marks`.
 
     The record gives the end as seconds after `run_start`. Minigo of v0.6 ends when it saves the model that met the
@@ -167,7 +213,6 @@ def _end(how: dict, results: dict[str, Record], marks: dict[str, float]) -> str:
     compliance_checker/training_0.6.0/minigo.yaml, `eval_result`).
     """
     marks.pop("run_stop", None)
-    record = results.get(how["key"])
     seconds = number(record.metadata.get(how["seconds"])) if record else None
     if seconds is None or seconds <= 0 or "run_start" not in marks:
         return "aborted"
@@ -183,22 +228,39 @@ def _benchmark(header: dict[str, object], ruleset: str) -> str:
 class _Judge:
     """Judges evaluations in log order; keeps a part of them, and the last one that met the target."""
 
-    def __init__(self, ruleset: str, spec: dict | None, batch: object) -> None:
+    def __init__(self, ruleset: str) -> None:
         self.kept: Thinned[Evaluation] = Thinned()
         self.best: Evaluation | None = None
         self.unit = "epochs"
-        self._ruleset, self._batch = ruleset, batch
-        self._target = Target(spec, lenient=ruleset == "0.6.0") if spec else None
+        self.benchmark, self.spec = "", None
+        self._ruleset = ruleset
+        self._waiting: list[Record] = []  # until the header, whose values choose the target, is complete
 
-    def add(self, record: Record) -> None:
-        """Takes the next `eval_accuracy`; ignores one whose time or value is not a number."""
+    def add(self, record: Record, header: dict[str, object]) -> None:
+        """Takes the next `eval_accuracy`."""
+        self._waiting.append(record)
+        if len(self._waiting) >= _HELD:
+            self.settle(header)
+
+    def settle(self, header: dict[str, object]) -> None:
+        """Judges what waits, by the target that the header chooses."""
+        self.benchmark = _benchmark(header, self._ruleset)
+        rule = metric(self._ruleset, self.benchmark)
+        self.spec = rule.get("goal") or rule.get("keys", {}).get("eval_accuracy", {}).get("target")
+        target = Target(self.spec, lenient=self._ruleset == "0.6.0") if self.spec else None
+        for record in self._waiting:
+            self._judge(record, target, header.get("global_batch_size"))
+        self._waiting = []
+
+    def _judge(self, record: Record, target: Target | None, batch: object) -> None:
+        """Judges an evaluation; ignores one whose time or value is not a number."""
         values = _quality(record.value, self._ruleset)
         metric = record.metadata.get("metric")
         if isinstance(metric, str) and list(values) == [""]:  # stable_diffusion logs FID and CLIP separately
             values = {metric[:40]: values[""]}
         if not values or number(record.time_ms) is None:
             return
-        met = self._target.judge(record.value, self._batch) if self._target else None
+        met = target.judge(record.value, batch) if target else None
         at, self.unit = _converged_at(record)
         evaluation = Evaluation(at, record.time_ms, values, met)
         self.kept.add(evaluation)
@@ -252,14 +314,3 @@ def _quality(value: object, ruleset: str) -> dict[str, float]:
         return {str(k): v for k, raw in list(value.items())[:8] if (v := number(raw)) is not None}
     plain = number(value)
     return {} if plain is None else {"": plain}
-
-
-def number(value: object) -> float | None:
-    """Returns a finite float, or None for anything else (booleans, text, NaN, integers beyond a float)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        plain = float(value)
-    except OverflowError:
-        return None
-    return plain if math.isfinite(plain) else None

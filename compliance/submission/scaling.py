@@ -9,10 +9,9 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from compliance.log.logs import shown
+from compliance.log.logs import number, shown
 from compliance.submission import rcp
 from compliance.submission.rcp import Convergence
-from compliance.submission.runs import number
 from compliance.submission.tree_files import read_small, reason_of
 
 NAME = "scaling.json"

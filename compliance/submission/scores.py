@@ -12,8 +12,9 @@ from statistics import fmean
 
 from common.errors import UserError
 from compliance.log.check_log import LogResult, check_logs
+from compliance.log.logs import number
 from compliance.submission.rounds import may_fail, required_runs
-from compliance.submission.runs import Run, number, read_run
+from compliance.submission.runs import Run, read_run
 from compliance.submission.scaling import factor
 from compliance.submission.tree_files import kind_of, read_small
 from compliance.submission.tree_system import accelerators
@@ -108,7 +109,7 @@ def score_directory(
     checked = {os.path.abspath(one.path): one for one in results}
     of_files = [checked.get(os.path.abspath(file)) for file in files]
     runs = tuple(
-        _with_own_target(read_run(file, ruleset or (one and one.ruleset) or None), records.get(file.name))
+        _with_own_target(_run(file, ruleset or (one and one.ruleset) or None, one), records.get(file.name))
         for file, one in zip(files, of_files)
     )
     counts = tuple(_counts(run, one) for run, one in zip(runs, of_files))
@@ -121,6 +122,11 @@ def score_directory(
         path, benchmark, org, system, runs[0].ruleset, runs, _accelerators(folder),
         None if score is None else score * scaling, why, left_out, counts, scaling,
     )  # fmt: skip
+
+
+def _run(file: Path, ruleset: str | None, result: LogResult | None) -> Run:
+    known = result.run if result is not None else None
+    return known if known is not None and ruleset == known.ruleset else read_run(file, ruleset)
 
 
 def _counts(run: Run, result: LogResult | None) -> bool:

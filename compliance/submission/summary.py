@@ -122,7 +122,7 @@ def differs_from_published(org: str, card: ScoreCard) -> list[str]:
 def _result(folder: ResultFolder, logs: dict[str, LogResult]) -> Result:
     """Scores a folder by the factor that scaling.py decides."""
     scaling = factor(folder.path, folder.convergence).value
-    card = score_directory(folder.path, folder.ruleset, [logs[path] for path in folder.runs], scaling)
+    card = score_directory(folder.path, folder.ruleset, [logs[path] for path in folder.paths], scaling)
     if folder.convergence is not None and folder.convergence.kind == rcp.UNREAD:
         card = replace(card, score=None, why=folder.convergence.reason)  # without its factor
     return Result(folder, card, card.scaling)

@@ -185,7 +185,7 @@ class _Org:
         self.described = [str(path) for path, content in read.items() if content is not None]
         if self.whole:
             findings += tree_files.missing_code(self.org, sorted(pairs), self.ruleset)
-            findings += advice.of_org(self.org, [Path(folder.path) for folder in self.folders], self.ruleset)
+            findings += advice.of_org(self.org, {one.path: one.runs for one in self.folders}, self.ruleset)
             if rounds.number(self.ruleset) >= repo_rules.FIRST_ROUND:
                 findings += repo_rules.repository(self.org)
         return findings

@@ -14,7 +14,7 @@ from compliance.log.check_log import LogResult
 from compliance.log.logs import shown
 from compliance.power import checks as power_checks
 from compliance.submission import plausibility, rcp, rounds, scaling, tree_params
-from compliance.submission.facts import Facts, read_facts
+from compliance.submission.runs import Run, read_or_empty
 from compliance.submission.scaling import factor
 from compliance.submission.tree_files import reason_of, unchecked
 from compliance.submission.verdict import ResultFolder, droppable
@@ -53,40 +53,48 @@ def one_folder(
         return None, [finding("tree.layout", ADVICE, path, wanted, str(path)), *same_seed(path, group)]
     bad = ERROR if strict else ADVICE
     flags = tree_params.flags(org, path)
-    facts = [read_facts(one.path, ruleset, tree_params.BERT_SAMPLES in flags) for one in group]
+    runs = [_run(one, ruleset, tree_params.BERT_SAMPLES in flags) for one in group]
     division = _division(description, group)
-    findings = [*_names(path, benchmark, group, ruleset), *_settings(path, facts)]
+    findings = [*_names(path, benchmark, group, ruleset), *_settings(path, runs)]
     failed = tuple(one.path for one in group if _fails(one))
     needed, most = rounds.required_runs(benchmark, ruleset), rounds.may_fail(benchmark)
-    findings += _power(path, group, failed, most, bad, description)
+    findings += _power(path, group, runs, failed, most, bad, description)
     known = benchmark in (*rounds.benchmarks(ruleset), *rules.benchmarks(ruleset))
     if known:
         findings += _count(path, benchmark, len(group), needed, failed, bad)
     seeds = rounds.number(ruleset) >= _SEEDS_FROM and division == "closed"
     if seeds and known and tree_params.SEED_BYPASS not in flags:
-        findings += _seeds(path, facts, bad if rounds.number(ruleset) >= _SEEDS_NEEDED_FROM else ADVICE)
+        findings += _seeds(path, runs, bad if rounds.number(ruleset) >= _SEEDS_NEEDED_FROM else ADVICE)
     else:
         findings += same_seed(path, group)
     judged = None
     if known and rcp.applies(ruleset, benchmark, division):
-        judged = rcp.of_facts(benchmark, ruleset, facts)
+        judged = rcp.of_runs(benchmark, ruleset, runs)
         findings += _about_convergence(path, judged, bad, tree_params.RCP_BYPASS in flags, ruleset)
     if problem := factor(path, judged).problem:
         wanted = "a scaling_factor of at least the convergence test's own"
         findings.append(finding("tree.scaling", ERROR, path / scaling.NAME, wanted, problem))
     if rounds.number(ruleset) >= _SEEDS_FROM:
-        findings += plausibility.remarks(path, facts, description, benchmark)
-    batch = facts[0].batch if len({one.batch for one in facts}) == 1 else None
+        findings += plausibility.remarks(path, runs, description, benchmark)
+    batch = runs[0].batch if len({one.batch for one in runs}) == 1 else None
     folder = ResultFolder(
         path, system, benchmark, division, ruleset, tuple(one.path for one in group),
-        needed, failed, most, judged, batch, tuple(facts),
+        needed, failed, most, judged, batch, tuple(runs),
     )  # fmt: skip
     return folder, findings
+
+
+def _run(result: LogResult, ruleset: str, bert_samples: bool) -> Run:
+    """Returns a log's run, read again if another checker judged it; it is empty if the log cannot be read."""
+    if result.run is not None and not bert_samples:
+        return result.run
+    return read_or_empty(result.path, ruleset, bert_samples)
 
 
 def _power(
     path: Path,
     group: list[LogResult],
+    runs: list[Run],
     failed: tuple[str, ...],
     most: int,
     severity: str,
@@ -102,7 +110,7 @@ def _power(
         found = f"{len(names)} of {len(group)} runs: {', '.join(Path(name).stem for name in names[:4])}"
         wanted = "power/<log>/node_<j>.txt, j from 0"
         yield finding("power.files", severity if refused else ADVICE, path / "power", wanted, found[:200])
-    yield from power_checks.check(path, logs, group[0].ruleset, description)
+    yield from power_checks.check(path, runs, description)
 
 
 def _count(
@@ -153,24 +161,24 @@ def _names(path: Path, benchmark: str, group: list[LogResult], ruleset: str) -> 
         yield finding("tree.division", ERROR, path, "one division", " and ".join(sorted(divisions))[:200])
 
 
-def _settings(path: Path, facts: list[Facts]) -> Iterator[Finding]:
+def _settings(path: Path, runs: list[Run]) -> Iterator[Finding]:
     """Reports hyperparameters that differ between the runs of a score."""
-    for key in sorted({key for one in facts for key in one.settings}):
-        values = Counter(one.settings.get(key, "nothing") for one in facts)
+    for key in sorted({key for one in runs for key in one.hyperparameters}):
+        values = Counter(one.hyperparameters.get(key, "nothing") for one in runs)
         if len(values) > 1:
             found = ", ".join(f"{value} in {count}" for value, count in values.most_common(3))
             wanted = f"{key} the same in all runs"
             yield finding("tree.settings", ADVICE, path, wanted, found[:200], key=key)
 
 
-def _seeds(path: Path, facts: list[Facts], severity: str) -> Iterator[Finding]:
+def _seeds(path: Path, runs: list[Run], severity: str) -> Iterator[Finding]:
     """Checks that every run logs a seed, that seeds are whole numbers, and that runs do not share a seed at one place.
 
     training_rules.adoc, "Random numbers"; mlperf_logging/package_checker/seed_checker.py.
     """
     users: dict[tuple[str, str, int], list[str]] = defaultdict(list)
     without, bad, twice = [], [], []
-    for one in facts:
+    for one in runs:
         name = Path(one.path).name
         if not one.seeds and not one.bad_seeds:
             without.append(name)

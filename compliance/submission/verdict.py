@@ -7,8 +7,8 @@ from typing import NamedTuple
 from common.errors import UserError
 from compliance.findings import ERROR, Finding
 from compliance.log.check_log import LogResult
-from compliance.submission.facts import Facts
 from compliance.submission.rcp import Convergence
+from compliance.submission.runs import Run
 from compliance.verdict import GO, NO_GO, NOT_CHECKED, PRACTICE, Verdict
 
 
@@ -19,10 +19,10 @@ def droppable(failed: int, runs: int, may_fail: int) -> bool:
 
 @dataclass(frozen=True)
 class ResultFolder:
-    """`results/<system>/<benchmark>/`: `runs` are its logs, `needed` is the number of runs that the round requires.
+    """`results/<system>/<benchmark>/`: `paths` are its logs, `needed` is the number of runs that the round requires.
 
     `failed` holds the paths of logs that count for no score; the olympic mean drops up to `may_fail` of them.
-    `convergence` is None if the round, the division or the benchmark has no such test. `facts` are those of each log.
+    `convergence` is None if the round, the division or the benchmark has no such test. `runs` has each log's run.
     """
 
     path: Path
@@ -30,18 +30,18 @@ class ResultFolder:
     benchmark: str
     division: str
     ruleset: str
-    runs: tuple[str, ...]
+    paths: tuple[str, ...]
     needed: int
     failed: tuple[str, ...]
     may_fail: int
     convergence: Convergence | None
     batch: float | None
-    facts: tuple[Facts, ...] = ()
+    runs: tuple[Run, ...] = ()
 
     @property
     def dropped(self) -> tuple[str, ...]:
         """Returns the failed runs that are legally dropped; () if there are too many, or no other run."""
-        return self.failed if droppable(len(self.failed), len(self.runs), self.may_fail) else ()
+        return self.failed if droppable(len(self.failed), len(self.paths), self.may_fail) else ()
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def cases(published: Published) -> list[Case]:
     passed = judged.verdict == rcp.PASS
     found = []
     for count in range(1, folder.needed):
-        facts = draw.sample(folder.facts, count)
+        facts = draw.sample(folder.runs, count)
         known = tuple(one.to_converge for one in facts)
         asked = Question(
             point.mean, point.stdev, point.least, folder.needed, folder.may_fail, known, 0, step_of(facts)
@@ -230,7 +230,7 @@ def _by_both(benchmark: str, ruleset: str, batch: float) -> dict:
 
 def _difference(one: Published) -> dict | None:
     folder = one.folder
-    values = [facts.to_converge for facts in folder.facts]
+    values = [facts.to_converge for facts in folder.runs]
     both = hull.both(folder.benchmark, folder.ruleset, folder.convergence, values)
     if not both.note:
         return None
@@ -261,7 +261,7 @@ def fit(asked: Sequence[Case]) -> Iterator[str]:
 
 def failures(found: Sequence[Published]) -> dict[str, int]:
     """Returns how many published runs did not converge."""
-    runs = [facts for one in found for facts in one.folder.facts]
+    runs = [facts for one in found for facts in one.folder.runs]
     return {"runs": len(runs), "not_converged": sum(one.to_converge is None for one in runs)}
 
 

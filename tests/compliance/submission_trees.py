@@ -90,6 +90,6 @@ def verdicts(paths, ruleset, division):
         failed = [] if fine else [finding("run_stop.status", ERROR, path, "success", "aborted")]
         said = (run.header.get(f"submission_{name}") for name in ("benchmark", "division", "platform"))
         results.append(
-            LogResult(str(path), ruleset or "5.0.0", failed, *said, None, False, run.minutes, fine)
+            LogResult(str(path), ruleset or "5.0.0", failed, *said, None, False, run.minutes, fine, run=run)
         )
     return results

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,8 @@ from compliance.acceptance import probability
 from compliance.acceptance.answer import OPEN
 from compliance.acceptance.watch import Watch, follow
 from compliance.acceptance.whole import whole
-from compliance.submission.facts import Evaluation, Facts, read_facts
+from compliance.submission.facts import Result
+from compliance.submission.runs import RunReader, read_run
 from compliance.verdict import GO, NO_GO
 from lab.bench import accept_calibration
 from tests.compliance import llama_logs
@@ -122,15 +124,16 @@ def test_absurd_counts_and_times_give_an_answer(tmp_path, odd, capsys):
         org = tree(tmp_path / name, logs)
         assert judged(org).answer in (OPEN, NO_GO)
         for path in org.rglob("result_*.txt"):
-            facts = read_facts(str(path), ROUND)
-            assert all(at is None or 0 <= at < 1e15 for at, *_ in facts.evaluations)
-            assert facts.to_converge is None or 0 <= facts.to_converge < 1e15
+            run = read_run(path, ROUND)
+            assert all(at is None or 0 <= at < 1e15 for at, *_ in run.results)
+            assert run.to_converge is None or 0 <= run.to_converge < 1e15
 
 
 def test_evaluations_at_nearly_one_place_tell_no_step():
-    near, far = Facts("a"), Facts("b")
-    near.evaluations.extend(Evaluation(at, "1", 0.0) for at in (0.0, 1e-320, 3072.0, 3072.0 + 1e-9))
-    far.evaluations.extend(Evaluation(at, "1", 0.0) for at in (384.0, 768.0))
+    near, far = (
+        replace(RunReader("a", ROUND).run(), results=tuple(Result(at, "1", 0.0) for at in places))
+        for places in ((0.0, 1e-320, 3072.0, 3072.0 + 1e-9), (384.0, 768.0))
+    )
     assert probability.step_of([near]) == 0 and probability.step_of([far]) == 384
     tiny = probability.estimate(asked(99.0, 101.0, step=1e-320))
     assert tiny == probability.estimate(asked(99.0, 101.0))

@@ -1,9 +1,6 @@
 """Tests that a run of any length is held in bounded memory, and that short ones are held whole."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -14,8 +11,7 @@ from compliance.submission import runs
 from compliance.submission.downsampling import Span, Spans, Thinned
 from compliance.submission.runs import read_run
 from tests.compliance import result_logs
-
-ROOT = Path(__file__).parents[2]
+from tests.compliance.test_known_defects import peak
 
 
 @given(st.integers(0, 300), st.integers(2, 40))
@@ -107,14 +103,6 @@ def test_a_report_of_a_million_evaluations_takes_under_200_mb(tmp_path):
             record["value"], record["metadata"]["epoch_num"] = number / 2e6, number
             file.write(f":::MLLOG {json.dumps(record)}\n")
         file.writelines(lines[at:])
-    code = (
-        "import resource, sys\n"
-        "from timetotrain.cli import main\n"
-        "status = main(sys.argv[1:])\n"
-        "print(status, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)\n"
-    )
-    words = ["report", str(path), "-o", str(tmp_path / "report.html")]
-    done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
-    status, megabytes = map(int, done.stdout.splitlines()[-1].split())
-    assert status == 0 and megabytes < 200, done
+    status, megabytes = peak(["report", str(path), "-o", str(tmp_path / "report.html")])
+    assert status == 0 and megabytes < 200
     assert "1000010 evaluations" in (tmp_path / "report.html").read_text()

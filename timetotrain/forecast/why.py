@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from compliance.log.logs import number
 from compliance.report.charts import Interval, length, union, without
-from compliance.submission.runs import Run, number, read_run
+from compliance.submission.runs import Run, read_run
 
 _UNITS = ("steps", "epochs", "blocks")
 
