@@ -1,6 +1,5 @@
 """Tests the report page: self-contained, escaped, complete, and drawn to scale."""
 
-import argparse
 import base64
 import dataclasses
 import hashlib
@@ -20,6 +19,8 @@ from compliance.report import page as report_page
 from compliance.submission import scores
 from compliance.submission.runs import read_run
 from tests.compliance import llama_logs, result_logs
+from timetotrain import cli
+from timetotrain.verbs import VERBS
 from tools.published import LATER
 
 
@@ -131,9 +132,8 @@ def test_what_a_log_says_is_escaped(tmp_path):
 
 
 def run(*arguments):
-    parser = argparse.ArgumentParser()
-    report_page.add_arguments(parser)
-    return report_page.run(parser.parse_args([str(argument) for argument in arguments]))
+    options = cli.parser("report").parse_args([str(argument) for argument in arguments])
+    return cli.load("report", VERBS["report"]).run(options)
 
 
 def test_a_tree_has_a_table_of_its_folders(tmp_path, capsys):
