@@ -7,7 +7,7 @@ decoder can also run one step at a time, from the previous step's states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +17,13 @@ import tf_keras
 from common.distributed.replicas.base import Replicas
 from common.layers.dense import product, rows
 from common.layers.dropout import TimeDropout, drop
-from common.layers.lstm import LSTM, side_by_side
+from common.layers.lstm import LSTM, inputs_part, side_by_side
 from common.layers.precision import Precision
+from common.layers.xla import for_gpu
 from gnmt.attention import Attention, Memory
 from gnmt.config import Config
 from gnmt.recurrent import attend_in_turn
+from gnmt.wavefront import Query, wavefront
 
 # State of the hypotheses: {"lstms": [(h, c), ...], and in Google's wiring "context": [rows, width]}.
 State = dict[str, Any]
@@ -98,7 +100,7 @@ class Encoder(tf_keras.layers.Layer):
         self.forward, self.backward = parts.lstm(), parts.lstm()
         self.lstms = [parts.lstm() for _ in range(parts.config.layers - 1)]
         self.dropouts = [parts.dropout() for _ in range(parts.config.layers)]
-        self.length = parts.config.max_sequence_length
+        self.length, self.replicas = parts.config.max_sequence_length, parts.replicas
 
     def call(self, x: tf.Tensor, lengths: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Encodes [m, b, width] with `lengths`, int32 [b] -> [m, b, width].
@@ -110,15 +112,46 @@ class Encoder(tf_keras.layers.Layer):
         # Reverses each sentence within its length, so that the backward LSTM starts at its end, not in the padding.
         both = side_by_side([self.forward, self.backward], [x, _reversed(x, lengths)])
         x = tf.concat([both[0], _reversed(both[1], lengths)], -1)
+        if in_one_loop(self.replicas, self.lstms, x):
+            return self._in_one_loop(x, rest, training)
         for i, (lstm, dropout) in enumerate(zip(self.lstms, rest)):
             y, _ = lstm(drop(dropout, x, training))
             x = y + x if i else y
         return x
 
+    def _in_one_loop(self, x: tf.Tensor, dropouts: list[TimeDropout | None], training: bool) -> tf.Tensor:
+        """Runs the layers after the first; the first of them reads only the backward half of `x` in the loop."""
+        forward, backward = tf.split(x, 2, -1)
+        masks, scale = kept(dropouts, [x, *[forward] * (len(dropouts) - 1)], training)
+        if masks:
+            of_forward, masks[0] = tf.split(masks[0], 2, -1)
+            forward = tf.where(of_forward, forward * scale, tf.zeros_like(forward))
+        first = self.lstms[0]
+        z = inputs_part(forward, first.kernel[: forward.shape[-1]], first.precision)
+        residual = [i > 0 for i in range(len(self.lstms))]
+        return wavefront(self.lstms, backward, residual, masks, scale, z)
+
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
         """Counts the multiply-adds for a sentence of maximum length."""
         lstms = [self.forward, self.backward, *self.lstms]
         return self.length * sum(lstm.multiply_adds_per_step() for lstm in lstms)
+
+
+def in_one_loop(replicas: Replicas, lstms: list[LSTM], x: tf.Tensor) -> bool:
+    """Whether a loop for all layers pays: on a GPU, if the layers are built and all sizes known."""
+    usable = len(lstms) > 1 and all(lstm.built and lstm.hoisted for lstm in lstms)
+    return usable and None not in x.shape and for_gpu(replicas)
+
+
+def kept(
+    dropouts: Sequence[TimeDropout | None], inputs: Sequence[tf.Tensor], training: bool
+) -> tuple[list[tf.Tensor] | None, float]:
+    """Returns which elements of each input its dropout keeps, None for all, and the factor of those kept."""
+    ones = [tf.ones_like(x) for x in inputs]
+    dropped = [drop(dropout, one, training) for dropout, one in zip(dropouts, ones)]
+    if any(after is one for after, one in zip(dropped, ones)):
+        return None, 1.0
+    return [after > 0 for after in dropped], 1 / (1 - dropouts[0].rate)
 
 
 def _reversed(x: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
@@ -139,7 +172,7 @@ class Decoder(tf_keras.layers.Layer):
     def __init__(self, parts: Parts):
         super().__init__(dtype=parts.precision.full, autocast=False)
         config = parts.config
-        self.config, self.precision = config, parts.precision
+        self.config, self.precision, self.replicas = config, parts.precision, parts.replicas
         self.attention = Attention(config, parts.precision, parts.uniform)
         self.first = parts.lstm()
         self.lstms = [parts.lstm() for _ in range(config.layers - 1)]
@@ -153,6 +186,13 @@ class Decoder(tf_keras.layers.Layer):
     def call(self, x: tf.Tensor, source: tf.Tensor, lengths: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Decodes: [n, b, width], the encoder's [m, b, width], int32 [b] -> [n, b, width]; states begin at zero."""
         memory = self.attention.memory(source, lengths)
+        if (
+            self.feeds_back
+            and self.attention.attends
+            and in_one_loop(self.replicas, [self.first, *self.lstms], x)
+            and None not in source.shape
+        ):
+            return self._in_one_loop(x, memory, training)
         x = drop(self.dropouts[0], x, training)
         if self.feeds_back:
             masks = self._context_masks(x, training)
@@ -165,6 +205,18 @@ class Decoder(tf_keras.layers.Layer):
             y, _ = lstm(drop(dropout, tf.concat([x, context], -1), training))
             x = y + x if i else y
         return x
+
+    def _in_one_loop(self, x: tf.Tensor, memory: Memory, training: bool) -> tf.Tensor:
+        both = tf.concat([x, x], -1)
+        dropouts, inputs = [*self.dropouts, self.context_dropout], [x, *[both] * len(self.lstms), x]
+        masks, scale = kept(dropouts, inputs, training)
+        if masks:
+            masks[0] = tf.concat([masks[0], masks.pop()], -1)
+        attention = self.attention
+        memory = memory._replace(keys=memory.keys + attention.bias)
+        query = Query(tf.convert_to_tensor(attention.query_kernel), memory, attention.scaled_direction())
+        residual = [i > 1 for i in range(len(self.dropouts))]
+        return wavefront([self.first, *self.lstms], x, residual, masks, scale, query=query)
 
     def _context_masks(self, x: tf.Tensor, training: bool) -> tf.Tensor | None:
         if self.context_dropout is None:

@@ -55,7 +55,7 @@ def attend_compiled(
     def core(z: tf.Tensor, *rest: tf.Tensor) -> tuple[Tensors, Any]:
         bias, *matrices, keys, values, direction = rest
         of_context, of_h, of_query = (tf.cast(x, compute) for x in matrices)
-        of_output, seen_values = tf.concat([of_h, of_query], 1), tf.cast(values, compute)
+        of_output, values = tf.concat([of_h, of_query], 1), tf.cast(values, compute)
         units, length = of_query.shape[0], keys.shape[1]
 
         def step(before: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
@@ -65,13 +65,9 @@ def attend_compiled(
             z = tf.cast(z, variable) + bias
             i, f, g, o, c, _, h = cell(z + recurrent + times(context, of_context), c)
             recurrent, query = tf.split(times(h, of_output), [4 * units, units], -1)
-            scores = scores_of(query[:, None], keys, direction)[:, 0]
-            weights = tf.nn.softmax(tf.where(real, scores, tf.constant(MASKED, scores.dtype)))
-            context = tf.cast(
-                tf.linalg.matvec(seen_values, tf.cast(weights, compute), transpose_a=True), variable
-            )
+            attended = attend_once(query, keys, values, direction, real, compute)
             gates = [tf.cast(x, compute) for x in (i, f, g, o)]
-            return (recurrent, c, context), (*gates, c, h, query, weights, context)
+            return (recurrent, c, attended[-1]), (*gates, c, h, *attended)
 
         start = tuple(tf.cast(_zeros(z, width), variable) for width in (4 * units, units, units))
         widths, dtypes = [units] * 7 + [length, units], [compute] * 4 + [variable] * 5
@@ -80,7 +76,7 @@ def attend_compiled(
 
         def gradient(d_outputs: tf.Tensor, d_contexts: tf.Tensor) -> Tensors:
             slopes = backward(
-                states, of_context, of_h, of_query, keys, seen_values, direction, d_outputs, d_contexts
+                states, of_context, of_h, of_query, keys, values, direction, d_outputs, d_contexts
             )
             dz, d_queries, d_scores, d_attended = slopes
             *_, queries, weights, _ = states
@@ -91,12 +87,8 @@ def attend_compiled(
                 times(rows(a), rows(b), transpose_a=True)
                 for a, b in ((seen, dz), (h_before, dz), (outputs, d_queries))
             ]
-            d_values = tf.einsum("nbm,nbu->bmu", tf.cast(weights, compute), tf.cast(d_attended, compute))
-            d_keys, d_direction = key_gradients(
-                _by_sentence(d_scores), _by_sentence(queries), keys, direction
-            )
-            d_bias = tf.reduce_sum(tf.cast(dz, variable), [0, 1])
-            return dz, d_bias, *d_matrices, d_keys, tf.cast(d_values, variable), d_direction
+            of_memory = attention_gradients(queries, weights, d_scores, d_attended, keys, direction, compute)
+            return dz, tf.reduce_sum(tf.cast(dz, variable), [0, 1]), *d_matrices, *of_memory
 
         return (outputs, contexts), gradient
 
@@ -122,15 +114,12 @@ def attend_compiled(
             i, f, g, o = (tf.cast(x, variable) for x in gates)
             mask = inputs[11:]
             d_context += d_seen
-            shares = tf.cast(values, variable) - context[:, None]
-            d_scores = weights * tf.reduce_sum(shares * d_context[:, None], -1)
-            d_query = query_gradients(d_scores[:, None], query[:, None], keys, direction)[:, 0]
-            d_h += d_output + times(d_query, to_output)
+            slopes = attention_slopes(d_context, query, weights, context, keys, values, direction, compute)
+            d_h += d_output + times(slopes[0], to_output)
             dz, d_c = cell_gradient(i, f, g, o, c_before, tf.tanh(c), d_h, d_c)
             d_before, d_h = tf.split(times(dz, joined), 2, -1)
             d_before = d_before * mask[0] if mask else d_before
-            slopes = tf.cast(dz, compute), tf.cast(d_query, compute), d_scores, tf.cast(d_context, compute)
-            return (d_before, d_h, d_c), slopes
+            return (d_before, d_h, d_c), (tf.cast(dz, compute), *slopes)
 
         i, f, g, o, c, _, query, weights, context = kept
         c_before = delayed(_zeros(c, units), c)
@@ -140,6 +129,56 @@ def attend_compiled(
         return scan(step, start, inputs, widths, reverse=True, dtypes=dtypes)[1]
 
     return core(z, *weights, memory.keys, memory.values, direction)
+
+
+def attend_once(
+    query: tf.Tensor,
+    keys: tf.Tensor,
+    values: tf.Tensor,
+    direction: tf.Tensor,
+    real: tf.Tensor,
+    compute: tf.DType,
+) -> Tensors:
+    """Returns (query, weights [b, m], context [b, u]) of one step's query [b, u].
+
+    `real` is bool [b, m]; the values have the type of products, `compute`.
+    """
+    scores = scores_of(query[:, None], keys, direction)[:, 0]
+    weights = tf.nn.softmax(tf.where(real, scores, tf.constant(MASKED, scores.dtype)))
+    context = tf.linalg.matvec(values, tf.cast(weights, compute), transpose_a=True)
+    return query, weights, tf.cast(context, query.dtype)
+
+
+def attention_slopes(
+    d_context: tf.Tensor,
+    query: tf.Tensor,
+    weights: tf.Tensor,
+    context: tf.Tensor,
+    keys: tf.Tensor,
+    values: tf.Tensor,
+    direction: tf.Tensor,
+    compute: tf.DType,
+) -> Tensors:
+    """Returns one step's gradients of query [b, u] and scores [b, m], and the context's in the type of products."""
+    shares = tf.cast(values, query.dtype) - context[:, None]
+    d_scores = weights * tf.reduce_sum(shares * d_context[:, None], -1)
+    d_query = query_gradients(d_scores[:, None], query[:, None], keys, direction)[:, 0]
+    return tf.cast(d_query, compute), d_scores, tf.cast(d_context, compute)
+
+
+def attention_gradients(
+    queries: tf.Tensor,
+    weights: tf.Tensor,
+    d_scores: tf.Tensor,
+    d_contexts: tf.Tensor,
+    keys: tf.Tensor,
+    direction: tf.Tensor,
+    compute: tf.DType,
+) -> Tensors:
+    """Returns the gradients of keys, values and direction from those of all steps, each [n, b, ...]."""
+    d_values = tf.einsum("nbm,nbu->bmu", tf.cast(weights, compute), tf.cast(d_contexts, compute))
+    d_keys, d_direction = key_gradients(_by_sentence(d_scores), _by_sentence(queries), keys, direction)
+    return d_keys, tf.cast(d_values, queries.dtype), d_direction
 
 
 def _zeros(like: tf.Tensor, width: int) -> tf.Tensor:

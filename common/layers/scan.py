@@ -20,14 +20,14 @@ UNROLLED_STEPS = 64
 # The same limit under XLA.
 UNROLLED_IN_XLA = 4
 # Maximum number of steps in a turn of a loop under XLA. lab/bench/compiled_step.py counts the kernels.
-STEPS_OF_A_TURN = 16
+STEPS_OF_A_TURN = 17
 
 
 def scan(
     step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]],
     state: Sequence[tf.Tensor],
     sequences: Sequence[Steps],
-    widths: Sequence[int],
+    widths: Sequence[int | Sequence[int]],
     reverse: bool = False,
     stack: bool = True,
     dtypes: Sequence[tf.DType] = (),
@@ -39,7 +39,7 @@ def scan(
       state: the initial state.
       sequences: tensors [T, ...], or lists of T tensors, as an unrolled loop returns them; for lists, T is at most
         `UNROLLED_STEPS`.
-      widths: last dimensions of the outputs.
+      widths: last dimensions of the outputs, whose others are the state's; or their whole shapes.
       reverse: whether to go from the last element to the first; outputs keep their inputs' positions.
       stack: False leaves the outputs of an unrolled loop as lists of T tensors, which saves a copy if another loop
         reads them.
@@ -81,7 +81,7 @@ def _while(
     step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]],
     state: Tensors,
     sequences: Sequence[tf.Tensor],
-    widths: Sequence[int],
+    widths: Sequence[int | Sequence[int]],
     dtypes: Sequence[tf.DType],
     reverse: bool,
     turn: int,
@@ -94,7 +94,8 @@ def _while(
     for s in sequences:
         s = s if turn == 1 else tf.reshape(s, [turns, turn, *s.shape[1:]])
         arrays.append(tf.TensorArray(s.dtype, turns, element_shape=s.shape[1:]).unstack(s))
-    shapes = [[*lead, n] if turn == 1 else [turn, *lead, n] for n in widths]
+    sides = [[*lead, n] if isinstance(n, int) else list(n) for n in widths]
+    shapes = [side if turn == 1 else [turn, *side] for side in sides]
     results = tuple(tf.TensorArray(d, turns, element_shape=shape) for d, shape in zip(dtypes, shapes))
 
     def body(i: tf.Tensor, state: Tensors, results: tuple) -> tuple:
@@ -113,7 +114,7 @@ def _while(
         r.stack() if turn == 1 else tf.reshape(r.stack(), [static, *s[1:]]) for r, s in zip(results, shapes)
     ]
     # Keeps a static length static.
-    return state, tuple(tf.ensure_shape(x, [static, *lead, n]) for x, n in zip(stacks, widths))
+    return state, tuple(tf.ensure_shape(x, [static, *side]) for x, side in zip(stacks, sides))
 
 
 def _steps(step: Callable, state: Tensors, inputs: Sequence[tf.Tensor], reverse: bool, turn: int) -> tuple:

@@ -76,14 +76,21 @@ def test_gradients_are_those_of_the_transcription(wiring, hoisted):
         )
 
 
-@wirings
-@pytest.mark.parametrize("lengths", [(12, 10), (5, 7)], ids=["turns of several steps", "one turn"])
-def test_the_compiled_form_equals_the_textbook_s(wiring, lengths):
-    """Loss and every gradient, with dropout: behind XLA the loops have other forms."""
+@pytest.mark.parametrize(
+    ("wiring", "lengths", "dropout", "platform"),
+    [
+        *((wiring, lengths, 0.2, "TPU") for wiring in WIRINGS for lengths in ((12, 10), (5, 7))),
+        (WIRINGS[1], (12, 16), 0.2, "NVIDIA"),
+        (WIRINGS[1], (5, 7), 0.0, "NVIDIA"),
+    ],
+)
+def test_the_compiled_form_equals_the_textbook_s(wiring, lengths, dropout, platform, monkeypatch):
+    """Loss and every gradient: behind XLA the loops have other forms, and on a GPU one loop runs several layers."""
     data = batch(sources=(lengths[0], 4, 2), targets=(5, 3, lengths[1]))
+    monkeypatch.setattr(Single, "platform", platform)
 
     def outcome(**changes):
-        config = dataclasses.replace(SMALL, **wiring, **changes)
+        config = dataclasses.replace(SMALL, dropout=dropout, **wiring, **changes)
         network, task = build(config), Task(config, None)
 
         @tf.function(autograph=False, jit_compile=changes["hoisted"])

@@ -18,7 +18,7 @@ def in_numpy(x: np.ndarray, state: np.ndarray, reverse: bool) -> tuple[np.ndarra
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize(("length", "turn"), [(24, 12), (10, 10), (17, 1), (48, 16)])
+@pytest.mark.parametrize(("length", "turn"), [(24, 12), (10, 10), (17, 17), (19, 1), (48, 16)])
 def test_a_compiled_loop_of_several_steps_a_turn_equals_a_step_at_a_time(length, turn, reverse) -> None:
     rng = np.random.default_rng(0)
     x, start = rng.normal(size=[length, BATCH, WIDTH]), rng.normal(size=[BATCH, WIDTH])
