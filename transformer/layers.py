@@ -17,6 +17,7 @@ import tf_keras
 from common.distributed.replicas.base import Replicas
 from common.layers.dense import LastAxisDense, product, product_transposed, rows
 from common.layers.dropout import Dropout, drop
+from common.layers.fused_attention import fused_attention
 from common.layers.layer_norm import LayerNormalization
 from common.layers.precision import Precision
 from common.layers.xla import for_gpu, under_xla
@@ -129,10 +130,13 @@ class Attention(tf_keras.layers.Layer):
             parts.dense(self.width, use_bias=False) for _ in range(4)
         )
         self.dropout = parts.dropout(parts.config.attention_dropout)
+        self.in_one_kernel = parts.config.dropout_generator == "hardware" and self.precision.compute.size == 2
 
     def call(self, queries: tf.Tensor, memory: tf.Tensor, allowed: tf.Tensor, training: bool) -> tf.Tensor:
         """Attends: [b, q, width], [b, m, width] -> [b, q, width]; bool `allowed` broadcasts to [b, 1, q, m]."""
         if for_gpu(self.replicas) and self._one_product():
+            if self.in_one_kernel and training:
+                return self._fused(queries, memory, allowed)
             return self._positions_first(queries, memory, allowed, training)
         if queries is memory:
             query, key, value = self._heads(queries, self.query, self.key, self.value)
@@ -164,6 +168,17 @@ class Attention(tf_keras.layers.Layer):
         kernels = tf.concat([tf.convert_to_tensor(layer.kernel) for layer in layers], 1)
         found = product(rows(tf.cast(x, compute)), tf.cast(kernels, compute))
         return tf.reshape(found, [*_leading(x), len(layers), self.heads, size])
+
+    def _fused(self, queries: tf.Tensor, memory: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
+        """Computes `call` in training with cuDNN's kernel, which keeps no weights and draws its own dropout."""
+        if queries is memory:
+            heads = tf.unstack(self._joined(queries, [self.query, self.key, self.value]), axis=2)
+        else:
+            heads = tf.unstack(self._joined(queries, [self.query]), axis=2)
+            heads += tf.unstack(self._joined(memory, [self.key, self.value]), axis=2)
+        rate, seed = (self.dropout.rate, self.dropout.seed) if self.dropout else (0.0, 0)
+        found = fused_attention(*heads, allowed, (self.width // self.heads) ** -0.5, rate, seed)
+        return self.output_product(tf.reshape(found, [*_leading(found)[:2], self.width]))
 
     def _positions_first(
         self, queries: tf.Tensor, memory: tf.Tensor, allowed: tf.Tensor, training: bool

@@ -59,8 +59,9 @@ def _tpu(title: str, batch: int, flags: tuple[str, ...], *more: Any) -> Case:
 
 
 def _gpu(title: str, system: str, batch: int, *flags: str, **peer: Any) -> Case:
+    variants = {"now": (), **peer.pop("variants", {})}
     peers = {"flax": ("now", *peer.popitem())} if peer else {}
-    return Case(title, system, batch, (*_BF16, *flags), peers=peers)
+    return Case(title, system, batch, (*_BF16, *flags), variants, peers)
 
 
 def _span(images: int) -> str:
@@ -94,6 +95,7 @@ CASES = {
         "maskrcnn": _gpu("Mask R-CNN, 4 images", "h100-8", 4),
         "transformer": _gpu(
             *("Transformer, 32 x 256", "tpu-v3-32", 32),
+            variants={"hardware": ("--config.dropout_generator=hardware",)},
             jax_transformer=_TOKENS | {"batch": 32, "generator": "rbg"},
         ),
         "resnet": _gpu(

@@ -41,13 +41,25 @@ def test_a_token_sees_no_later_one_and_no_other_sentence():
     assert changed.max() == 0
 
 
-@pytest.mark.parametrize("gpu", [False, True])
-def test_a_compiled_step_equals_the_plain_one(monkeypatch, gpu):
+def attention(query, key, value, allowed, scale, dropout, seed):
+    """The formula of `fused_attention`, without dropout."""
+    scores = tf.einsum("bqhs,bmhs->bhqm", query, key) * scale
+    weights = tf.nn.softmax(tf.where(allowed, scores, tf.constant(-1e9, scores.dtype)))
+    return tf.einsum("bhqm,bmhs->bqhs", weights, value)
+
+
+@pytest.mark.parametrize("form", ["cpu", "gpu", "gpu, fused"])
+def test_a_compiled_step_equals_the_plain_one(monkeypatch, form):
     """Loss and gradients are the same under XLA, for a GPU too, in float64, with dropout."""
-    found = []
+    found, fused = [], form == "gpu, fused"
+    monkeypatch.setattr(layers, "fused_attention", attention)
+    monkeypatch.setattr(Single, "platform", "NVIDIA H200" if "gpu" in form else "")
     for compiled in (True, False):
-        network, batch = build(SMALL), packed(pairs())
-        monkeypatch.setattr(Single, "platform", "NVIDIA H200" if gpu else "")
+        network = build(dataclasses.replace(SMALL, attention_dropout=0.0) if fused else SMALL)
+        for layer in network.submodules:
+            if isinstance(layer, layers.Attention):
+                layer.in_one_kernel = fused
+        batch = packed(pairs())
 
         def step(network=network, batch=batch):
             with tf.GradientTape() as tape:
@@ -56,7 +68,7 @@ def test_a_compiled_step_equals_the_plain_one(monkeypatch, gpu):
 
         function = tf.function(step, jit_compile=compiled, autograph=False)
         graph = function.get_concrete_function().graph.as_graph_def()
-        assert ("Einsum" in {node.op for node in graph.node}) == (compiled and gpu)
+        assert ("Einsum" in {node.op for node in graph.node}) == (compiled and "gpu" in form)
         found.append(function())
     for one, other in zip(*found, strict=True):
         assert np.linalg.norm(one - other) <= 1e-9 * np.linalg.norm(other)

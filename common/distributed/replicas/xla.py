@@ -96,13 +96,13 @@ class Xla(Replicas):
     def random_words(self, state: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
         # TensorFlow has no operation for StableHLO's algorithm DEFAULT. A TPU takes its state as two 64-bit numbers.
         words = tf.reshape(tf.stack([tf.cast(word, tf.uint32) for word in state]), [2, 2])
-        result = _kind(shape, "ui32")
+        result = tensor_type(shape, tf.uint32)
         operations = (
-            "  %s = stablehlo.bitcast_convert %x : (tensor<2x2xui32>) -> tensor<2xui64>\n"
+            "  %s = stablehlo.bitcast_convert %x0 : (tensor<2x2xui32>) -> tensor<2xui64>\n"
             "  %t, %y = stablehlo.rng_bit_generator %s, algorithm = DEFAULT : "
             f"(tensor<2xui64>) -> (tensor<2xui64>, {result})\n"
         )
-        return _module(words, operations, list(shape), tf.uint32)
+        return embedded([words], operations, ["%y"], [(shape, tf.uint32)])[0]
 
     def group(self, groups: Groups | None) -> _Groups:
         groups = all_groups(groups, self.num_replicas)
@@ -198,35 +198,44 @@ def _called(operation: str, attributes: str, x: tf.Tensor, shape: list[int], add
 
     TensorFlow has native operations only for sums, and these take no float64 (gen_xla_ops.xla_all_reduce).
     """
-    element = _ELEMENTS[x.dtype]
-    given, result, scalar = (_kind(sizes, element) for sizes in (x.shape, shape, []))
+    given, result, scalar = (tensor_type(sizes, x.dtype) for sizes in (x.shape, shape, []))
     region = (
         f" ({{\n  ^bb0(%a: {scalar}, %b: {scalar}):\n"
         f"    %c = stablehlo.add %a, %b : {scalar}\n"
         f'    "stablehlo.return"(%c) : ({scalar}) -> ()\n  }})'
     )
-    called = f'  %y = "stablehlo.{operation}"(%x){region if adds else ""} {{{attributes}}} : ({given}) -> {result}\n'
-    return _module(x, called, shape, x.dtype)
+    called = f'  %y = "stablehlo.{operation}"(%x0){region if adds else ""} {{{attributes}}} : ({given}) -> {result}\n'
+    return embedded([x], called, ["%y"], [(shape, x.dtype)])[0]
 
 
-def _kind(sizes: Sequence[int], element: str) -> str:
-    return f"tensor<{'x'.join([*map(str, sizes), element])}>"
+def tensor_type(sizes: Sequence[int], dtype: tf.DType) -> str:
+    """Returns StableHLO's name of a tensor's type."""
+    return f"tensor<{'x'.join([*map(str, sizes), _ELEMENTS[dtype]])}>"
 
 
-def _module(x: tf.Tensor, operations: str, shape: list[int], dtype: tf.DType) -> tf.Tensor:
-    """Returns the result %y, of `shape` and `dtype`, of StableHLO operations on %x."""
-    given, result = _kind(x.shape, _ELEMENTS[x.dtype]), _kind(shape, _ELEMENTS[dtype])
-    text = f"module {{ func.func @main(%x: {given}) -> {result} {{\n{operations}  return %y : {result}\n}} }}"
-    y = gen_xla_ops.xla_call_module(
-        [x],
+def embedded(
+    operands: Sequence[tf.Tensor],
+    operations: str,
+    names: Sequence[str],
+    results: Sequence[tuple[Sequence[int], tf.DType]],
+) -> list[tf.Tensor]:
+    """Returns values of StableHLO operations on %x0, %x1, ...: their `names`, and (shape, dtype) in `results`."""
+    given = ", ".join(f"%x{i}: {tensor_type(x.shape, x.dtype)}" for i, x in enumerate(operands))
+    kinds = ", ".join(tensor_type(*result) for result in results)
+    text = (
+        f"module {{ func.func @main({given}) -> ({kinds}) {{\n{operations}"
+        f"  return {', '.join(names)} : {kinds}\n}} }}"
+    )
+    found = gen_xla_ops.xla_call_module(
+        operands,
         version=_MODULE_VERSION,
         module=text.encode(),
-        Tout=[dtype],
-        Sout=[shape],
+        Tout=[dtype for _, dtype in results],
+        Sout=[list(shape) for shape, _ in results],
         platforms=["CPU"],
         dim_args_spec=[],
         disabled_checks=[],
         function_list=[],
         has_token_input_output=False,
     )
-    return tf.ensure_shape(y[0], shape)
+    return [tf.ensure_shape(y, shape) for y, (shape, _) in zip(found, results)]
