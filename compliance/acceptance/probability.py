@@ -14,9 +14,9 @@ posterior predictive is close to a Student t. If the logs tell how far apart eva
 evaluation. The olympic mean of known and drawn runs is compared with the least accepted one. Every call uses the same
 random numbers, so the same logs give the same answer.
 
-The constants were chosen for their Brier score on published folders of rounds 1.0 to 4.1;
-`python -m lab.bench.accept_calibration FOLDER --fit` tries others there. Rounds from 5.0 on took no part. The built
-page acceptance.html shows how well the probabilities hold in both.
+The constants were chosen for their Brier score on published folders of rounds 1.0 to 4.1 (`--fit` of
+lab.bench.accept_calibration, commit 69df4229). Rounds from 5.0 on took no part. The built page acceptance.html shows
+how well the probabilities hold in both.
 """
 
 import math

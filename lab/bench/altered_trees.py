@@ -1,8 +1,8 @@
 """Says which faults in a tree of v6.0 are noticed, by us and by the stock tools, and what is said of published trees.
 
 `python -m lab.bench.altered_trees TREE [--published FOLDER] [-o FILE]`: TREE is the unpacked v6.0 subset, FOLDER holds
-published rounds as `lab.bench.compliance_published` takes them. Each fault is made in a copy. We notice it if `check`,
-`borrow`, or `diff` says what it does not say of the unaltered tree; the stock package and repository checkers, if they
+published rounds as `lab.bench.compliance_published` takes them. Each fault is made in a copy. We notice it if `check`
+or `borrow` says what it does not say of the unaltered tree; the stock package and repository checkers, if they
 log an error of another kind, or crash. --published counts each rule's findings in published folders, and the submitters
 that only rules without a stock tool refuse.
 """
@@ -11,13 +11,13 @@ import argparse
 import shutil
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
 from tqdm import tqdm
 
-from compliance.changes import answers, borrow, difference, hyperparameters
+from compliance.changes import borrow, hyperparameters
 from compliance.findings import ADVICE, ERROR, texts
 from compliance.log.check_log import LogResult, check_logs
 from compliance.report import index
@@ -27,42 +27,17 @@ from compliance.submission.verdict import TreeOutcome
 from compliance.verdict import NO_GO
 from lab.bench.compliance_published import submitters
 from lab.bench.harness import alterations, scripts, stock_checker
-from lab.bench.harness.alterations import CONFIG, LORA, SMALL, TREES, replace, value
+from lab.bench.harness.alterations import LORA, SMALL, TREES, value
 from lab.bench.harness.scripts import RESULTS, head, write
 
 _ROUND = "6.0.0"
 # How the rules begin that no stock tool has.
 OURS = (
-    *(
-        "config.",
-        "power.",
-        "written.",
-        "tree.compiled",
-        "tree.archive",
-        "tree.cache",
-        "tree.alike",
-        "tree.scaling",
-    ),
-    *(
-        "tree.organisation",
-        "log.framework",
-        "log.two-runs",
-        "seed.whole",
-        "eval_accuracy.twice",
-        "time.",
-        "tree.at-once",
-    ),
-    *(
-        "name.hidden",
-        "interval.unpaired",
-        "cache_clear.false",
-        "tree.batch",
-        "tree.short",
-        "tree.gap",
-        "tree.samples",
-    ),
-    *("system.bom", "system.twice", "tree.status", "tree.placeholder", "tree.value", "tree.fast"),
-)
+    "config.", "power.", "written.", "time.", "tree.compiled", "tree.archive", "tree.cache", "tree.alike",
+    "tree.scaling", "tree.organisation", "tree.at-once", "tree.batch", "tree.short", "tree.gap", "tree.samples",
+    "tree.status", "tree.placeholder", "tree.value", "tree.fast", "log.framework", "log.two-runs", "seed.whole",
+    "eval_accuracy.twice", "name.hidden", "interval.unpaired", "cache_clear.false", "system.bom", "system.twice",
+)  # fmt: skip
 
 
 def _findings(outcome: TreeOutcome) -> list:
@@ -161,37 +136,6 @@ _BORROWED: tuple[tuple[str, str, str, dict[str, list[str]]], ...] = (
 )  # fmt: skip
 
 
-def of_differences(tree: Path, work: Path) -> list[dict]:
-    """Returns a row for each change that may not be sent again."""
-    whole = work / "submitted"
-    shutil.copytree(tree, whole)
-    alterations.base(whole)
-    rows = []
-    for name, answer, place, change in _SENT:
-        copy = work / "sent"
-        shutil.copytree(whole, copy)
-        change(copy)
-        groups, _ = difference.compare(whole, copy)
-        given = [one for group in groups.values() for one in group if one.place == place]
-        shutil.rmtree(copy)
-        said = [f"{one.name}: {one.answer}" for one in given]
-        rows.append(_row(name, any(one.answer == answer for one in given), [], said=said))
-    return rows
-
-
-_SENT: tuple[tuple[str, str, str, Callable[[Path], object]], ...] = (
-    ("new runs with the same settings", answers.MAY_NOT, "runs",
-     replace(r'("time_ms": \d+)\d', r"\g<1>0", slice(2, 3))),
-    ("a result that was not submitted", answers.MAY_NOT, "folder",
-     lambda root: shutil.copytree(root / SMALL, root / "MiTAC/results/MI325X_2node/llama31_8b")),
-    ("a rate of one's own after the deadline", answers.ASK, "settings", value("opt_base_learning_rate", "0.0005")),
-    ("a rank that the rules forbid", answers.MAY_NOT, "settings", value("lora_rank", "8")),
-    ("another accelerator in the description", answers.ASK, "description",
-     alterations.described("accelerator_model_name", "Other")),
-    ("other code", answers.MAY, "code", alterations.written(CONFIG, "export LR=1\n")),
-)  # fmt: skip
-
-
 def of_published(folder: Path) -> dict:
     """Counts published folders, those with each rule's advice by round, and whom our own rules alone refuse."""
     verdicts, folders, logs = Counter(), Counter(), Counter()
@@ -230,11 +174,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "altered_trees.json")
     options = scripts.with_folder(parser, "the unpacked v6.0 subset")
     with tempfile.TemporaryDirectory() as work:
-        rows = [
-            row
-            for make in (of_trees, of_borrowing, of_differences)
-            for row in make(options.folder, Path(work))
-        ]
+        rows = [row for make in (of_trees, of_borrowing) for row in make(options.folder, Path(work))]
     missed = [row["fault"] for row in rows if not row["noticed"]]
     counts = {
         "faults": len(rows),

@@ -22,83 +22,58 @@ from common.config.schema import RunConfig
 
 # Benchmark: the preset for a user's own data, and (fields, batches in training, in evaluation).
 CASES: dict[str, tuple[str, list[tuple[dict[str, str], tuple[int, int], tuple[int, int]]]]] = {
-    "resnet": (
-        "cpu-photos",
-        [
-            ({}, (64, 256), (64, 512)),
-            ({"num_classes": "2", "image_size": "224"}, (8, 24), (8, 48)),
-            ({"num_classes": "10000"}, (64, 256), (64, 512)),
-            ({"precision": "fp32"}, (64, 192), (64, 512)),
-        ],
-    ),
-    "ssd": (
-        "cpu-nuclei",
-        [
-            ({}, (8, 32), (8, 32)),
-            ({"num_classes": "201"}, (2, 8), (2, 10)),
-            ({"num_classes": "1201"}, (1, 3), (1, 3)),
-            ({"num_classes": "5001"}, (1, 2), (1, 2)),
-            ({"num_classes": "10000", "image_size": "192"}, (1, 2), (1, 2)),
-        ],
-    ),
-    "maskrcnn": (
-        "cpu-nuclei",
-        [
-            ({}, (4, 12), (4, 12)),
-            ({"num_classes": "201"}, (2, 6), (2, 6)),
-            ({"num_classes": "1201"}, (1, 3), (1, 3)),
-            ({"num_classes": "5001"}, (1, 2), (1, 2)),
-        ],
-    ),
-    "transformer": (
-        "cpu-multi30k",
-        [
-            ({}, (16, 64), (32, 128)),
-            ({"packed_length": "16", "max_sequence_length": "16"}, (128, 512), (32, 128)),
-            ({"packed_length": "1024", "max_sequence_length": "1024"}, (2, 8), (32, 128)),
-        ],
-    ),
-    "gnmt": (
-        "cpu-multi30k",
-        [
-            ({}, (64, 256), (64, 256)),
-            ({"max_sequence_length": "16", "bucket_limits": "16"}, (256, 1024), (64, 256)),
-            ({"max_sequence_length": "1024", "bucket_limits": "1024"}, (2, 8), (64, 256)),
-        ],
-    ),
-    "tsm_kinetics": (
-        "cpu-ucf101",
-        [
-            ({}, (16, 64), (4, 16)),
-            ({"num_frames": "512"}, (1, 2), (1, 2)),
-            ({"num_classes": "10000"}, (16, 64), (4, 16)),
-            ({"image_size": "224", "precision": "fp32"}, (1, 4), (1, 3)),
-        ],
-    ),
-    "mnist": (
-        "cpu-128",
-        [
-            ({}, (128, 2048), (1000, 8000)),
-            ({"num_classes": "10000"}, (128, 1024), (1000, 4000)),
-            ({"image_size": "112"}, (128, 512), (200, 1000)),
-        ],
-    ),
-    "ptb": (
-        "cpu-20",
-        [
-            ({}, (20, 320), (20, 320)),
-            ({"num_steps": "1024"}, (2, 8), (2, 8)),
-            ({"vocabulary_size": "2", "num_steps": "16"}, (500, 8000), (500, 8000)),
-        ],
-    ),
-}
+    "resnet": ("cpu-photos", [
+        ({}, (64, 256), (64, 512)),
+        ({"num_classes": "2", "image_size": "224"}, (8, 24), (8, 48)),
+        ({"num_classes": "10000"}, (64, 256), (64, 512)),
+        ({"precision": "fp32"}, (64, 192), (64, 512)),
+    ]),
+    "ssd": ("cpu-nuclei", [
+        ({}, (8, 32), (8, 32)),
+        ({"num_classes": "201"}, (2, 8), (2, 10)),
+        ({"num_classes": "1201"}, (1, 3), (1, 3)),
+        ({"num_classes": "5001"}, (1, 2), (1, 2)),
+        ({"num_classes": "10000", "image_size": "192"}, (1, 2), (1, 2)),
+    ]),
+    "maskrcnn": ("cpu-nuclei", [
+        ({}, (4, 12), (4, 12)),
+        ({"num_classes": "201"}, (2, 6), (2, 6)),
+        ({"num_classes": "1201"}, (1, 3), (1, 3)),
+        ({"num_classes": "5001"}, (1, 2), (1, 2)),
+    ]),
+    "transformer": ("cpu-multi30k", [
+        ({}, (16, 64), (32, 128)),
+        ({"packed_length": "16", "max_sequence_length": "16"}, (128, 512), (32, 128)),
+        ({"packed_length": "1024", "max_sequence_length": "1024"}, (2, 8), (32, 128)),
+    ]),
+    "gnmt": ("cpu-multi30k", [
+        ({}, (64, 256), (64, 256)),
+        ({"max_sequence_length": "16", "bucket_limits": "16"}, (256, 1024), (64, 256)),
+        ({"max_sequence_length": "1024", "bucket_limits": "1024"}, (2, 8), (64, 256)),
+    ]),
+    "tsm_kinetics": ("cpu-ucf101", [
+        ({}, (16, 64), (4, 16)),
+        ({"num_frames": "512"}, (1, 2), (1, 2)),
+        ({"num_classes": "10000"}, (16, 64), (4, 16)),
+        ({"image_size": "224", "precision": "fp32"}, (1, 4), (1, 3)),
+    ]),
+    "mnist": ("cpu-128", [
+        ({}, (128, 2048), (1000, 8000)),
+        ({"num_classes": "10000"}, (128, 1024), (1000, 4000)),
+        ({"image_size": "112"}, (128, 512), (200, 1000)),
+    ]),
+    "ptb": ("cpu-20", [
+        ({}, (20, 320), (20, 320)),
+        ({"num_steps": "1024"}, (2, 8), (2, 8)),
+        ({"vocabulary_size": "2", "num_steps": "16"}, (500, 8000), (500, 8000)),
+    ]),
+}  # fmt: skip
 
 
 def peak(benchmark: str, config: RunConfig, training: bool) -> int:
     """Returns the peak of resident bytes of two training steps, or of an evaluation step, in a process of its own."""
-    child = (
-        os.fork()
-    )  # After the imports, which take longer than the steps, and before TensorFlow starts threads.
+    # After the imports, which take longer than the steps, and before TensorFlow starts threads.
+    child = os.fork()
     if child == 0:
         try:
             _step(benchmark, config, training)

@@ -103,11 +103,9 @@ def _compare_logs(options, kept: Kept) -> None:
         for org, ruleset in submitters(options.folder)
         for path in sorted((org / "results").rglob("result_*.txt"))
         if path.is_file()
-    ][:: options.every]
-    tasks, pairs = (
-        [(path, name, kept.get(path, stock_checker.config(path, name))) for path, name in paths],
-        [],
-    )
+    ]
+    tasks = [(path, name, kept.get(path, stock_checker.config(path, name))) for path, name in paths]
+    pairs = []
     with ProcessPoolExecutor(options.processes, initializer=stock_checker.make_fast) as pool:
         done = pool.map(judge, tasks, chunksize=16)
         for pair, theirs in tqdm(done, total=len(tasks), unit=" logs", mininterval=10):
@@ -118,7 +116,7 @@ def _compare_logs(options, kept: Kept) -> None:
         print(f"v{name}: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     for why, one in result["classes"].items():
         print(f"{one['logs']} logs of {', '.join(one['rounds'])}: {why} ({one['example']})")
-    about = {**head(), "mlperf_logging": version("mlperf-logging"), "every": options.every}
+    about = {**head(), "mlperf_logging": version("mlperf-logging")}
     write({**about, **result}, options.output or RESULTS / "compliance_published.json")
 
 
@@ -204,7 +202,6 @@ def main() -> None:
     parser = scripts.parser(__doc__)
     parser.add_argument("--trees", action="store_true", help="compare the judgment of whole trees")
     parser.add_argument("--most-logs", type=int, default=100, help="of a tree (default: %(default)s)")
-    parser.add_argument("--every", type=int, default=1, help="only every Nth log")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--stock", type=Path, help="where the stock checker's verdicts on logs are kept")
     parser.add_argument("-o", "--output", type=Path)

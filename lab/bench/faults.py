@@ -30,9 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.bench.harness import launched, scripts
+from lab.bench.harness import faulty, launched, scripts
 from lab.bench.harness.scripts import head, write
-from lab.bench.processes import faulty
 
 EPOCH = launched.Launched.steps_per_block
 CHAIN = 8  # Faults that strike a run, one after the other.
@@ -216,7 +215,6 @@ def main() -> None:
                 }
                 if not chain.keys() & matrix.keys():
                     if len(matrix) >= options.count:
-                        print(summary(matrix))
                         return
                     usual[run] = usual.get(run) or undisturbed(backend, processes, data)
                     # Nothing follows a signal that stops the run.
@@ -231,19 +229,6 @@ def main() -> None:
                         matrix[name] = outcome
                         print(name, json.dumps(outcome), flush=True)
                     write(result, options.output)
-
-
-def summary(matrix: dict[str, dict[str, Any]]) -> str:
-    """Returns the sentence of docs/reliability.md about the injected faults."""
-    restarted = [each for key, each in matrix.items() if "/terminated/" not in key]
-    equal = [each for each in restarted if each["equal"]]
-    lost = [each["seconds_lost"] for each in equal] or [0.0]
-    seconds = f"median {np.median(lost):.0f}, 99th {np.percentile(lost, 99):.0f}"
-    return (
-        f"{len(matrix)} faults: {sum(e['as_it_should'] for e in matrix.values())} ended as they should, "
-        f"{sum(e['hung'] for e in matrix.values())} hung; of {len(restarted)} that nobody asked for, {len(equal)} came "
-        f"back by themselves to equal weights; seconds lost: {seconds}"
-    )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import re
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,17 +218,6 @@ def _beating() -> Iterator[None]:
         os.close(writing)
 
 
-def summary(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns a row for each kind: trials, how many were seen, and how many named the replica."""
-    rows = []
-    for kind in KINDS:
-        own = [t for t in trials if t["kind"] == kind]
-        rows.append(
-            {"fault": kind, "trials": len(own), **{n: sum(t[n] for t in own) for n in ("seen", "named")}}
-        )
-    return rows
-
-
 def _continued(path: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError):
         return json.loads(path.read_text())
@@ -262,8 +252,8 @@ def main() -> None:
             write(result, options.output)
     result["costs"] = injector.costs()
     print("processor seconds:", result["costs"])
-    for row in summary(result["trials"]):
-        print(row)
+    seen = Counter(trial["kind"] for trial in result["trials"] if trial["seen"])
+    print("seen:", {kind: seen[kind] for kind in KINDS}, "of", len(result["trials"]) // len(KINDS), "each")
     if not options.quick:
         write(result, options.output)
 

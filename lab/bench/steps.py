@@ -2,21 +2,23 @@
 
 Every contender is a process with all cores and one batch in memory, in fp32 unless the case says bf16. Rounds
 alternate, so that a change of the machine's speed affects all of them; a ratio is the median over rounds of (their
-seconds / our seconds) in the same round. The contenders' modules say what differs between them. MagmaDNN's figure 3 and
-Table 1 are the perceptrons: 528 units a layer, sigmoid, batch 100, 600 steps an epoch.
+seconds / our seconds) in the same round. The contenders' modules say what differs between them. The perceptron is the
+largest of MagmaDNN's Table 1: 4 layers of 528 units, sigmoid, batch 100, 600 steps an epoch.
 
-    python -m lab.bench.steps [--cases resnet-fp32 'perceptron-*' ...] [--rounds N] [--torch | --torch-python PYTHON]
+    python -m lab.bench.steps [--cases resnet-fp32 'transformer-*' ...] [--rounds N] [--torch-python PYTHON]
         [--jax-python PYTHON] [--quick] [--output FILE]
 
-A case's row in the output file replaces the one of an earlier run; the other cases stay. `--torch` installs PyTorch
-into .cache/torch-venv on first use. `--quick` runs one small round of each case.
+A case's row in the output file replaces the one of an earlier run; the other cases stay. `--quick` runs one
+small round of each case.
 """
 
 import dataclasses
 import fnmatch
 import json
+import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import gnmt.presets
@@ -31,12 +33,10 @@ from common.config.rules import named, renamed
 from common.config.schema import RunConfig, Schedule
 from lab.bench.harness import scripts
 from lab.bench.harness.rounds import OURS, command, compare
-from lab.bench.harness.scripts import TORCH, head, installed_torch, left_out, output_of, peers, write
+from lab.bench.harness.scripts import head, left_out, peers, write
 
-FASTEST = "fastest"  # Key of `bars` besides a contender's name: the fastest of all peers.
-OTHERS = ("torch", "jax")  # Peers without TensorFlow, which need an interpreter.
 EPOCH = 600  # The perceptron's steps.
-OVERHEAD_BAR, OVERHEAD_BATCH, OVERHEAD_PIXELS = 0.01, 32, 64
+OVERHEAD_BAR, OVERHEAD_BATCH, OVERHEAD_PIXELS, OVERHEAD_STEPS = 0.01, 32, 64, 5
 Config = TypeVar("Config", bound=RunConfig)
 Commands = dict[str, list[str]]
 
@@ -52,8 +52,7 @@ class Case:
       examples: examples per step; steps, for a unit of seconds.
       steps: steps per round.
       commands: {contender: command of its process}.
-      bars: {contender or FASTEST: minimum ratio of its seconds to ours}.
-      in_pairs: runs each contender only with ours, because all together do not fit in memory.
+      bars: {contender: minimum ratio of its seconds to ours}.
     """
 
     title: str
@@ -63,7 +62,6 @@ class Case:
     steps: int
     commands: Commands
     bars: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    in_pairs: bool = False
 
 
 def on_one_replica(preset: Config, batch: int, precision: str = "fp32", **changes: Any) -> Config:
@@ -144,9 +142,7 @@ def _maskrcnn(pythons: Mapping[str, str], quick: bool) -> Case:
     return Case(title, "training", "s", 1, 1, calls, {"official": 1.0})
 
 
-def _transformer(
-    system: str, name: str, batch: int, length: int, steps: int, pairs: bool
-) -> Callable[..., Case]:
+def _transformer(system: str, name: str, batch: int, length: int, steps: int) -> Callable[..., Case]:
     """The preset's network on one replica; its Adam updates every row of the embeddings, as the others' do."""
 
     def case(pythons: Mapping[str, str], quick: bool) -> Case:
@@ -161,12 +157,12 @@ def _transformer(
         )
         calls = _commands("tf_models", pythons, manifest(config, "transformer"))
         title = f"Transformer {name}, {size} x {tokens} tokens, fp32"
-        return Case(title, "training", "s", 1, steps, calls, {"tf_models": 1.1}, in_pairs=pairs)
+        return Case(title, "training", "s", 1, steps, calls, {"tf_models": 1.1})
 
     return case
 
 
-def _gnmt(system: str, name: str, batch: int, length: int, steps: int, pairs: bool) -> Callable[..., Case]:
+def _gnmt(system: str, name: str, batch: int, length: int, steps: int) -> Callable[..., Case]:
     """The preset's network on one replica, with one bucket."""
 
     def case(pythons: Mapping[str, str], quick: bool) -> Case:
@@ -181,7 +177,7 @@ def _gnmt(system: str, name: str, batch: int, length: int, steps: int, pairs: bo
         )
         calls = _commands("keras_tuned", pythons, manifest(config, "gnmt"))
         title = f"GNMT{name}, {size} x {tokens} tokens, fp32"
-        return Case(title, "training", "s", 1, steps, calls, {"keras_tuned": 1.1}, in_pairs=pairs)
+        return Case(title, "training", "s", 1, steps, calls, {"keras_tuned": 1.1})
 
     return case
 
@@ -197,17 +193,16 @@ def _tsm(pythons: Mapping[str, str], quick: bool) -> Case:
 
 
 def _small(
-    network: str, title: str, layers: int, unit: str, examples: int, steps: int, bars: Mapping[str, float]
+    network: str, title: str, unit: str, examples: int, steps: int, bars: Mapping[str, float]
 ) -> Callable[..., Case]:
     def case(pythons: Mapping[str, str], quick: bool) -> Case:
-        calls = {
-            name: command("tensorflow_small", name, network, str(layers)) for name in (OURS, "keras_fit")
+        calls = {name: command("tensorflow_small", name, network) for name in (OURS, "keras_fit")}
+        modules = {
+            "torch": ["torch_small", network],
+            **({"jax": ["jax_perceptron"]} if network == "mlp" else {}),
         }
-        modules = {"torch": ["torch_small", network]} | ({"jax": ["jax_perceptron"]} if layers else {})
-        for name in modules.keys() & pythons.keys():
-            calls[name] = command(*modules[name], str(layers), python=pythons[name])
-        own = 20 if quick else steps
-        return Case(title, "small", unit, examples, own, calls, bars)
+        calls |= {n: command(*modules[n], python=pythons[n]) for n in modules.keys() & pythons.keys()}
+        return Case(f"{title}, fp32", "small", unit, examples, 20 if quick else steps, calls, bars)
 
     return case
 
@@ -216,69 +211,71 @@ _LSTM = {"keras_fit": 1.1, "torch": 1.0}
 CASES: dict[str, Callable[..., Case]] = {
     "resnet-fp32": _resnet("fp32", 1.2),
     "resnet-bf16": _resnet("bf16", 1.1),
-    "transformer-big": _transformer("tpu-v3-32", "big", 4, 64, 1, pairs=True),
-    "transformer-multi30k": _transformer("cpu-multi30k", "of `cpu-multi30k`", 32, 128, 2, pairs=False),
-    "gnmt-full": _gnmt("v100-8", "", 8, 30, 1, pairs=True),
-    "gnmt-multi30k": _gnmt("cpu-multi30k", " of `cpu-multi30k`", 128, 16, 2, pairs=False),
+    "transformer-big": _transformer("tpu-v3-32", "big", 4, 64, 1),
+    "transformer-multi30k": _transformer("cpu-multi30k", "of `cpu-multi30k`", 32, 128, 2),
+    "gnmt-full": _gnmt("v100-8", "", 8, 30, 1),
+    "gnmt-multi30k": _gnmt("cpu-multi30k", " of `cpu-multi30k`", 128, 16, 2),
     "ssd": _ssd,
     "tsm": _tsm,
     "maskrcnn": _maskrcnn,
-    "mnist-lstm": _small("mnist", "MNIST LSTM, batch 128, fp32", 0, "images/s", 128, 200, _LSTM),
-    "ptb-lstm": _small("ptb", "PTB LSTM, 20 streams of 20 words, fp32", 0, "words/s", 400, 100, _LSTM),
-    **{
-        f"perceptron-{n}": _small(
-            *("mlp", f"MNIST perceptron, {n} layer{'s' * (n > 1)}, batch 100, fp32", n, "s an epoch"),
-            *(EPOCH, EPOCH, {FASTEST: 1 / 1.05}),
-        )
-        for n in range(1, 5)  # As in the paper.
-    },
+    "mnist-lstm": _small("mnist", "MNIST LSTM, batch 128", "images/s", 128, 200, _LSTM),
+    "ptb-lstm": _small("ptb", "PTB LSTM, 20 streams of 20 words", "words/s", 400, 100, _LSTM),
+    "perceptron": _small(
+        *("mlp", "MNIST perceptron, 4 layers, batch 100", "s an epoch", EPOCH, EPOCH), {"jax": 1 / 1.05}
+    ),
 }
 
 
-def measure(case: Case, rounds: int, missing: Sequence[str] = ()) -> dict[str, Any]:
+def measure(case: Case, rounds: int) -> dict[str, Any]:
     """Returns a case's contenders, with seconds per step, ratios to ours, and bars.
-
-    In pairs, a contender's row has "ours_seconds", the seconds of ours in the same rounds.
 
     Raises:
       SystemExit: a contender's parameter count differs from ours by over 0.5 % (biases may be stored differently).
     """
-    if case.in_pairs:
-        rows: dict[str, dict[str, Any]] = {}
-        for name in [name for name in case.commands if name != OURS]:
-            pair = compare({key: case.commands[key] for key in (OURS, name)}, case.steps, rounds)
-            rows.setdefault(OURS, pair[OURS])
-            rows[name] = pair[name] | {"ours_seconds": pair[OURS]["seconds"] / case.steps}
-    else:
-        rows = compare(case.commands, case.steps, rounds)
+    rows = compare(case.commands, case.steps, rounds)
     own = rows[OURS].get("parameters")
     for name, row in rows.items():
         if own and abs(row["parameters"] / own - 1) > 5e-3:
             sys.exit(f"{name}: {row['parameters']} parameters, ours has {own}: not the same network")
         row["seconds"] /= case.steps
         row["rounds_seconds"] = [round(t / case.steps, 6) for t in row["rounds_seconds"]]
-    for name, bar in bars_of(case, rows, missing).items():
-        rows[name]["bar"] = bar
+    for name in rows.keys() & case.bars.keys():
+        rows[name]["bar"] = case.bars[name]
     about = {key: getattr(case, key) for key in ("title", "table", "unit", "examples")}
     return {**about, "steps": case.steps, "rounds": rounds, **head(), "contenders": rows}
 
 
-def bars_of(case: Case, rows: Mapping[str, Mapping[str, Any]], missing: Sequence[str]) -> dict[str, float]:
-    """Returns {contender: bar}: a bar for all peers goes to the fastest of them.
-
-    If a peer of theirs was left out, nobody knows which is the fastest of all, and there is no bar.
-    """
-    bars = {name: bar for name, bar in case.bars.items() if name in rows}
-    if FASTEST in case.bars and not missing:
-        bars[min(rows.keys() - {OURS}, key=lambda name: rows[name]["ratio_to_ours"])] = case.bars[FASTEST]
-    return bars
-
-
 def overhead(rounds: int) -> dict[str, Any]:
-    """Measures what the fused loop adds to a step of ResNet-50."""
-    settings = [str(n) for n in (OVERHEAD_BATCH, OVERHEAD_PIXELS, rounds)]
-    printed = output_of("steps", [sys.executable, "-m", "lab.bench.processes.loop_overhead", *settings])
-    return {**json.loads(printed.splitlines()[-1]), "bar": OVERHEAD_BAR, **head()}
+    """Measures what the fused loop adds to a step of ResNet-50 that Python calls on a batch in memory."""
+    import tensorflow as tf
+
+    from common.distributed import replicas
+    from common.train.loop import Loop
+    from resnet.task import Task
+
+    config = resnet_config("fp32", OVERHEAD_BATCH, OVERHEAD_PIXELS)
+    loop = Loop(Task(config, None), replicas.make(config))
+    loop.compile()
+    train, evaluation = loop.synthetic(True), loop.synthetic(False)
+    resident = next(train)
+    step = tf.function(
+        lambda: loop.replicas.run(loop._block._train_step, (resident, loop.state.step.read_value())),
+        autograph=False,
+    )
+    times: dict[str, list[float]] = {"step": [], "fused_loop": []}
+    for i in range(rounds + 1):
+        began = time.perf_counter()
+        for _ in range(OVERHEAD_STEPS):
+            step().numpy()
+        middle = time.perf_counter()
+        loop.call(train, evaluation, OVERHEAD_STEPS, 0)
+        ended = time.perf_counter()
+        if i:  # The first round traces.
+            times["step"].append((middle - began) / OVERHEAD_STEPS)
+            times["fused_loop"].append((ended - middle) / OVERHEAD_STEPS)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    added = medians["fused_loop"] / medians["step"] - 1
+    return {**medians, "overhead": added, "bar": OVERHEAD_BAR, **head()}
 
 
 def say(name: str, found: Mapping[str, Any]) -> None:
@@ -296,7 +293,6 @@ def main() -> None:
     parser.add_argument(
         "--cases", nargs="+", default=["*"], help=f"patterns of {', '.join(CASES)}, fused-loop"
     )
-    parser.add_argument("--torch", action="store_true", help=f"with {TORCH}, installed on first use")
     parser.add_argument("--torch-python", help="an interpreter that has it; else PyTorch is left out")
     parser.add_argument("--jax-python", help="an interpreter that has jax; without it JAX is left out")
     scripts.add_quick(parser)
@@ -307,13 +303,13 @@ def main() -> None:
 
     if not any(map(chosen, (*CASES, "fused-loop"))):
         parser.error(f"--cases={' '.join(options.cases)}: no such case; there are {', '.join(CASES)}")
-    pythons = peers(installed_torch() if options.torch else options.torch_python, options.jax_python)
-    missing = left_out(pythons, OTHERS)
+    pythons = peers(options.torch_python, options.jax_python)
+    left_out(pythons, ("torch", "jax"))
     rounds = 1 if options.quick else options.rounds
     known = options.output.is_file() and not options.quick
     result = json.loads(options.output.read_text()) if known else {"cases": {}}
     for name in filter(chosen, CASES):
-        result["cases"][name] = measure(CASES[name](pythons, options.quick), rounds, missing)
+        result["cases"][name] = measure(CASES[name](pythons, options.quick), rounds)
         say(name, result["cases"][name])
         if not options.quick:
             write(result, options.output)

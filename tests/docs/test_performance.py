@@ -57,7 +57,7 @@ def test_rows_have_the_files_ratios_and_goals() -> None:
     )
     assert row.goal == contenders["torch"]["bar"] and row.ours == "13.7 images/s"
     (epoch,) = {row.ours for row in measurements.steps("small") if "4 layers" in row.case}
-    assert epoch == f"{600 * file['cases']['perceptron-4']['contenders']['ours']['seconds']:.2f} s an epoch"
+    assert epoch == f"{600 * file['cases']['perceptron']['contenders']['ours']['seconds']:.2f} s an epoch"
 
 
 def test_every_file_of_results_is_named() -> None:

@@ -62,10 +62,6 @@ def performance() -> str:
         "[Performance](../docs/performance.md) explains the columns.",
         ("## Peers", (("what", "ours", "peer", "ratio", *last), comparisons)),
         ("## Bounds", (("what", "measured", *last), bounds)),
-        (
-            "## Weight updates, whole and sharded\n\nThe goal is 1.3 / N; the paper's share is for 2,048 TPU cores.",
-            tables.update(),
-        ),
         ("## Steps compiled for one TPU v3 core, none of which ran", tables.compiled_steps()),
         ("## Steps compiled for one H100, none of which ran", tables.gpu_programs()),
         ("## Machines", (("file", "date", "processor", "instructions", "cores"), machines)),
@@ -161,20 +157,13 @@ def checkers() -> str:
 
 
 def acceptance() -> str:
-    """Returns how well the probabilities of `timetotrain accept` hold, and what two prunings change."""
+    """Returns how well the probabilities of `timetotrain accept` hold."""
     return page(
-        "Acceptance: calibration and prunings",
+        "Acceptance: calibration",
         "[Acceptance](../docs/accept.md) explains the model. A smaller Brier score is better.",
         ("## All runs pass the convergence test", accept.calibration("passes")),
         ("## The score is scaled", accept.calibration("scaled")),
         ("## Brier scores", accept.brier()),
-        (
-            "## By runs that are in: `accept` / base rate / runs so far; the factor's error beside that of 1",
-            accept.by_runs(),
-        ),
-        ("## Two prunings of reference points", accept.pruned_counts()),
-        ("## Points that only the stock checker keeps", accept.pruned_tables()),
-        ("## Published results that the pruning changes", accept.pruned_results()),
     )
 
 

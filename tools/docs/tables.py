@@ -30,39 +30,6 @@ def table_of(rows: Iterable[Mapping[str, Any]], **columns: str) -> Table:
     return head, [tuple(_Formatter().vformat(form, (), row) for form in columns.values()) for row in rows]
 
 
-def _nested(cases: Mapping[str, Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
-    """Yields the rows of {outer: {inner: row}}, each with its two keys as `outer` and `inner`."""
-    for outer, rows in cases.items():
-        for inner, row in rows.items():
-            yield {"outer": outer, "inner": inner, **row}
-
-
-def update() -> Table:
-    """Table of the weight update, whole and sharded; the pods paper's share of a step is for 2,048 TPU cores."""
-    paper = {"resnet": "6%", "transformer": "45%"}  # The pods paper, section 2.
-    rows = list(_nested(load("scaling.json")["update"]))
-    for row in rows:
-        for kind in ("whole", "sharded"):
-            row[kind]["share"] = row[kind]["update_cpu_seconds"] / row[kind]["step_cpu_seconds"]
-        row |= {
-            "paper": paper[row["outer"]],
-            "slots": row["sharded"]["slot_bytes"] / row["whole"]["slot_bytes"],
-        }
-    return table_of(
-        rows,
-        network="{outer}",
-        N="{inner}",
-        CPU_s_of_the_update="{whole[update_cpu_seconds]:.3f}",
-        sharded="{sharded[update_cpu_seconds]:.3f}",
-        ratio="{ratio:.3f}",
-        goal="{bar:.3f}",
-        share_of_the_step="{whole[share]:.1%}",
-        share_when_sharded="{sharded[share]:.1%}",
-        share_in_the_paper="{paper}",
-        slots_sharded_over_whole="{slots:.4f}",
-    )
-
-
 def _compiled(kind: str) -> list[dict[str, Any]]:
     """Returns the cases of lab/bench/compiled_step.py that were compiled for a kind of device."""
     cases = load("compiled_step.json")["cases"]

@@ -1,8 +1,7 @@
 """Ours and Keras `fit` on the small networks of steps.py.
 
-Arguments: contender ("ours" or "keras_fit"), network ("mlp", "mnist" or "ptb"), hidden layers of
-"mlp". Ours is the fused loop with the benchmark's own input, from arrays in memory. Keras gets the same numbers as
-ready-made floats.
+Arguments: contender ("ours" or "keras_fit"), network ("mlp", "mnist" or "ptb"). Ours is the fused loop with the
+benchmark's own input, from arrays in memory. Keras gets the same numbers as ready-made floats.
 """
 
 import dataclasses
@@ -25,6 +24,12 @@ from lab.bench.contenders.tensorflow_networks import Run, fit
 from timetotrain.run import allocator
 
 L = tf_keras.layers
+_MNIST = mnist.presets.PRESETS
+_CONFIGS = {
+    "ptb": ptb.presets.PRESETS["cpu-20"],
+    "mnist": _MNIST["cpu-128"],
+    "mlp": dataclasses.replace(_MNIST["cpu-mlp"], hidden_layers=4),
+}
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
@@ -38,19 +43,10 @@ def words() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 10000, [929589], np.int32)
 
 
-def config_of(network: str, layers: int) -> object:
-    """The preset that the benchmark trains."""
-    if network == "ptb":
-        return ptb.presets.PRESETS["cpu-20"]
-    if network == "mnist":
-        return mnist.presets.PRESETS["cpu-128"]
-    return dataclasses.replace(mnist.presets.PRESETS["cpu-mlp"], hidden_layers=layers)
-
-
-def ours(network: str, layers: int) -> Run:
+def ours(network: str) -> Run:
     """The fused loop, with the data in memory as in `python -m mnist`."""
     allocator.keep_freed()
-    config = config_of(network, layers)
+    config = _CONFIGS[network]
     module, data = (ptb, words()) if network == "ptb" else (mnist, digits())
     loop = Loop(module.task.Task(config, None), replicas.make(config))
     loop.compile()
@@ -59,9 +55,9 @@ def ours(network: str, layers: int) -> Run:
     return lambda steps: loop.call(train, evaluation, steps, 0).losses[-1]
 
 
-def keras_fit(network: str, layers: int) -> Run:
+def keras_fit(network: str) -> Run:
     """Stock layers under `fit`."""
-    config = config_of(network, layers)
+    config = _CONFIGS[network]
     optimizer = tf_keras.optimizers.SGD(
         config.optimizer.base_learning_rate,
         momentum=config.optimizer.momentum,
@@ -119,6 +115,6 @@ def _language_data(config: ptb.config.Config) -> tf.data.Dataset:
 CONTENDERS = {"ours": ours, "keras_fit": keras_fit}
 
 
-def make(name: str, network: str, layers: str) -> tuple[Run, dict[str, object]]:
+def make(name: str, network: str) -> tuple[Run, dict[str, object]]:
     """Returns (function that trains N steps, facts about the contender)."""
-    return CONTENDERS[name](network, int(layers)), {"version": tf.__version__}
+    return CONTENDERS[name](network), {"version": tf.__version__}

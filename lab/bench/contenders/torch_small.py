@@ -1,6 +1,6 @@
 """The small networks in PyTorch, eager, from tensors in memory.
 
-Arguments: network ("mlp", "mnist" or "ptb"), hidden layers of "mlp".
+Argument: network ("mlp", "mnist" or "ptb").
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class LanguageModel(nn.Module):
         return self.logits(outputs), state
 
 
-def perceptron(layers: int) -> nn.Module:
-    """Layers of 528 units with sigmoid."""
+def perceptron() -> nn.Module:
+    """Four layers of 528 units with sigmoid."""
     hidden = [nn.Linear(784, 528), nn.Sigmoid()]
-    for _ in range(layers - 1):
+    for _ in range(3):
         hidden += [nn.Linear(528, 528), nn.Sigmoid()]
     return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(528, 10))
 
@@ -93,7 +93,7 @@ def language(model: nn.Module, optimizer: torch.optim.Optimizer) -> Run:
     return run
 
 
-def make(network: str, layers: str) -> tuple[Run, dict[str, object]]:
+def make(network: str) -> tuple[Run, dict[str, object]]:
     """Returns (function that trains N steps, facts about the contender)."""
     if network == "ptb":
         model = LanguageModel()
@@ -102,6 +102,6 @@ def make(network: str, layers: str) -> tuple[Run, dict[str, object]]:
         model = Classifier()
         run = classification(model, 128, torch.optim.SGD(model.parameters(), 0.02, momentum=0.9))
     else:
-        model = perceptron(int(layers))
+        model = perceptron()
         run = classification(model, 100, torch.optim.SGD(model.parameters(), 0.05, weight_decay=0.001))
     return run, {"version": torch.__version__}

@@ -40,7 +40,7 @@ def stages(plan: Plan, report: Report) -> Iterator[Stage]:
         yield from plan.training()
     yield from plan.flag_sets()
     if chosen := flags.union(report.rows):
-        yield from plan.together(chosen)
+        yield plan.together(chosen)
 
 
 def measured(stage: Stage, report: Report, only: list[str]) -> list[Row]:

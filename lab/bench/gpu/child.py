@@ -29,7 +29,6 @@ JOBS = {
     "compile": "networks",
     "check": "networks",
     "step": "networks",
-    "flax_compile": "peers",
     "flax": "peers",
     "torch": "peers",
     "torch_compiled": "peers",

@@ -35,70 +35,37 @@ class Set(NamedTuple):
 
 # The most promising first.
 SETS = {
-    "graphs_concurrent": Set(
-        "--xla_gpu_command_buffer_scheduling_mode=CONCURRENT",
-        "kernels of a CUDA graph that do not depend on each other run side by side",
-        NETWORKS,
-    ),
-    "graphs_with_loops": Set(
-        f"--xla_gpu_enable_command_buffer={_GRAPHS},WHILE,CONDITIONAL",
-        "loops and branches are part of CUDA graphs: no launch from the host in between",
-        ("gnmt", "maskrcnn"),
-    ),
-    "loops_kept": Set(
-        "--xla_gpu_enable_while_loop_unrolling=WHILE_LOOP_UNROLLING_NO_UNROLL",
-        "loops stay loops, which compile faster and take less code",
-        ("gnmt", "maskrcnn"),
-    ),
-    "no_triton_products": Set(
-        "--xla_gpu_enable_triton_gemm=false", "products are cuBLAS's alone", ("transformer", "gnmt", "resnet")
-    ),
-    "nhwc": Set(
-        "--xla_gpu_force_conv_nhwc=true", "convolutions keep channels last: no transposes", _CONVOLUTIONS
-    ),
-    "cudnn_products": Set(
-        "--xla_gpu_cudnn_gemm_fusion_level=2", "cuDNN's fused products are tried beside Triton's", _PRODUCTS
-    ),
-    "latency_hiding": Set(
-        "--xla_gpu_enable_latency_hiding_scheduler=true",
-        "the schedule puts copies beside computation",
-        ("resnet", "transformer"),
-    ),
-    "graphs_off": Set(
-        "--xla_gpu_enable_command_buffer=", "no CUDA graphs: shows what they give", ("gnmt", "resnet", "ssd")
-    ),
-    "cudnn_fused_convolutions": Set(
-        "--xla_gpu_use_runtime_fusion=true",
-        "cuDNN compiles convolutions with what follows them",
-        _CONVOLUTIONS,
-    ),
-    "cublaslt": Set(
-        "--xla_gpu_enable_cublaslt=true",
-        "products take cuBLASLt, with its epilogues",
-        ("transformer", "gnmt"),
-    ),
-    "cudnn_norm": Set(
-        "--xla_gpu_enable_cudnn_layer_norm=true", "layer norm is one kernel of cuDNN", ("transformer",)
-    ),
-    "fusion_autotuner": Set(
-        "--xla_gpu_experimental_enable_fusion_autotuner=true",
-        "fusions are measured with several tilings",
-        ("transformer", "resnet", "ssd", "gnmt"),
-    ),
-    "triton_fusions": Set(
-        "--xla_gpu_experimental_enable_triton_heroless_priority_fusion=true",
-        "more fusions are compiled by Triton",
-        ("transformer", "resnet"),
-    ),
-    "exhaustive_tilings": Set(
-        "--xla_gpu_exhaustive_tiling_search=true",
-        "Triton's products are tried in every tiling",
-        ("transformer",),
-    ),
-    "no_autotuning": Set(
-        "--xla_gpu_autotune_level=0", "the first algorithm is taken: shows what measuring gives", ("resnet",)
-    ),
-}
+    "graphs_concurrent": Set("--xla_gpu_command_buffer_scheduling_mode=CONCURRENT",
+        "kernels of a CUDA graph that do not depend on each other run side by side", NETWORKS),
+    "graphs_with_loops": Set(f"--xla_gpu_enable_command_buffer={_GRAPHS},WHILE,CONDITIONAL",
+        "loops and branches are part of CUDA graphs: no launch from the host in between", ("gnmt", "maskrcnn")),
+    "loops_kept": Set("--xla_gpu_enable_while_loop_unrolling=WHILE_LOOP_UNROLLING_NO_UNROLL",
+        "loops stay loops, which compile faster and take less code", ("gnmt", "maskrcnn")),
+    "no_triton_products": Set("--xla_gpu_enable_triton_gemm=false",
+        "products are cuBLAS's alone", ("transformer", "gnmt", "resnet")),
+    "nhwc": Set("--xla_gpu_force_conv_nhwc=true",
+        "convolutions keep channels last: no transposes", _CONVOLUTIONS),
+    "cudnn_products": Set("--xla_gpu_cudnn_gemm_fusion_level=2",
+        "cuDNN's fused products are tried beside Triton's", _PRODUCTS),
+    "latency_hiding": Set("--xla_gpu_enable_latency_hiding_scheduler=true",
+        "the schedule puts copies beside computation", ("resnet", "transformer")),
+    "graphs_off": Set("--xla_gpu_enable_command_buffer=",
+        "no CUDA graphs: shows what they give", ("gnmt", "resnet", "ssd")),
+    "cudnn_fused_convolutions": Set("--xla_gpu_use_runtime_fusion=true",
+        "cuDNN compiles convolutions with what follows them", _CONVOLUTIONS),
+    "cublaslt": Set("--xla_gpu_enable_cublaslt=true",
+        "products take cuBLASLt, with its epilogues", ("transformer", "gnmt")),
+    "cudnn_norm": Set("--xla_gpu_enable_cudnn_layer_norm=true",
+        "layer norm is one kernel of cuDNN", ("transformer",)),
+    "fusion_autotuner": Set("--xla_gpu_experimental_enable_fusion_autotuner=true",
+        "fusions are measured with several tilings", ("transformer", "resnet", "ssd", "gnmt")),
+    "triton_fusions": Set("--xla_gpu_experimental_enable_triton_heroless_priority_fusion=true",
+        "more fusions are compiled by Triton", ("transformer", "resnet")),
+    "exhaustive_tilings": Set("--xla_gpu_exhaustive_tiling_search=true",
+        "Triton's products are tried in every tiling", ("transformer",)),
+    "no_autotuning": Set("--xla_gpu_autotune_level=0",
+        "the first algorithm is taken: shows what measuring gives", ("resnet",)),
+}  # fmt: skip
 
 
 def gains(rows: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, float]:

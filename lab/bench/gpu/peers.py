@@ -58,14 +58,6 @@ class Flax:
         return seconds[1:], float(loss)
 
 
-def flax_compile(job: dict, turn: Turn) -> dict[str, Any]:
-    """Compiles a contender into jax's cache, possibly beside other compiling jobs."""
-    made, hits = Flax(job), Hits()
-    with turn.together():
-        seconds = made.compile()
-    return {"compile_seconds": seconds, "from_cache": hits.count > 0}
-
-
 def flax(job: dict, turn: Turn) -> dict[str, Any]:
     """Measures the milliseconds of a contender's step."""
     made, hits = Flax(job), Hits()

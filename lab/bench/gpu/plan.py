@@ -108,17 +108,12 @@ class Plan:
         return Stage("PyTorch, eager", rows, 2)
 
     def compiled_peers(self) -> Iterator[Stage]:
-        """torch.compile and flax: first all compile, then they are measured one by one."""
+        """Flax and torch.compile: while one is measured, others compile."""
         inductor = {"TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor")}
         names = [n for n in _EAGER if n in self.full]
         flax = {} if self._quick else {n: FLAX[n] for n in FLAX if n in self.full}
-        compiles = [
-            self._row(f"compile/flax/{n}", "flax_compile", _COMPILE, module=module, keywords=keywords)
-            for n, (module, keywords) in flax.items()
-        ]
-        yield Stage("flax compiles", compiles, self._cores)
         rows = [
-            self._row(f"flax/{n}", "flax", _STEP, module=module, keywords=keywords, **self._steps)
+            self._row(f"flax/{n}", "flax", _COMPILE, module=module, keywords=keywords, **self._steps)
             for n, (module, keywords) in flax.items()
         ]
         yield Stage("flax", rows, _AHEAD)
@@ -133,7 +128,7 @@ class Plan:
         yield Stage("PyTorch, compiled", compiled, 3)
 
     def flag_sets(self) -> Iterator[Stage]:
-        """Every set with the networks in which it can help, with as many compilations at a time as there are cores."""
+        """Every set with the networks in which it can help, in groups."""
         pairs = [
             (name, network, each.flags)
             for name, each in list(flags.SETS.items())[: 1 if self._quick else None]
@@ -142,21 +137,20 @@ class Plan:
         ]
         size = max(self._cores, 4)
         for i in range(0, len(pairs), size):
-            yield from self._searched(pairs[i : i + size])
+            yield self._searched(pairs[i : i + size])
 
-    def together(self, chosen: str) -> Iterator[Stage]:
+    def together(self, chosen: str) -> Stage:
         """All flags that help, together, with every network."""
         return self._searched([("together", network, chosen) for network in self.full])
 
-    def _searched(self, pairs: list[tuple[str, str, str]]) -> Iterator[Stage]:
-        compiles = [
-            self._of_export(f"compile/{set_}/{n}", "compile", "full", n, _COMPILE, flags=given)
+    def _searched(self, pairs: list[tuple[str, str, str]]) -> Stage:
+        title = f"XLA's flags: {', '.join(dict.fromkeys(name for name, *_ in pairs))}"
+        short = self._steps or {"seconds_of_round": 0.8}
+        rows = [
+            self._of_export(f"flags/{set_}/{n}", "step", "full", n, _COMPILE, flags=given, **short)
             for set_, n, given in pairs
         ]
-        yield Stage(f"XLA's flags: {', '.join(dict.fromkeys(p[0] for p in pairs))}", compiles, self._cores)
-        short = self._steps or {"seconds_of_round": 0.8}
-        rows = [self._step(f"flags/{set_}/{n}", n, flags=given, **short) for set_, n, given in pairs]
-        yield Stage("", rows, _AHEAD)
+        return Stage(title, rows, 2 * _AHEAD)
 
     def training(self) -> Iterator[Stage]:
         """Whole runs, which need TensorFlow: ResNet-50 on photographs if there are any, then tiny presets."""
@@ -164,11 +158,8 @@ class Plan:
             "scratch": str(self._scratch),
             "environment": {"JAX_COMPILATION_CACHE_DIR": str(self._scratch / "trained")},
         }
-        sizes: dict[str, Any] = {
-            "steps": 800,
-            "images": PHOTOGRAPHS,
-            "batch": 256,
-        }  # A minute at 7,000 images/s.
+        # A minute at 7,000 images/s.
+        sizes: dict[str, Any] = {"steps": 800, "images": PHOTOGRAPHS, "batch": 256}
         given = list(_LOOP)
         if self._quick:
             sizes = {"steps": 2, "images": 64, "batch": 8}

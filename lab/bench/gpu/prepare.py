@@ -9,7 +9,6 @@ TensorFlow, and 8 GB of memory for the Transformer.
 """
 
 import argparse
-import concurrent.futures
 import shutil
 import subprocess
 import sys
@@ -114,7 +113,6 @@ def run() -> None:
     parser.add_argument(
         "--keep", action="store_true", help="do not make anew what is there, of older code perhaps"
     )
-    parser.add_argument("--processes", type=int, default=1, help="exports that are made at a time")
     options = parser.parse_args()
     known = [(kind, name) for kind, rows in KINDS.items() for name in rows]
     chosen = [
@@ -124,7 +122,7 @@ def run() -> None:
     ]
     if not chosen:
         raise UserError(f"--only={' '.join(options.only)}: known are {', '.join('/'.join(x) for x in known)}")
-    failed = made(chosen, options.folder, options.processes, options.keep)
+    failed = made(chosen, options.folder, options.keep)
     photographs(options.folder / "photographs")
     archive = options.folder / ARCHIVE
     pack(options.folder, archive)
@@ -133,20 +131,18 @@ def run() -> None:
         raise UserError(f"{len(failed)} of {len(chosen)} exports failed: {'; '.join(failed)}")
 
 
-def made(chosen: list[tuple[str, str]], folder: Path, processes: int, keep: bool) -> list[str]:
-    """Makes exports in `folder`, several at a time; returns the errors of those that failed."""
+def made(chosen: list[tuple[str, str]], folder: Path, keep: bool) -> list[str]:
+    """Makes exports in `folder`; returns the errors of those that failed."""
     failed = []
-    waiting = [each for each in chosen if not (keep and folder.joinpath(*each, "manifest.json").exists())]
-    for each in waiting:
-        shutil.rmtree(folder.joinpath(*each), ignore_errors=True)
-    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-        running = {pool.submit(export, *each, folder): "/".join(each) for each in waiting}
-        for done in concurrent.futures.as_completed(running):
-            try:
-                print(f"{running[done]}: {done.result():.0f} s", flush=True)
-            except UserError as error:
-                failed.append(str(error))
-                print(error, flush=True)
+    for kind, name in chosen:
+        if keep and (folder / kind / name / "manifest.json").exists():
+            continue
+        shutil.rmtree(folder / kind / name, ignore_errors=True)
+        try:
+            print(f"{kind}/{name}: {export(kind, name, folder):.0f} s", flush=True)
+        except UserError as error:
+            failed.append(str(error))
+            print(error, flush=True)
     return failed
 
 

@@ -3,12 +3,14 @@
 A member of an archive is (name, content). An archive can be written with false names and sizes.
 """
 
+import copy
 import io
 import json
 import os
 import random
 import shutil
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,7 +43,7 @@ def write(path: Path, parts: Sequence[Member], compression: int = zipfile.ZIP_ST
     """Writes members as they are, even with duplicate names."""
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in parts:
-            with _no_warning():
+            with warnings.catch_warnings(action="ignore"):
                 archive.writestr(zipfile.ZipInfo(name), content, compression)
 
 
@@ -72,33 +74,27 @@ def with_meta(parts: Sequence[Member], values: Any) -> list[Member]:
     return [(name, made if name == "meta.npy" else content) for name, content in parts]
 
 
-def mutate_values(values: Any, rng: random.Random) -> Any:
-    """Changes one random place of plain values in place; returns them."""
+def mutate_values(values: Any, rng: random.Random, others: Sequence[Any] = VALUES) -> Any:
+    """Changes one random place of plain values in place: another value, none, or twice; returns them."""
     if not values:
         return values
-    place, key = random_place(values, rng, 0.8)
-    kind = rng.random()
-    if kind < 0.75:
-        place[key] = rng.choice(VALUES)
-    elif kind < 0.85:
-        del place[key]
-    elif isinstance(place, dict):
-        place[rng.choice(("evil", "../x", EVIL, "__class__", str(key) + "x"))] = place.pop(key)
-    return values
-
-
-def random_place(values: Any, rng: random.Random, deeper: float) -> tuple[Any, Any]:
-    """Returns (object or list, key) of a random place in plain values, which are not empty.
-
-    `deeper` is the probability of a place inside of a chosen object or list, in place of the object or list itself.
-    """
     place = values
     while True:
         key = rng.choice(list(place) if isinstance(place, dict) else list(range(len(place))))
         inner = place[key]
-        if not (isinstance(inner, dict | list) and inner and rng.random() < deeper):
-            return place, key
+        if not (isinstance(inner, dict | list) and inner and rng.random() < 0.8):
+            break
         place = inner
+    kind = rng.random()
+    if kind < 0.75:
+        place[key] = copy.deepcopy(rng.choice(others))
+    elif kind < 0.85:
+        del place[key]
+    elif isinstance(place, dict):
+        place[rng.choice(("evil", "../x", EVIL, "__class__", str(key) + "x"))] = place.pop(key)
+    else:
+        place.insert(key, copy.deepcopy(place[key]))
+    return values
 
 
 def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
@@ -203,14 +199,6 @@ def _lied(data: bytes, rng: random.Random) -> bytes:
     places = [i for i in range(len(data) - 46) if data[i : i + 4] == b"PK\x01\x02"]
     at = rng.choice(places) + rng.choice((20, 24, 42))
     return data[:at] + struct.pack("<I", rng.choice((0, 1, 2**31, 2**32 - 2))) + data[at + 4 :]
-
-
-def _no_warning() -> Any:
-    import warnings
-
-    caught = warnings.catch_warnings()
-    warnings.simplefilter("ignore")
-    return caught
 
 
 # Operations that touch files, the network or the host's code.

@@ -4,7 +4,6 @@ Each case is read twice. It is watched for an exception that is no line for the 
 results that differ. `tests/lab/bench/test_hostile_files.py` tries a few; TTT_HOSTILE_CASES=20000 makes it try as many.
 """
 
-import copy
 import hashlib
 import json
 import random
@@ -121,7 +120,7 @@ def _damage_annotations(kind: str, place: Path, rng: random.Random) -> str:
     if path.suffix == ".json" and rng.random() < 0.75:
         values, times = json.loads(data), rng.choice((1, 1, 2, 4))
         for _ in range(times):
-            values = _changed(values, rng)
+            values = hostile.mutate_values(values, rng, _VALUES)
         path.write_text(json.dumps(values))
         return f"values, {times} times"
     if rng.random() < 0.3 and path.suffix != ".json":
@@ -133,21 +132,6 @@ def _damage_annotations(kind: str, place: Path, rng: random.Random) -> str:
         return "a word"
     path.write_bytes(hostile.mutate_bytes(data, rng))
     return "bytes"
-
-
-def _changed(values: Any, rng: random.Random) -> Any:
-    """Changes one random place of plain values: another value, none, or the place twice."""
-    if not values:
-        return values
-    place, key = hostile.random_place(values, rng, 0.9)
-    choice = rng.random()
-    if choice < 0.8:
-        place[key] = copy.deepcopy(rng.choice(_VALUES))
-    elif choice < 0.9:
-        del place[key]
-    elif isinstance(place, list):
-        place.insert(key, copy.deepcopy(place[key]))
-    return values
 
 
 def _flipped(data: bytes, rng: random.Random) -> bytes:

@@ -35,7 +35,7 @@ class Launched:
         """`flags` are the launcher's, `run` are the run's own; `prefix` runs the launcher."""
         self.folder, self.mark = folder, f"{os.getpid()}-{time.time_ns()}"
         line = [*prefix, sys.executable, "-m", "timetotrain", "launch", f"--replicas={backend}", *flags]
-        line += [f"--processes={processes}", "--", sys.executable, "-m", "lab.bench.processes.faulty"]
+        line += [f"--processes={processes}", "--", sys.executable, "-m", "lab.bench.harness.faulty"]
         line += ["--system=cpu-tiny", f"--data_dir={data}", f"--result_dir={folder}", f"--replicas={backend}"]
         line += [f"--config.num_replicas={processes}", *NETWORK, *BATCH, *run]
         environment = {**os.environ, "FAULT_MARK": self.mark, "TF_NUM_INTRAOP_THREADS": "1"}

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -34,31 +33,24 @@ class Contender:
 
     Attributes:
       about: facts that it reports, such as "version".
-      printed: other lines of its standard output since the last answer.
 
     Raises:
       SystemExit: the process ended; the message has the last line of its standard error.
     """
 
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None):
+    def __init__(self, name: str, command: Sequence[str]):
         self.name = name
-        self.printed: list[str] = []
         # Not a pipe: nobody would drain it while the process prints warnings.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
         self._process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
         )
         self.about = self._answer()
-
-    def seconds(self, steps: int) -> float:
-        """Returns the wall seconds of `steps` steps."""
-        return self.times(steps).seconds
 
     def times(self, steps: int) -> Times:
         """Returns the times of `steps` steps."""
@@ -71,11 +63,9 @@ class Contender:
         self._process.wait()
 
     def _answer(self) -> dict[str, Any]:
-        self.printed = []
         for line in self._process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
-            self.printed.append(line)
         self._errors.seek(0)
         errors = self._errors.read().strip().splitlines() or ["no message"]
         sys.exit(f"{self.name} ended: {errors[-1]}")
@@ -98,16 +88,13 @@ def ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
     return statistics.median(t / o for t, o in zip(theirs, ours, strict=True))
 
 
-def rows_of(times: Mapping[str, Sequence[float]], digits: int = 4) -> dict[str, dict[str, Any]]:
-    """Returns {contender: median seconds, each round's seconds with `digits` decimals, and the median ratio to "ours"}.
-
-    The ratio is None if ours is not among the contenders.
-    """
+def rows_of(times: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Any]]:
+    """Returns {contender: median seconds, each round's seconds, and the median ratio to "ours"}."""
     return {
         name: {
             "seconds": statistics.median(own),
-            "rounds_seconds": [round(t, digits) for t in own],
-            "ratio_to_ours": ratio(own, times[OURS]) if OURS in times else None,
+            "rounds_seconds": [round(t, 4) for t in own],
+            "ratio_to_ours": ratio(own, times[OURS]),
         }
         for name, own in times.items()
     }
@@ -126,7 +113,7 @@ def compare(commands: Mapping[str, Sequence[str]], steps: int, rounds: int) -> d
     """
     contenders = [Contender(name, each) for name, each in commands.items()]
     for contender in contenders:
-        contender.seconds(min(steps, _WARM_UP))  # Traces, compiles, warms up.
+        contender.times(min(steps, _WARM_UP))  # Traces, compiles, warms up.
     times = alternate({c.name: functools.partial(c.times, steps) for c in contenders}, rounds)
     rows = rows_of({name: [t.seconds for t in own] for name, own in times.items()})
     for contender in contenders:

@@ -5,7 +5,6 @@ import datetime
 import json
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -63,10 +62,6 @@ def write(result: Mapping[str, Any], output: Path) -> None:
     output.write_text(json.dumps(result, indent=1) + "\n")
 
 
-TORCH = "torch==2.13.0"
-_TORCH_VENV = ROOT / ".cache" / "torch-venv"
-
-
 def peers(torch_python: str | None, jax_python: str | None = None) -> dict[str, str]:
     """Returns {peer: absolute path of its interpreter}; leaves out a peer that has none.
 
@@ -81,30 +76,11 @@ def peers(torch_python: str | None, jax_python: str | None = None) -> dict[str, 
     return {name: str(Path(python).absolute()) for name, python in pythons.items() if python}
 
 
-def left_out(interpreters: Mapping[str, str], wanted: Sequence[str]) -> list[str]:
-    """Returns and prints the `wanted` peers that have no interpreter; without them there is no verdict."""
-    missing = [name for name in wanted if name not in interpreters]
-    if missing:
+def left_out(interpreters: Mapping[str, str], peers: Sequence[str]) -> None:
+    """Prints the peers that have no interpreter."""
+    if missing := [name for name in peers if name not in interpreters]:
         flags = ", ".join(f"--{name}-python" for name in missing)
-        print(f"left out: {', '.join(missing)} (give {flags}); no verdict without them", flush=True)
-    return missing
-
-
-def installed_torch() -> str:
-    """Returns the interpreter of .cache/torch-venv; installs PyTorch there on first use.
-
-    Raises:
-      SystemExit: the installation fails.
-    """
-    python = _TORCH_VENV / "bin" / "python"
-    if python.exists() and not subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:
-        return str(python)
-    print(f"installing {TORCH} into {_TORCH_VENV.relative_to(ROOT)}", flush=True)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(_TORCH_VENV)], check=True)
-    install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", TORCH, "numpy"]
-    if subprocess.run(install).returncode:
-        sys.exit(f"{TORCH} could not be installed; leave out --torch")
-    return str(python)
+        print(f"left out: {', '.join(missing)} (give {flags})", flush=True)
 
 
 QUICK = "one small round, to see that everything runs; writes nothing"
@@ -115,7 +91,7 @@ def parser(doc: str | None, output: str | None = None, rounds: int | None = None
 
     Args:
       doc: the script's docstring; its first line is the description.
-      output: name of the result file in lab/bench/results/; "" for the folder itself.
+      output: name of the result file in lab/bench/results/.
       rounds: rounds per contender.
     """
     whole = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
@@ -124,8 +100,7 @@ def parser(doc: str | None, output: str | None = None, rounds: int | None = None
             "--rounds", type=int, default=rounds, help=f"of every contender; default: {rounds}"
         )
     if output is not None:
-        what = "result file" if output else "folder of the result files"
-        whole.add_argument("--output", type=Path, default=RESULTS / output, help=what)
+        whole.add_argument("--output", type=Path, default=RESULTS / output, help="result file")
     return whole
 
 
@@ -142,18 +117,3 @@ def with_folder(made: argparse.ArgumentParser, what: str) -> argparse.Namespace:
 def add_quick(made: argparse.ArgumentParser) -> None:
     """Adds `--quick`."""
     made.add_argument("--quick", action="store_true", help=QUICK)
-
-
-_TIMEOUT_SECONDS = 3600
-
-
-def output_of(script: str, command: Sequence[str]) -> str:
-    """Returns the standard output of a command that runs in ROOT.
-
-    Raises:
-      SystemExit: the command failed; the message names the script and has the last line of standard error.
-    """
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
-    if done.returncode:
-        sys.exit(f"{script}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
-    return done.stdout

@@ -15,7 +15,7 @@ from common.optim import optimizers, products, shampoo
 from common.train import events
 from common.train.loop import Loop
 from lab.bench import precision
-from lab.bench.harness.rounding import BF16, FLOAT32, TF32, rounding
+from lab.bench.precision import BF16, FLOAT32, TF32, rounding
 from tests.common.train import toy
 
 SUMS = precision._sums(10)

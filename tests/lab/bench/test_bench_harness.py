@@ -21,7 +21,6 @@ def test_every_second_round_runs_in_reverse_order() -> None:
 def test_a_row_has_medians_and_ratios_within_rounds() -> None:
     rows = rounds.rows_of({"ours": [1.0, 2.0, 4.0], "peer": [2.0, 2.00005, 12.0]})
     assert rows["peer"] == {"seconds": 2.00005, "rounds_seconds": [2.0, 2.0, 12.0], "ratio_to_ours": 2.0}
-    assert rounds.rows_of({"peer": [1.0]})["peer"]["ratio_to_ours"] is None
 
 
 def test_contenders_are_processes_that_answer_lines() -> None:
@@ -56,10 +55,10 @@ def test_peers_without_an_interpreter_are_left_out(capsys) -> None:
     assert scripts.peers(None) == {} and scripts.peers(sys.executable) == {"torch": sys.executable}
     with pytest.raises(SystemExit, match="--jax-python=/none: no such interpreter"):
         scripts.peers(None, "/none")
-    assert scripts.left_out({"jax": "x"}, ["torch", "jax"]) == ["torch"]
-    assert scripts.left_out({"jax": "x"}, ["jax"]) == []
+    scripts.left_out({"jax": "x"}, ["torch", "jax"])
+    scripts.left_out({"jax": "x"}, ["jax"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["left out: torch (give --torch-python); no verdict without them"]
+    assert lines == ["left out: torch (give --torch-python)"]
 
 
 def test_a_result_names_its_machine(tmp_path) -> None:

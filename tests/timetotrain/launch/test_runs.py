@@ -16,8 +16,7 @@ import pytest
 
 from common.train import checkpoint_file
 from lab.bench import listening
-from lab.bench.harness import launched
-from lab.bench.processes import faulty
+from lab.bench.harness import faulty, launched
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 STEPS, EPOCH = 420, 84

@@ -1,4 +1,4 @@
-"""Runs `python -m mnist FLAGS` and fails when lab/bench/faults.py asks: python -m lab.bench.processes.faulty FLAGS
+"""Runs `python -m mnist FLAGS` and fails when lab/bench/faults.py asks: python -m lab.bench.harness.faulty FLAGS
 
 SIGUSR1 raises an exception in the main thread; SIGUSR2 delays every batch from then on. Of real-time signals, `STALL`
 holds the next batch for good, `CLOCK` sets the wall clock that Python reads back by an hour, and `FLIP` flips a bit of
