@@ -105,7 +105,7 @@ class Task(task.Task):
         found = dict(zip(_KINDS, scores, strict=True))
         value = {name: found[name]["AP"] for name in _KINDS}
         details = {f"{name}_{s}": found[name][s] for name in _KINDS for s in ("AP50", "AP75")}
-        return Quality(value, self.config.met(value), details)
+        return Quality(value, self.config.met(value), details, coco_eval.by_class(found["BBOX"]))
 
     def normalised(self, batch: Batch) -> Batch:
         """Returns the batch with the network's input instead of the pixels."""

@@ -103,7 +103,7 @@ class Task(task.Task):
         results = coco_eval.box_results(annotations, once, ids)
         found = coco_eval.average_precision(annotations, results, "bbox")
         details = {name: found[name] for name in ("AP50", "AP75", "AP_small", "AP_medium", "AP_large")}
-        return Quality(found["AP"], self.config.met(found["AP"]), details)
+        return Quality(found["AP"], self.config.met(found["AP"]), details, coco_eval.by_class(found))
 
     def _anchors(self, shift: float = 0.0) -> np.ndarray:
         """Computes the anchors, centre form [A, 4], shifted by `shift` cells down and to the right."""

@@ -28,6 +28,7 @@ STATISTICS = (
     *("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large"),
     *("AR1", "AR10", "AR100", "AR_small", "AR_medium", "AR_large"),
 )
+OF_CLASS = "AP of "
 
 
 @functools.lru_cache(maxsize=4)
@@ -259,14 +260,25 @@ def average_precision(
       kind: "bbox" or "segm".
 
     Returns:
-      {name from STATISTICS: value}; -1 if no object has that size, as in pycocotools.
+      {name from STATISTICS: value}; -1 if no object has that size, as in pycocotools. After them {OF_CLASS + name: AP}
+      of each class that the images show.
     """
-    if not results:
-        return dict.fromkeys(STATISTICS, 0.0)
     truth = ground_truth(os.fspath(annotations))
+    if not results:
+        shown = {item["category_id"] for item in truth.dataset["annotations"]}
+        return dict.fromkeys([*STATISTICS, *(OF_CLASS + truth.cats[i]["name"] for i in sorted(shown))], 0.0)
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation = COCOeval(truth, truth.loadRes(list(results)), kind)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    return {name: float(value) for name, value in zip(STATISTICS, evaluation.stats, strict=True)}
+    found = {name: float(value) for name, value in zip(STATISTICS, evaluation.stats, strict=True)}
+    for number, precision in zip(evaluation.params.catIds, evaluation.eval["precision"][..., 0, -1].T):
+        if (known := precision[precision > -1]).size:
+            found[OF_CLASS + truth.cats[number]["name"]] = float(known.mean())
+    return found
+
+
+def by_class(found: Mapping[str, float]) -> dict[str, float]:
+    """Returns {class: AP} of what `average_precision` returned."""
+    return {name.removeprefix(OF_CLASS): value for name, value in found.items() if name.startswith(OF_CLASS)}

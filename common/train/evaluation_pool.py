@@ -121,7 +121,8 @@ class Evaluator:
             (block, *_), future = self._pending.pop(0)
             with quality_explained():
                 quality: Quality = future.result()
-            yield events.Evaluated(block, now(), quality.value, quality.reached, quality.details)
+            found = quality.value, quality.reached, quality.details, quality.by_class
+            yield events.Evaluated(block, now(), *found)
 
 
 @contextlib.contextmanager

@@ -77,6 +77,7 @@ class Evaluated:
     value: Any
     reached: bool
     details: Mapping[str, float]
+    by_class: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,11 +64,15 @@ class Outputs:
 
 @dataclasses.dataclass(frozen=True)
 class Quality:
-    """An evaluation's result: `value` is logged as eval_accuracy, `reached` ends the run."""
+    """An evaluation's result: `value` is logged as eval_accuracy, `reached` ends the run.
+
+    `by_class` is the quality of each class by its name, for people.
+    """
 
     value: Any
     reached: bool
     details: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    by_class: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 class Task(abc.ABC):

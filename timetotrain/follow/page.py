@@ -12,6 +12,7 @@ import jinja2
 
 from common.config.quality import Measure
 from compliance.report.charts import Axis, axis
+from timetotrain.run.artifacts import best
 from timetotrain.run.history import Record
 from timetotrain.run.progress import duration, number
 
@@ -59,9 +60,16 @@ def render(records: Sequence[Record], examples: Sequence[Mapping[str, Any]] = ()
         ended=ended(records),
         facts=_facts(records, head, measure(head)),
         charts={across: charts(records, head, across) for across in ("steps", "time")},
+        by_class=_by_class(records),
         examples=examples,
         base=base,
     )
+
+
+def _by_class(records: Sequence[Record]) -> list[tuple[str, float]]:
+    """Returns the newest (class, quality in percent), worst first."""
+    newest = next((r["by_class"] for r in reversed(records) if r.get("by_class")), {})
+    return sorted(((name, 100 * value) for name, value in newest.items()), key=lambda pair: pair[1])
 
 
 def measure(head: Record) -> Measure:
@@ -93,7 +101,7 @@ def _facts(records: Sequence[Record], head: Record, how: Measure) -> list[tuple[
         facts.append(("examples/s", number(recent[len(recent) // 2])))
     if evaluations:
         facts.append(("quality", how.shown(evaluations[-1]["value"])))
-        top = max(evaluations, key=lambda r: how.score(r["value"]))
+        top = best(how, evaluations, [r["step"] for r in evaluations]) or evaluations[-1]
         facts.append(("best", f"{how.shown(top['value'])}, epoch {top['epoch']}"))
     facts.append(("target", "none" if head["target"] is None else how.target(head["target"])))
     return [(name, text.replace(" %", "\u00a0%")) for name, text in facts]

@@ -8,7 +8,8 @@ the time on the clock so far, including earlier runs from the same checkpoints:
                 steps of the whole run
     train       loss, learning_rate and examples_per_second over the steps since the previous line
     progress    loss of a step inside a block; a `train` line of the same or a later step replaces it
-    evaluation  value (as logged), epoch and loss: that of the evaluation if it has one, else of the last steps before
+    evaluation  value (as logged), epoch, quality by class if known, and loss: that of the evaluation if it has one,
+                else of the last steps before
     end         status and reason
 
 The checkpoint folder holds a copy. A resumed run starts with the copy's lines up to the step it resumes from.
@@ -85,6 +86,7 @@ class History:
             block = event.block
             before = (r["loss"] for r in self.records if r["kind"] == "train" and r["step"] <= block.end_step)
             values = {"epoch": block.last_epoch, "value": event.value, "details": dict(event.details)}
+            values |= {"by_class": dict(event.by_class)} if event.by_class else {}
             loss = event.details.get("loss", [None, *before][-1])
             self._add("evaluation", block.end_step, event.time, **values, loss=loss)
         elif isinstance(event, events.RunStopped):

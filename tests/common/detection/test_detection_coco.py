@@ -392,7 +392,16 @@ def test_statistics_are_exactly_those_of_plain_pycocotools(tmp_path):
         plain.evaluate(), plain.accumulate(), plain.summarize()
     found = coco_eval.average_precision(annotations, results, "bbox")
     assert 0 < found["AP"] < 1
-    assert list(found.values()) == plain.stats.tolist()
+    assert list(found.values())[:12] == plain.stats.tolist()
+    by_class = coco_eval.by_class(found)
+    assert len(by_class) > 1 and np.mean([*by_class.values()]) == pytest.approx(found["AP"])
+    for number, value in zip(
+        plain.params.catIds, by_class.values(), strict=True
+    ):  # As pycocotools of it alone.
+        plain.params.catIds = [number]
+        with contextlib.redirect_stdout(io.StringIO()):
+            plain.evaluate(), plain.accumulate(), plain.summarize()
+        assert plain.stats[0] == pytest.approx(value)
 
 
 def test_no_detections_at_all_is_zero(tmp_path):
@@ -400,7 +409,8 @@ def test_no_detections_at_all_is_zero(tmp_path):
     arrays = oracle(scene())
     arrays["scores"][:] = 0
     assert coco_eval.box_results(annotations, coco_eval.each_image_once(annotations, arrays), IDS) == []
-    assert coco_eval.average_precision(annotations, [], "bbox")["AP"] == 0
+    found = coco_eval.average_precision(annotations, [], "bbox")
+    assert found["AP"] == 0 and set(coco_eval.by_class(found).values()) == {0}
 
 
 @pytest.mark.parametrize(

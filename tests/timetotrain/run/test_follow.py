@@ -98,6 +98,18 @@ def test_the_page_shows_progress_quality_and_target():
     assert "location.reload" not in done
 
 
+def test_classes_stand_worst_first_and_the_best_of_equals_has_the_lower_loss():
+    run = list(records())
+    for record, loss in zip((r for r in run if r["kind"] == "evaluation"), (3.0, 2.0, 1.0, 4.0)):
+        record |= {"value": 0.5, "loss": loss, "by_class": {"cat": 0.9, "<dog>": loss / 10}}
+    shown = Whole()
+    shown.feed(page.render(run))
+    words = " ".join(" ".join(shown.text).split())
+    assert "Average precision by class, worst first <dog> 40.0 % cat 90.0 %" in words
+    assert "epoch 3" in words
+    assert "by class" not in page.render(list(records()))
+
+
 def test_the_head_is_written_once_and_dots_hold_their_titles_alone():
     text = page.render(list(records()))
     assert text.count('<meta name="color-scheme"') == text.count('<link rel="icon"') == 1
