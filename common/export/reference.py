@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,30 +25,11 @@ MOST_REPLICAS = 8
 Batch = Mapping[str, Argument]
 
 
-class Reference(Protocol):
-    """TensorFlow's own run of the exported steps.
-
-    Attributes:
-      computed_by: description of the method, for people.
-    """
-
-    computed_by: str
-
-    def reset(self) -> None:
-        """Resets all variables to their values at the start of the exported run."""
-
-    def train(self, batch: Batch) -> float:
-        """Takes a step; returns its loss, summed over the replicas."""
-
-    def evaluate(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Returns an evaluation's outputs: sums over the replicas, and the replicas' arrays joined on axis 0."""
-
-    def values(self) -> dict[str, np.ndarray]:
-        """Returns the state by name; [N, ...] if each of N replicas has its own value."""
-
-
 class Alone:
-    """A single replica: runs the exported steps with TensorFlow's XLA or with TensorFlow's own kernels."""
+    """A single replica: runs the exported steps with TensorFlow's XLA or with TensorFlow's own kernels.
+
+    `computed_by` says how, for people.
+    """
 
     def __init__(self, steps: Steps, kind: str):
         """`kind`: "compiled" or "uncompiled"."""
@@ -63,17 +44,20 @@ class Alone:
         self.computed_by = f"tensorflow, {kind}, {device}"
 
     def train(self, batch: Batch) -> float:
+        """Takes a step; returns its loss, summed over the replicas."""
         return float(self._train(batch_of(batch)))
 
     def evaluate(self, batch: Batch) -> dict[str, np.ndarray]:
+        """Returns an evaluation's outputs: sums over the replicas, and the replicas' arrays joined on axis 0."""
         return {name: value.numpy() for name, value in outputs_of(self._evaluate(batch_of(batch)))}
 
     def values(self) -> dict[str, np.ndarray]:
+        """Returns the state by name; [N, ...] if each of N replicas has its own value."""
         return {name: variable.numpy() for name, variable in self._steps.variables.items()}
 
 
 class OfSeveral:
-    """The export's replicas, on the backend `mirrored` with this process's devices."""
+    """As `Alone`: the export's replicas, on the backend `mirrored` with this process's devices."""
 
     def __init__(self, steps: Steps, replicas: Mirrored):
         """Builds the network again.
@@ -143,7 +127,7 @@ def prepared(num_replicas: int, kind: str, say: Callable[[str], None]) -> Mirror
         return None
 
 
-def of(steps: Steps, kind: str, replicas: Mirrored | None) -> Reference | None:
+def of(steps: Steps, kind: str, replicas: Mirrored | None) -> Alone | OfSeveral | None:
     """Returns the reference of `kind`, or None; `replicas` comes from `prepared`."""
     if kind == "none":
         return None
@@ -153,7 +137,7 @@ def of(steps: Steps, kind: str, replicas: Mirrored | None) -> Reference | None:
 
 
 def describe(
-    reference: Reference, steps: Steps, training: bool, batch: Batch, say: Callable[[str], None]
+    reference: Alone | OfSeveral, steps: Steps, training: bool, batch: Batch, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Returns the numbers for the manifest.
 

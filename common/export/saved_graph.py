@@ -7,10 +7,11 @@ variables and tables in memory. Operations that TensorFlow adds for saving again
 
 from __future__ import annotations
 
+import graphlib
 import math
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -100,29 +101,20 @@ def check(folder: pathlib.Path) -> None:
     weight_files.checked_reader(folder / "variables" / "variables")
 
 
-def _reached(folder: pathlib.Path, functions: Mapping[str, Any], roots: Iterable[str]) -> Iterator[str]:
-    """Yields each function that is reachable from `roots` once; rejects recursive ones."""
-    done: set[str] = set()
-    for root in roots:
-        open_: list[tuple[str, Iterator[str]]] = []
-        waiting = [root]
-        while waiting or open_:
-            if waiting:
-                name = waiting.pop()
-                if any(name == other for other, _ in open_):
-                    raise _refused(folder, f"has a function that calls itself, {name[:80]!r}")
-                if name not in functions:
-                    raise _refused(folder, f"calls a function that it lacks, {name[:80]!r}")
-                if name in done:
-                    continue
-                yield name
-                done.add(name)
-                open_.append((name, iter(sorted(_called(functions, name)))))
-            following = next(open_[-1][1], None) if open_ else None
-            if following is not None:
-                waiting.append(following)
-            elif open_:
-                open_.pop()
+def _reached(folder: pathlib.Path, functions: Mapping[str, Any], roots: Iterable[str]) -> Iterable[str]:
+    """Returns each function that is reachable from `roots` once; rejects recursive ones."""
+    waiting, graph = [*roots], {}
+    while waiting:
+        name = waiting.pop()
+        if name not in functions:
+            raise _refused(folder, f"calls a function that it lacks, {name[:80]!r}")
+        if name not in graph:
+            graph[name] = _called(functions, name)
+            waiting += graph[name]
+    try:
+        return list(graphlib.TopologicalSorter(graph).static_order())
+    except graphlib.CycleError as error:
+        raise _refused(folder, f"has a function that calls itself, {error.args[1][0][:80]!r}") from error
 
 
 def _called(functions: Mapping[str, Any], name: str) -> set[str]:
