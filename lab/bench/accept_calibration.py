@@ -153,12 +153,6 @@ def _brier(said: Sequence[float], happened: Sequence[bool]) -> float:
     return round(fmean((one - other) ** 2 for one, other in zip(said, happened)), 5)
 
 
-def failures(found: Sequence[Published]) -> dict[str, int]:
-    """Returns how many published runs did not converge."""
-    runs = [facts for one in found for facts in one.folder.runs]
-    return {"runs": len(runs), "not_converged": sum(one.to_converge is None for one in runs)}
-
-
 def main() -> None:
     """Reads the trees, measures, prints a summary and writes the files."""
     parser = scripts.parser(__doc__, "accept_calibration.json")
@@ -178,10 +172,6 @@ def main() -> None:
     result = {
         **head(),
         "folders": len(found),
-        "predicted": sum(bool(cases(one)) for one in found),
-        "other_unit": sum(one.other_unit for one in found),
-        "rounds": sorted({one.folder.ruleset for one in found}),
-        "runs": failures(found),
         "calibration": {
             event: {
                 part: calibration([asked[at] for at in chosen], [made[at] for at in chosen], how)

@@ -20,7 +20,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -218,12 +217,6 @@ def _beating() -> Iterator[None]:
         os.close(writing)
 
 
-def _continued(path: Path) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads(path.read_text())
-    return {"trials": [], "rounds": []}
-
-
 def main() -> None:
     parser = scripts.parser(__doc__, "guard.json")
     parser.add_argument("--trials", type=int, default=100, help="of each kind (default: %(default)s)")
@@ -232,9 +225,10 @@ def main() -> None:
     scripts.add_quick(parser)
     options = parser.parse_args()
     trials, rounds, steps = (2, 1, 50) if options.quick else (options.trials, options.rounds, 1000)
-    before = {"trials": [], "rounds": []} if options.quick else _continued(options.output)
+    kept = options.output.exists() and not options.quick
+    before = json.loads(options.output.read_text()) if kept else {"trials": [], "rounds": []}
     result = {**head(), "settings": {"replicas": options.replicas, "steps": STEPS, "every": EVERY}}
-    result |= {"trials": before["trials"], "rounds": before.get("rounds", [])}
+    result |= {"trials": before["trials"], "rounds": before["rounds"]}
     injector = Injector(options.replicas)
     for number in range(len(result["trials"]), trials * len(KINDS)):
         rng = np.random.default_rng(number)

@@ -150,7 +150,6 @@ def checkers() -> str:
         ("## Published logs, by class of difference", compliance.log_classes()),
         ("## Published trees", compliance.rounds()),
         ("## Published trees with a difference", compliance.trees()),
-        ("## Published trees, by class of difference", compliance.classes()),
         ("## Faults in a tree, and the rules that notice them", compliance.altered()),
         ("## Findings in published folders of rules that no stock tool has", compliance.alarms()),
     )

@@ -1,7 +1,6 @@
 """Makes the tables about published logs and trees, from compliance_*.json and altered_trees.json."""
 
 from collections import Counter
-from collections.abc import Iterator
 
 from tools.docs.measurements import Table, load
 
@@ -9,89 +8,10 @@ _PUBLISHED = "compliance_published.json"
 _ALTERED = "altered_trees.json"
 # The second file: `python -m lab.bench.compliance_published --trees` on the public part of v6.0.
 _FILES = ("compliance_trees.json", "compliance_trees_v6.json")
-# (difference, who is right). A tree or folder belongs to the first class that fits.
-CLASSES: dict[str, tuple[str, str]] = {
-    "dlrm": (
-        "The stock convergence test knows no number of runs for dlrm and ends with a traceback (KeyError), and the "
-        "package checker with it; ours takes the five of the table of rounds.",
-        "ours",
-    ),
-    "no verdict": (
-        "The stock package checker ends with a traceback (a description that is missing, is no JSON or has no "
-        "division); ours names the file and refuses the tree.",
-        "ours",
-    ),
-    "traceback": (
-        "The stock tools end with another traceback (KeyError), on a folder without logs or a log that names no "
-        "benchmark; ours names the file and refuses the tree.",
-        "ours",
-    ),
-    "few runs": (
-        "Of one or two runs the olympic mean leaves none. The stock convergence test fails; ours says that it was not "
-        "made, and that there are too few runs. Both refuse the tree.",
-        "ours",
-    ),
-    "seeds": (
-        "The stock checker asks every closed run since 1.0 for a seed; the written rules ask from 4.1 on. Ours is "
-        "advice before that: these submissions were published.",
-        "ours",
-    ),
-    "status": (
-        "The stock checker asks descriptions of 4.0 for the long words of `status` (its condition names 4.1, too); the "
-        "submissions of 4.0 were published with the short ones. Advice in ours.",
-        "ours",
-    ),
-    "scaled": (
-        "A folder whose runs are not as many as the rules ask has a score in the stock summarizer, although the "
-        "package checker refuses it. None in ours.",
-        "ours",
-    ),
-    "v0.6": (
-        "The stock summarizer reads the seconds of v0.6 as milliseconds, and drops logs that break a rule of the "
-        "later checker. Ours counts what the round's tables count.",
-        "ours",
-    ),
-    "names": (
-        "A tree holds what ours refuses and the stock tools skip: see the rule in its findings.",
-        "ours",
-    ),
-    "other": ("Any other difference.", "open"),
-}
 
 
 def _trees() -> list[dict]:
     return [row for name in _FILES for row in load(name)["trees"]]
-
-
-def _class_of_tree(row: dict) -> str:
-    """Classifies a difference between the verdicts, or between their reasons; "" if there is none."""
-    ours, theirs = set(row["our_kinds"]), set(row["stock_kinds"])
-    crashed = any(kind.startswith("crash") for kind in theirs)
-    if crashed:
-        dlrm = any(name.endswith("/dlrm") for _, name, *_ in row["differences"])
-        return "dlrm" if dlrm else "no verdict" if "description" in ours else "traceback"
-    if row["ours"] == row["stock"] and ours - {"other"} == theirs:
-        return ""
-    only = theirs - ours
-    if only == {"seeds"}:
-        return "seeds"
-    if "description" in only and row["round"] == "4.0.0" and only <= {"description", "seeds"}:
-        return "status"
-    if not only:
-        return "names"
-    return "other"
-
-
-def _class_of_folder(row: dict, kind: str, name: str, ours: object, theirs: object) -> str:
-    if row["round"] == "0.6.0":
-        return "v0.6"
-    if kind == "convergence" and (ours, theirs) == ("not checked", "fail"):
-        return "few runs"
-    if kind == "convergence" and str(theirs).startswith("crash"):
-        return "dlrm" if name.endswith("/dlrm") else "traceback"
-    if kind == "score" and "runs" in row["our_kinds"]:
-        return "scaled"
-    return "other"
 
 
 def rounds() -> Table:
@@ -117,28 +37,16 @@ def _same(rows: list[dict]) -> tuple[str, ...]:
 
 
 def trees() -> Table:
-    """Table with a row per submitter whose tree or folder is judged differently."""
+    """Table with a row per submitter whose tree or folder is judged differently, with the kinds of errors."""
     rows = []
     for row in _trees():
-        names = dict.fromkeys((_class_of_tree(row), *_folders(row)))
-        if any(names):
-            cells = (row["round"], row["submitter"], str(row["logs"]), row["ours"], _stock(row))
-            rows.append((*cells, *_same([row]), ", ".join(filter(None, names))))
-    head = ("round", "submitter", "logs", "ours", "stock", "same convergence", "same score", "class")
-    return head, rows
-
-
-def classes() -> Table:
-    """Table with a row per class of differences: where it occurs, and who is right."""
-    found = _trees()
-    whole = Counter(_class_of_tree(row) for row in found)
-    folders = Counter(name for row in found for name in _folders(row))
-    rows = [
-        (name, str(whole[name]), str(folders[name]), text, right)
-        for name, (text, right) in CLASSES.items()
-        if whole[name] or folders[name]
-    ]
-    return ("class", "trees", "folders", "what differs", "who is right"), rows
+        kinds = (set(row["our_kinds"]) - {"other"}, set(row["stock_kinds"]))
+        if row["differences"] or row["ours"] != row["stock"] or kinds[0] != kinds[1]:
+            cells = (row["round"], row["submitter"], str(row["logs"]), row["ours"], row["stock"])
+            own, other = (", ".join(sorted(one - another)) for one, another in (kinds, kinds[::-1]))
+            rows.append((*cells, *_same([row]), own, other.replace("crash: ", "traceback: ")))
+    head = ("round", "submitter", "logs", "ours", "stock", "same convergence", "same score")
+    return (*head, "errors of ours alone", "of stock alone"), rows
 
 
 def altered() -> Table:
@@ -167,16 +75,6 @@ def alarms() -> Table:
         f"{published['folders']} folders of {published['submitters']} trees; refused by our own rules alone"
     )
     return ("rule", "folders", "share", "round with the largest share"), [*rows, (total, refused, "", "")]
-
-
-def _folders(row: dict) -> Iterator[str]:
-    for kind, name, ours, theirs in row["differences"]:
-        yield _class_of_folder(row, kind, name, ours, theirs)
-
-
-def _stock(row: dict) -> str:
-    crash = next((kind for kind in row["stock_kinds"] if kind.startswith("crash")), "")
-    return crash.replace("crash: ", "traceback: ") or row["stock"]
 
 
 def log_rounds() -> Table:

@@ -1,6 +1,6 @@
 """Writes the exports that lab.bench.gpu measures, and packs them for a machine without a network.
 
-    python -m lab.bench.gpu.prepare FOLDER [--only NAME ...] [--keep]
+    python -m lab.bench.gpu.prepare FOLDER [--only NAME ...]
 
 Writes FOLDER/exports.tar.xz (about 50 MB). It contains `full/NAME`, full-size steps in bf16 without expected losses,
 and `small/NAME`, steps in float64 with the losses and weights of TensorFlow's uncompiled step. `photographs/` has real
@@ -110,9 +110,6 @@ def run() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("folder", type=Path, help="gets exports.tar.xz")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="as full/resnet or small; default: all")
-    parser.add_argument(
-        "--keep", action="store_true", help="do not make anew what is there, of older code perhaps"
-    )
     options = parser.parse_args()
     known = [(kind, name) for kind, rows in KINDS.items() for name in rows]
     chosen = [
@@ -122,7 +119,7 @@ def run() -> None:
     ]
     if not chosen:
         raise UserError(f"--only={' '.join(options.only)}: known are {', '.join('/'.join(x) for x in known)}")
-    failed = made(chosen, options.folder, options.keep)
+    failed = made(chosen, options.folder)
     photographs(options.folder / "photographs")
     archive = options.folder / ARCHIVE
     pack(options.folder, archive)
@@ -131,12 +128,10 @@ def run() -> None:
         raise UserError(f"{len(failed)} of {len(chosen)} exports failed: {'; '.join(failed)}")
 
 
-def made(chosen: list[tuple[str, str]], folder: Path, keep: bool) -> list[str]:
+def made(chosen: list[tuple[str, str]], folder: Path) -> list[str]:
     """Makes exports in `folder`; returns the errors of those that failed."""
     failed = []
     for kind, name in chosen:
-        if keep and (folder / kind / name / "manifest.json").exists():
-            continue
         shutil.rmtree(folder / kind / name, ignore_errors=True)
         try:
             print(f"{kind}/{name}: {export(kind, name, folder):.0f} s", flush=True)

@@ -117,7 +117,7 @@ def mutate_checkpoint(source: Path, target: Path, rng: random.Random) -> str:
     """Writes a mutated copy of a checkpoint; returns the mutation's name."""
     content = members(source)
     kinds: dict[str, Callable[[], None]] = {
-        "bytes": lambda: _put(target, mutate_bytes(source.read_bytes(), rng)),
+        "bytes": lambda: target.write_bytes(mutate_bytes(source.read_bytes(), rng)),
         "meta": lambda: write(target, with_meta(content, mutate_values(meta(content), rng))),
         "nested meta": lambda: write(target, with_meta(content, "[" * rng.choice((10, 1000, 200_000)))),
         "asset name": lambda: write(
@@ -134,7 +134,7 @@ def mutate_checkpoint(source: Path, target: Path, rng: random.Random) -> str:
         ),
         "member bytes": lambda: write(target, _changed(content, rng, lambda data: mutate_bytes(data, rng))),
         "bomb": lambda: write(target, _changed(content, rng, lambda _: _bomb(rng)), zipfile.ZIP_DEFLATED),
-        "lie of size": lambda: _put(target, _lied(source.read_bytes(), rng)),
+        "lie of size": lambda: target.write_bytes(_lied(source.read_bytes(), rng)),
         "member name": lambda: write(target, _renamed(content, rng)),
     }
     name = rng.choice((*kinds, *["meta"] * 8))
@@ -147,10 +147,6 @@ class Pickled:
 
     def __reduce__(self) -> tuple:
         return __import__, (EVIL,)
-
-
-def _put(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
 
 
 def _asset(name: str) -> str:

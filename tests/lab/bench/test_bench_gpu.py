@@ -11,12 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from common.config import benchmarks, overrides
 from common.errors import UserError
-from common.export import rules
 from lab.bench.gpu import __main__ as main
 from lab.bench.gpu import child, flags, plan, prepare, report
 from lab.bench.gpu.__main__ import unpacked
@@ -167,43 +165,6 @@ def test_a_fake_card_has_every_part_and_is_gone_on_with(tmp_path: Path, monkeypa
         assert f"{kind}/resnet" in whole.rows
     assert {f"{kind}/{name}" for kind, names in kinds.items() for name in names} <= set(whole.rows)
     assert {f"flags/{name}/{each.networks[0]}" for name, each in flags.SETS.items()} <= set(whole.rows)
-
-
-# From the small exports of prepare.py: network, weight, decay, the weight's shape, its rule's key, lowest and highest
-# value, and the norm of its momentum, or 0 if the gradient is zero.
-ROUNDED = [
-    (
-        "resnet",
-        "layer4.0.conv3/kernel",
-        1e-4,
-        [1, 1, 64, 256],
-        315,
-        (-0.2153175546665209, 0.21507350766399405),
-        0,
-    ),
-    ("ssd", "extra3.conv2/kernel", 5e-4, [3, 3, 32, 64], 213, (-0.08369110816383057, 0.08372926340311168), 0),
-    (
-        *("tsm_kinetics", "layer4.0.downsample.0/kernel", 1e-4, [1, 1, 256, 512], 106),
-        (-0.15262535998055818, 0.1530932280844318),
-        0.35760509239033217,
-    ),
-]
-
-
-@pytest.mark.parametrize("network, weight, decay, shape, key, ends, norm", ROUNDED)
-def test_a_decay_rounded_to_32_bits_explains_the_h200_s_differences(
-    network, weight, decay, shape, key, ends, norm
-) -> None:
-    """The largest differences in float64 on the H200 are those of a decay in float32, in three digits."""
-    rows = json.loads((ROOT / "lab/bench/results/gpu/h200.json").read_text())["rows"]
-    measured = rows[f"check/{network}"]["state_error"]
-    assert measured["of"] == f"{weight}/momentum"
-    rule = {"rule": "uniform", "low": ends[0], "high": ends[1], "key": [0, key]}
-    part = rules.digest(decay * rules.make(rule, shape, "float64", {}), rules.key_of(measured["of"]))
-    gap = abs(float(np.float32(decay)) / decay - 1)
-    # A gradient that is no multiple of the weights hardly changes the norm.
-    expected = gap * max(abs(part["projection"]), 0 if norm else part["norm"]) / (norm or part["norm"])
-    assert measured["relative"] == pytest.approx(expected, rel=1e-3)
 
 
 def test_checks_in_float64_keep_a_decay_out_of_cudnn(tmp_path: Path) -> None:

@@ -96,17 +96,6 @@ def test_choosing_a_warmup_leaves_the_runs_that_chose_it(study, monkeypatch) -> 
     assert [runner.identity(study, row) for row in legw.tune_rows(study)] == before
 
 
-def test_seven_solvers() -> None:
-    for study in STUDIES:
-        names = [
-            (c.name, c.momentum, c.nesterov)
-            for c in (
-                configured(study, r).optimizer.every_field() for r in legw.rows(study) if r.part == "solvers"
-            )
-        ]
-        assert len(set(names)) == 7
-
-
 @pytest.fixture
 def study(tmp_path, monkeypatch) -> legw.Study:
     """A study in its own folder with free runs, whose quality is the row's rate."""
@@ -247,19 +236,6 @@ def test_a_table_of_another_version_is_neither_used_nor_lost(study, tmp_path) ->
     assert study.trained == [] and table.read_text().startswith('[{"version": 1')
 
 
-def test_a_table_keeps_the_runs_that_a_later_call_has_no_record_of(study, tmp_path) -> None:
-    legw.run(study, flags("--parts=legw"))
-    table = tmp_path / "lab/studies" / "legw-mnist" / "results.json"
-
-    def ids() -> set[tuple]:
-        return {(r["part"], r["method"], r["batch"], r["seed"]) for r in json.loads(table.read_text())}
-
-    before = ids()
-    shutil.rmtree(tmp_path / "results")
-    legw.run(study, flags("--parts=solvers", "--limit=2"))
-    assert before < ids()
-
-
 @pytest.mark.parametrize("tune", [(), ("--tune",)], ids=["results", "tune"])
 def test_a_table_of_another_configuration_is_neither_mixed_nor_lost(study, tmp_path, tune) -> None:
     legw.run(study, flags(*tune, "--limit=2"))
@@ -306,17 +282,6 @@ def test_a_number_that_is_not_above_zero_is_one_line(study, flag) -> None:
 def test_a_cell_says_how_many_runs_diverged() -> None:
     assert legw_report.cell([0.5, None, 0.7]) == "0.6 ± 0.14 (2), 1 diverged"
     assert [legw_report.cell(q) for q in ([None, None], [0.5], [])] == ["diverged", "0.5", ""]
-
-
-def test_a_failed_run_ends_the_study_and_begins_no_other(study, monkeypatch) -> None:
-    def fail(self: runner.Runner, row: legw.Row) -> dict:
-        study.trained.append(row.id)
-        raise UserError("out of memory")
-
-    monkeypatch.setattr(runner.Runner, "_train", fail)
-    with pytest.raises(UserError, match="out of memory"):
-        legw.run(study, flags("--jobs=2"))
-    assert len(study.trained) <= 2
 
 
 def test_a_failed_run_is_noticed_while_an_earlier_one_still_trains(study, monkeypatch) -> None:
