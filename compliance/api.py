@@ -45,6 +45,13 @@ class Outcome(NamedTuple):
     verdict: Verdict = Verdict(GO)
 
     @property
+    def dropped(self) -> frozenset[str]:
+        """Returns the failed logs that are legally dropped: their errors do not make a tree a NO_GO."""
+        return frozenset(
+            path for one in self.submissions for folder in one.folders for path in folder.dropped
+        )
+
+    @property
     def errors(self) -> list[Finding]:
         """Findings that make a submission be refused."""
         return [finding for finding in self.findings if finding.severity == ERROR]
@@ -78,23 +85,16 @@ def check(
         raise UserError(f"unknown division {division!r}; known: {', '.join(rules.DIVISIONS)}")
     if "" in paths:
         raise UserError("an empty path; name a log, a results folder or a tree ('.' is the current one)")
-    files: list[str] = []
-    findings: list[Finding] = []
-    logs: list[LogResult] = []
-    submissions: list[Submission] = []
-    verdicts: list[Verdict] = []
     places = [Path(path) for path in paths]
     singles = [_is_log(path) for path in places]
     judged = iter(check_logs([str(p) for p, single in zip(places, singles) if single], ruleset, division))
-    for path, single in zip(places, singles):
-        log = next(judged) if single else None
-        one = _one_path(path, log, ruleset, division, packaging)
-        files += one.files
-        findings += one.findings
-        logs += one.logs
-        submissions += one.submissions
-        verdicts.append(one.verdict)
-    return Outcome(files, findings, logs, submissions, together(verdicts, [str(path) for path in paths]))
+    outcomes = [
+        _one_path(path, next(judged) if single else None, ruleset, division, packaging)
+        for path, single in zip(places, singles)
+    ]
+    verdict = together([one.verdict for one in outcomes], [str(path) for path in paths])
+    every = ([part for one in outcomes for part in one[field]] for field in range(4))
+    return Outcome(*every, verdict)
 
 
 def _is_log(path: Path) -> bool:
@@ -110,33 +110,30 @@ def _is_log(path: Path) -> bool:
 def _one_path(
     path: Path, log: LogResult | None, ruleset: str | None, division: str | None, packaging: bool
 ) -> Outcome:
-    submissions, dropped, verdict = [], frozenset(), None
     if log is None:
         from compliance.submission.tree import judge_tree  # not needed for a log
 
-        tree = judge_tree(path, ruleset, division)
-        files, logs, about_tree = tree.files, tree.logs, tree.findings
-        submissions, dropped = tree.submissions, tree.dropped
-        verdict = tree.verdict
+        outcome = judge_tree(path, ruleset, division)
     else:
-        files, logs, about_tree = [str(path)], [log], []
-    findings = []
-    for log in logs:
-        # The olympic mean drops one or two failed runs, so their errors do not refuse the submission.
-        findings += [
-            one._replace(severity=ADVICE) if log.path in dropped and one.rule != "not-checked" else one
-            for one in log.findings
-        ]
-    findings += about_tree
+        outcome = Outcome([str(path)], [], [log])
+    # The olympic mean drops one or two failed runs, so their errors do not refuse the submission.
+    findings = [
+        finding._replace(severity=ADVICE)
+        if log.path in outcome.dropped and finding.rule != "not-checked"
+        else finding
+        for log in outcome.logs
+        for finding in log.findings
+    ]
+    findings += outcome.findings
     if packaging:
         findings = [
             one._replace(severity=ERROR) if one.severity == ADVICE and one.rule in PACKAGING_ERRORS else one
             for one in findings
         ]
-    by_findings = of_findings(findings, any(log.smoke for log in logs))
-    if verdict is None or GO != by_findings.answer != verdict.answer != NO_GO:
+    verdict, by_findings = outcome.verdict, of_findings(findings, any(log.smoke for log in outcome.logs))
+    if log is not None or GO != by_findings.answer != verdict.answer != NO_GO:
         verdict = by_findings
-    return Outcome(files, findings, logs, submissions, verdict)
+    return outcome._replace(findings=findings, verdict=verdict)
 
 
 def check_paths(

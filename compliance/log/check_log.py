@@ -71,7 +71,7 @@ def check_log(path: str, ruleset: str | None = None, division: str | None = None
         add([_unknown_round(path, taken)])
     story = checker.story
     findings = story.runs.one_finding(path, groups.findings())
-    family = ""
+    family, status = "", story.last.get("submission_status")
     if not checker.records and (other := _other_form(path)):
         findings, family = [other], V05 if V05 in other.message else ""
     named = checker.declared
@@ -82,7 +82,7 @@ def check_log(path: str, ruleset: str | None = None, division: str | None = None
     return LogResult(
         path, ruleset, findings, benchmark, named.get("submission_division"), checker.platform, story.seed,
         story.smoke, story.minutes(), story.best is not None, taken.reason, named.get("submission_org"),
-        story.availability, family, reader.run(),
+        status.value if status else None, family, reader.run(),
     )  # fmt: skip
 
 

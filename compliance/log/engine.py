@@ -46,7 +46,8 @@ class StreamChecker:
         self.target: Target | None = None
         self.records = 0
         self._reports = Reports(ruleset, path)
-        self.story = Story(self._reports.make, ruleset)
+        self._make = self._reports.make
+        self.story = Story(self._make, ruleset)
         self._asked = {"submission_benchmark": benchmark, "submission_division": division}
         self._common = rules.load(ruleset, "common")
         self._rules = dict(rules.compiled(ruleset, "common"))
@@ -132,13 +133,13 @@ class StreamChecker:
         self._checked = True
         if name not in rules.names(self.ruleset):
             wanted = "a benchmark with rules in this division"
-            return [self._reports.make("benchmark.no-rules", ERROR, None, wanted, name, ruleset=self.ruleset)]
+            return [self._make("benchmark.no-rules", ERROR, None, wanted, name, ruleset=self.ruleset)]
         self._add(name)
         if division == "closed":
             self._written_keys = written.keys(self.ruleset, benchmark)
         if benchmark in self._common.get("own_benchmarks", ()):
             wanted = "an MLPerf benchmark in a submission"
-            return [self._reports.make("benchmark.own", ADVICE, None, wanted, benchmark)]
+            return [self._make("benchmark.own", ADVICE, None, wanted, benchmark)]
         return []
 
     def _resolve(self, key: str, known) -> str | None:
@@ -172,7 +173,8 @@ class StreamChecker:
         rule = self._rules.get(key)
         how = self._joins
         if how is not None and key == how["key"] and not self._kept.join(how, record):
-            return [self._reports.unjoined(how, record)]
+            wanted, names = f"metadata {how['metadata']} and {how['by']}", {"wording": "metadata", "key": key}
+            return [self._make(f"{key}.metadata", ERROR, record, wanted, shown(record.metadata), **names)]
         if key in self._written_keys:
             self._written.setdefault(key, record)
         if rule is None:
@@ -230,7 +232,7 @@ class StreamChecker:
         asked = self._asked[record.key]
         if asked is None or record.value == asked:
             return _NONE
-        return [self._reports.contradicted(record, asked)]
+        return [self._make(f"{record.key}.asked", ERROR, record, asked, shown(record.value), wording="asked")]
 
     def _accuracy(self, record: Record) -> list[Finding]:
         if self.target is None:
@@ -274,7 +276,11 @@ class StreamChecker:
             found += self._apply(total)
         found += self._missing()
         if not self._checked and not any(one.rule.startswith("submission_benchmark.") for one in found):
-            found.append(self._reports.unselected())
+            wanted = "submission_benchmark and submission_division"
+            names = {"what": "the rules of the benchmark", "fix": f"log {wanted} in the header"}
+            found.append(
+                self._make("not-checked", ERROR, None, wanted, "no value that selects rules", **names)
+            )
         required = self.target is not None and "goal" not in self.info and self._target_key in self._seen
         if required and self.story.best is None and not self.story.aimless:
             found.append(self._reports.missed(self._best, self.target))
@@ -288,15 +294,17 @@ class StreamChecker:
 
     def _against_written(self) -> list[Finding]:
         """Compares with the written rules what no rule of the stock checker looks at."""
-        make, found = self._reports.make, []
+        found = []
         values = self._values | {key: record.value for key, record in self._written.items()}
         for key, expected, value in written.differences(self.ruleset, self.benchmark, values):
-            found.append(make("written.value", ADVICE, self._written[key], expected, shown(value), key=key))
+            found.append(
+                self._make("written.value", ADVICE, self._written[key], expected, shown(value), key=key)
+            )
         row = written.schedule(self.ruleset, self.benchmark)
         places = self.story.evaluations.at[written.UNITS[row["unit"]]] if row else []
         wrong = written.off_schedule(row, values, places) if row else None
         if wrong is not None:
-            found.append(make("written.schedule", ADVICE, None, *wrong))
+            found.append(self._make("written.schedule", ADVICE, None, *wrong))
         return found
 
     def _missing(self) -> list[Finding]:
@@ -308,7 +316,8 @@ class StreamChecker:
             for other, value in rule.spec.get("once_if", {}).items():
                 wanted = 1 if self._values.get(other) == value else 0
                 if count != wanted:
-                    found.append(reports.unmatched(key, other, value, wanted, count))
+                    names = {"wording": "occurs.with", "key": key, "other": other, "value": value}
+                    found.append(self._make(f"{key}.occurs", ERROR, None, str(wanted), str(count), **names))
         for keys in self._common.get("one_of", ()):
             if not any(key in self._seen for key in keys):
                 found.append(reports.absent(" or ".join(keys), "at least one", unknown))

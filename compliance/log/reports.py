@@ -82,17 +82,6 @@ class Reports:
             names = {"wording": "order.state" if say else "order", "say": say}
         return self.make(f"{rule.key}.{aspect}", ERROR, record, expected, found, key=rule.key, **names)
 
-    def contradicted(self, record: Record, asked: str) -> Finding:
-        """A record that names a different benchmark or division than the requested one."""
-        found = shown(record.value)
-        return self.make(f"{record.key}.asked", ERROR, record, asked, found, wording="asked")
-
-    def unjoined(self, how: dict, record: Record) -> Finding:
-        """A metric that does not say which evaluation it belongs to."""
-        wanted, found = f"metadata {how['metadata']} and {how['by']}", shown(record.metadata)
-        names = {"key": record.key, "wording": "metadata"}
-        return self.make(f"{record.key}.metadata", ERROR, record, wanted, found, **names)
-
     # ------------------------------------------------------------------------------------- evaluations
 
     def uncompared(self, record: Record, target: Target) -> Finding:
@@ -135,11 +124,6 @@ class Reports:
         names = {"wording": "occurs.misspelt" if near else "occurs.missing", "key": key, "near": near}
         return self.make(f"{key.split(' ')[0]}.occurs", ERROR, None, wanted, "none", **names)
 
-    def unmatched(self, key: str, other: str, value: object, wanted: int, count: int) -> Finding:
-        """A key that the value of another key requires or forbids."""
-        names = {"wording": "occurs.with", "key": key, "other": other, "value": value}
-        return self.make(f"{key}.occurs", ERROR, None, str(wanted), str(count), **names)
-
     def uncollected(self, key: str, kept: list, wanted: list[str]) -> Finding:
         """Records that together must have each entry of `wanted` once, but have `kept`."""
         missing = [name for name in wanted if name not in kept]
@@ -148,12 +132,6 @@ class Reports:
         expected = f"each tensor once, {len(wanted)} in all{some}"
         found = f"{len(kept)}" if missing and len(kept) < len(wanted) else f"not in the list: {shown(other)}"
         return self.make(f"{key}.metadata", ERROR, None, expected, found, key=key, wording="metadata")
-
-    def unselected(self) -> Finding:
-        """The log names no benchmark or no division that has rules."""
-        wanted = "submission_benchmark and submission_division"
-        names = {"what": "the rules of the benchmark", "fix": f"log {wanted} in the header"}
-        return self.make("not-checked", ERROR, None, wanted, "no value that selects rules", **names)
 
     def empty(self, foreign: int, unread: int) -> Finding:
         """A log without a record. `foreign` counts lines in another round's format, `unread` counts broken lines."""

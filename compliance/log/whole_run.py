@@ -34,10 +34,8 @@ class Story:
         self.times: dict[str, float] = {}
         self.stop: Record | None = None
         self.smoke = False
-        self._no_goal = self._own = False  # The log has no_mlperf_result; this project wrote it.
-        self.samples: dict[str, Record] = {}
+        self.last: dict[str, Record] = {}  # of the keys that `_keep` takes
         self.seed: object = None
-        self.availability: object = None  # submission_status, which not every round has rules for
         self.best: Record | None = None  # the record that met the target with the least work
         self.judged = True  # False if an accuracy had a form that cannot be compared
         self.epochs: list[float] = []
@@ -58,8 +56,8 @@ class Story:
             "submission_division": self.runs.tell,
             "submission_org": self._name,
             "submission_platform": self._name,
-            "submission_status": self._availability,
-            "config_digest": self._digest,
+            "submission_status": self._keep,
+            "config_digest": self._keep,
             "init_start": self._time,
             "init_stop": self._time,
             "run_start": self._time,
@@ -68,8 +66,8 @@ class Story:
             "no_mlperf_result": self._no_target,
             "resumed_from_step": self._resumed,
             "seed": self._seed,
-            "train_samples": self._samples,
-            "eval_samples": self._samples,
+            "train_samples": self._keep,
+            "eval_samples": self._keep,
             "block_start": self._work,
             "epoch_start": self._work,
             "eval_start": self._evaluation,
@@ -112,11 +110,8 @@ class Story:
             return None
         return self._make("name.hidden", ADVICE, record, "characters that a reader can see", found)
 
-    def _availability(self, record: Record) -> None:
-        self.availability = record.value
-
-    def _samples(self, record: Record) -> None:
-        self.samples[record.key] = record
+    def _keep(self, record: Record) -> None:
+        self.last[record.key] = record
 
     def _smoke(self, record: Record) -> Finding | None:
         if record.value is False:
@@ -125,13 +120,8 @@ class Story:
         return self._make("smoke_run", ADVICE, record, "no smoke_run in a submission", shown(record.value))
 
     def _no_target(self, record: Record) -> Finding:
-        self._no_goal = True
-        return self._make(
-            "no_mlperf_result", ADVICE, record, "a run to a quality target", shown(record.value)
-        )
-
-    def _digest(self, record: Record) -> None:
-        self._own = True
+        self._keep(record)
+        return self._make(record.key, ADVICE, record, "a run to a quality target", shown(record.value))
 
     @property
     def aimless(self) -> bool:
@@ -140,7 +130,7 @@ class Story:
         The checker judges any other log by its target, whatever the log says of itself.
         """
         success = self.stop is not None and self.stop.metadata.get("status") == "success"
-        return self._no_goal and self._own and not success
+        return {"no_mlperf_result", "config_digest"} <= self.last.keys() and not success
 
     def _resumed(self, record: Record) -> Finding | None:
         if not record.value:
@@ -200,7 +190,7 @@ class Story:
         yield from self._schedule(info)
         yield from self.evaluations.end(self.stop is not None)
         for key, counts in info.get("samples", {}).items():
-            record = self.samples.get(key)
+            record = self.last.get(key)
             if record is not None and record.value not in counts:
                 sizes = " or ".join(f"{count:,}" for count in counts)
                 yield self._make(

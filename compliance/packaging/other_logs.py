@@ -13,6 +13,7 @@ from common.errors import UserError
 from compliance.log.lines import TOKEN
 from compliance.packaging.package_output import SAFE_NAME, Part, as_json, open_file, read_file, real_folder
 from compliance.submission.runs import Run, read_run
+from compliance.submission.tree_files import by_number
 
 _MAX_JSON_BYTES = 1 << 20
 _MAX_CODE_BYTES = 50 << 20  # mlperf_logging/repo_checker/repo_checker.py: no larger file in a repository
@@ -59,9 +60,7 @@ def _logs(folder: Path) -> list[Path]:
     files = [path for path in _entries(folder) if path.is_symlink() or not path.is_dir()]
     named = [path for path in files if re.fullmatch(r"result_.*\.txt", path.name)]
     found = named or [path for path in files if not path.is_symlink() and path.is_file() and _has_token(path)]
-    return sorted(
-        found, key=lambda path: [int(d) if d.isdecimal() else d for d in re.split(r"(\d+)", path.name)]
-    )
+    return sorted(found, key=by_number)
 
 
 def _has_token(path: Path) -> bool:

@@ -19,6 +19,7 @@ from compliance.packaging.package_output import (
     real_folder,
 )
 from compliance.submission.runs import Run, read_run
+from compliance.submission.tree_files import by_number
 
 # The fields that the 2020 submission rules require in <system>_<implementation>.json
 # (mlcommons/policies submission_rules.adoc at 3f35851).
@@ -91,13 +92,10 @@ def _read_benchmark(place: Path) -> Benchmark:
     absent = sorted(set(records) - set(logs))
     if absent:
         raise UserError(f"{place / absent[0]}: is in run.json but not here; no run of a set may be left out")
-    results = tuple(_read_result(place / name, records[name]) for name in sorted(records, key=_number))
+    results = tuple(
+        _read_result(path, records[path.name]) for path in sorted(map(place.joinpath, records), key=by_number)
+    )
     return Benchmark(place.name, results)
-
-
-def _number(name: str) -> tuple[int, str]:
-    digits = re.search(r"\d+", name)
-    return (int(digits[0]) if digits else 0, name)
 
 
 def _records(path: Path) -> dict[str, dict]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from compliance.api import Outcome
 from compliance.findings import Finding
+from compliance.formats import counts
 from compliance.submission.rcp import Convergence
 from compliance.submission.scores import ScoreCard
 from compliance.submission.verdict import ResultFolder
@@ -30,12 +31,10 @@ class FolderRow:
 
 def row(card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | None = None) -> FolderRow:
     """Builds a folder's row; `findings` are its findings from `by_folder`, `folder` is the judgment of `check`."""
-    outcome = Outcome([], findings or [], [])
     mean = folder.convergence.mean if folder and folder.convergence else None
     return FolderRow(
         None if findings is None else of_findings(findings, card.smoke),
-        len(outcome.errors),
-        len(outcome.advice),
+        *counts(findings or ()),
         len(card.runs),
         folder.needed if folder else card.needed,
         max(len(card.runs) - card.converged, len(folder.failed) if folder else 0),

@@ -16,7 +16,7 @@ from compliance.log.logs import number
 from compliance.submission.rounds import may_fail, required_runs
 from compliance.submission.runs import Run, read_run
 from compliance.submission.scaling import factor
-from compliance.submission.tree_files import kind_of, read_small
+from compliance.submission.tree_files import by_number, kind_of, read_small
 from compliance.submission.tree_system import accelerators
 
 _MAX_JSON_BYTES = 64 << 20  # fits the run.json of a thousand runs
@@ -154,9 +154,7 @@ def result_files(path: Path) -> list[Path]:
         raise UserError(f"{path}: no result_*.txt in it; name a folder of result logs, or a log")
     if len(found) > _MAX_RUNS:
         raise UserError(f"{path}: {len(found)} result logs; a result folder holds 3 to 40")
-    return sorted(
-        found, key=lambda file: [int(d) if d.isdecimal() else d for d in re.split(r"(\d+)", file.name)]
-    )
+    return sorted(found, key=by_number)
 
 
 def result_folders(path: str | Path) -> list[Path]:

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from compliance.api import Outcome
 from compliance.log.check_log import LogResult
 from compliance.submission import rcp, rounds
 from compliance.submission.scaling import factor
 from compliance.submission.scores import ScoreCard, score_directory
 from compliance.submission.tree_system import accelerators, count, load
-from compliance.submission.verdict import ResultFolder, Submission, TreeOutcome
+from compliance.submission.verdict import ResultFolder, Submission
 
 _BEFORE = (
     ("division", "availability", "submitter", "system", "number_of_nodes", "host_processor_model_name")
@@ -71,7 +72,7 @@ class System:
         return accelerators(self.description)
 
 
-def systems(outcome: TreeOutcome) -> list[System]:
+def systems(outcome: Outcome) -> list[System]:
     """Returns a checked tree's systems, sorted by division, system, accelerator, framework and number."""
     logs: dict[str, LogResult] = {result.path: result for result in outcome.logs}
     found = [row for one in outcome.submissions for row in _of(one, logs)]

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from common.errors import UserError
+from compliance.api import Outcome
 from compliance.code import advice
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import nearest
 from compliance.log.check_log import LogResult, check_logs
 from compliance.log.find_round import Choice, find, of_folder, of_submission
 from compliance.submission import coherence, repo_rules, rounds, tree_files, tree_runs, tree_system, verdict
-from compliance.submission.verdict import ResultFolder, Submission, TreeOutcome
+from compliance.submission.verdict import ResultFolder, Submission
 from compliance.verdict import GO, NOT_CHECKED, Verdict, together
 
 # Judges the logs of a tree: (paths, ruleset, division) -> a result for each log.
@@ -31,8 +32,8 @@ LogChecker = Callable[[Sequence[str], "str | None", "str | None"], list[LogResul
 
 def judge_tree(
     root: Path, ruleset: str | None = None, division: str | None = None, log_checker: LogChecker | None = None
-) -> TreeOutcome:
-    """Checks everything below `root`.
+) -> Outcome:
+    """Checks everything below `root`. The outcome's findings are about the tree; each log has its own.
 
     Args:
       root: a submitter's folder, a folder of several, or a part of one.
@@ -48,9 +49,8 @@ def judge_tree(
                         wording="not-checked.family", family=family)  # fmt: skip
         silent = [one._replace(findings=[]) for one in results]
         others = [one for one in findings if one.severity == ADVICE]
-        return TreeOutcome(
-            logs, silent, [about, *others], [], Verdict(NOT_CHECKED, (about.message.rstrip("."),))
-        )
+        reason = about.message.rstrip(".")
+        return Outcome(logs, [about, *others], silent, [], Verdict(NOT_CHECKED, (reason,)))
     named = of_folder(root)
     ruleset = ruleset or (named and named.ruleset)
     if not logs and not any(found.rule == "not-checked" for found in findings):
@@ -81,7 +81,7 @@ def judge_tree(
         Path(log.path).match("result_*.txt") for group in loose.values() for log in group
     ):
         outcome = Verdict(NOT_CHECKED, (_outside(root, loose),))
-    return TreeOutcome([*logs, *described], results, list(dict.fromkeys(findings)), submissions, outcome)
+    return Outcome([*logs, *described], list(dict.fromkeys(findings)), results, submissions, outcome)
 
 
 def _family(results: Sequence[LogResult], findings: Sequence[Finding], checker: LogChecker) -> str:

@@ -160,6 +160,11 @@ def plain_files(folder: Path, pattern: str) -> list[Path]:
     return [path for path in sorted(folder.glob(pattern)) if kind_of(path) == "file"]
 
 
+def by_number(path: Path) -> list[int | str]:
+    """Sorts result_2.txt before result_10.txt."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.name)]
+
+
 def _has_token(path: str) -> bool:
     try:
         with open(path, "rb") as file:

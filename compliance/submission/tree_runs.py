@@ -4,7 +4,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 
 from compliance.findings import ADVICE, ERROR, Finding, finding
@@ -226,7 +226,7 @@ def duplicates(results: list[LogResult]) -> Iterator[Finding]:
     for result in results:
         with suppress(OSError):  # a file that is missing or unreadable has its own finding
             by_size[os.path.getsize(result.path)].append(result)
-    by_content: dict[str, list[str]] = defaultdict(list)
+    by_content: dict[bytes, list[str]] = defaultdict(list)
     for group in by_size.values():
         for result in group if len(group) > 1 else ():
             try:
@@ -255,9 +255,6 @@ def same_seed(path: Path, group: list[LogResult]) -> Iterator[Finding]:
             yield finding("tree.seed", ADVICE, path, "a different seed for each run", found)
 
 
-def _digest(path: str) -> str:
-    digest = sha256()
+def _digest(path: str) -> bytes:
     with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return file_digest(file, "sha256").digest()

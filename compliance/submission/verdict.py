@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from common.errors import UserError
 from compliance.findings import ERROR, Finding
-from compliance.log.check_log import LogResult
 from compliance.submission.rcp import Convergence
 from compliance.submission.runs import Run
 from compliance.verdict import GO, NO_GO, NOT_CHECKED, PRACTICE, Verdict
@@ -52,23 +50,6 @@ class Submission:
     ruleset: str
     folders: tuple[ResultFolder, ...]
     verdict: Verdict
-
-
-class TreeOutcome(NamedTuple):
-    """The outcome of checking a tree. `findings` are about the tree; each log has its own findings."""
-
-    files: list[str]
-    logs: list[LogResult]
-    findings: list[Finding]
-    submissions: list[Submission]
-    verdict: Verdict
-
-    @property
-    def dropped(self) -> frozenset[str]:
-        """Returns the failed logs that are legally dropped: their errors do not make the tree a NO_GO."""
-        return frozenset(
-            path for one in self.submissions for folder in one.folders for path in folder.dropped
-        )
 
 
 def no_folders(root: Path, found: Verdict | None = None) -> UserError:

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from compliance.api import Outcome
 from compliance.changes import borrow, hyperparameters
 from compliance.findings import ADVICE, ERROR, texts
 from compliance.log.check_log import LogResult, check_logs
 from compliance.report import index
 from compliance.submission import rounds
 from compliance.submission.tree import judge_tree
-from compliance.submission.verdict import TreeOutcome
 from compliance.verdict import NO_GO
 from lab.bench.compliance_published import submitters
 from lab.bench.harness import alterations, scripts, stock_checker
@@ -40,7 +40,7 @@ OURS = (
 )  # fmt: skip
 
 
-def _findings(outcome: TreeOutcome) -> list:
+def _findings(outcome: Outcome) -> list:
     return [*outcome.findings, *(one for log in outcome.logs for one in log.findings)]
 
 

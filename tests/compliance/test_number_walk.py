@@ -15,7 +15,6 @@ from compliance.api import check
 from compliance.log.engine import StreamChecker
 from compliance.log.logs import parse_all
 from compliance.submission import summary
-from compliance.submission.verdict import TreeOutcome
 from tests.compliance import llama_logs, made_logs
 
 TWICE = "twice"
@@ -115,9 +114,7 @@ def write_tree(folder, samples=FAST):
 def judged(org, ruleset):
     """(the verdict, minutes, factor) of a tree of one folder."""
     outcome = check([org], ruleset)
-    (row,) = summary.systems(
-        TreeOutcome(outcome.files, outcome.logs, [], outcome.submissions, outcome.verdict)
-    )
+    (row,) = summary.systems(outcome)
     (result,) = row.results.values()
     return outcome.verdict.answer, result.card.score, result.scaling
 
