@@ -9,16 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 from common.errors import UserError
 from compliance.findings import ADVICE, ERROR, Finding
 from compliance.log import rules
 from compliance.log.check_log import LogResult, check_logs
-from compliance.verdict import GO, NO_GO, Verdict, of_findings, together
-
-if TYPE_CHECKING:
-    from compliance.submission.verdict import Submission
+from compliance.submission.verdict import Outcome
+from compliance.verdict import GO, NO_GO, of_findings, together
 
 # `check` reports these rules as advice, `package` as errors: a submission needs them, a published log may lack them.
 PACKAGING_ERRORS = frozenset(
@@ -30,36 +27,6 @@ PACKAGING_ERRORS = frozenset(
     + ("tree.file-missing", "tree.system-missing", "system.count", "system.field", "tree.system-unclear")
     + ("tree.layout",)
 )  # fmt: skip
-
-
-class Outcome(NamedTuple):
-    """The outcome of a check: files, findings, the result of each log, submitters' folders, and one verdict.
-
-    If the olympic mean drops a run, `findings` lists the run's errors as advice; `logs` keeps them as errors.
-    """
-
-    files: list[str]
-    findings: list[Finding]
-    logs: list[LogResult]
-    submissions: Sequence[Submission] = ()
-    verdict: Verdict = Verdict(GO)
-
-    @property
-    def dropped(self) -> frozenset[str]:
-        """Returns the failed logs that are legally dropped: their errors do not make a tree a NO_GO."""
-        return frozenset(
-            path for one in self.submissions for folder in one.folders for path in folder.dropped
-        )
-
-    @property
-    def errors(self) -> list[Finding]:
-        """Findings that make a submission be refused."""
-        return [finding for finding in self.findings if finding.severity == ERROR]
-
-    @property
-    def advice(self) -> list[Finding]:
-        """Findings that are worth knowing but refuse nothing."""
-        return [finding for finding in self.findings if finding.severity != ERROR]
 
 
 def check(

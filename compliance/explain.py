@@ -32,11 +32,11 @@ def _target(spec: dict) -> str:
 
 def _formulas(spec: dict) -> list[tuple[str, str]]:
     """Returns (value or metadata, words) for each formula of a key."""
-    found = [(formula, "") for formula in spec.get("formula", ())]
-    found += [(formula, " at the first one") for formula in spec.get("first_formula", ())]
+    formulas = [(formula, "") for formula in spec.get("formula", ())]
+    formulas += [(formula, " at the first one") for formula in spec.get("first_formula", ())]
     return [
         ("metadata" if uses_metadata(formula) else "value", describe_formula(formula) + when)
-        for formula, when in found
+        for formula, when in formulas
     ]
 
 
@@ -45,24 +45,26 @@ def _named(name: str, predicate: dict) -> str:
 
 
 def _metadata(spec: dict) -> list[str]:
-    parts = [_named(name, predicate) for name, predicate in spec.get("metadata", {}).items()]
-    parts += [" or ".join(some) for some in spec.get("metadata_any", ())]
+    phrases = [_named(name, predicate) for name, predicate in spec.get("metadata", {}).items()]
+    phrases += [" or ".join(some) for some in spec.get("metadata_any", ())]
     for having, wanted in spec.get("metadata_if", {}).items():
-        parts += [f"{_named(name, predicate)} with {having}" for name, predicate in wanted.items()]
+        phrases += [f"{_named(name, predicate)} with {having}" for name, predicate in wanted.items()]
     if "collects" in spec:
         names = spec["collects"]["all_of"]
-        parts.append(f"in all records together each of {len(names)} names once: {', '.join(names[:3])}, ...")
-    return parts
+        phrases.append(
+            f"in all records together each of {len(names)} names once: {', '.join(names[:3])}, ..."
+        )
+    return phrases
 
 
 def _order(spec: dict) -> list[str]:
-    parts = [f"after {key}" for key in spec.get("after", ())]
-    parts += [f"before {key}" for key in spec.get("not_after", ())]
+    phrases = [f"after {key}" for key in spec.get("after", ())]
+    phrases += [f"before {key}" for key in spec.get("not_after", ())]
     if "within" in spec:
         minutes = spec["within"]["minutes"]
         limit = "the minutes of the division" if isinstance(minutes, dict) else f"{minutes} minutes"
-        parts.append(f"less than {limit} after the first {spec['within']['key']}")
-    return parts + [f"not when {condition['say']}" for condition in spec.get("when", ())]
+        phrases.append(f"less than {limit} after the first {spec['within']['key']}")
+    return phrases + [f"not when {condition['say']}" for condition in spec.get("when", ())]
 
 
 def describe_key(spec: dict) -> dict[str, str]:
@@ -74,11 +76,11 @@ def describe_key(spec: dict) -> dict[str, str]:
         words["occurs"] = times
     for other, value in spec.get("once_if", {}).items():
         words["occurs"] = f"exactly one when {other} is {value}, else none"
-    parts = [describe(spec["value"])] if "value" in spec else []
-    if parts := parts + [text for about, text in _formulas(spec) if about == "value"]:
-        words["value"] = " and ".join(parts)
-    if parts := [*_metadata(spec), *(text for about, text in _formulas(spec) if about == "metadata")]:
-        words["metadata"] = ", ".join(parts)
+    phrases = [describe(spec["value"])] if "value" in spec else []
+    if phrases := phrases + [text for about, text in _formulas(spec) if about == "value"]:
+        words["value"] = " and ".join(phrases)
+    if phrases := [*_metadata(spec), *(text for about, text in _formulas(spec) if about == "metadata")]:
+        words["metadata"] = ", ".join(phrases)
     if order := _order(spec):
         words["order"] = "; ".join(order)
     if "target" in spec:

@@ -49,7 +49,7 @@ def merged(findings: Sequence[Finding]) -> tuple[list[Finding], dict[int, list[F
     """
     first: dict[tuple, Finding] = {}
     alike: dict[int, list[Finding]] = {}
-    kept: list[Finding] = []
+    shown: list[Finding] = []
     for finding in findings:
         folder = str(Path(finding.path).parent)
         kind = (folder, finding.rule, finding.severity, finding.message, finding.expected, finding.found)
@@ -57,9 +57,9 @@ def merged(findings: Sequence[Finding]) -> tuple[list[Finding], dict[int, list[F
         if finding.severity == ADVICE and finding.path.endswith(_LOGS) and stands.path != finding.path:
             alike[id(stands)].append(finding)
             continue
-        kept.append(finding)
+        shown.append(finding)
         alike[id(finding)] = []
-    return kept, alike
+    return shown, alike
 
 
 def _names(findings: Sequence[Finding]) -> str:
@@ -75,8 +75,8 @@ def plural(count: int, noun: str) -> str:
 def as_text(outcome: Outcome) -> str:
     """Formats the outcome for people: grouped by file, errors first, the verdict on the last line."""
     blocks: list[str] = []
-    kept, alike = merged(outcome.findings)
-    for path, group in _by_path(kept):
+    shown, alike = merged(outcome.findings)
+    for path, group in _by_path(shown):
         blocks.append(clean(path))
         for finding in group:
             others = alike[id(finding)]
@@ -173,24 +173,24 @@ def as_html(outcome: Outcome) -> str:
     def tag(text: str) -> str:
         return escape(clean(text))
 
-    parts = [
+    lines = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>Compliance check</title><style>{_STYLE}</style><h1>Compliance check</h1>",
         f"<p>{tag(verdict_line(outcome))}</p>",
     ]
-    kept, alike = merged(outcome.findings)
-    for path, group in _by_path(kept):
-        parts.append(f"<h2>{tag(path)}</h2>")
+    shown, alike = merged(outcome.findings)
+    for path, group in _by_path(shown):
+        lines.append(f"<h2>{tag(path)}</h2>")
         for one in group:
             others = alike[id(one)]
             more = f" and in {plural(len(others), 'more log')}: {_names(others)}" if others else ""
             line = f"<dt>line<dd><code>{tag(one.text)}</code>" if one.text else ""
-            parts.append(
+            lines.append(
                 f"<article class={one.severity}><b>{one.severity}</b> <code>{tag(one.rule)}</code> "
                 f"{tag(places(one) + more)}<p>{tag(one.message)}</p><dl><dt>expected<dd>{tag(one.expected)}"
                 f"<dt>found<dd>{tag(one.found)}{line}<dt>fix<dd>{tag(one.fix)}</dl></article>"
             )
-    return "\n".join(parts)
+    return "\n".join(lines)
 
 
 def as_junit(outcome: Outcome) -> str:
@@ -200,21 +200,21 @@ def as_junit(outcome: Outcome) -> str:
     groups = dict(_by_path(outcome.findings))
     paths = list(dict.fromkeys([*outcome.files, *groups]))
     failed = {one.path for one in outcome.errors}
-    parts = [
+    lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         f'<testsuite name="compliance" tests="{len(paths)}" failures="{len(failed)}">',
     ]
     for path in paths:
-        parts.append(f'<testcase classname="compliance" name={quoteattr(clean(path))}>')
+        lines.append(f'<testcase classname="compliance" name={quoteattr(clean(path))}>')
         for one in groups.get(path, []):
             body = f"{places(one)}: expected {one.expected}; found {one.found}; fix: {one.fix}"
             if one.severity == ERROR:
                 head = f"<failure type={quoteattr(clean(one.rule))} message={quoteattr(clean(one.message))}>"
-                parts.append(f"{head}{escape(clean(body))}</failure>")
+                lines.append(f"{head}{escape(clean(body))}</failure>")
             else:
-                parts.append(f"<system-out>{escape(clean(f'{one.rule}: {one.message} {body}'))}</system-out>")
-        parts.append("</testcase>")
-    return "\n".join([*parts, "</testsuite>"])
+                lines.append(f"<system-out>{escape(clean(f'{one.rule}: {one.message} {body}'))}</system-out>")
+        lines.append("</testcase>")
+    return "\n".join([*lines, "</testsuite>"])
 
 
 FORMATS: dict[str, Callable[[Outcome], str]] = {

@@ -112,22 +112,22 @@ def answer(folder: Folder) -> Answer:
 
 def _refused_anyway(folder: Folder) -> list[tuple[str, str]]:
     """Returns (why no further run can help, what to do instead); [] if one may help."""
-    found = []
+    reasons = []
     if len(folder.logs) > folder.needed:
         reason = f"{len(folder.logs)} runs; a score takes {folder.needed} that follow each other"
-        found.append((reason, f"keep {folder.needed} runs that follow each other, whatever their results"))
+        reasons.append((reason, f"keep {folder.needed} runs that follow each other, whatever their results"))
     missed = [log for log in folder.ended if folder.tested and log.run.to_converge is None]
     broken = [log for log in folder.logs if log.errors or log in missed]
     if len(broken) > folder.may_fail:
         named = ", ".join(f"{log.name} ({_why(log)})" for log in broken[:_SHOWN])
         named += f", and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
         reason = f"{len(broken)} runs count for no score, at most {folder.may_fail} may: {named}"
-        found.append((reason, "stop, mend what `check` says of these logs, and start a new series of runs"))
+        reasons.append((reason, "stop, mend what `check` says of these logs, and start a new series of runs"))
     batches = sorted({str(log.run.batch) for log in folder.logs if log.run.batch is not None})
     if folder.tested and len(batches) > 1:
         reason = f"the runs have different values of global_batch_size: {', '.join(batches[:5])}"
-        found.append((reason, "run the whole series with one batch size"))
-    return found
+        reasons.append((reason, "run the whole series with one batch size"))
+    return reasons
 
 
 def _why(log: Log) -> str:
@@ -194,27 +194,29 @@ def _under_way(folder: Folder, runs: Sequence[Run], say: Callable[..., Answer]) 
     asked = Question(
         point.mean, point.stdev, point.least, folder.needed, folder.may_fail, known, spoiled, step_of(runs)
     )
-    made = estimate(asked)
-    advice = _advise(made, more)
+    chances = estimate(asked)
+    advice = _advise(chances, more)
     if kind == "smallest":
         advice += "; below the smallest batch size of the reference, a faster mean needs a point of its own"
-    return say(OPEN, made.passes, made.factor, [_expected(folder, made, point)], advice, None, made)
+    return say(
+        OPEN, chances.passes, chances.factor, [_expected(folder, chances, point)], advice, None, chances
+    )
 
 
-def _expected(folder: Folder, found: Estimate, point: Point) -> str:
-    if found.low is None:
+def _expected(folder: Folder, chances: Estimate, point: Point) -> str:
+    if chances.low is None:
         return "more runs are expected to fail than may"
     return (
-        f"the mean of all {folder.needed} runs will be {found.low:,.6g} to {found.high:,.6g} (90 %); "
+        f"the mean of all {folder.needed} runs will be {chances.low:,.6g} to {chances.high:,.6g} (90 %); "
         f"at least {point.least:,.6g} is needed (reference {point.mean:,.6g})"
     )
 
 
-def _advise(found: Estimate, more: str) -> str:
-    if found.passes >= GO_ON:
+def _advise(chances: Estimate, more: str) -> str:
+    if chances.passes >= GO_ON:
         return f"go on: {more}"
-    if found.passes > STOP:
+    if chances.passes > STOP:
         return f"go on with care: {more}; the runs converge close to the limit"
-    if found.most <= STOP:
+    if chances.most <= STOP:
         return "stop: one more run cannot help; the runs converge faster than the reference may, or fail too often"
-    return f"stop, unless the next run is a slow one: then the probability is {found.most:.2f}"
+    return f"stop, unless the next run is a slow one: then the probability is {chances.most:.2f}"

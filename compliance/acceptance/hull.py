@@ -29,12 +29,12 @@ def lower_hull(points: Sequence[Point]) -> tuple[Point, ...]:
 
     Andrew's monotone chain.
     """
-    kept: list[Point] = []
+    hull: list[Point] = []
     for point in points:
-        while len(kept) > 1 and _above(kept[-1], kept[-2], point):
-            kept.pop()
-        kept.append(point)
-    return tuple(kept)
+        while len(hull) > 1 and _above(hull[-1], hull[-2], point):
+            hull.pop()
+        hull.append(point)
+    return tuple(hull)
 
 
 def _above(point: Point, low: Point, high: Point) -> bool:

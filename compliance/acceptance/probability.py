@@ -130,7 +130,7 @@ def _futures(asked: Question, left: int, draws: int) -> list[list[float]]:
     degrees = NU + max(0, len(known) - 1)
     scale = math.sqrt((NU * spread**2 + squares) / 2)
     anchor, step = (known[0] if known else 0.0), asked.step
-    found = []
+    futures = []
     for chi, level, pick, normals, uniforms in _noise(degrees, draws):
         sigma = scale / chi
         mu = _mean_of_runs(asked.mean, centre, len(known), sigma, level, pick)
@@ -139,8 +139,8 @@ def _futures(asked: Question, left: int, draws: int) -> list[list[float]]:
             runs = [anchor + round((one - anchor) / step) * step for one in runs]
         if fails > min(uniforms[:left]):
             runs = [math.inf if chance < fails else one for one, chance in zip(runs, uniforms)]
-        found.append(runs)
-    return found
+        futures.append(runs)
+    return futures
 
 
 def _mean_of_runs(

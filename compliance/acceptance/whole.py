@@ -132,10 +132,10 @@ def _held(answers: Sequence[Answer]) -> tuple[Answer, ...]:
     )
 
 
-def as_text(found: Whole) -> str:
+def as_text(tree: Whole) -> str:
     """Formats an answer for people: a block for each folder, the answer for the tree on the last line."""
-    lines = [line for one in found.answers for line in [*folder_lines(one), ""]]
-    return "\n".join(clean(line) for line in [*lines, found.line])
+    lines = [line for one in tree.answers for line in [*folder_lines(one), ""]]
+    return "\n".join(clean(line) for line in [*lines, tree.line])
 
 
 def folder_lines(one: Answer) -> list[str]:
@@ -158,13 +158,13 @@ def short(one: Answer) -> str:
     return text
 
 
-def as_json(found: Whole) -> str:
+def as_json(tree: Whole) -> str:
     """Formats an answer for programs."""
     content = {
-        "answer": found.answer,
-        "probability": found.probability,
-        "reasons": found.reasons,
-        "folders": [_json(one) for one in found.answers],
+        "answer": tree.answer,
+        "probability": tree.probability,
+        "reasons": tree.reasons,
+        "folders": [_json(one) for one in tree.answers],
     }
     return json.dumps(content, indent=1)
 

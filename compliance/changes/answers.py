@@ -96,8 +96,8 @@ def _runs(a: Path, b: Path, borrowed: bool, later_round: bool) -> Iterator[Chang
         ("only in A", sorted(names[0] - names[1])),
         ("only in B", sorted(names[1] - names[0])),
     )
-    for what, found in kinds:
-        if not found:
+    for kind, files in kinds:
+        if not files:
             continue
         if later_round:
             answer, why = SAME, "runs of another round"
@@ -106,8 +106,8 @@ def _runs(a: Path, b: Path, borrowed: bool, later_round: bool) -> Iterator[Chang
             why = "new runs only with borrowed hyperparameters, once, or where an objection asks for them"
         else:
             answer, why = MAY_NOT, "the settings are the same: new runs would only be other, better luck"
-        shown = ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
-        yield Change("runs", what, str(len(names[0])), str(len(names[1])), answer, f"{shown}: {why}")
+        shown = ", ".join(files[:4]) + (f" and {len(files) - 4} more" if len(files) > 4 else "")
+        yield Change("runs", kind, str(len(names[0])), str(len(names[1])), answer, f"{shown}: {why}")
     if later_round and equal:
         why = "logs of an earlier round: an issue before the first review meeting, and they must pass the new checker"
         yield Change("runs", "sent again", str(len(equal)), str(len(equal)), ASK, why)
@@ -170,12 +170,12 @@ def _equal(a: Path, b: Path) -> bool:
 
 
 def _files(root: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for directory, names, files in os.walk(root):
         names[:] = sorted(name for name in names if name not in (".git", "__pycache__"))
         for name in files:
             path = Path(directory, name)
-            found[path.relative_to(root).as_posix()] = path
-            if len(found) > _MAX_FILES:
+            paths[path.relative_to(root).as_posix()] = path
+            if len(paths) > _MAX_FILES:
                 raise UserError(f"{root}: more than {_MAX_FILES:,} files; name a submitter's folder")
-    return found
+    return paths

@@ -92,9 +92,9 @@ def run(options: argparse.Namespace) -> int:
     again = hyperparameters.read(options.again, rounds[0] or None) if options.again else None
     if guessed and options.format == "text":
         print(guessed)
-    found = compare(*sides, again)
-    print(_json(found) if options.format == "json" else _text(found, again is not None))
-    return int(bool(found.refused))
+    borrowing = compare(*sides, again)
+    print(_json(borrowing) if options.format == "json" else _text(borrowing, again is not None))
+    return int(bool(borrowing.refused))
 
 
 def compare(own: Side, other: Side, again: Side | None = None) -> Borrowing:
@@ -102,17 +102,17 @@ def compare(own: Side, other: Side, again: Side | None = None) -> Borrowing:
     sides = [own, other, *([again] if again else [])]
     names = list(dict.fromkeys(name for side in sides for name in side.settings))
     rows = [_row(name, own, other, again) for name in names]
-    kept = [row for row in rows if row.own != row.other or row.wrong or row.again not in (None, row.own)]
-    kept.sort(key=lambda row: list(_SAYS).index(row.kind))
+    shown = [row for row in rows if row.own != row.other or row.wrong or row.again not in (None, row.own)]
+    shown.sort(key=lambda row: list(_SAYS).index(row.kind))
     refused = [*_refused(own, other), *(_refused_again(own, again) if again else ())]
-    refused += [f"{row.name}: {row.wrong}" for row in kept if row.wrong]
-    if not any(row.kind in (GROUP, BATCH) and row.own != row.other != "" for row in kept):
+    refused += [f"{row.name}: {row.wrong}" for row in shown if row.wrong]
+    if not any(row.kind in (GROUP, BATCH) and row.own != row.other != "" for row in shown):
         refused.append("no hyperparameter differs that may be borrowed")
     return Borrowing(
         own.benchmark,
         own.ruleset,
-        kept,
-        len(rows) - len(kept),
+        shown,
+        len(rows) - len(shown),
         tuple(refused),
         tuple(_notes(own, other, again)),
     )
@@ -146,35 +146,35 @@ def _wrong(name: str, kind: str, rule: str, texts: Sequence[str], new: str, agai
 
 
 def _refused(own: Side, other: Side) -> list[str]:
-    found = []
+    reasons = []
     if own.benchmark != other.benchmark:
-        found.append(
+        reasons.append(
             f"OWN is {own.benchmark or 'no benchmark'}, OTHER {other.benchmark or 'none'}: one benchmark only"
         )
     if own.ruleset != other.ruleset:
-        found.append(
+        reasons.append(
             f"OWN is of round {own.ruleset}, OTHER of {other.ruleset}: only within the review of one round"
         )
     if own.benchmark in hyperparameters.NO_BORROWING:
-        found.append(f"the hyperparameters of {own.benchmark} are fixed: the rules allow no borrowing")
+        reasons.append(f"the hyperparameters of {own.benchmark} are fixed: the rules allow no borrowing")
     if own.org and own.org == other.org:
-        found.append(f"both are of {own.org}: hyperparameters are borrowed from another submitter")
+        reasons.append(f"both are of {own.org}: hyperparameters are borrowed from another submitter")
     for side, name in ((own, "OWN"), (other, "OTHER")):
         loose = [
             key for key in side.differing if hyperparameters.kind(key, own.benchmark, own.ruleset) != SYSTEM
         ]
         if loose:
-            found.append(f"the runs of {name} differ in {', '.join(loose)}: make them one set first")
-    return found
+            reasons.append(f"the runs of {name} differ in {', '.join(loose)}: make them one set first")
+    return reasons
 
 
 def _refused_again(own: Side, again: Side) -> list[str]:
-    found = []
+    reasons = []
     if again.benchmark != own.benchmark:
-        found.append(f"sent again are runs of {again.benchmark or 'no benchmark'}")
+        reasons.append(f"sent again are runs of {again.benchmark or 'no benchmark'}")
     if again.org != own.org:
-        found.append(f"sent again by {again.org}, submitted by {own.org}")
-    return found
+        reasons.append(f"sent again by {again.org}, submitted by {own.org}")
+    return reasons
 
 
 def _notes(own: Side, other: Side, again: Side | None) -> list[str]:
@@ -218,11 +218,11 @@ def _mean(side: Side) -> float | None:
     return fmean(found) if found else None
 
 
-def _text(found: Borrowing, again: bool) -> str:
-    lines = [f"{found.benchmark or 'no benchmark'}, round {found.ruleset}"]
+def _text(borrowing: Borrowing, again: bool) -> str:
+    lines = [f"{borrowing.benchmark or 'no benchmark'}, round {borrowing.ruleset}"]
     heads = ["", "OWN", "OTHER", *(["NEW"] if again else [])]
     for kind, says in _SAYS.items():
-        rows = [row for row in found.rows if row.kind == kind]
+        rows = [row for row in borrowing.rows if row.kind == kind]
         if not rows:
             continue
         table = [
@@ -234,15 +234,21 @@ def _text(found: Borrowing, again: bool) -> str:
         for line, row in zip(table, [None, *rows]):
             end = f"  rules: {row.rule}" if row and row.rule else ""
             lines.append("  " + "  ".join(map(str.ljust, line, widths)).rstrip() + end)
-    lines.append(f"{found.same} settings are the same on all sides")
-    lines += [f"note: {note}" for note in found.notes]
-    lines += [f"not allowed: {reason}" for reason in found.refused] or ["allowed"]
+    lines.append(f"{borrowing.same} settings are the same on all sides")
+    lines += [f"note: {note}" for note in borrowing.notes]
+    lines += [f"not allowed: {reason}" for reason in borrowing.refused] or ["allowed"]
     return "\n".join(lines)
 
 
-def _json(found: Borrowing) -> str:
-    rows = [asdict(row) for row in found.rows]
-    content = {"benchmark": found.benchmark, "ruleset": found.ruleset, "allowed": not found.refused}
+def _json(borrowing: Borrowing) -> str:
+    rows = [asdict(row) for row in borrowing.rows]
+    content = {
+        "benchmark": borrowing.benchmark,
+        "ruleset": borrowing.ruleset,
+        "allowed": not borrowing.refused,
+    }
     return json.dumps(
-        content | {"refused": found.refused, "rows": rows, "same": found.same, "notes": found.notes}, indent=2
+        content
+        | {"refused": borrowing.refused, "rows": rows, "same": borrowing.same, "notes": borrowing.notes},
+        indent=2,
     )

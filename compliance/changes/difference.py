@@ -35,11 +35,11 @@ def run(options: argparse.Namespace) -> int:
       UserError: a tree has no results, or a folder's logs are of several benchmarks.
     """
     rounds, guessed = rounds_of(options.a, options.b, options.ruleset)
-    found, one_submitter = compare(options.a, options.b, rounds)
+    changes, one_submitter = compare(options.a, options.b, rounds)
     if guessed and options.format == "text":
         print(guessed)
-    print(_json(found) if options.format == "json" else _text(found, one_submitter, options.all))
-    return int(any(change.answer == MAY_NOT for group in found.values() for change in group))
+    print(_json(changes) if options.format == "json" else _text(changes, one_submitter, options.all))
+    return int(any(change.answer == MAY_NOT for group in changes.values() for change in group))
 
 
 def rounds_of(a: Path, b: Path, ruleset: str | None = None) -> tuple[tuple[str, str], str]:
@@ -93,16 +93,18 @@ def compare(a: Path, b: Path, rounds: tuple[str, str] | None = None) -> tuple[di
         names = [{("", *key[1:]): path for key, path in tree.items()} for tree in names]
     rounds = rounds or rounds_of(a, b)[0]
     later = bool(rounds[0] and rounds[1] and rounds[0] != rounds[1])
-    found: dict[str, list[Change]] = {}
+    changes: dict[str, list[Change]] = {}
     for key in sorted({*names[0], *names[1]}):
         label = "/".join(part for part in key if part)
-        found[label] = list(_pair(names[0].get(key), names[1].get(key), rounds, later))
-    again = later and any(change.name == "sent again" for group in found.values() for change in group)
+        changes[label] = list(_pair(names[0].get(key), names[1].get(key), rounds, later))
+    again = later and any(change.name == "sent again" for group in changes.values() for change in group)
     for label, first, second in _beside(orgs, alone):
-        found |= _described(label, first, second, again)
+        changes |= _described(label, first, second, again)
     if not one_submitter:
-        found = {label: [c._replace(answer=SAME, why="") for c in group] for label, group in found.items()}
-    return {label: group for label, group in found.items() if group}, one_submitter
+        changes = {
+            label: [c._replace(answer=SAME, why="") for c in group] for label, group in changes.items()
+        }
+    return {label: group for label, group in changes.items() if group}, one_submitter
 
 
 def _same_org(trees: list[dict]) -> bool:
@@ -114,14 +116,14 @@ def _same_org(trees: list[dict]) -> bool:
 
 
 def _folders(root: Path) -> dict[tuple[Path, str, str], Path]:
-    found = {}
+    folders = {}
     for path in result_folders(root):
         place = place_of(path.resolve())
         if place is not None and place[2]:
-            found[place] = path
-    if not found:
+            folders[place] = path
+    if not folders:
         raise no_folders(root)
-    return found
+    return folders
 
 
 def _round(root: Path) -> str:
@@ -150,19 +152,19 @@ def _beside(orgs: list[set[Path]], alone: bool) -> list[tuple[str, Path, Path]]:
 
 def _described(label: str, a: Path, b: Path, again: bool) -> dict[str, list[Change]]:
     systems = sorted({path.name for org in (a, b) for path in (org / "systems").glob("*.json")})
-    found = {
+    changes = {
         f"{label}systems/{name}": list(
             answers.of_descriptions(a / "systems" / name, b / "systems" / name, again)
         )
         for name in systems
     }
-    found[f"{label}benchmarks"] = list(answers.of_code(a / "benchmarks", b / "benchmarks"))
-    return found
+    changes[f"{label}benchmarks"] = list(answers.of_code(a / "benchmarks", b / "benchmarks"))
+    return changes
 
 
-def _text(found: dict[str, list[Change]], one_submitter: bool, everything: bool) -> str:
+def _text(changes: dict[str, list[Change]], one_submitter: bool, everything: bool) -> str:
     lines = []
-    for label, group in found.items():
+    for label, group in changes.items():
         lines.append(label)
         shown = group if everything or group[0].place != "code" else group[:_CODE_SHOWN]
         rows = [(_WORDS[c.answer], c.place, c.name, f"{c.a or '-'} -> {c.b or '-'}", c.why) for c in shown]
@@ -171,18 +173,18 @@ def _text(found: dict[str, list[Change]], one_submitter: bool, everything: bool)
             lines.append("  " + "  ".join([*map(str.ljust, row, widths), row[4]]).rstrip())
         if len(shown) < len(group):
             lines.append(f"  and {len(group) - len(shown)} more files; --all shows them")
-    return "\n".join([*lines, _summary(found, one_submitter)])
+    return "\n".join([*lines, _summary(changes, one_submitter)])
 
 
-def _summary(found: dict[str, list[Change]], one_submitter: bool) -> str:
-    answers = Counter(change.answer for group in found.values() for change in group)
+def _summary(changes: dict[str, list[Change]], one_submitter: bool) -> str:
+    answers = Counter(change.answer for group in changes.values() for change in group)
     if not one_submitter or set(answers) <= {SAME}:
         whose = "of one submitter" if one_submitter else "of two submitters, so nothing is sent again"
-        return f"{answers.total()} differences {whose}" if found else "no difference"
+        return f"{answers.total()} differences {whose}" if changes else "no difference"
     words = ((MAY, "may"), (ASK, "to ask the review committee about"), (MAY_NOT, "may not"))
     return "sent again: " + ", ".join(f"{answers[one]} {says}" for one, says in words if answers[one])
 
 
-def _json(found: dict[str, list[Change]]) -> str:
-    content = {label: [change._asdict() for change in group] for label, group in found.items()}
+def _json(changes: dict[str, list[Change]]) -> str:
+    content = {label: [change._asdict() for change in group] for label, group in changes.items()}
     return json.dumps(content, indent=2)

@@ -38,29 +38,31 @@ def of_org(org: Path, folders: Mapping[Path, Sequence[Run]], ruleset: str) -> It
             yield from _framework(folder)
 
 
-def _configuration(folder: Path, logs: list[Path], found: Agreement, names: list[str]) -> Iterator[Finding]:
+def _configuration(
+    folder: Path, logs: list[Path], agreement_: Agreement, names: list[str]
+) -> Iterator[Finding]:
     where = folder if len(logs) > 1 else logs[0]
-    base = found.named.replace("\\", "/").rpartition("/")[2]
-    wanted = f"{base[:80]} below benchmarks/{folder.name}/"
-    if found.file is None:
+    base = agreement_.named.replace("\\", "/").rpartition("/")[2]
+    expected = f"{base[:80]} below benchmarks/{folder.name}/"
+    if agreement_.file is None:
         near = get_close_matches(base[:100], names, n=1, cutoff=0.6)
         fix = (
             f"add it, or log the name of the file that ran: {near[0]} is there"
             if near
             else "add the file that ran"
         )
-        yield finding("config.missing", ADVICE, where, wanted, f"none in {len(logs)} logs' code", near=fix)
+        yield finding("config.missing", ADVICE, where, expected, f"none in {len(logs)} logs' code", near=fix)
         return
-    if found.elsewhere:
+    if agreement_.elsewhere:
         names_ = {"wording": "config.missing.elsewhere", "benchmark": folder.name}
-        yield finding("config.missing", ADVICE, where, wanted, str(found.file), **names_)
-    if found.problem:
-        yield finding("config.unread", ADVICE, found.file, f"{found.kind}", found.problem)
-    for setting in found.settings:
+        yield finding("config.missing", ADVICE, where, expected, str(agreement_.file), **names_)
+    if agreement_.problem:
+        yield finding("config.unread", ADVICE, agreement_.file, f"{agreement_.kind}", agreement_.problem)
+    for setting in agreement_.settings:
         if setting.answer == DIFFERENT:
-            here = f"{setting.name} = {', '.join(setting.values[:4])} in {found.file.name}"[:200]
-            wanted = f"{setting.name} = {shown(setting.logged)}, as in the log"
-            yield finding("config.differs", ADVICE, where, wanted, here, key=setting.name)
+            here = f"{setting.name} = {', '.join(setting.values[:4])} in {agreement_.file.name}"[:200]
+            expected = f"{setting.name} = {shown(setting.logged)}, as in the log"
+            yield finding("config.differs", ADVICE, where, expected, here, key=setting.name)
 
 
 def _framework(folder: Path) -> Iterator[Finding]:

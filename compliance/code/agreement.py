@@ -75,19 +75,19 @@ class Agreement:
 
 def files(code: Path) -> dict[str, list[Path]]:
     """Returns {name: paths} of every configuration file below a folder of code; none of a link to a folder."""
-    found: dict[str, list[Path]] = {}
+    paths: dict[str, list[Path]] = {}
     if code.is_symlink():
-        return found
+        return paths
     count = 0
     for directory, names, members in os.walk(code):
         names[:] = sorted(name for name in names if name not in (".git", "__pycache__"))
         for name in sorted(members):
             count += 1
             if count > _MAX_FILES:
-                return found
+                return paths
             if config_files.kind(Path(name)) or name.endswith(".py"):
-                found.setdefault(name, []).append(Path(directory, name))
-    return found
+                paths.setdefault(name, []).append(Path(directory, name))
+    return paths
 
 
 def compare(
@@ -104,8 +104,8 @@ def compare(
     if not isinstance(named, str) or not named.strip():
         return None
     base = named.strip().replace("\\", "/").rpartition("/")[2]
-    found = code.get(base, [])
-    own = [path for path in found if benchmark in path.parts] or found
+    candidates = code.get(base, [])
+    own = [path for path in candidates if benchmark in path.parts] or candidates
     own = [path for path in own if system in path.parts] or own
     if not own:
         return Agreement(named, None, "", ())
@@ -167,15 +167,15 @@ def _quietly(path: Path, known: Values) -> Values:
 
 def _setting(name: str, logged: object, values: Values) -> Setting:
     words = [prefix + word for word in (*NAMES[name], name) for prefix in _PREFIXES]
-    found = tuple(dict.fromkeys(text for word in words for text in values.get(word, ())))
-    numbers = tuple(text for text in found if _number(text) is not None)
-    wanted = _number(logged)
-    if not numbers or wanted is None:
+    texts = tuple(dict.fromkeys(text for word in words for text in values.get(word, ())))
+    numbers = tuple(text for text in texts if _number(text) is not None)
+    number = _number(logged)
+    if not numbers or number is None:
         return Setting(name, logged, numbers, NOT_FOUND)
-    if any(math.isclose(_number(text), wanted, rel_tol=1e-9) for text in numbers):
+    if any(math.isclose(_number(text), number, rel_tol=1e-9) for text in numbers):
         return Setting(name, logged, numbers, SAME)
     # Another value is none if a program's output may override it.
-    return Setting(name, logged, numbers, NOT_FOUND if "" in found else DIFFERENT)
+    return Setting(name, logged, numbers, NOT_FOUND if "" in texts else DIFFERENT)
 
 
 def _number(value: object) -> float | None:

@@ -63,16 +63,16 @@ def read(path: Path, known: Mapping[str, list[str]] | None = None) -> Values:
 
 
 def _assigned(pairs: Iterator[tuple[str, object]], known: Mapping[str, list[str]]) -> Values:
-    found: Values = {name: list(values) for name, values in known.items()}
+    assigned: Values = {name: list(values) for name, values in known.items()}
     own: Values = {}
     total = 0
     for name, value in pairs:
-        plain = expanded(str(value), found)
+        plain = expanded(str(value), assigned)
         total += len(plain)
         if total > _MAX_TOTAL:
             raise ValueError(f"values of more than {_MAX_TOTAL} characters")
         # The last assignment of a name is what a later line refers to.
-        found.setdefault(name, []).append(plain)
+        assigned.setdefault(name, []).append(plain)
         own.setdefault(name, []).append(plain)
     return own
 
@@ -164,14 +164,14 @@ def _gin(text: str) -> Iterator[tuple[str, object]]:
 def _flat(content: object, depth: int = 0, left: list[int] | None = None) -> Iterator[tuple[str, object]]:
     """Yields (name, plain value) of nested tables; at most `_MAX_VALUES`, however often aliases repeat a part."""
     left = [_MAX_VALUES] if left is None else left
-    parts = (
+    items = (
         content.items()
         if isinstance(content, dict)
         else enumerate(content)
         if isinstance(content, list)
         else ()
     )
-    for name, value in parts:
+    for name, value in items:
         left[0] -= 1
         if left[0] < 0 or depth > _MAX_DEPTH:
             return
@@ -211,15 +211,15 @@ def expanded(value: str, known: Mapping[str, list[str]]) -> str:
 
 def _replaced(value: str, known: Mapping[str, list[str]]) -> tuple[str, int]:
     """Returns a value with its references replaced once, and their number; no reference makes it too long."""
-    parts, place, length = [], 0, len(value)
+    pieces, place, length = [], 0, len(value)
     for match in _REFERENCE.finditer(value) if length <= _MAX_LENGTH else ():
         text = _referred(match, known)
         length += len(text)
         if length > 2 * _MAX_LENGTH:
             return "`unknown`", 0
-        parts += [value[place : match.start()], text]
+        pieces += [value[place : match.start()], text]
         place = match.end()
-    return "".join(parts) + value[place:], len(parts) // 2
+    return "".join(pieces) + value[place:], len(pieces) // 2
 
 
 def _referred(match: re.Match, known: Mapping[str, list[str]]) -> str:

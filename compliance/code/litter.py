@@ -31,25 +31,25 @@ _MAX_FILES = 200_000  # files and folders, after which the walk stops
 
 def of_code(code: Path) -> Iterator[Finding]:
     """Yields at most one finding of each kind about the folder `benchmarks/` of a submitter."""
-    found: dict[str, list[tuple[str, int]]] = {rule: [] for rule in _WANTED}
+    litter: dict[str, list[tuple[str, int]]] = {rule: [] for rule in _WANTED}
     count = 0
     for directory, names, files in os.walk(code):
         if count >= _MAX_FILES:
             break
-        kept = []
+        folders = []
         for name in sorted(names):
             if name in _CACHES or name.endswith(".egg-info"):
-                found["tree.cache"].append((os.path.join(directory, name), 0))
+                litter["tree.cache"].append((os.path.join(directory, name), 0))
             elif name != ".git":
-                kept.append(name)
-        names[:] = kept
+                folders.append(name)
+        names[:] = folders
         looked = sorted(files)[: _MAX_FILES - count]
         count += len(looked) + 1
         for name in looked:
             if rule := _rule(directory, name):
                 path = os.path.join(directory, name)
-                found[rule].append((path, os.lstat(path).st_size))
-    for rule, paths in found.items():
+                litter[rule].append((path, os.lstat(path).st_size))
+    for rule, paths in litter.items():
         if paths:
             shown = ", ".join(os.path.relpath(path, code) for path, _ in paths[:_SHOWN])
             more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""

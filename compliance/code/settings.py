@@ -27,9 +27,13 @@ def run(options: argparse.Namespace) -> int:
     Raises:
       UserError: the tree has no results.
     """
-    found = compare(options.tree)
-    print(json.dumps([_plain(*one) for one in found], indent=2) if options.format == "json" else _text(found))
-    return int(any(one is not None and _bad(one) for _, _, one in found))
+    agreements = compare(options.tree)
+    print(
+        json.dumps([_plain(*one) for one in agreements], indent=2)
+        if options.format == "json"
+        else _text(agreements)
+    )
+    return int(any(one is not None and _bad(one) for _, _, one in agreements))
 
 
 def compare(root: Path) -> list[tuple[Path, list[Path], Agreement | None]]:
@@ -41,13 +45,15 @@ def compare(root: Path) -> list[tuple[Path, list[Path], Agreement | None]]:
             orgs.setdefault(place[0], []).append(folder)
     if not orgs:
         raise no_folders(root)
-    found: list[tuple[Path, list[Path], Agreement | None]] = []
+    agreements: list[tuple[Path, list[Path], Agreement | None]] = []
     for org, folders in orgs.items():
         logs = {folder: plain_files(folder, "result_*.txt") for folder in folders}
         runs = {folder: [read_or_empty(log, None) for log in logs[folder]] for folder in folders}
-        found += (named := list(agreement.of_tree(org, runs)))
-        found += [(one, logs[one], None) for one in folders if one not in {folder for folder, _, _ in named}]
-    return sorted(found, key=lambda one: str(one[0]))
+        agreements += (named := list(agreement.of_tree(org, runs)))
+        agreements += [
+            (one, logs[one], None) for one in folders if one not in {folder for folder, _, _ in named}
+        ]
+    return sorted(agreements, key=lambda one: str(one[0]))
 
 
 def _bad(one: Agreement) -> bool:
@@ -66,21 +72,21 @@ def _says(one: Agreement | None) -> str:
     return f"{one.named} ({one.kind})"
 
 
-def _text(found: list[tuple[Path, list[Path], Agreement | None]]) -> str:
+def _text(agreements: list[tuple[Path, list[Path], Agreement | None]]) -> str:
     lines = []
-    for folder, logs, one in found:
+    for folder, logs, one in agreements:
         lines.append(f"{folder.parent.name}/{folder.name}, {len(logs)} logs: {_says(one)}")
         for setting in one.settings if one else ():
             file = ", ".join(setting.values[:4]) or "-"
             lines.append(f"  {setting.answer:10}{setting.name}  log {value(setting.logged)}  file {file}")
         lines.append(f"  framework's output: {_of(logs, advice.has_framework_log)}")
         lines.append(f"  environment: {_of(logs, advice.has_environment)}")
-    answers = Counter(setting.answer for _, _, one in found if one for setting in one.settings)
+    answers = Counter(setting.answer for _, _, one in agreements if one for setting in one.settings)
     counted = ", ".join(
         f"{answers[answer]} {answer}" for answer in (agreement.SAME, DIFFERENT, agreement.NOT_FOUND)
     )
-    named = sum(one is not None for _, _, one in found)
-    missing = sum(one is not None and one.file is None for _, _, one in found)
+    named = sum(one is not None for _, _, one in agreements)
+    missing = sum(one is not None and one.file is None for _, _, one in agreements)
     return "\n".join([*lines, f"{named} configurations named, {missing} missing; settings: {counted}"])
 
 

@@ -115,10 +115,10 @@ class StreamChecker:
 
     def _replay(self) -> list[Finding]:
         held, self._held = self._held, None
-        found = self._begin()
+        findings = self._begin()
         for record in held:
-            found.extend(self._apply(record))
-        return found
+            findings.extend(self._apply(record))
+        return findings
 
     def _begin(self) -> list[Finding]:
         """Loads the rules of the requested benchmark, else of the one that the log names or most likely means."""
@@ -132,14 +132,14 @@ class StreamChecker:
         name = rules.benchmark_section(self.ruleset, division, benchmark)
         self._checked = True
         if name not in rules.names(self.ruleset):
-            wanted = "a benchmark with rules in this division"
-            return [self._make("benchmark.no-rules", ERROR, None, wanted, name, ruleset=self.ruleset)]
+            expected = "a benchmark with rules in this division"
+            return [self._make("benchmark.no-rules", ERROR, None, expected, name, ruleset=self.ruleset)]
         self._add(name)
         if division == "closed":
             self._written_keys = written.keys(self.ruleset, benchmark)
         if benchmark in self._common.get("own_benchmarks", ()):
-            wanted = "an MLPerf benchmark in a submission"
-            return [self._make("benchmark.own", ADVICE, None, wanted, benchmark)]
+            expected = "an MLPerf benchmark in a submission"
+            return [self._make("benchmark.own", ADVICE, None, expected, benchmark)]
         return []
 
     def _resolve(self, key: str, known) -> str | None:
@@ -188,34 +188,34 @@ class StreamChecker:
             elif len(self._unknown) < _MAX_UNKNOWN_KEYS:
                 self._unknown.add(key[:80])
             return _NONE
-        found: list[Finding] = []
+        findings: list[Finding] = []
         before = self._seen.get(key, 0)
         if not before:
             self._values[key] = record.value
         elif rule.once:
-            found.append(self._reports.repeated(record, self._values[key]))
+            findings.append(self._reports.repeated(record, self._values[key]))
         if not (before and "submission_" in key):
             state, times = self._state, self.story.times
             for aspect, test, expected, say in rule.checks:
                 if not test(record, self._seen, state, times):
                     expected = expected if isinstance(expected, str) else expected(record, state)
-                    found.append(self._reports.broken(rule, aspect, record, expected, say, times))
-            if key in self._asked and not found:
-                found.extend(self._contradicts(record))
+                    findings.append(self._reports.broken(rule, aspect, record, expected, say, times))
+            if key in self._asked and not findings:
+                findings.extend(self._contradicts(record))
             elif key == "submission_platform":
                 self.platform = record.value
             if rule.keeps:
-                found.extend(self._collect(rule, record))
+                findings.extend(self._collect(rule, record))
         if rule.sets:
             self._kept.set(rule.sets, record)
         self._seen[key] = before + 1
         if handler is not None and (remark := handler(record)):
-            found.append(remark)
+            findings.append(remark)
         if key == self._target_key:
-            found.extend(self._accuracy(record))
+            findings.extend(self._accuracy(record))
         if rule.selects is not None and not before:
-            found.extend(self._bring_in(rule, record))
-        return found
+            findings.extend(self._bring_in(rule, record))
+        return findings
 
     def _collect(self, rule: rules.KeyRule, record: Record) -> list[Finding]:
         lacking = self._kept.remember(rule, record)
@@ -260,10 +260,10 @@ class StreamChecker:
             return _NONE
         self._late_keys = {key: by for key, by in self._late_keys.items() if by != rule.key}
         self._add(rule.selects.format(choice))
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for held in self._late.pop(rule.key, ()):
-            found.extend(self._apply(held))
-        return found
+            findings.extend(self._apply(held))
+        return findings
 
     # -------------------------------------------------------------------------------------- the end
 
@@ -271,54 +271,56 @@ class StreamChecker:
         """Returns the findings about the whole log."""
         if not self.records:
             return [self._reports.empty(self._foreign, self._unread)]
-        found = self._replay() if self._held is not None else []
+        findings = self._replay() if self._held is not None else []
         for total in self._kept.joined():
-            found += self._apply(total)
-        found += self._missing()
-        if not self._checked and not any(one.rule.startswith("submission_benchmark.") for one in found):
+            findings += self._apply(total)
+        findings += self._missing()
+        if not self._checked and not any(one.rule.startswith("submission_benchmark.") for one in findings):
             wanted = "submission_benchmark and submission_division"
             names = {"what": "the rules of the benchmark", "fix": f"log {wanted} in the header"}
-            found.append(
+            findings.append(
                 self._make("not-checked", ERROR, None, wanted, "no value that selects rules", **names)
             )
         required = self.target is not None and "goal" not in self.info and self._target_key in self._seen
         if required and self.story.best is None and not self.story.aimless:
-            found.append(self._reports.missed(self._best, self.target))
-        found += self.story.end(self.info, self.target and self.target.spec)
+            findings.append(self._reports.missed(self._best, self.target))
+        findings += self.story.end(self.info, self.target and self.target.spec)
         if self._checked and self.division == "closed":
-            found += self._against_written()
+            findings += self._against_written()
         if self._disorder is not None:
             lines = self._disordered if len(self._disordered) > 1 else ()
-            found.append(self._disorder._replace(lines=lines))
-        return found
+            findings.append(self._disorder._replace(lines=lines))
+        return findings
 
     def _against_written(self) -> list[Finding]:
         """Compares with the written rules what no rule of the stock checker looks at."""
-        found = []
+        findings = []
         values = self._values | {key: record.value for key, record in self._written.items()}
         for key, expected, value in written.differences(self.ruleset, self.benchmark, values):
-            found.append(
+            findings.append(
                 self._make("written.value", ADVICE, self._written[key], expected, shown(value), key=key)
             )
         row = written.schedule(self.ruleset, self.benchmark)
         places = self.story.evaluations.at[written.UNITS[row["unit"]]] if row else []
         wrong = written.off_schedule(row, values, places) if row else None
         if wrong is not None:
-            found.append(self._make("written.schedule", ADVICE, None, *wrong))
-        return found
+            findings.append(self._make("written.schedule", ADVICE, None, *wrong))
+        return findings
 
     def _missing(self) -> list[Finding]:
-        found, reports, unknown = [], self._reports, self._unknown
+        findings, reports, unknown = [], self._reports, self._unknown
         for key, rule in self._rules.items():
             count = self._seen.get(key, 0)
             if count < rule.times:
-                found.append(reports.few(key, rule, count, unknown))
+                findings.append(reports.few(key, rule, count, unknown))
             for other, value in rule.spec.get("once_if", {}).items():
                 wanted = 1 if self._values.get(other) == value else 0
                 if count != wanted:
                     names = {"wording": "occurs.with", "key": key, "other": other, "value": value}
-                    found.append(self._make(f"{key}.occurs", ERROR, None, str(wanted), str(count), **names))
+                    findings.append(
+                        self._make(f"{key}.occurs", ERROR, None, str(wanted), str(count), **names)
+                    )
         for keys in self._common.get("one_of", ()):
             if not any(key in self._seen for key in keys):
-                found.append(reports.absent(" or ".join(keys), "at least one", unknown))
-        return found + [reports.uncollected(*lacking) for lacking in self._kept.incomplete(self._rules)]
+                findings.append(reports.absent(" or ".join(keys), "at least one", unknown))
+        return findings + [reports.uncollected(*lacking) for lacking in self._kept.incomplete(self._rules)]

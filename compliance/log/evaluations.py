@@ -139,11 +139,11 @@ class Evaluations:
             # A run may end inside its last interval.
             cut = begun == ended + 1 > 1 and self._latest.get(name) == f"{name}_start"
             if begun != ended and not cut:
-                wanted = f"as many {name}_stop as {name}_start"
+                expected = f"as many {name}_stop as {name}_start"
                 found = f"{begun} {name}_start, {ended} {name}_stop"
-                yield self._make("interval.unpaired", ADVICE, None, wanted, found, name=name)
+                yield self._make("interval.unpaired", ADVICE, None, expected, found, name=name)
         begun, results = counts["eval_start"], len({key[:-1] for key in self._told})
         if begun < results and (begun or counts["eval_stop"] or self._ruleset >= _ALL_HAVE_STARTS):
             found = f"{begun} eval_start for {results} evaluations with a result"
-            wanted = "an eval_start before each result"
-            yield self._make("interval.unpaired", ADVICE, None, wanted, found, name="eval")
+            expected = "an eval_start before each result"
+            yield self._make("interval.unpaired", ADVICE, None, expected, found, name="eval")

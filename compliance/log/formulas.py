@@ -72,18 +72,18 @@ def compile_formula(formula: object) -> Formula:
         if word == "metadata":
             return lambda value, metadata, state: metadata[name]
         return lambda value, metadata, state: state[name]
-    parts = [compile_formula(part) for part in rest]
+    functions = [compile_formula(part) for part in rest]
     if word == "and":
-        return lambda *facts: all(part(*facts) for part in parts)
+        return lambda *facts: all(part(*facts) for part in functions)
     if word == "or":
-        return lambda *facts: any(part(*facts) for part in parts)
+        return lambda *facts: any(part(*facts) for part in functions)
     if word == "if":
-        test, then, otherwise = parts
+        test, then, otherwise = functions
         return lambda *facts: then(*facts) if test(*facts) else otherwise(*facts)
     if word not in _WORDS:
         raise UserError(f"a rule file uses the unknown word {word!r}; known: {', '.join(_WORDS)}")
     function = _WORDS[word][0]
-    return lambda *facts: function(*(part(*facts) for part in parts))
+    return lambda *facts: function(*(part(*facts) for part in functions))
 
 
 def compile_condition(formula: object) -> Callable[[object, dict, dict], bool]:
@@ -171,9 +171,9 @@ def describe_formula(formula: object) -> str:
         return "value"
     if word in ("metadata", "remembered"):
         return rest[0]
-    parts = [describe_formula(part) for part in rest]
+    phrases = [describe_formula(part) for part in rest]
     if word in _JOINS:
-        return _JOINS[word].join(parts)
+        return _JOINS[word].join(phrases)
     if word == "if":
-        return f"{parts[1]} if {parts[0]}, else {parts[2]}"
-    return _WORDS[word][1].format(*parts)
+        return f"{phrases[1]} if {phrases[0]}, else {phrases[2]}"
+    return _WORDS[word][1].format(*phrases)

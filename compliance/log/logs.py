@@ -253,13 +253,13 @@ def _parse_seconds(line: bytes, number: int) -> tuple[Record | BadLine, ...]:
 
 def _written_twice(text: str) -> str:
     """Returns the first key that an object of the record holds twice with different values, or ''."""
-    found: list[str] = []
+    repeated: list[str] = []
 
     def pairs(items: list[tuple[str, object]]) -> dict:
         entries: dict = {}
         for key, value in items:
             if key in entries and entries[key] != value:
-                found.append(key)
+                repeated.append(key)
             entries[key] = value
         return entries
 
@@ -267,7 +267,7 @@ def _written_twice(text: str) -> str:
         JSONDecoder(object_pairs_hook=pairs).raw_decode(text, text.index("{"))
     except _PARSE_ERRORS:
         return ""
-    return found[0] if found else ""
+    return repeated[0] if repeated else ""
 
 
 def _twice(text: str, number: int, key: str) -> BadLine:

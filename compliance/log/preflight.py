@@ -21,13 +21,13 @@ def newest_round(benchmark: str, division: str) -> str:
     Raises:
       UserError: no round has it.
     """
-    found = [one for one in rules.RULESETS[1:] if rules.has_rules(one, benchmark, division)]
-    if not found:
+    rounds = [one for one in rules.RULESETS[1:] if rules.has_rules(one, benchmark, division)]
+    if not rounds:
         known = sorted({name for one in rules.RULESETS[1:] for name in rules.benchmarks(one)})
         near = nearest(benchmark, known)
         hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
         raise UserError(f"no round has {division} rules for {benchmark!r}; {hint}")
-    return found[-1]
+    return rounds[-1]
 
 
 def progress_unit(ruleset: str, division: str, benchmark: str) -> str:

@@ -124,13 +124,17 @@ class Reports:
         names = {"wording": "occurs.misspelt" if near else "occurs.missing", "key": key, "near": near}
         return self.make(f"{key.split(' ')[0]}.occurs", ERROR, None, wanted, "none", **names)
 
-    def uncollected(self, key: str, kept: list, wanted: list[str]) -> Finding:
+    def uncollected(self, key: str, entries: list, expected_entries: list[str]) -> Finding:
         """Records that together must have each entry of `wanted` once, but have `kept`."""
-        missing = [name for name in wanted if name not in kept]
-        other = [name for name in kept if name not in wanted] or "an entry twice"
+        missing = [name for name in expected_entries if name not in entries]
+        other = [name for name in entries if name not in expected_entries] or "an entry twice"
         some = f"; missing {', '.join(missing[:3])}" if missing else ""
-        expected = f"each tensor once, {len(wanted)} in all{some}"
-        found = f"{len(kept)}" if missing and len(kept) < len(wanted) else f"not in the list: {shown(other)}"
+        expected = f"each tensor once, {len(expected_entries)} in all{some}"
+        found = (
+            f"{len(entries)}"
+            if missing and len(entries) < len(expected_entries)
+            else f"not in the list: {shown(other)}"
+        )
         return self.make(f"{key}.metadata", ERROR, None, expected, found, key=key, wording="metadata")
 
     def empty(self, foreign: int, unread: int) -> Finding:

@@ -77,9 +77,9 @@ class Kept:
 
     def incomplete(self, keys: dict[str, KeyRule]) -> list[tuple[str, list, list[str]]]:
         """Returns (key, entries, wanted entries) for keys that did not collect each wanted entry exactly once."""
-        found = []
+        lacking = []
         for key, entries in self._collected.items():
-            wanted = keys[key].collects["all_of"]
-            if len(entries) != len(wanted) or not all(map(entries.count, wanted)):
-                found.append((key, entries, wanted))
-        return found
+            all_of = keys[key].collects["all_of"]
+            if len(entries) != len(all_of) or not all(map(entries.count, all_of)):
+                lacking.append((key, entries, all_of))
+        return lacking

@@ -69,11 +69,11 @@ def names(ruleset: str) -> frozenset[str]:
 @cache
 def benchmarks(ruleset: str, division: str | None = None) -> list[str]:
     """Returns the benchmarks that `submission_benchmark` may name; for both divisions if `division` is None."""
-    found: dict[str, None] = {}
+    named: dict[str, None] = {}
     for one in DIVISIONS if division is None else (division,):
         name = f"{one}/common" if f"{one}/common" in names(ruleset) else "common"
-        found.update(dict.fromkeys(load(ruleset, name)["keys"]["submission_benchmark"]["value"]["in"]))
-    return list(found)
+        named.update(dict.fromkeys(load(ruleset, name)["keys"]["submission_benchmark"]["value"]["in"]))
+    return list(named)
 
 
 @cache

@@ -321,12 +321,12 @@ class Target:
             except TypeError:
                 return None
         value = self._read(value) if self._lenient else value
-        parts = [value]
+        numbers = [value]
         if self._fields:
             if not isinstance(value, dict) or any(name not in value for name in self._fields):
                 return None
-            parts = [value[name] for name in self._fields]
-        if any(isinstance(part, bool) or not isinstance(part, (int, float)) for part in parts):
+            numbers = [value[name] for name in self._fields]
+        if any(isinstance(part, bool) or not isinstance(part, (int, float)) for part in numbers):
             return None
         return holds(value) and self._possible(value)
 

@@ -65,11 +65,11 @@ def differences(ruleset: str, benchmark: str, values: Mapping[str, object]) -> I
             continue
         if "if" in row and not compile_condition(row["if"])(None, {}, state):
             continue
-        wanted = [(value, one) for one in row["allowed"] if (value := _number(one, state)) is not None]
-        if wanted and not any(_same(state[key], value, row.get("within", 0)) for value, _ in wanted):
+        allowed = [(value, one) for one in row["allowed"] if (value := _number(one, state)) is not None]
+        if allowed and not any(_same(state[key], value, row.get("within", 0)) for value, _ in allowed):
             texts = [
                 plain(value) + (f" = {describe_formula(one)}" if isinstance(one, list) else "")
-                for value, one in wanted
+                for value, one in allowed
             ]
             yield Difference(key, " or ".join(texts), state[key])
 
@@ -89,11 +89,11 @@ def _number(formula: object, state: dict) -> float | None:
     return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-def _same(value: object, wanted: float, within: float) -> bool:
+def _same(value: object, allowed: float, within: float) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     try:
-        return math.isclose(value, wanted, rel_tol=_CLOSE, abs_tol=within or 1e-15)
+        return math.isclose(value, allowed, rel_tol=_CLOSE, abs_tol=within or 1e-15)
     except OverflowError:
         return False
 

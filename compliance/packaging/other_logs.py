@@ -174,14 +174,14 @@ def code_files(source: Path) -> dict[str, tuple[int, Path]]:
 def parts(folders: list[Folder], code: list[str], implementation_json: Path | None) -> list[Part]:
     """Returns the parts of the package; `code` and `implementation_json` are those of the command line."""
     described = read_file(implementation_json, _MAX_JSON_BYTES) if implementation_json else None
-    found = []
+    benchmarks = []
     for folder in folders:
         source = code_of(code, folder.benchmark)
         if source is None:
             raise UserError(f"--code: names no folder for {folder.benchmark}; give {folder.benchmark}=DIR")
         runs = tuple((run, "") for run in folder.runs)
-        found.append(Part(folder.benchmark, runs, code_files(source), "", _call, described))
-    return found
+        benchmarks.append(Part(folder.benchmark, runs, code_files(source), "", _call, described))
+    return benchmarks
 
 
 def _call(script: str) -> str:

@@ -202,7 +202,7 @@ def code_files(source: Path, commit: str, benchmark: str) -> dict[str, tuple[int
     Raises UserError if the commit does not exist, or if a link or a submodule is among the files.
     """
     listing = _git(source, "ls-tree", "-r", "-z", "--full-tree", commit)
-    wanted: list[tuple[str, int, str]] = []
+    listed: list[tuple[str, int, str]] = []
     for entry in filter(None, listing.split(b"\0")):
         head, _, raw = entry.partition(b"\t")
         mode, kind, name = *head.split()[:2], raw.decode(errors="surrogateescape")
@@ -213,16 +213,16 @@ def code_files(source: Path, commit: str, benchmark: str) -> dict[str, tuple[int
             raise UserError(
                 f"{source}: {name!r} in {commit[:12]} is not a plain file; packages hold plain files only"
             )
-        wanted.append((name, 0o755 if mode == b"100755" else 0o644, head.split()[2].decode()))
-    if not any(name.startswith(f"{benchmark}/") for name, _, _ in wanted):
+        listed.append((name, 0o755 if mode == b"100755" else 0o644, head.split()[2].decode()))
+    if not any(name.startswith(f"{benchmark}/") for name, _, _ in listed):
         raise UserError(
             f"{source}: commit {commit[:12]} has no folder {benchmark}/; name its checkout with --source"
         )
     objects = _git(
-        source, "cat-file", "--batch", text="\n".join(sha for _, _, sha in wanted).encode() + b"\n"
+        source, "cat-file", "--batch", text="\n".join(sha for _, _, sha in listed).encode() + b"\n"
     )
     files, place = {}, 0
-    for name, mode, _ in wanted:
+    for name, mode, _ in listed:
         end = objects.index(b"\n", place)
         size = int(objects[place:end].split()[2])
         files[name] = (mode, objects[end + 1 : end + 1 + size])

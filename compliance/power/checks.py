@@ -88,13 +88,13 @@ def check(folder: Path, runs: Sequence[Run], description: dict | None) -> Iterat
         ("power.nodes", "a log of every node", lambda run: _nodes(run, description)),
         ("power.energy", "one energy", _energy),
     ]
-    for rule, wanted, says in kinds:
-        found = [
+    for rule, expected, says in kinds:
+        remarks = [
             f"{text} in {run.run.path.stem}" for run in powers if run.logs for text in list(says(run))[:1]
         ]
-        if found:
-            more = f" and {len(found) - 2} more runs" if len(found) > 2 else ""
-            yield finding(rule, ADVICE, folder / "power", wanted, ("; ".join(found[:2]) + more)[:300])
+        if remarks:
+            more = f" and {len(remarks) - 2} more runs" if len(remarks) > 2 else ""
+            yield finding(rule, ADVICE, folder / "power", expected, ("; ".join(remarks[:2]) + more)[:300])
     if problems:
         yield finding("power.read", ADVICE, folder / "power", "logs that can be read", problems[0][:200])
 

@@ -46,17 +46,19 @@ def run(options: argparse.Namespace) -> int:
     Raises:
       UserError: the tree has no power logs.
     """
-    found = [
+    folders = [
         row_of(folder, options.ruleset)
         for folder in scores.result_folders(options.tree)
         if power_logs.kind(folder)
     ]
-    if not found:
+    if not folders:
         raise UserError(
             f"{options.tree}: no results/<system>/<benchmark>/power/ in it; name a tree with power logs"
         )
-    print(json.dumps([_plain(row) for row in found], indent=2) if options.format == "json" else _text(found))
-    return int(any(row.score is None for row in found))
+    print(
+        json.dumps([_plain(row) for row in folders], indent=2) if options.format == "json" else _text(folders)
+    )
+    return int(any(row.score is None for row in folders))
 
 
 def row_of(folder: Path, ruleset: str | None = None) -> Energies:
@@ -106,9 +108,9 @@ def _kilojoules(joules: float | None) -> str:
     return "-" if joules is None else f"{joules / 1000:,.1f}"
 
 
-def _text(found: list[Energies]) -> str:
+def _text(folders: list[Energies]) -> str:
     lines = []
-    for row in found:
+    for row in folders:
         lines.append(f"{row.path.parent.name}/{row.path.name}: energy in kJ")
         table = [("", "rules", "stock", "W a node")]
         for name, rule, stock, watts in zip(row.runs, row.by_rules, row.by_stock, row.watts):

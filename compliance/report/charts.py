@@ -143,7 +143,7 @@ def timeline(run: Run) -> Timeline | None:
     init = (
         [(run.init_start, run.init_stop)] if run.init_start is not None and run.init_stop is not None else []
     )
-    parts = (
+    lanes_of = (
         ("init", "from init_start to init_stop, off the clock", union(init)),
         ("train", "in a block, not in an evaluation", without(blocks, evals)),
         ("eval", "from eval_start to eval_stop", evals),
@@ -157,7 +157,7 @@ def timeline(run: Run) -> Timeline | None:
     shortest = dict.fromkeys(("gap", "train"), (stop - first) / 1000)
     lanes = [
         Lane(name, about, _bars(found, start, size, x, shortest.get(name, 0.0)), length(found))
-        for name, about, found in parts
+        for name, about, found in lanes_of
     ]
     return Timeline(x, unit, x(0.0), x((stop - start) / size), lanes)
 
@@ -210,11 +210,13 @@ def quality_axis(runs: Sequence[Run], metric: str) -> Axis:
 
 def curve(run: Run, metric: str, x: Axis, y: Axis, size: float) -> Curve:
     """Returns the metric over the time since run_start; `size` is the unit of `x` in ms."""
-    found = [e for e in run.evaluations if metric in e.values and run.run_start is not None]
-    points = [(x((e.time_ms - run.run_start) / size), round(100 - y(e.values[metric]), 3)) for e in found]
+    evaluations = [e for e in run.evaluations if metric in e.values and run.run_start is not None]
+    points = [
+        (x((e.time_ms - run.run_start) / size), round(100 - y(e.values[metric]), 3)) for e in evaluations
+    ]
     thinned = points[:: max(1, len(points) // 400)]
     if points and thinned[-1] != points[-1]:
         thinned.append(points[-1])
-    if not found:
+    if not evaluations:
         return Curve([])
-    return Curve(thinned, found[0].values[metric], found[-1].values[metric], run.evaluated)
+    return Curve(thinned, evaluations[0].values[metric], evaluations[-1].values[metric], run.evaluated)

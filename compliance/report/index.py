@@ -57,16 +57,16 @@ def by_folder(outcome: Outcome, folders: list[Path]) -> tuple[list[list[Finding]
     benchmark on that system. A finding about a description belongs to every folder of the system.
     """
     places = [folder.resolve() for folder in folders]
-    found: list[list[Finding]] = [[] for _ in folders]
+    of_folders: list[list[Finding]] = [[] for _ in folders]
     rest = []
     for finding in outcome.findings:
         path = Path(finding.path).resolve()
         owners = [index for index, place in enumerate(places) if _belongs(path, place)]
         for index in owners:
-            found[index].append(finding)
+            of_folders[index].append(finding)
         if not owners:
             rest.append(finding)
-    return found, rest
+    return of_folders, rest
 
 
 def _belongs(path: Path, place: Path) -> bool:

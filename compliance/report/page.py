@@ -51,15 +51,15 @@ def page(cards: list[ScoreCard], outcome: Outcome | None = None) -> str:
 
     `outcome`: the result of `check` for the whole path; None if it did not run.
     """
-    found, rest = [None] * len(cards), []
+    of_folders, rest = [None] * len(cards), []
     if outcome is not None:
-        found, rest = index.by_folder(outcome, [_folder_of(card.path) for card in cards])
+        of_folders, rest = index.by_folder(outcome, [_folder_of(card.path) for card in cards])
     if len(cards) == 1 and outcome is not None:
-        found, rest = [[*found[0], *rest]], []
+        of_folders, rest = [[*of_folders[0], *rest]], []
     judged = index.judged(outcome) if outcome is not None else {}
     folders = [
         _folder(card, number, own, judged.get(_folder_of(card.path).resolve()))
-        for number, (card, own) in enumerate(zip(cards, found), 1)
+        for number, (card, own) in enumerate(zip(cards, of_folders), 1)
     ]
     return render(
         "report.html",

@@ -29,18 +29,18 @@ class Published:
 @cache
 def published() -> tuple[Published, ...]:
     """Returns the closed-division scores of rounds v0.6 to v5.1, and those of v6.0 that are public (data/README.md)."""
-    found: list[Published] = []
+    rows: list[Published] = []
     for name in _TABLES:
         with (_DATA / name).open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 epochs = row.get("epochs_to_converge") or row.get("to_converge") or None
-                found.append(
+                rows.append(
                     Published(
                         row["round"], row["org"], row["system"], row["benchmark"], int(row["n_accelerators"]),
                         float(row["score_minutes"]), None if epochs is None else number(float(epochs)),
                     )
                 )  # fmt: skip
-    return tuple(found)
+    return tuple(rows)
 
 
 def beside(card: ScoreCard) -> tuple[int | None, list[Published]]:

@@ -112,26 +112,26 @@ def merge(
       (the submitter's folder, what changed, {"system/benchmark": the upload that it comes from}).
     """
     last = {one.name: one for one in uploads}
-    kept = [one for one in uploads if last[one.name] is one]
+    latest = [one for one in uploads if last[one.name] is one]
     changes: list[Change] = []
     origin: dict[str, Upload] = {}
-    for one in kept:
+    for one in latest:
         for name, folder in one.entries().items():
             if name in origin:
                 changes.append(_again(organisation, name, origin[name].entries()[name], folder))
             origin[name] = one
     for one in uploads:
-        for name, folder in one.entries().items() if one not in kept else ():
+        for name, folder in one.entries().items() if one not in latest else ():
             if name in origin:
                 changes.append(_again(organisation, name, folder, origin[name].entries()[name]))
             else:
                 said = f"only in {_shown(folder, uploads)}; the last upload named {one.name} is without it"
                 changes.append(Change(organisation, "vanished", name, said))
     sources = {name: one.path.as_posix() for name, one in origin.items()}
-    if len(kept) == 1:
-        return kept[0].path, changes, sources
+    if len(latest) == 1:
+        return latest[0].path, changes, sources
     merged = place / organisation
-    for one in kept:
+    for one in latest:
         for name in one.entries():
             shutil.rmtree(merged / "results" / name, ignore_errors=True)
         shutil.copytree(

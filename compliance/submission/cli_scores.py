@@ -29,10 +29,10 @@ def run(options: argparse.Namespace) -> int:
     if not tree.is_dir():
         raise UserError(f"{tree}: no such folder; name a submitter's folder with results/ and systems/")
     outcome = judge_tree(tree, options.ruleset)
-    found = summary.systems(outcome)
-    if not found:
+    systems = summary.systems(outcome)
+    if not systems:
         raise no_folders(tree, outcome.verdict)
-    used = sorted({one.submission.ruleset for one in found})
+    used = sorted({one.submission.ruleset for one in systems})
     if len(used) > 1:
         raise UserError(
             f"{tree}: submissions of rounds {', '.join(used)}; name one round's, or give --ruleset"
@@ -41,31 +41,31 @@ def run(options: argparse.Namespace) -> int:
         path = Path(options.csv)
         for place, detailed in ((path, False), (path.with_stem(f"{path.stem}_detailed"), True)):
             # A description may hold half of a surrogate pair, which has no UTF-8 form.
-            write_atomically(place, _csv(found, used[0], detailed).encode(errors="backslashreplace"))
+            write_atomically(place, _csv(systems, used[0], detailed).encode(errors="backslashreplace"))
     if options.xlsx:
-        write_atomically(Path(options.xlsx), _xlsx(found, used[0]))
-    print(_text(found, used[0]))
-    for remark in (remark for one in found for remark in one.remarks):
+        write_atomically(Path(options.xlsx), _xlsx(systems, used[0]))
+    print(_text(systems, used[0]))
+    for remark in (remark for one in systems for remark in one.remarks):
         print(f"note: {remark}")
-    return int(any(result.card.score is None for one in found for result in one.results.values()))
+    return int(any(result.card.score is None for one in systems for result in one.results.values()))
 
 
-def _csv(found: list[System], ruleset: str, detailed: bool) -> str:
+def _csv(systems: list[System], ruleset: str, detailed: bool) -> str:
     """Returns the table with the stock summarizer's columns; an empty cell means no score."""
     text = io.StringIO()
     writer = csv.DictWriter(text, summary.columns(ruleset, detailed), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(summary.row(one, detailed) for one in found)
+    writer.writerows(summary.row(one, detailed) for one in systems)
     return text.getvalue()
 
 
-def _text(found: list[System], ruleset: str) -> str:
+def _text(systems: list[System], ruleset: str) -> str:
     """Returns a line for each score: system, accelerators, benchmark, minutes, and how the score was computed."""
     lines = [
         ("division", "system", "accelerators", "benchmark", "minutes", "runs", "failed", "dropped")
         + ("scaling", "RCP")
     ]
-    for one in found:
+    for one in systems:
         for benchmark, result in sorted(one.results.items()):
             score = "-" if result.card.score is None else f"{result.card.score:.4f}"
             runs = f"{len(result.card.runs)} of {result.card.needed}"
@@ -82,7 +82,7 @@ def _text(found: list[System], ruleset: str) -> str:
     return "\n".join((head, *table))
 
 
-def _xlsx(found: list[System], ruleset: str) -> bytes:
+def _xlsx(systems: list[System], ruleset: str) -> bytes:
     """Returns a workbook with a sheet per division; each sheet numbers its systems, grouped by availability."""
     try:
         from openpyxl import Workbook
@@ -96,7 +96,7 @@ def _xlsx(found: list[System], ruleset: str) -> bytes:
     for division in rules.DIVISIONS:
         sheet = book.create_sheet(division)
         sheet.append(["ID", *columns])
-        inside = [one for one in found if one.description.get("division") == division]
+        inside = [one for one in systems if one.description.get("division") == division]
         others = sorted({summary.availability(one) for one in inside} - {*summary.AVAILABILITIES})
         for heading in (*summary.AVAILABILITIES, *others):
             section = [one for one in inside if summary.availability(one) == heading]

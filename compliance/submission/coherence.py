@@ -115,14 +115,14 @@ def organisations(org: Path, logged: Iterable[object], submitters: Iterable[obje
       logged: submission_org of each log.
       submitters: `submitter` of each description.
     """
-    for what, values in (
+    for source, values in (
         ("submission_org of the logs", logged),
         ("submitter of the descriptions", submitters),
     ):
         names = sorted({value for value in values if isinstance(value, str) and value})
         others = [one for one in names if not same_organisation(one, org.name) and not is_placeholder(one)]
         if others:
-            found = f"{', '.join(value[:60] for value in others[:5])} ({what})"
+            found = f"{', '.join(value[:60] for value in others[:5])} ({source})"
             yield finding("tree.organisation", ADVICE, org, org.name, found)
 
 

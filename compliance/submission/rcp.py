@@ -94,11 +94,11 @@ def table(benchmark: str, ruleset: str) -> tuple[tuple[float, tuple[float, ...]]
 def points(benchmark: str, ruleset: str) -> tuple[Point, ...]:
     """Returns the reference's points by batch size, before pruning."""
     drop, runs = rounds.may_fail(benchmark), rounds.required_runs(benchmark, ruleset)
-    found = []
+    every = []
     for batch, values in table(benchmark, ruleset):
         mean, stdev = olympic_mean(values, drop), pstdev(values)
-        found.append(Point(batch, mean, stdev, _least(mean, stdev, len(values) - 2 * drop, runs)))
-    return tuple(found)
+        every.append(Point(batch, mean, stdev, _least(mean, stdev, len(values) - 2 * drop, runs)))
+    return tuple(every)
 
 
 @cache
@@ -111,14 +111,14 @@ def pruned(benchmark: str, ruleset: str) -> tuple[Point, ...]:
     if not every:
         return ()
     fastest = min(every, key=lambda point: point.mean)
-    kept = [point for point in every if point.batch >= fastest.batch]
+    points_ = [point for point in every if point.batch >= fastest.batch]
     runs, at = rounds.required_runs(benchmark, ruleset), 1
-    while at < len(kept) - 1:
-        if kept[at].mean > _between(kept[at].batch, kept[at - 1], kept[at + 1], runs).mean:
-            del kept[at]
+    while at < len(points_) - 1:
+        if points_[at].mean > _between(points_[at].batch, points_[at - 1], points_[at + 1], runs).mean:
+            del points_[at]
         else:
             at += 1
-    return tuple(kept)
+    return tuple(points_)
 
 
 def judge(

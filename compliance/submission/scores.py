@@ -143,18 +143,18 @@ def result_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     try:
-        found = [
+        files = [
             file
             for file in path.iterdir()
             if re.fullmatch(r"result_.*\.txt", file.name) and kind_of(file) == "file"
         ]
     except OSError as error:
         raise UserError(f"{path}: cannot read ({error.strerror}); name a results folder or a log") from None
-    if not found:
+    if not files:
         raise UserError(f"{path}: no result_*.txt in it; name a folder of result logs, or a log")
-    if len(found) > _MAX_RUNS:
-        raise UserError(f"{path}: {len(found)} result logs; a result folder holds 3 to 40")
-    return sorted(found, key=by_number)
+    if len(files) > _MAX_RUNS:
+        raise UserError(f"{path}: {len(files)} result logs; a result folder holds 3 to 40")
+    return sorted(files, key=by_number)
 
 
 def result_folders(path: str | Path) -> list[Path]:
@@ -166,10 +166,10 @@ def result_folders(path: str | Path) -> list[Path]:
         raise UserError(
             f"{path}: no such file or folder; name a result log, a results folder or a submission tree"
         )
-    found = sorted({log.parent for log in path.rglob("result_*.txt") if kind_of(log) == "file"})
-    if not found:
+    folders = sorted({log.parent for log in path.rglob("result_*.txt") if kind_of(log) == "file"})
+    if not folders:
         raise UserError(f"{path}: no result_*.txt below it; name a folder of result logs, or a log")
-    return found
+    return folders
 
 
 def _olympic(

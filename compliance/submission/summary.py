@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compliance.api import Outcome
 from compliance.log.check_log import LogResult
 from compliance.submission import rcp, rounds
 from compliance.submission.scaling import factor
 from compliance.submission.scores import ScoreCard, score_directory
 from compliance.submission.tree_system import accelerators, count, load
-from compliance.submission.verdict import ResultFolder, Submission
+from compliance.submission.verdict import Outcome, ResultFolder, Submission
 
 _BEFORE = (
     ("division", "availability", "submitter", "system", "number_of_nodes", "host_processor_model_name")
@@ -75,14 +74,14 @@ class System:
 def systems(outcome: Outcome) -> list[System]:
     """Returns a checked tree's systems, sorted by division, system, accelerator, framework and number."""
     logs: dict[str, LogResult] = {result.path: result for result in outcome.logs}
-    found = [row for one in outcome.submissions for row in _of(one, logs)]
+    rows = [row for one in outcome.submissions for row in _of(one, logs)]
 
     def order(row: System) -> tuple:
         named = (row.description.get(field, "") for field in ("division", "system_name"))
         more = (row.description.get(field, "") for field in ("accelerator_model_name", "framework"))
         return (*map(str, named), *map(str, more), row.accelerators or 0, row.name)
 
-    return sorted(found, key=order)
+    return sorted(rows, key=order)
 
 
 def _of(submission: Submission, logs: dict[str, LogResult]) -> Iterator[System]:

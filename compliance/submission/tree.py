@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from common.errors import UserError
-from compliance.api import Outcome
 from compliance.code import advice
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import nearest
 from compliance.log.check_log import LogResult, check_logs
 from compliance.log.find_round import Choice, find, of_folder, of_submission
 from compliance.submission import coherence, repo_rules, rounds, tree_files, tree_runs, tree_system, verdict
-from compliance.submission.verdict import ResultFolder, Submission
+from compliance.submission.verdict import Outcome, ResultFolder, Submission
 from compliance.verdict import GO, NOT_CHECKED, Verdict, together
 
 # Judges the logs of a tree: (paths, ruleset, division) -> a result for each log.
@@ -53,7 +52,7 @@ def judge_tree(
         return Outcome(logs, [about, *others], silent, [], Verdict(NOT_CHECKED, (reason,)))
     named = of_folder(root)
     ruleset = ruleset or (named and named.ruleset)
-    if not logs and not any(found.rule == "not-checked" for found in findings):
+    if not logs and not any(remarks.rule == "not-checked" for remarks in findings):
         findings.append(finding("tree.empty", ERROR, root, "result_*.txt", "none"))
     orgs: dict[Path, dict[Path, list[LogResult]]] = defaultdict(lambda: defaultdict(list))
     loose: dict[Path, list[LogResult]] = defaultdict(list)
@@ -67,13 +66,13 @@ def judge_tree(
     submissions, described = [], []
     for org, folders in orgs.items():
         one = _Org(root, org, folders, ruleset)
-        found = one.check()
+        remarks = one.check()
         described += one.described
-        findings += found
+        findings += remarks
         whole = [old for old in findings if tree_files.is_below(old.path, org)]
         submissions.append(one.submission(whole))
     outcome = together([one.verdict for one in submissions], [one.path.name for one in submissions])
-    if not submissions and not any(found.severity == ERROR for found in findings):
+    if not submissions and not any(remarks.severity == ERROR for remarks in findings):
         outcome = Verdict(NOT_CHECKED, (_outside(root, loose),))
     elif not submissions:
         outcome = verdict.judge(findings, [], False, False)

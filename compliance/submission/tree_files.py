@@ -175,14 +175,14 @@ def _has_token(path: str) -> bool:
 
 def place_of(directory: Path) -> tuple[Path, str, str | None] | None:
     """Returns (org, system, benchmark) of a directory below `results/`; benchmark is None if that level is missing."""
-    parts = directory.parts
-    if "results" not in parts:
+    names = directory.parts
+    if "results" not in names:
         return None
-    index = len(parts) - 1 - parts[::-1].index("results")
-    below = parts[index + 1 :]
+    index = len(names) - 1 - names[::-1].index("results")
+    below = names[index + 1 :]
     if not 1 <= len(below) <= 2:
         return None
-    return Path(*parts[:index]) if index else Path("."), below[0], below[1] if len(below) == 2 else None
+    return Path(*names[:index]) if index else Path("."), below[0], below[1] if len(below) == 2 else None
 
 
 def is_below(path: str, folder: Path) -> bool:

@@ -13,11 +13,11 @@ RCP_BYPASS, SEED_BYPASS, BERT_SAMPLES = "rcp-bypass", "seed-checker-bypass", "rc
 
 def flags(org: Path, folder: Path) -> frozenset[str]:
     """Returns the flags that apply to a folder of runs: its own, its system's and its submitter's."""
-    found: set[str] = set()
+    words: set[str] = set()
     for place in (org, folder.parent, folder):
         try:
             text = read_small(place / NAME, 1 << 16).decode("utf-8", "replace")
         except (OSError, ValueError):
             continue
-        found |= {line.strip().lstrip("-").replace("_", "-") for line in text.splitlines()}
-    return frozenset(found & {RCP_BYPASS, SEED_BYPASS, BERT_SAMPLES})
+        words |= {line.strip().lstrip("-").replace("_", "-") for line in text.splitlines()}
+    return frozenset(words & {RCP_BYPASS, SEED_BYPASS, BERT_SAMPLES})

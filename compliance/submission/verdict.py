@@ -1,10 +1,13 @@
 """Defines the result of checking a tree: its submissions, their folders of runs, and one verdict with reasons."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from common.errors import UserError
 from compliance.findings import ERROR, Finding
+from compliance.log.check_log import LogResult
 from compliance.submission.rcp import Convergence
 from compliance.submission.runs import Run
 from compliance.verdict import GO, NO_GO, NOT_CHECKED, PRACTICE, Verdict
@@ -50,6 +53,36 @@ class Submission:
     ruleset: str
     folders: tuple[ResultFolder, ...]
     verdict: Verdict
+
+
+class Outcome(NamedTuple):
+    """The outcome of a check: files, findings, the result of each log, submitters' folders, and one verdict.
+
+    If the olympic mean drops a run, `findings` lists the run's errors as advice; `logs` keeps them as errors.
+    """
+
+    files: list[str]
+    findings: list[Finding]
+    logs: list[LogResult]
+    submissions: Sequence[Submission] = ()
+    verdict: Verdict = Verdict(GO)
+
+    @property
+    def dropped(self) -> frozenset[str]:
+        """Returns the failed logs that are legally dropped: their errors do not make a tree a NO_GO."""
+        return frozenset(
+            path for one in self.submissions for folder in one.folders for path in folder.dropped
+        )
+
+    @property
+    def errors(self) -> list[Finding]:
+        """Findings that make a submission be refused."""
+        return [finding for finding in self.findings if finding.severity == ERROR]
+
+    @property
+    def advice(self) -> list[Finding]:
+        """Findings that are worth knowing but refuse nothing."""
+        return [finding for finding in self.findings if finding.severity != ERROR]
 
 
 def no_folders(root: Path, found: Verdict | None = None) -> UserError:

@@ -76,7 +76,7 @@ _SEQUENCE = 256  # Tokens per packed sequence; NVIDIA counts the transformer's b
 @functools.cache
 def rows(benchmark: str) -> tuple[tuple[int, float, float], ...]:
     """(accelerators, batch in examples, epochs) of the published runs of v0.6 and v0.7."""
-    found = []
+    table = []
     with (scores.DATA / "published_scores.csv").open(encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
             if row["benchmark"] != benchmark:
@@ -88,8 +88,8 @@ def rows(benchmark: str) -> tuple[tuple[int, float, float], ...]:
                     epochs += extra
             if benchmark == "transformer" and row["org"] == "NVIDIA":
                 batch /= _SEQUENCE
-            found.append((int(row["n_accelerators"]), batch, epochs))
-    return tuple(found)
+            table.append((int(row["n_accelerators"]), batch, epochs))
+    return tuple(table)
 
 
 @functools.cache

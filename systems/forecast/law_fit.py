@@ -70,7 +70,7 @@ def look_up(row: Score, rows: Iterable[Score]) -> tuple[float | None, float | No
 def _tested(one: Law, rows: Sequence[Score], others: Sequence[Score]) -> list[Tested]:
     """Scores of one benchmark and accelerator, predicted by a law, dated by their rounds."""
     chip = accelerators.table()[rows[0].chip] | {"name": rows[0].chip}
-    found = []
+    errors = []
     for year in sorted({row.year for row in rows}):
         mine = [row for row in rows if row.year == year]
         sizes = sorted({row.accelerators for row in mine})
@@ -78,8 +78,8 @@ def _tested(one: Law, rows: Sequence[Score], others: Sequence[Score]) -> list[Te
         at = {size: (log, spread) for size, log, spread in zip(sizes, logs, deviation)}
         for row in mine:
             log, spread = at[row.accelerators]
-            found.append(Tested(row, math.log(row.minutes) - log, float(spread), *look_up(row, others)))
-    return found
+            errors.append(Tested(row, math.log(row.minutes) - log, float(spread), *look_up(row, others)))
+    return errors
 
 
 def _groups(rows: Iterable[Any], key: Callable[[Any], Any]) -> list[list[Any]]:
@@ -91,7 +91,7 @@ def _groups(rows: Iterable[Any], key: Callable[[Any], Any]) -> list[list[Any]]:
 
 def later(numbers: Mapping[str, float], only: Sequence[str] = ()) -> list[Tested]:
     """Every score of every round, or of `only` some, predicted from earlier rounds alone."""
-    found = []
+    rows_ = []
     for name, year in scores.ROUNDS.items():
         if only and name not in only:
             continue
@@ -101,8 +101,8 @@ def later(numbers: Mapping[str, float], only: Sequence[str] = ()) -> list[Tested
         if mine:
             one = Law.fit(earlier, numbers)
             for rows in _groups(mine, lambda row: (row.benchmark, row.chip)):
-                found += _tested(one, rows, earlier)
-    return found
+                rows_ += _tested(one, rows, earlier)
+    return rows_
 
 
 def left_out(whole: Law, group: str) -> list[Tested]:

@@ -44,7 +44,7 @@ class Power(scores.Score):
 @functools.cache
 def powers() -> tuple[Power, ...]:
     """The published power results of systems with a published score."""
-    found = []
+    results = []
     known = {(r.round, r.org, r.system, r.benchmark): r for r in scores.rows()}
     with (_DATA / "power.csv").open(encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
@@ -52,8 +52,8 @@ def powers() -> tuple[Power, ...]:
             score = known.get((row["round"], row["org"], row["system"], name))
             if score:
                 watts = float(row["node_watts"]) + float(row["switch_watts"])
-                found.append(Power(*dataclasses.astuple(score), watts))
-    return tuple(found)
+                results.append(Power(*dataclasses.astuple(score), watts))
+    return tuple(results)
 
 
 @functools.cache
@@ -163,14 +163,14 @@ def prices(path: Path | None = None) -> dict[str, Price]:
     place = path or _DATA / "prices.json"
     shape = f'--prices={place}: write {{"date": "2026-11", "prices": {{"H100-SXM5": [3.78, "source"]}}}}'
     try:
-        found = parsed(read_plain(place, _MOST))
+        by_name = parsed(read_plain(place, _MOST))
     except (OSError, ValueError) as error:
         raise UserError(f"{shape}; cannot read it ({error})") from None
-    if not isinstance(found, dict) or not isinstance(found.get("prices"), dict):
+    if not isinstance(by_name, dict) or not isinstance(by_name.get("prices"), dict):
         raise UserError(f"{shape}; it has no object `prices`")
     table = {}
-    for name, entry in found["prices"].items():
-        offers = [_offer(one, f"{shape}; {name}", str(found.get("date", ""))) for one in _entries(entry)]
+    for name, entry in by_name["prices"].items():
+        offers = [_offer(one, f"{shape}; {name}", str(by_name.get("date", ""))) for one in _entries(entry)]
         chip = accelerators.named(name) or name
         table[chip] = Price(tuple(sorted(offers, key=lambda one: one.usd)))
     return table

@@ -76,18 +76,18 @@ def descriptions() -> tuple[dict[str, str], ...]:
 def rows() -> tuple[Score, ...]:
     """The published scores of machines with accelerators."""
     known = {(r["round"], r["org"], r["system"]): r for r in descriptions()}
-    found = []
+    scores = []
     for path in files():
         with path.open(encoding="utf-8") as lines:
             for row in csv.DictReader(lines):
                 chip = _chip(row["system"], known.get((row["round"], row["org"], row["system"])))
                 if chip and not accelerators.table()[chip].get("host"):
-                    found.append(_score(row, chip))
-    found += [
+                    scores.append(_score(row, chip))
+    scores += [
         Score("paper", "Training Kinetics", f"summit-{n}", "tsm_kinetics", "V100-SXM2", 6 * n, seconds / 60)
         for n, seconds in KINETICS.items()
     ]
-    return tuple(found)
+    return tuple(scores)
 
 
 def _chip(system: str, description: dict[str, str] | None) -> str:

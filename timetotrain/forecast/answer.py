@@ -151,7 +151,7 @@ def lines(one: Answer) -> list[str]:
         return [title, f"cannot say: {one.reason}"]
     low, high = one.interval
     name, (half, most) = _error(one)
-    found = [
+    estimate_ = [
         title,
         f"{one.minutes:.3g} minutes; nine of ten runs between {low:.3g} and {high:.3g}",
         f"true error, {name}: half within {half:.1f} %, nine of ten within {most:.0f} %",
@@ -159,14 +159,14 @@ def lines(one: Answer) -> list[str]:
         _ordinary(one),
     ]
     if one.epochs:
-        found.append(f"{one.epochs:.3g} epochs, {one.steps:,.0f} steps")
+        estimate_.append(f"{one.epochs:.3g} epochs, {one.steps:,.0f} steps")
     if told := shares.of_preset(one.benchmark, one.system):
-        found.append(
+        estimate_.append(
             "a step, by the compiler: " + ", ".join(f"{part:.0%} {kind}" for kind, part in told.items())
         )
     if fit := memory.fit(one.benchmark, machine.chip, machine.accelerators):
-        found.append(f"memory: {fit.why}")
-    return found
+        estimate_.append(f"memory: {fit.why}")
+    return estimate_
 
 
 def _ordinary(one: Answer) -> str:
