@@ -15,7 +15,7 @@ from compliance.findings import ADVICE, ERROR, Finding
 from compliance.log import rules
 from compliance.log.check_log import LogResult, check_logs
 from compliance.submission.verdict import Outcome
-from compliance.verdict import GO, NO_GO, of_findings, together
+from compliance.verdict import GO, NO_GO, Verdict, of_findings, together  # noqa: F401 (part of the library)
 
 # `check` reports these rules as advice, `package` as errors: a submission needs them, a published log may lack them.
 PACKAGING_ERRORS = frozenset(
