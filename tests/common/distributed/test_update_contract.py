@@ -63,11 +63,14 @@ def test_only_shampoo_reports_roots(runner):
 
 
 def test_an_update_that_is_not_finite_is_skipped_on_every_replica(runner):
+    """One element on the last replica is infinite."""
     state, replicas = runner.state, runner.replicas
     before, slots, told = runner.copies(), runner.slots(), []
 
     def apply():
-        bad = [tf.fill(w.shape, tf.constant(np.nan, w.dtype)) for w in state.model.trainable_variables]
+        first, *rest = [tf.ones(w.shape, w.dtype) for w in state.model.trainable_variables]
+        last = tf.cast(tf.equal(replicas.replica_id(), 3), first.dtype)
+        bad = [tf.tensor_scatter_nd_update(first, [[0] * first.shape.rank], [1 / (1 - last)]), *rest]
         rate, step = tf.constant(1.0, tf.float64), tf.constant(1, tf.int64)
         state.update.apply(bad, rate, step, lambda finite: told.append(finite) or [tf.cast(finite, tf.int32)])
         return tf.cast(told[-1], tf.int32)

@@ -1,6 +1,4 @@
-"""Tests LARS and SGD against numpy formulas and other libraries, flat shards against whole variables, and clipping."""
-
-import dataclasses
+"""Tests LARS and SGD against numpy formulas and other libraries, and clipping."""
 
 import numpy as np
 import pytest
@@ -12,8 +10,7 @@ from common.config.optimizer import Lars, Optimizer, Sgd
 from common.config.rules import named
 from common.errors import UserError
 from common.optim import optimizers
-from tests.common.distributed import updates
-from tests.timetotrain.run.rules import KINDS, SHAPES, STEPS, problem, run, worst
+from tests.timetotrain.run.rules import KINDS, STEPS, problem, run, worst
 
 # tpu-v3-2048 (scaled momentum, L2 twice, epsilon), tpu-v3-8192 (unscaled), and others around them.
 RULES = {
@@ -78,52 +75,6 @@ def test_clipping_equals_tensorflows(norm: float) -> None:
 @pytest.mark.parametrize("name", ["lars scaled", "lars unscaled"])
 def test_compiled_equals_the_formulas(name: str) -> None:
     assert worst(run(RULES[name], *problem(), compiled=True), transcribed(RULES[name], *problem())) < 1e-12
-
-
-@dataclasses.dataclass
-class Flat:
-    """Segments of one flat tensor that holds all variables: norms by segment_sum, masks per element."""
-
-    ids: tf.Tensor
-    adapts: tf.Tensor
-    regularised: tf.Tensor
-
-    def norms(self, weight: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        def norm(x: tf.Tensor) -> tf.Tensor:
-            return tf.gather(tf.sqrt(tf.math.segment_sum(x * x, self.ids)), self.ids)
-
-        return norm(weight), norm(gradient)
-
-    def touched(self, gradient: tf.Tensor) -> bool:
-        return True
-
-
-def flatten(values: dict, padding: int) -> np.ndarray:
-    return np.concatenate([*(values[n].reshape(-1) for n in SHAPES), np.zeros(padding)])
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_flat_shard_equals_whole_variables(name: str) -> None:
-    """Weight-update sharding passes all variables as one padded vector."""
-    config, padding = RULES[name], 3
-    weights, gradients, rates = problem()
-    sizes = [int(np.prod(s)) for s in SHAPES.values()] + [padding]
-    kinds = np.repeat([*KINDS.values(), "padding"], sizes)
-    segments = Flat(
-        tf.constant(np.repeat(np.arange(len(sizes)), sizes)),
-        tf.constant(~np.isin(kinds, config.skip_kinds)),
-        tf.constant(kinds != "norm"),
-    )
-    rule = optimizers.rule(config)
-    weight = tf.constant(flatten(weights, padding))
-    slots = rule.init(weight)
-    for step, rate in enumerate(rates):
-        gradient = tf.constant(flatten(gradients[step], padding))
-        now = tf.constant(rate), tf.constant(step)
-        weight, slots = rule.update(optimizers.WeightState(weight, gradient, slots, *now, segments))
-    whole = run(config, weights, gradients, rates)
-    np.testing.assert_allclose(weight.numpy(), flatten(whole, padding), rtol=0, atol=1e-14)
-    assert not weight.numpy()[-padding:].any(), "0 / 0 in the padding"
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -196,21 +147,3 @@ def test_kinds_choose_what_decays(kind: str, decays: bool, regularised: bool) ->
 def test_unknown_rule_names_the_near_one() -> None:
     with pytest.raises(UserError, match="config.optimizer.name='larz'.*did you mean lars"):
         named("larz")
-
-
-def test_gradients_of_biases_have_their_factor():
-    """After a step without momentum or decay a bias has moved twice as far, everything else as far as before."""
-    moved = []
-    for factor in (1.0, 2.0):
-        optimizer = Sgd(base_learning_rate=0.1, momentum=0.0, bias_gradient_factor=factor)
-        updates.OPTIMIZERS["factor"] = optimizer
-        runner = updates.Runner("single", 1, "factor")
-        before = runner.weights()
-        # The rate of the first step is 0.
-        runner.steps(1, 10)
-        moved.append([after - value for after, value in zip(runner.weights(), before)])
-    kinds = runner.state.kinds
-    assert kinds.count("bias") == 1 and len(kinds) == len(moved[0]) > 3
-    for kind, once, twice in zip(kinds, *moved):
-        np.testing.assert_allclose(twice, (2 if kind == "bias" else 1) * once, rtol=1e-12)
-        assert np.abs(once).max() > 0

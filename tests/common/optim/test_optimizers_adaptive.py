@@ -109,28 +109,6 @@ def test_adaptive_rules_equal_keras(name: str) -> None:
         assert worst(ours, {n: v.numpy() for n, v in variables.items()}) < bound
 
 
-def test_lazy_adam_equals_keras_adam_where_every_row_has_a_gradient() -> None:
-    weights, gradients, _ = problem()
-    for gradient in gradients:
-        gradient["table"] += 0.01
-    rates = np.full(STEPS, RATE)
-    lazy, dense = (
-        run(named(name, epsilon=1e-9), weights, gradients, rates) for name in ("lazy_adam", "adam")
-    )
-    assert worst(lazy, dense) == 0
-
-
-def test_lazy_adam_leaves_rows_without_gradient_alone() -> None:
-    weights, gradients, _ = problem()
-    rates = np.full(STEPS, RATE)
-    lazy, dense = (
-        run(named(name, epsilon=1e-9), weights, gradients, rates) for name in ("lazy_adam", "adam")
-    )
-    np.testing.assert_array_equal(lazy["table"][8], weights["table"][8])
-    assert np.abs(lazy["table"] - dense["table"]).max() > 1e-4, "Adam moves rows by their momentum"
-    np.testing.assert_array_equal(lazy["conv"], dense["conv"])
-
-
 def test_lazy_adam_of_a_mask_equals_that_of_indexed_slices() -> None:
     """The reference gathers the rows that were looked up, repeated ones summed, and updates only those."""
     rng = np.random.default_rng(1)

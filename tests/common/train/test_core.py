@@ -1,4 +1,4 @@
-"""Tests the core on a toy task against numpy: loop, checkpoint, sums, sharded updates, segments, loss scale.
+"""Tests the core on a toy task against numpy: loop, checkpoint, sharded updates, clipping, segments, loss scale.
 
 The whole file takes under a minute of one core, so `make quick` runs it after any edit of the loop or the update. The
 files of each part test more backends and cases.
@@ -14,12 +14,12 @@ import tensorflow as tf
 
 from common.config.optimizer import Lars, Sgd
 from common.config.schema import Communication
-from common.distributed import gradient_sum
 from common.distributed import replicas as backends
 from common.layers.precision import precision
 from common.train import checkpoint, events, gradients
 from common.train.loop import Loop
 from common.train.state import State
+from tests.common.distributed.replicas import processes
 from tests.common.train import naive_toy, toy
 
 # Learning rates are float32 numbers; these are exact in it.
@@ -148,34 +148,6 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(tmp_path, within) -> Non
     assert bits(resumed) == bits(whole)
 
 
-# -- sums of gradients ---------------------------------------------------------------------------------------------
-
-SHAPES = [(3, 5), (7,), (), (2, 2, 2), (64,)]
-ROUTES = {
-    f"{algorithm}, {size} bytes": Communication(algorithm, 2 if algorithm == "hierarchical" else 0, size)
-    for algorithm in ("flat", "hierarchical", "2d")
-    for size in (1, 200, 1 << 20)
-}
-
-
-def test_every_route_and_every_bucket_sums_alike() -> None:
-    """Whole numbers have exact sums, so that the order of additions does not count."""
-    number = 4
-    replicas = backends.make(config(**mirrored(number)))
-    rng = np.random.default_rng(0)
-    own = [rng.integers(-1000, 1000, [number, *shape]).astype(np.float64) for shape in SHAPES]
-
-    def one() -> dict[str, list[tf.Tensor]]:
-        mine = [tf.gather(tf.constant(x), replicas.replica_id()) for x in own]
-        return {name: gradient_sum.sum_gradients(replicas, mine, way) for name, way in ROUTES.items()}
-
-    found = tf.function(lambda: replicas.run(one), autograph=False)()
-    for name, sums in found.items():
-        for mine, parts in zip(sums, own, strict=True):
-            for copy in replicas.local_results(mine):
-                np.testing.assert_array_equal(copy.numpy(), parts.sum(0), err_msg=name)
-
-
 # -- one update in many ways ---------------------------------------------------------------------------------------
 
 WAYS = {
@@ -196,11 +168,14 @@ WAYS = {
         2, sharded(), accumulation_steps=2, loss_scale=64.0, loss_scale_growth_steps=3
     ),
     "compiled": {"compile": "on"},
+    "loop in Python": {"replicas": "pjrt"},
+    "three steps in a call": {"replicas": "pjrt", "steps_per_execution": 3},
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_trains_as_numpy_does(way) -> None:
+    processes.require(WAYS[way].get("replicas", "single"))
     loop, start = make(**{"optimizer": CLIPPED, **WAYS[way]})
     seen = list(loop.run())
     naive = naive_toy.train(loop.config, start)

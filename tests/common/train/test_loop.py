@@ -1,4 +1,4 @@
-"""Tests the loop against a naive one: stops, faults, evaluation in a worker; equal seeds, equal losses.
+"""Tests the loop: stops, faults, evaluation in a worker; equal seeds, equal losses. test_core.py has its numbers.
 
 Each test runs with the loop around the steps in TensorFlow (`single`), in Python (`pjrt`), and in Python with three
 steps in a call, of which a block's last call has fewer.
@@ -17,12 +17,9 @@ import tensorflow as tf
 from common.config.optimizer import Lars
 from common.distributed import replicas as backends
 from common.errors import UserError
-from common.layers.precision import precision
 from common.train import events
 from common.train.host_block import Stacks
 from common.train.loop import Loop
-from common.train.state import State
-from common.train.step import make_eval_step, make_prepare_eval, make_train_step
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
 
@@ -59,41 +56,6 @@ def of(kind, seen):
 
 def losses(seen):
     return [loss for event in of(events.Trained, seen) for loss in event.losses]
-
-
-def naive(config):
-    """A Python loop over the same steps: (losses, values of the evaluations, final variables)."""
-    task, replicas, policy = toy.Task(config), backends.make(config), precision(config.precision)
-    state = State(task, replicas, policy)
-    clock = Loop(task, replicas).clock
-    train, evaluate = make_train_step(task, state, clock), make_eval_step(task, state)
-    prepare = make_prepare_eval(state)
-    shard = backends.base.Shard()
-    batches = iter(task.train_input(shard, config.global_batch_size, 0))
-    seen, values = [], []
-    for block in clock.blocks():
-        for _ in range(block.num_steps):
-            seen.append(float(train(next(batches), state.step.read_value())))
-            state.step.assign_add(1)
-        prepare()
-        outputs = [evaluate(batch) for batch in task.eval_input(shard, config.eval_batch_size)]
-        sums = {name: sum(float(s[name]) for s, _ in outputs) for name in ("correct", "seen")}
-        values.append(sums["correct"] / sums["seen"])
-        state.evaluated.assign(block.end_step)
-    return seen, values, weights(state)
-
-
-@pytest.mark.parametrize("accumulation", [1, 4])
-def test_loop_equals_a_naive_one(accumulation):
-    changes = {"precision": "fp64", "quality_target": NEVER, "accumulation_steps": accumulation}
-    loop = make(**changes)
-    loop.compile()
-    seen = list(loop.run())
-    expected, values, variables = naive(toy.config(**changes))
-    np.testing.assert_allclose(losses(seen), expected, rtol=1e-12)
-    assert [e.value for e in of(events.Evaluated, seen)] == values
-    for mine, other in zip(weights(loop.state), variables, strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-10, atol=1e-12)
 
 
 def test_the_data_are_touched_when_the_clock_runs(monkeypatch):
@@ -157,13 +119,6 @@ def test_a_call_whose_batches_have_another_shape_is_refused():
         Stacks(iter([(stack, 2)]), [{"x": (3, 5)}]).take(2)
 
 
-def test_success_ends_the_run_at_once():
-    loop = make(quality_target=0.0)
-    loop.compile()
-    seen = list(loop.run())
-    assert (seen[-1].status, seen[-1].step, len(of(events.Evaluated, seen))) == ("success", 4, 1)
-
-
 def test_compile_restores_every_variable_and_the_run_traces_nothing_more():
     loop = make(optimizer=Lars(base_learning_rate=0.1))
     before = weights(loop.state)
@@ -178,16 +133,6 @@ def test_compile_restores_every_variable_and_the_run_traces_nothing_more():
     traces = loop._block._block.experimental_get_tracing_count()
     list(loop.run())
     assert loop._block._block.experimental_get_tracing_count() == traces == 1
-
-
-def test_a_run_that_compiled_equals_one_that_did_not():
-    runs = []
-    for compile_first in (True, False):
-        loop = make(train_epochs=2, quality_target=NEVER)
-        if compile_first:
-            loop.compile()
-        runs.append((losses(loop.run()), [v.tobytes() for v in weights(loop.state)]))
-    assert runs[0] == runs[1]
 
 
 def test_equal_seeds_give_identical_losses_and_another_does_not():
@@ -293,17 +238,6 @@ def test_stop_from_another_thread_before_the_first_block():
     threading.Thread(target=loop.stop, args=("told to",)).start()
     seen = list(loop.run())
     assert seen[-1].reason == "told to" and seen[-1].step <= 4
-
-
-def test_nan_loss_aborts_with_its_step_and_saves_nothing():
-    loop = make(explode=True, quality_target=NEVER)
-    loop.compile()
-    saved = []
-    seen = list(loop.run(saved.append))
-    stopped = seen[-1]
-    assert (stopped.status, stopped.step) == ("aborted", 1)
-    assert "step 1" in stopped.reason and "inf" in stopped.reason
-    assert saved == [] and not of(events.Evaluated, seen)
 
 
 class ExplodesLater(toy.Task):

@@ -1,4 +1,4 @@
-"""Tests the loss scale: the dynamic one against tf_keras's, skipped updates on every backend, checkpoint, log, end."""
+"""Tests the loss scale: the dynamic one against tf_keras's, skipped updates, log, end; test_core.py compares runs."""
 
 import dataclasses
 
@@ -11,9 +11,8 @@ from common.config.optimizer import Adam
 from common.distributed import replicas as backends
 from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.train import checkpoint, events, loss_scale
+from common.train import events, loss_scale
 from common.train.loop import Loop
-from tests.common.distributed import updates
 from tests.common.train import toy
 from timetotrain.run.mllog import RunLog
 
@@ -72,53 +71,6 @@ def test_an_overflow_that_halves_the_scale_to_one_leaves_it_to_be_tried():
         assert made.report()["loss_scale"] == scale and not made.lost()
 
 
-@pytest.mark.parametrize(
-    "backend, optimizer",
-    [("single", "adam"), ("mirrored", "lars"), ("sharded", "lars"), ("sharded", "lazy_adam")],
-)
-def test_an_element_that_is_not_finite_skips_the_update_everywhere(backend, optimizer):
-    number = 1 if backend == "single" else 4
-    communication = updates.sharded() if backend == "sharded" else updates.Communication()
-    name = "single" if backend == "single" else "mirrored"
-    runner = updates.Runner(name, number, optimizer, communication, loss_scale=8.0, **DYNAMIC)
-    runner.steps(2)
-    before, slots = runner.copies(), runner.state.update.read_slots()
-    state, replicas = runner.state, runner.replicas
-    shapes = [w.shape for w in state.model.trainable_variables]
-
-    def update(step):
-        gradients = [tf.ones(shape, tf.float64) for shape in shapes]
-        last = tf.cast(tf.equal(replicas.replica_id(), number - 1), tf.float64)
-        spoilt = tf.tensor_scatter_nd_update(gradients[0], [[0] * len(shapes[0])], [1 / (1 - last)])
-        scale = state.loss_scale
-        rate = tf.constant(0.1, tf.float64)
-        with tf.control_dependencies(
-            state.update.apply([spoilt, *gradients[1:]], rate, scale.updates(step), scale.tell)
-        ):
-            return tf.identity(step)
-
-    tf.function(lambda: replicas.run(update, (tf.constant(2, tf.int64),)), autograph=False)()
-    assert state.loss_scale.report() == {"loss_scale": 4.0, "skipped_updates": 1}
-    for old, new in zip(before, runner.copies(), strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(old, new, strict=True))
-    for old, new in zip(slots, state.update.read_slots(), strict=True):
-        assert all(np.array_equal(old[key], new[key]) for key in old)
-
-
-@pytest.mark.parametrize(
-    "backend, optimizer", [("single", "sgd"), ("mirrored", "adam clipped"), ("sharded", "lars")]
-)
-def test_a_dynamic_scale_changes_no_update(backend, optimizer):
-    number = 1 if backend == "single" else 4
-    communication = updates.sharded() if backend == "sharded" else updates.Communication()
-    name = "single" if backend == "single" else "mirrored"
-    fixed = updates.Runner("single", 1, optimizer)
-    dynamic = updates.Runner(name, number, optimizer, communication, loss_scale=64.0, **DYNAMIC)
-    np.testing.assert_allclose(dynamic.steps(), fixed.steps(), rtol=1e-8)
-    assert dynamic.state.loss_scale.report()["loss_scale"] == 64.0 * 2 ** (updates.STEPS // 3)
-    assert updates.furthest(dynamic.weights(), fixed.weights()) <= 1e-8
-
-
 @pytest.mark.parametrize("optimizer", [toy.config().optimizer, ADAM], ids=["sgd", "adam"])
 def test_updates_that_overflow_lose_nothing(optimizer):
     """The updates after the skipped ones are those of a run that begins there, Adam's corrections included."""
@@ -138,40 +90,12 @@ def test_updates_that_overflow_lose_nothing(optimizer):
         np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_a_fixed_scale_changes_no_update(accumulation):
-    changes = {"precision": "fp64", "accumulation_steps": accumulation}
-    expected, _ = trained(make(**changes))
-    found, seen = trained(make(loss_scale=96.0, **changes))
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-    assert seen[-1].scale == {}
-
-
 def test_fp16_follows_fp32_within_its_rounding():
     expected, _ = trained(make(precision="fp32"))
     found, seen = trained(make(precision="fp16", loss_scale=2.0**8, **DYNAMIC))
     # fp16 rounds to 2**-11; the products of 20 steps gather less than two such roundings.
     np.testing.assert_allclose(found, expected, rtol=2.0**-10)
     assert seen[-1].scale == {"loss_scale": 2.0**14, "skipped_updates": 0}
-
-
-def test_a_resumed_run_has_the_same_scale_and_weights(tmp_path):
-    whole = make(**OVERFLOWS)
-    losses, seen = trained(whole)
-    assert seen[-1].scale["skipped_updates"] > 0
-    first, begun = make(**OVERFLOWS), []
-    for event in first.run():
-        if isinstance(event, events.Trained):
-            begun += event.losses
-            break
-    checkpoint.save(first, tmp_path)
-    second = make(**OVERFLOWS)
-    assert checkpoint.restore_latest(second, tmp_path) == len(begun)
-    assert second.state.loss_scale.report() == first.state.loss_scale.report()
-    rest, _ = trained(second)
-    assert np.array_equal([*begun, *rest], losses)
-    assert all(np.array_equal(a, b) for a, b in zip(values(second), values(whole), strict=True))
-    assert second.state.loss_scale.report() == whole.state.loss_scale.report()
 
 
 class NoGradient(toy.Task):

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from common.config import benchmarks
-from common.config.digest import digest
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
@@ -159,34 +158,3 @@ def test_frozen_stages_keep_their_weights_and_moments(trained):
 def test_too_many_frozen_stages_are_refused():
     with pytest.raises(UserError, match="config.frozen_stages=6: .* has 5 stages"):
         dataclasses.replace(TINY, frozen_stages=6).validate()
-
-
-def test_a_later_field_at_its_default_leaves_the_digest():
-    """The digest of a configuration without the fields, computed from its plain values."""
-    import hashlib
-    import json
-
-    from common.config.digest import to_dict
-
-    plain = {
-        n: v
-        for n, v in to_dict(dataclasses.replace(TINY, optimizer=TINY.optimizer.every_field())).items()
-        if n
-        not in (
-            *("init", "frozen_stages", "norm", "smoothing_over"),
-            *("loss_scale_growth_steps", "steps_per_execution", "eval_epochs"),
-        )
-    }
-    for later in ("segments", "shard_in_blocks"):
-        del plain["communication"][later]
-    matrix = (
-        "orthogonal_steps", "matrix_block", "matrix_decay", "matrix_epsilon", "root_interval", "root_start",
-    )  # fmt: skip
-    corrections = ("corrected_epsilon", "one_warmup_delta", "trust_in_velocity")
-    for later in ("averaging_power", "adamw_rate_factor", *matrix, "grafting", *corrections):
-        del plain["optimizer"][later]
-    for later in ("first_step", "drops_round_down"):
-        del plain["schedule"][later]
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-    assert digest(TINY) == hashlib.sha256(text.encode()).hexdigest()
-    assert digest(dataclasses.replace(TINY, frozen_stages=1)) != digest(TINY)

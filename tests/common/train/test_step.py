@@ -23,14 +23,6 @@ class Weighted(toy.Task):
         return found if offset else found | {"weight": 1.0 + np.arange(first, first + count) % 16}
 
 
-class Halves(toy.Task):
-    """A batch whose second half is its first: two replicas have the same gradient."""
-
-    def examples(self, first: int, count: int, offset: int) -> dict[str, np.ndarray]:
-        found = super().examples(0, count, offset)
-        return {name: values[np.arange(first, first + count) % 8] for name, values in found.items()}
-
-
 def moves(count: int = 1, task: type[toy.Task] = toy.Task, **changes) -> list[np.ndarray]:
     """How far the first `count` updates, each an epoch, move each weight."""
     fields = {
@@ -76,13 +68,6 @@ def test_an_update_in_parts_is_the_whole_batch_s(parts: dict) -> None:
     whole = moves(task=Weighted, batch_norm_span=4)
     for mine, other in zip(moves(task=Weighted, batch_norm_span=4, **parts), whole, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-10, atol=1e-14)
-
-
-def test_each_replica_clips_its_own_gradient() -> None:
-    """Two equal gradients of at most that norm have a mean of at most that norm."""
-    clipped = dataclasses.replace(SGD, clip_replica_norm=0.01)
-    found = moves(task=Halves, optimizer=clipped, replicas="mirrored", num_replicas=2)
-    assert np.sqrt(sum((m**2).sum() for m in found)) == pytest.approx(RATE * 0.01)
 
 
 def test_a_factor_is_of_biases_alone() -> None:

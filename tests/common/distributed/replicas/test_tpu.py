@@ -116,8 +116,7 @@ def test_collectives_and_their_gradients_under_stand_ins(stand_ins, mirrored, gr
             return y, tape.gradient(y, x, output_gradients=up, unconnected_gradients=zero)
 
         got, gradient = reference.run(mirrored, with_gradient, values, upstream)
-        probes = [reference.inputs(seed=100)]
-        reference.check_linear(name, groups, options, values, got, upstream, gradient, probes)
+        reference.check_linear(name, groups, options, values, got, upstream, gradient, reference.probes())
 
 
 def test_without_a_tpu_it_says_so(monkeypatch):
