@@ -1,7 +1,5 @@
 """Errors that every command prints as one line instead of a traceback, the parser that raises them, and hints."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Writes files and folders atomically: complete or unchanged, even on a full disk or after a kill. TensorFlow-free."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import errno

@@ -1,7 +1,5 @@
 """Runs the machine's own query programs: lscpu, nvidia-smi. TensorFlow-free."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

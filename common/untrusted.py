@@ -1,7 +1,5 @@
 """Checks the names, paths, JSON and archives of files that others made (docs/security.md). TensorFlow-free."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -10,8 +10,6 @@ more than 80 Moses tokens or is more than nine times as long as the other. After
 longer than --max-length tokens, including BOS and EOS. Shards get their final names when all are complete.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import dataclasses

@@ -4,8 +4,6 @@ A bucket's batch has pairs from anywhere in the data. So every process holds all
 (common/data/bucketing.py) and takes its part of it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterator

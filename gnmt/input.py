@@ -5,8 +5,6 @@ Both kinds of batch hold "source" int32 [b, m], "source_length" int32 [b], "targ
 evaluation, m is `decode.source_length` and n is 1.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Translates tokenized sentences with a trained network; the host converts text with merges and vocabulary."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

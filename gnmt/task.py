@@ -1,7 +1,5 @@
 """Defines the task of GNMT: label-smoothed cross-entropy per sentence, BLEU of beam-searched translations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 python -m gnmt.tiny DATA_DIR
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

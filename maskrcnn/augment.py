@@ -1,7 +1,5 @@
 """Prepares images and objects for Mask R-CNN: scales images into a frame, mirrors, cuts masks to their boxes."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from common.data.images import resize, to_uint8

@@ -4,8 +4,6 @@ The network is the 50-layer column of table 1 in "Deep Residual Learning for Ima
 a stage's first block has the stride. Layer names match published checkpoints (torchvision's).
 """
 
-from __future__ import annotations
-
 import os
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Detects objects: proposals, box head, per-class suppression, then masks for the detections."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from common.detection import boxes as box_ops

@@ -1,7 +1,5 @@
 """Builds the feature pyramid: figure 3 of "Feature Pyramid Networks for Object Detection"."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import tensorflow as tf

@@ -7,8 +7,6 @@ A batch is {"image": uint8 [b, H, W, 3], "image_info": float32 [b, 3] (content h
 device. Evaluation batches have no objects, because the annotation file holds the ground truth.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

@@ -5,8 +5,6 @@ Detectron's. Every loss is a mean over a replica's micro-batch, then averaged ov
 decay to the gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

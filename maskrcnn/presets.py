@@ -5,8 +5,6 @@ Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/
 their Google/ folders; NV7 is the NVIDIA/ folder of G7; `mlperf_facts N` = docs/sources.md, mlperf N.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Detects objects and their masks in encoded images, one by one, each in the frame of its orientation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Defines the task of Mask R-CNN: five losses, detections with masks, COCO's mAP of boxes and of masks."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Generates the cpu-tiny data set with common/detection/drawing.py: `python -m maskrcnn.tiny DATA_DIR`."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

@@ -1,7 +1,5 @@
 """Defines the configuration of the MNIST networks and checks its fields. TensorFlow-free."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ An idx file has a big-endian header (magic number and sizes), then unsigned byte
 (sizes N, rows, columns) and 2049 for labels (size N).
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import struct

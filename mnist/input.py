@@ -5,8 +5,6 @@ training set, keyed by seed and epoch. The endless sequence of epochs is cut int
 every image once for any batch size, and any number of replicas sees the same global batches.
 """
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Builds LEGW's pure LSTM, MagmaDNN's multilayer perceptron and MagmaDNN's small convolutional network."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 import tf_keras

@@ -3,8 +3,6 @@
 LEGW = "Large-Batch Training for LSTM and Beyond"; MagmaDNN = "MagmaDNN: Accelerated Deep Learning Using MAGMA".
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Classifies encoded pictures of digits: grey values, scaled to the network's size."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

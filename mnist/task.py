@@ -1,7 +1,5 @@
 """Defines the task of handwritten digits: cross-entropy, top-1 accuracy."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 

@@ -10,8 +10,6 @@ The text is cut into one equal stream per batch row; row i of every batch contin
 Replica r of R holds consecutive streams, starting at r/R of the batch.
 """
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

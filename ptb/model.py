@@ -1,7 +1,5 @@
 """Builds the language model: embedding, LSTMs that carry their state from step to step, vocabulary logits."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 import tf_keras
 

@@ -5,8 +5,6 @@ TensorFlow's ptb_word_lm.py (Zaremba et al., "Recurrent Neural Network Regulariz
 and keeps the full rate for seven epochs, not four.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

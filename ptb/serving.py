@@ -1,7 +1,5 @@
 """Predicts the next word of a text; the graph looks up the words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Defines the task of the language model: cross-entropy of the next word, perplexity (lower is better)."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping, Sequence

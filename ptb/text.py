@@ -1,7 +1,5 @@
 """Reads and numbers the words of texts like Mikolov's Penn Treebank: words between blanks, one sentence per line."""
 
-from __future__ import annotations
-
 import collections
 import os
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ that remembers a few words knows the topic, and a model that carries its state k
     python -m ptb.tiny DATA_DIR
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

@@ -6,8 +6,6 @@ models/alexnet_bn/train_val2.prototxt (docs/sources.md, mlperf 2): batch norm, w
 parameters at 227 px and 1000 classes.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 import tf_keras
 

@@ -1,7 +1,5 @@
 """Defines the configuration of ResNet-50 and AlexNet-BN, and checks its fields. TensorFlow-free."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar
 

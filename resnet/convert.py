@@ -9,8 +9,6 @@ The converter reads tar files in place and never unpacks them. It numbers classe
 A shard gets its final name only when it is complete, so a restart after an interruption keeps the finished shards.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Converts your own photographs, one folder per class, for `timetotrain data resnet FOLDER OUT`."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence

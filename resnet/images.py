@@ -1,7 +1,5 @@
 """Finds images and their classes in class folders, in a CSV file, or in ImageNet's tar files, which stay packed."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os

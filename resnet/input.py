@@ -5,8 +5,6 @@ image/encoded and image/class/label. Other features are ignored. A batch is {"im
 int32 [b], "weight": float32 [b]}; `normalise` runs on the device.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -7,8 +7,6 @@ Presets with accumulation_steps = batch / 128 are for one accelerator, which spl
 images. `--replicas`, `--config.num_replicas` and `--config.accumulation_steps` spread them over more accelerators.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from common.config.optimizer import Lamb, Lars, Sgd

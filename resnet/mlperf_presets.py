@@ -5,8 +5,6 @@ mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7; paths sta
 NVIDIA/ folder of G7. Where a script and its log disagree, the preset follows the log, because MLPerf scored the log.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from common.config.optimizer import Lars, Sgd

@@ -5,8 +5,6 @@ papers'. Presets of later TPUs and GPUs follow from the submissions. docs/preset
 and any closed-division rules it breaks.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

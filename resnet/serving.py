@@ -1,7 +1,5 @@
 """Classifies encoded images with a trained network, after the same central crop as in an evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Converts a public ResNet-50 for ResNet: `python -m resnet.starting_weights FILE OUT.npz`."""
 
-from __future__ import annotations
-
 import sys
 
 from common.layers import starting_weights as common

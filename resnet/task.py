@@ -1,7 +1,5 @@
 """Defines the task of ResNet-50 and AlexNet-BN: label-smoothed cross-entropy, top-1 accuracy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

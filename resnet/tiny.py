@@ -8,8 +8,6 @@ a rotation, so a flip keeps the class.
     python -m resnet.tiny DATA_DIR
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import io

@@ -4,8 +4,6 @@ Pictures are read where they lie in the tar file; nothing is unpacked. The forma
 key is a member's path up to the first dot of its file name. `KEY.cls` holds the class, or `KEY.json` has a field of it.
 """
 
-from __future__ import annotations
-
 import re
 import tarfile
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 All draws are stateless, so an image's augmentation depends only on its key.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from common.data.images import resize, to_uint8

@@ -3,8 +3,6 @@
 The checkpoint's layers after conv4_x (`layer4`, `fc`) are not read.
 """
 
-from __future__ import annotations
-
 import os
 
 import tf_keras

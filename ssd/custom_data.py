@@ -1,7 +1,5 @@
 """Converts your own pictures with boxes, for `timetotrain data ssd FOLDER OUT`."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

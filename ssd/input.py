@@ -5,8 +5,6 @@ A batch is {"image": uint8 [b, S, S, 3], "boxes": float32 [b, G, 4] corners as f
 Evaluation batches have no objects, because the annotation file holds the ground truth.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Mapping

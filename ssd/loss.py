@@ -4,8 +4,6 @@ Each image's loss is divided by its own number of positives, then averaged over 
 image without positives counts as a loss of zero.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import tensorflow as tf

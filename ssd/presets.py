@@ -5,8 +5,6 @@ Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/
 their Google/ folders; NV6, NV7 are their NVIDIA/ folders; `mlperf_facts N` = docs/sources.md, mlperf N.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

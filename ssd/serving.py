@@ -1,7 +1,5 @@
 """Detects objects in encoded images. Images are resized as in an evaluation; boxes are in pixels of the picture."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

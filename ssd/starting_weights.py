@@ -1,7 +1,5 @@
 """Converts torchvision's ResNet-34 to SSD's starting weights: `python -m ssd.starting_weights FILE OUT.npz`."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 import sys

@@ -1,7 +1,5 @@
 """Defines the task of SSD: the multibox loss, detections, COCO's mean average precision."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -8,8 +8,6 @@ Files may be gzipped. The converter discards pairs with a side longer than --max
 benchmark's rules require. Shards get their final names when all are complete and the note of the length limits exists.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

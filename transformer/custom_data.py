@@ -1,7 +1,5 @@
 """Converts your own parallel text, for `timetotrain data transformer SOURCE TARGET OUT`."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@
 under the names in `model.INPUTS`, "index" int32 [b] and "weight" float32 [b]. An evaluation row is one source sentence.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

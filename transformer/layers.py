@@ -5,8 +5,6 @@ before each sublayer. Activations are [b, length, width] in the precision of pro
 full precision. A decoder layer can also run one step at a time, with a cache of earlier steps' keys and values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A packed sequence has tensor2tensor's features: `inputs`, `targets` and, for eac
 row from 1 (`..._segmentation`) and its position in the sentence from 0 (`..._position`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from common.errors import UserError

@@ -1,7 +1,5 @@
 """Defines the task of the Transformer: label-smoothed cross-entropy per token, BLEU of beam-searched translations."""
 
-from __future__ import annotations
-
 import functools
 import pathlib
 from collections.abc import Mapping, Sequence

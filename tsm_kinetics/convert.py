@@ -9,8 +9,6 @@ The converter skips videos that it cannot decode, counts them, and lists them in
 final name only when it is complete, so a restart after an interruption keeps the finished shards.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import hashlib

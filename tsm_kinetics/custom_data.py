@@ -1,7 +1,5 @@
 """Converts your own videos, one folder per class or a CSV file, for `timetotrain data tsm_kinetics FOLDER OUT`."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os

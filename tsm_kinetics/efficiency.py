@@ -7,8 +7,6 @@
 The output is one line of JSON per network, or a table with --table. The program trains nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

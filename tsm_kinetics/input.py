@@ -7,8 +7,6 @@ the videos, keyed by seed and epoch. The endless sequence of epochs is cut into 
 any number of replicas.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 

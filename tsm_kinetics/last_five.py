@@ -7,8 +7,6 @@ reduce the influence of randomness" (paper 4.1). A run stops at its target, so u
 the end. TensorFlow-free.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

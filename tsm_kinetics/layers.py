@@ -1,7 +1,5 @@
 """Layers over time for video networks: temporal shift, 3-D convolution, pooling. Activations are [b, T, H, W, C]."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 import tf_keras
 

@@ -4,8 +4,6 @@ Paper = "Training Kinetics in 15 Minutes: Large-scale Distributed Training on Vi
 docs/presets.md lists the values that the paper leaves open and our choices for them.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

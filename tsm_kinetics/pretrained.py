@@ -1,7 +1,5 @@
 """Loads an ImageNet ResNet-50, torchvision's or Keras's, into a video network; inflates 2-D kernels to 3-D ones."""
 
-from __future__ import annotations
-
 import functools
 import os
 

@@ -3,8 +3,6 @@
 The rules follow mit-han-lab/temporal-shift-module (ops/dataset.py, ops/transforms.py; docs/sources.md, mlperf 2).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from tsm_kinetics.config import Data

@@ -1,7 +1,5 @@
 """Classifies a video from its frames: the graph cuts an evaluation's clips and crops and averages their scores."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

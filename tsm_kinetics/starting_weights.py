@@ -1,7 +1,5 @@
 """Converts torchvision's ResNet-50 to start TSM from: `python -m tsm_kinetics.starting_weights FILE OUT.npz`."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 import sys

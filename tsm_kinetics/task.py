@@ -1,7 +1,5 @@
 """Defines the task of video classification: cross-entropy on clips, top-1 accuracy on videos."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 

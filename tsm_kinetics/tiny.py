@@ -7,8 +7,6 @@ left from right. The videos are encoded, decoded and converted like any other.
     python -m tsm_kinetics.tiny DATA_DIR
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

@@ -1,7 +1,5 @@
 """Selects the backend pjrt if the user names none and jax sees a GPU. TensorFlow-free."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 

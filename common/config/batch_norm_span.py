@@ -1,7 +1,5 @@
 """Interprets and checks `batch_norm_span`, the number of images that share batch-norm statistics. TensorFlow-free."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from common.errors import UserError

@@ -3,8 +3,6 @@
 TensorFlow-free.
 """
 
-from __future__ import annotations
-
 import importlib
 from types import ModuleType
 

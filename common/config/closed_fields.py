@@ -1,7 +1,5 @@
 """Marks the fields that a closed-division run may change, in the fields' metadata. TensorFlow-free."""
 
-from __future__ import annotations
-
 import dataclasses
 import typing
 from typing import Any

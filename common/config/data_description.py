@@ -4,8 +4,6 @@ A run reads from it the settings that the data determine: numbers of classes and
 need not type them. The run rejects an override that contradicts them. The description is optional.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Converts a configuration to plain values and back, and computes the digest that identifies it. TensorFlow-free."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

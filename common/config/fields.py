@@ -5,8 +5,6 @@ It cites the source of a constant, if there is one. tests/common/config/test_fie
 benchmark has a meaning.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

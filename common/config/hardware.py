@@ -3,8 +3,6 @@
 It does not import jax. nvidia-smi and the installed packages tell what jax would see, at once if there is no GPU.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import pathlib

@@ -4,8 +4,6 @@
 times the warmup epochs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import fractions
 import math

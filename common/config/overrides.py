@@ -5,8 +5,6 @@ fields. A preset is `dataclasses.replace` of a base; a flag `--config.optimizer.
 configuration holds every hyperparameter: the step, the log and `--describe` read it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

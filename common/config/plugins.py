@@ -4,8 +4,6 @@ Python must find the module: in the current folder, on PYTHONPATH, or installed.
 project (docs/extend.md). TensorFlow-free, unless the loaded module imports it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Helpers for the presets of several benchmarks: names, families scaled by LEGW, logged keys. TensorFlow-free."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar

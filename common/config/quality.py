@@ -4,8 +4,6 @@ The rules require that the log calls every metric eval_accuracy. People read "pe
 75.9 %".
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 A field's path is its name after `--config.`: "width" or "data.max_boxes".
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Chooses the configuration class of an optimizer rule by its name. TensorFlow-free."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

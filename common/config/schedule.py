@@ -1,7 +1,5 @@
 """Defines the fields of a learning-rate schedule, and its lengths in steps. TensorFlow-free."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -4,8 +4,6 @@
 the same functions themselves: `check_schedule`, `Optimizer.check` and `check_backend`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Each function returns (quality, what the answer is), as `folder_conversion.finish` takes a baseline.
 """
 
-from __future__ import annotations
-
 import collections
 import math
 import re

@@ -3,8 +3,6 @@
 TensorFlow-free.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """Writes OUT/data.html, a self-contained page that shows the result of `timetotrain data`."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Sequence

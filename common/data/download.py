@@ -3,8 +3,6 @@
 FILE.part holds what has come so far. TensorFlow-free.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import shutil

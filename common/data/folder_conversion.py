@@ -1,7 +1,5 @@
 """Tools that convert a user's folder to records: split, shard counts, broken files, the description."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import dataclasses
 import errno

@@ -1,7 +1,5 @@
 """Reads a user's own train/validation split from lists or folders, and describes the held-out part. TensorFlow-free."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Resizes pictures, and normalises RGB pixels by ImageNet's mean and standard deviation."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 # Per channel, for values 0..255. The same as in G6 resnet/resnet_main.py, REF ssd-v1/ssd/utils.py, G7 Mask R-CNN's

@@ -1,7 +1,5 @@
 """Finds pictures that are nearly the same, also mirrored, so that a split does not part them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

@@ -5,8 +5,6 @@ missing, unpacks a member of 100 GB, and accepts two members with the same name.
 never reads pickles.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import math

@@ -1,7 +1,5 @@
 """Pads evaluation so that every replica does equal work and every example counts once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Names come from other systems: with backslashes, a drive, URL escapes, another U
 not there. A name that fits two files with different contents is an error that names both.
 """
 
-from __future__ import annotations
-
 import collections
 import filecmp
 import os

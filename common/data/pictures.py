@@ -3,8 +3,6 @@
 docs/your-own-data.md has the table of what this reader promises.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io

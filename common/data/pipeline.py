@@ -1,7 +1,5 @@
 """Configures tf.data without autotuning, which would delay a run; sets parallelism and prefetching by hand."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

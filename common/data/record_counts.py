@@ -7,8 +7,6 @@ on the clock. To write a note for records from other programs:
     python -m common.data.record_counts DATA_DIR
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import functools
 import json

@@ -4,8 +4,6 @@ Every record carries its identity, (file number, record number), through the str
 errors can name it. A stream is a pure function of the seed, with or without a cache, and can start at any record.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Sequence

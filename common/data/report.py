@@ -1,7 +1,5 @@
 """Collects what a conversion of a user's files took, left out, changed and suspects, for screen, page and JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Knows the names of splits: which folder, list, file or word means training, and which evaluation. TensorFlow-free."""
 
-from __future__ import annotations
-
 import re
 
 TESTS = ("test", "testing")

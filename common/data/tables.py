@@ -5,8 +5,6 @@ any case. A file without a line of column names has the path first, then the lab
 line instead, a file *.json a list of them.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import os

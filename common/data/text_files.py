@@ -5,8 +5,6 @@ UTF-8 is the encoding of every other file. A line feed ends a line, with or with
 file without line feeds, carriage returns end lines. Gzip files are recognized by their content.
 """
 
-from __future__ import annotations
-
 import codecs
 import dataclasses
 import gzip

@@ -1,7 +1,5 @@
 """Names, counts, reads, writes and diagnoses TFRecord files; record_stream.py shuffles records."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

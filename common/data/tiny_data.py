@@ -1,7 +1,5 @@
 """Implements `python -m BENCHMARK.tiny DATA_DIR`: fills the folder with a benchmark's generated data set."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ A file may be a stranger's: only a video in a single file is opened, never a lis
 docs/your-own-data.md has the table of what this reader promises.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import io

@@ -1,7 +1,5 @@
 """Makes the anchor boxes of feature pyramids, as numpy float64 (cy, cx, h, w). TensorFlow-free."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

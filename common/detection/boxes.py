@@ -4,8 +4,6 @@ Corners are (ymin, xmin, ymax, xmax), centres are (cy, cx, h, w). All functions 
 compile under XLA.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

@@ -5,8 +5,6 @@ seconds. For masks, many workers paste and encode a few images at a time (`parts
 score boxes and masks (`score`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

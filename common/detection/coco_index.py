@@ -6,8 +6,6 @@ image's height and width before decoding. The converter writes them to an index 
 run reads them on the clock.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """Normalizes the objects of a user's annotations: checks each box and mask before any C library reads it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Finds the annotations of a user's pictures and reads them as COCO's JSON, whatever program wrote them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Normalizes a user's annotations: reads what has one meaning, and leaves out, with a line, what has none."""
 
-from __future__ import annotations
-
 import collections
 import math
 import os

@@ -1,7 +1,5 @@
 """Converts COCO annotations to TFRecords, in the layout of tf-models' create_coco_tf_record (see coco_records.py)."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math

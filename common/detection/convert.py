@@ -10,8 +10,6 @@ instances_train2017.json and instances_val2017.json. A shard gets its name when 
 the same command keeps the finished ones.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

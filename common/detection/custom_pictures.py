@@ -1,7 +1,5 @@
 """Converts a user's pictures with boxes or masks; SSD and Mask R-CNN share it."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import json

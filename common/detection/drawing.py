@@ -5,8 +5,6 @@ object with a box and a mask. Colours, sizes, angles, places and image sizes are
 kind. As in COCO, some objects are crowds, a few images are empty, and category ids have gaps.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -1,7 +1,5 @@
 """Recognizes the annotation formats that are not read, and says which export helps. TensorFlow-free."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

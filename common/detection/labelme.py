@@ -1,7 +1,5 @@
 """Reads LabelMe's annotations, a JSON file for each picture, as COCO's JSON."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

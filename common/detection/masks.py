@@ -3,8 +3,6 @@
 It runs in worker processes: an image takes only a few milliseconds, but 5,000 images have half a million masks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Matches anchors and proposals to ground truths."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import tensorflow as tf

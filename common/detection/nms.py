@@ -1,7 +1,5 @@
 """Non-maximum suppression in tiles, batched over images and classes, with static shapes."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import tensorflow as tf

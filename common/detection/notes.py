@@ -6,8 +6,6 @@ programs:
     python -m common.detection.notes DATA_DIR [--index]
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ number of samples, as the reference does (two each way). At a time, it holds the
 bin, forward and backward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

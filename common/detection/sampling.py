@@ -1,7 +1,5 @@
 """Draws random samples of anchors and proposals: balanced, of exact size, and the same on any replica."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import tensorflow as tf

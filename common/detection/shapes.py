@@ -3,8 +3,6 @@
 It also turns them as a picture is turned. TensorFlow-free.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Finds the k largest elements of each row without sorting; k may differ by row; shapes stay static under XLA."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from common.layers.xla import under_xla

@@ -1,7 +1,5 @@
 """Reads Pascal VOC's annotations, an XML file for each picture, as COCO's JSON."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

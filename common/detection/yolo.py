@@ -1,7 +1,5 @@
 """Reads YOLO's annotations, a text file for each picture, as COCO's JSON."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

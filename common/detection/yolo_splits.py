@@ -1,7 +1,5 @@
 """Reads the split that YOLO's settings and lists give: data.yaml, obj.data, train.txt and val.txt. TensorFlow-free."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

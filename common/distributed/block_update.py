@@ -9,8 +9,6 @@ replica places its blocks in zeros, and another sum joins them. So an all-reduce
 all-gather. Use this form if the compiler turns both forms into the same operations.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -9,8 +9,6 @@ node, then across nodes, then distributes the sums within the node. Both are red
 all-gathers. They use the collectives of `common.distributed.replicas.base`, so they work on every backend.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

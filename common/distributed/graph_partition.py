@@ -3,8 +3,6 @@
 The pods paper runs the second stage of Mask R-CNN in this way, on up to four cores.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

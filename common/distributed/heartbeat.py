@@ -4,8 +4,6 @@ Each message is one line with a JSON object, written to the pipe whose number is
 launcher, every function does nothing. TensorFlow-free.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import json

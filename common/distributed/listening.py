@@ -5,8 +5,6 @@ tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc, which has no option)
 front of the C library's `bind`, for one library and for as long as the server starts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import ipaddress

@@ -11,8 +11,6 @@ Both have one interface. A value of a weight goes into `rows`, one tensor [repli
 `weights` takes them back.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Hashable, Sequence

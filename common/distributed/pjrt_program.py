@@ -5,8 +5,6 @@ replaced, called inside `jax.shard_map`. A per-replica value is an ordinary jax 
 first axis. This module imports no TensorFlow.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import operator
 import os

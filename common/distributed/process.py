@@ -1,7 +1,5 @@
 """Finds a process's rank in the run, from its launcher's environment variables. TensorFlow-free."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

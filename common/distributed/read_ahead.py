@@ -1,7 +1,5 @@
 """Runs an iterator in its own thread, a few items ahead of the reader. Imports no TensorFlow."""
 
-from __future__ import annotations
-
 import queue
 import threading
 import weakref

@@ -8,8 +8,6 @@ lie side by side in that vector and are updated as one tensor. Weights that a ru
 each replica gets whole matrices (common/distributed/pieces.py).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Lowers a compiled tf.function to StableHLO, as a portable artifact that a range of jax versions reads."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

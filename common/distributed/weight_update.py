@@ -3,8 +3,6 @@
 In the other form, `common/distributed/sharded_update.py`, each replica updates its part of the weights.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 

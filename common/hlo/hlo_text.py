@@ -1,7 +1,5 @@
 """Parses HLO text, before or after XLA's optimization: computations, instructions, loops, products."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,7 +1,5 @@
 """Counts bytes of elements and multiply-adds; shared by the HLO and StableHLO parsers."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

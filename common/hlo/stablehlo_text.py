@@ -1,7 +1,5 @@
 """Parses StableHLO text as TensorFlow prints it: functions, operations, types, exchanges."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Convolutions that tf_keras lacks: explicit padding, the space-to-depth form of a 7x7 stem, groups."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 import tf_keras
 

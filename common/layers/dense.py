@@ -9,8 +9,6 @@ few rows, the copy takes a third of that time. The batched product needs no copy
 is faster.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import tensorflow as tf

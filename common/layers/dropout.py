@@ -1,7 +1,5 @@
 """Dropout with masks that depend only on the seed, the step and the example."""
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import functools

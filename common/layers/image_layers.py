@@ -1,7 +1,5 @@
 """Creates the layers that networks of images and clips have in common; layers of one kind share their settings."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterator

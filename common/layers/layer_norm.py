@@ -1,7 +1,5 @@
 """Layer normalization with few memory accesses under XLA."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import tensorflow as tf

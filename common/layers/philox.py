@@ -5,8 +5,6 @@ defines its constants and how a seed becomes a key (tensorflow/core/lib/random/p
 tensorflow/core/kernels/stateless_random_ops.cc, GenerateKey). XLA lowers TensorFlow's own operations to 64-bit words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

@@ -4,8 +4,6 @@ Matrix products and convolutions run in `compute`. Variables, batch-norm statist
 `variable` (section 2 of the pods paper: "all non-convolutional operations use 32-bit floating point numbers").
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import tensorflow as tf

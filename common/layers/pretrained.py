@@ -1,7 +1,5 @@
 """Loads a backbone's published weights from any file of common/layers/weight_files.py that has torchvision's names."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ is of any kind that weight_files.py reads. OUT.npz holds its arrays in this proj
 `config.backbone`, `config.initial_weights` and `--init` read them. A failed check prints one line.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import pathlib

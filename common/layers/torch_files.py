@@ -4,8 +4,6 @@ A torch.save file is a pickle. This module's unpickler follows its instructions,
 strings and containers. It checks sizes against the file's bytes before it makes an array. TensorFlow-free.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import os

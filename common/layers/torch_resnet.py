@@ -4,8 +4,6 @@ FILE is a state dict with torchvision's names. IMAGES is [b, h, w, 3] in float64
 [b, c, h, w] each. Give one STRIDE per stage. The script runs in its own interpreter, which needs only torch and numpy.
 """
 
-from __future__ import annotations
-
 import sys
 
 

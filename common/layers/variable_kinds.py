@@ -4,8 +4,6 @@ Weight decay, LARS and freezing select variables by kind. The submissions behind
 variable's name, which breaks silently when a layer is renamed (docs/sources.md, mlperf 5.1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 
 import tensorflow as tf

@@ -13,8 +13,6 @@ A state dict's convolutions are [out, in, h, w] and its dense layers [out, in]; 
 [in, out]. Its batch norm's weight, bias, running_mean and running_var are gamma, beta, moving_mean, moving_variance.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import os

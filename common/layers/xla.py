@@ -1,7 +1,5 @@
 """Tells whether XLA compiles the function being traced, for layers that have another form there."""
 
-from __future__ import annotations
-
 from common.distributed.replicas.base import Replicas
 from common.optim.products import under_xla
 

@@ -6,8 +6,6 @@ SOAP cut that matrix further into blocks of at most `block` rows and columns, ea
 "Scalable Second Order Optimization for Deep Learning").
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

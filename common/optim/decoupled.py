@@ -6,8 +6,6 @@ BERT in 76 minutes", algorithm 2 with phi(z) = z (LAMB). As in optax, the rate m
 added to the root of the corrected average. `adam` of `optimizers.py` differs: its decay is part of the gradient.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from common.config.optimizer import AdamW

@@ -6,8 +6,6 @@ single-replica backend uses the kernels: with several replicas, XLA fuses the ru
 which are not variables.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from common.config.optimizer import Optimizer

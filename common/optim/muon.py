@@ -5,8 +5,6 @@ the form of optax.contrib.muon: averages are corrected, and the step is scaled b
 rest are embeddings, vectors and the output layer's kernel; its rate is `adamw_rate_factor` times the rate.
 """
 
-from __future__ import annotations
-
 import math
 
 import tensorflow as tf

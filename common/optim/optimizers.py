@@ -6,8 +6,6 @@ Models on Google TPU-v3 Pods", and NVIDIA's (`trust_in_velocity`). Adam's are Te
 "epsilon hat"). Adagrad, RMSprop and Adadelta follow tf_keras, with epsilon under the root.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf

@@ -4,8 +4,6 @@ By default, XLA rounds the operands of a float32 product: a TPU to bfloat16 (7 b
 does a GPU's library outside XLA. An iteration that needs more asks for it here.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.compiler.xla import xla_data_pb2

@@ -6,8 +6,6 @@ y = (1 - b) z + b x. The weight of a step is (largest rate so far)^averaging_pow
 for AdamW. Evaluations, exports and new runs use x: `averaged` computes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ Sources: mlcommons/training_results_v0.7 resnet-research-TF-tpu-v3-8192/lars_uti
 polynomial decay; "Large-Batch Training for LSTM and Beyond", section 3.2, for its decay over the whole run.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

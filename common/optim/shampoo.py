@@ -9,8 +9,6 @@ for blocks that belong to replicas. Weight decay joins the grafted step, and mom
 Kernels are updated so. Embeddings and vectors take the grafted step without preconditioners.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from common.config.optimizer import Shampoo

@@ -9,8 +9,6 @@ Kernels are updated so, in blocks of at most `matrix_block` rows and columns. Th
 without bases.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from common.config.optimizer import Soap

@@ -1,7 +1,5 @@
 """Lets a run's processes agree, between blocks, whether the run ends and why; checks that they start alike."""
 
-from __future__ import annotations
-
 import dataclasses
 import signal
 import time

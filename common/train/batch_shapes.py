@@ -4,8 +4,6 @@ A task with several shapes lists its training batches' shapes in `batch_shapes` 
 `eval_batch_shapes`. Within a step, all replicas' batches have the same shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ Every process calls `Saver.save` and `restore_latest`, which exchange data betwe
 processes read, so all hosts must share the folder.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import dataclasses

@@ -5,8 +5,6 @@ always complete. Besides the arrays, it holds everything needed to use the netwo
 configuration, the labels' names and the task's assets, such as a vocabulary.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno

@@ -5,8 +5,6 @@ Batch-norm moments, and state that layers carry from step to step, are kept per 
 groups changes, moments are merged by the law of total variance.
 """
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Counts correct classifications over padded evaluation batches, and checks that every example counts once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

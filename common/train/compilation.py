@@ -5,8 +5,6 @@ on each replica, the update is another, and the replicas exchange between them. 
 pass cannot use such programs.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Describes a run for `--describe`: parameters and multiply-adds counted on the built model, and the run's sizes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

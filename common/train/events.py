@@ -3,8 +3,6 @@
 Times are seconds since 1970. Steps' and evaluations' times are taken inside the running block.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ a stop variable and whether the loss is finite. If there are several processes, 
 them, together with its loss, so that all end the block after the same step.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

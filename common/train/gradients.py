@@ -5,8 +5,6 @@ after the last micro-batch, or, for a compiled program, outside it, because repl
 inside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

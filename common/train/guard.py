@@ -10,8 +10,6 @@ What all replicas receive alike is not seen: an error in a gradient before the s
 one replica holds (`shard_weight_update`). lab/bench/guard.py measures what is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 

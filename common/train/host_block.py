@@ -6,8 +6,6 @@ program. So a block ends one call late. After a non-finite loss, the extra call'
 they count.
 """
 
-from __future__ import annotations
-
 import collections
 import math
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ A block runs in a worker thread. The main thread polls the step counter for prog
 with the block's `stop` (`TrainingBlock.stop` says when), and goes on in the block after a checkpoint between two steps.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import dataclasses
 import math

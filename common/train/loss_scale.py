@@ -6,8 +6,6 @@ After a configured number of finite updates in a row, the scale doubles. Finiten
 replicas, so all replicas decide alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

@@ -5,8 +5,6 @@ without a given name gets its class's name, numbered among its siblings: `encode
 tf_keras's own names number all layers that the process has made. A network within a network adds nothing to the path.
 """
 
-from __future__ import annotations
-
 import collections
 import re
 from collections.abc import Iterator, Sequence

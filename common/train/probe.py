@@ -1,7 +1,5 @@
 """Runs single steps and evaluations of a loop, without a run around them: for benchmarks, examples, one evaluation."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator, Mapping

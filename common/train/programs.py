@@ -1,7 +1,5 @@
 """Makes and compiles a run's programs, and calls them without a run around them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -9,8 +9,6 @@ Only the graph determines the cut: a segment has all operations that its results
 It also returns what later segments need from it. Constants and reads of weights are in each segment that needs them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 

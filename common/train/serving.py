@@ -4,8 +4,6 @@ BENCHMARK/serving.py has `serving(task, model, labels) -> Serving`; common/expor
 translation's text becomes tokens on the host, so a translation's module also has `codec(config, folder) -> Codec`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

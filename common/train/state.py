@@ -1,7 +1,5 @@
 """Holds the variables of a run: the model's, the optimizer's slots, the step counter."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Builds one replica's training step and evaluation step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Measures how long each process works alone in a step, so that the launcher can name the one that others wait for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Losses are weighted sums, never means: a total, its weight, and what divides the
 the number of replicas or correct for padded batches.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import enum

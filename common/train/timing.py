@@ -4,8 +4,6 @@ The wall clock is read once, when this module is imported. Later times are that 
 advance, so a step of the wall clock (by hand, or by a time server) changes no duration and no score.
 """
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

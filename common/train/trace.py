@@ -5,8 +5,6 @@ host each operation is an event `NAME:TYPE`; a compiled program's have a statist
 TensorFlow is imported when a trace is read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ reads. A classifier for another number of classes has another shape, so its head
 step counter start at zero.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Tests the network against stock tf_keras layers and numpy in float64, and its sizes, frozen parts and state."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """Tests the networks against independent ones in float64, and whole steps on several replicas against one."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 

@@ -1,7 +1,5 @@
 """Tests the language model against stock layers and numpy in float64, and its carried state."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import pathlib

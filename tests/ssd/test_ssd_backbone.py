@@ -1,7 +1,5 @@
 """Tests loading published ResNet-34 checkpoints: their names, their layout and their outputs."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import pathlib

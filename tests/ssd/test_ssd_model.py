@@ -1,7 +1,5 @@
 """Tests the network against stock tf_keras layers in float64, its sizes and its stem."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

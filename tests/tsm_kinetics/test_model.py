@@ -1,7 +1,5 @@
 """Tests the four networks: parameters, multiply-adds, temporal sizes, and an independent transcription in float64."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -4,8 +4,6 @@ The thresholds are this project's: they name the cause of every run in tests/tim
 was made wrong on purpose. TensorFlow-free.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The history beside the checkpoints records every evaluation, so the best one sta
 points to it: a symbolic link, replaced atomically; on a file system without links it is a copy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

@@ -3,8 +3,6 @@
 Imports TensorFlow only after the arguments have passed validation.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -6,8 +6,6 @@ the rules list. A field that describes the system or the problem is marked in it
 the benchmark's rule files: the log's header shows these values, and the checker judges them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import pathlib

@@ -3,8 +3,6 @@
 It builds the run's command, generates practice data, starts the processes, and repeats the run with other seeds.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Checks for a preset's GPUs before the clock starts: a run without them fails in one line, not slowly on the CPU."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """Says how a run ended: exit status, verdict, its quality against the baseline, and how to continue or improve it."""
 
-from __future__ import annotations
-
 import math
 import pathlib
 import signal

@@ -4,8 +4,6 @@ Use it to choose among a run's checkpoints (`--keep_checkpoints`), or to evaluat
 (`--config.data…=…`). Nothing is logged: a manual evaluation is not a result.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 

@@ -4,8 +4,6 @@ examples_<i>/ holds the pictures and examples.json, rewritten after each evaluat
 wrong answers, if there are enough. TensorFlow-free, except for the batches and network passed in.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -1,7 +1,5 @@
 """Writes a benchmark's help: every flag and every field of the configuration. TensorFlow-free."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import sys

@@ -16,8 +16,6 @@ The checkpoint folder holds a copy. A resumed run starts with the copy's lines u
 TensorFlow-free.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import pathlib

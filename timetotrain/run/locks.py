@@ -1,7 +1,5 @@
 """Locks what a run writes, so that two runs never write into one place. TensorFlow-free."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

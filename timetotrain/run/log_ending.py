@@ -1,7 +1,5 @@
 """Reads from a log how its run ended, for studies and searches. TensorFlow-free."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import pathlib

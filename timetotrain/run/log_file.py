@@ -1,7 +1,5 @@
 """Writes the file of a log: complete lines, one run at a time, with space for the last line of a full disk."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

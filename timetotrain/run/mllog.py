@@ -4,8 +4,6 @@ mlperf_logging.mllog writes ruleset 0.7.0. It cannot write the `:::MLL <seconds>
 small formatter here does. Every line is checked by the rules of `timetotrain check` as it is written.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 from collections.abc import Mapping, Sequence

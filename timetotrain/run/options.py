@@ -3,8 +3,6 @@
 Each class is a table of flags (timetotrain/flags.py). TensorFlow-free.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from common.config.validation import LARGEST_SEED, REPLICAS

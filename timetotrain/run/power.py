@@ -5,8 +5,6 @@ informative: the rules of power (mlcommons/training_policies, power_measurement.
 an instrument, and these leave out fans, disks, losses, and all other hosts. TensorFlow-free.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

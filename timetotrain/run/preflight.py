@@ -4,8 +4,6 @@ Clocks, versions, free space and data are compared over the processes; sums of e
 timed. Process 0 prints.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import os

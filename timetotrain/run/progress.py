@@ -1,7 +1,5 @@
 """Shows a run's progress: a progress bar in a terminal, plain lines elsewhere. TensorFlow-free."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time

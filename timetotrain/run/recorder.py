@@ -1,7 +1,5 @@
 """Writes what the first process of a run leaves: the log, the history, examples, the picture and run.json."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import datetime

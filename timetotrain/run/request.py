@@ -3,8 +3,6 @@
 `timetotrain run`, `python -m BENCHMARK` and their help all use this module.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

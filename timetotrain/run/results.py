@@ -1,7 +1,5 @@
 """Writes a run's results beside its log: run.json and a picture of the learning curve. TensorFlow-free."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Executes one timed run: all processes train; the recorder of the first one also writes log and results."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import sys

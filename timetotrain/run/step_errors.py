@@ -1,7 +1,5 @@
 """Translates TensorFlow's and jax's errors in failed steps into errors that the user can act on."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Backends, one class per engine behind `base.Replicas`; no other code knows about other replicas."""
 
-from __future__ import annotations
-
 from common.config.schema import RunConfig
 from common.config.validation import check_backend
 from common.distributed.replicas.base import Replicas

@@ -1,7 +1,5 @@
 """Interface of the backends: collectives, placement, per-replica variables, input shards, what XLA compiles."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import dataclasses

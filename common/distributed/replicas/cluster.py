@@ -1,7 +1,5 @@
 """Reads the processes of a run from TF_CONFIG, and waits until all of them have started."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -5,8 +5,6 @@ file chooses the keys, the order of operations, the order of ranks and the dtype
 to d, gives the reasons.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

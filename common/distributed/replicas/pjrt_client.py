@@ -1,7 +1,5 @@
 """Starts jax's PJRT client on the devices of this process, or of all processes that TF_CONFIG names."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """Backend of one replica on one device, such as a laptop's CPU or one GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Base of the backends on a tf.distribute strategy: scope, variables and running on all replicas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any

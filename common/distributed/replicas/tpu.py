@@ -4,8 +4,6 @@ XLA compiles the function given to `run`, collectives included, into one program
 runs in TensorFlow, without Python. One process drives all hosts.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from typing import Any

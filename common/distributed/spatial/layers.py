@@ -1,7 +1,5 @@
 """tf_keras layers of a network whose images may be partitioned; with one partition, the stock operations."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 import tf_keras
 

@@ -6,8 +6,6 @@ number, because operations that mix rows mask their *input*, which also stops th
 work pixel by pixel, 1x1 convolutions included, need no change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

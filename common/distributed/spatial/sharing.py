@@ -1,7 +1,5 @@
 """Gives all replicas that share images the same batches, and counts their results once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Trains a small task with an embedding, biases and uneven shapes for some steps on any backend."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence

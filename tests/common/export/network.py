@@ -1,7 +1,5 @@
 """A small network that holds every kind of exchange: rows of images, moments, branches, dropout, all gradients."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Computes a layer's value and gradients, by which tests compare layers."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 import tf_keras
 

@@ -1,7 +1,5 @@
 """Tests Adam, LazyAdam, Adagrad, RMSprop and Adadelta against their formulas in numpy and against Keras."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Defines a small, well-conditioned task for tests of the loop and the backends, which trains in seconds."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 
