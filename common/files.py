@@ -54,8 +54,7 @@ def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 def locked(folder: pathlib.Path) -> Iterator[None]:
     """Holds a lock on `folder`, so that only one process at a time updates a file in it.
 
-    Raises:
-      OSError: there is no such folder.
+    Raises OSError if there is no such folder.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -74,8 +73,7 @@ def check_there(path: str | os.PathLike, fix: str) -> None:
 def sha256(*paths: str | os.PathLike) -> str:
     """Returns the SHA-256 of the concatenated contents of files, in hexadecimal.
 
-    Raises:
-      OSError: a file cannot be read.
+    Raises OSError if a file cannot be read.
     """
     digest = hashlib.sha256()
     for path in paths:
@@ -99,8 +97,7 @@ def write_fix(error: OSError) -> str:
 def try_to_write(folder: pathlib.Path, flag: str) -> list[pathlib.Path]:
     """Makes a folder and tries to write into it; returns the folders that it made, the outermost first.
 
-    Raises:
-      UserError: it cannot be written; the message names `flag`. No folder is left behind.
+    Raises UserError if it cannot be written; the message names `flag`. No folder is left behind.
     """
     made = [place for place in (*reversed(folder.parents), folder) if not os.path.exists(place)]
     try:

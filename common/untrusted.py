@@ -48,11 +48,7 @@ def stays_inside(path: str | os.PathLike) -> bool:
 
 
 def parsed(text: str | bytes) -> Any:
-    """Parses JSON text.
-
-    Raises:
-      ValueError: it is not JSON, or its brackets are nested too deeply.
-    """
+    """Parses JSON text. Raises ValueError if it is not JSON, or its brackets are nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -85,8 +81,7 @@ def read_plain(path: pathlib.Path, most: int) -> bytes:
 def extract(archive: tarfile.TarFile, folder: pathlib.Path) -> None:
     """Extracts an archive of files and folders; of Python 3.11 too, whose `filter` came with 3.11.4.
 
-    Raises:
-      tarfile.TarError: a member is a link or a device, or its path leaves the folder.
+    Raises tarfile.TarError if a member is a link or a device, or its path leaves the folder.
     """
 
     def checked() -> Iterator[tarfile.TarInfo]:

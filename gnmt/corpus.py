@@ -74,8 +74,7 @@ class Corpus:
 def load(config: Config, data_dir: str | os.PathLike) -> Corpus:
     """Loads the training pairs in the order of the records.
 
-    Raises:
-      UserError: there are no files, or a record is bad; the message names file and record.
+    Raises UserError if there are no files, or a record is bad; the message names file and record.
     """
     files = tfrecords.list_files(data_dir, config.data.train_pattern, FIX)
     columns: dict[str, list[np.ndarray]] = {name: [] for side in SIDES for name in (side, f"{side}_sizes")}

@@ -31,11 +31,8 @@ def train_input(
 ) -> tf.data.Dataset:
     """Yields one process's training batches from `start_step` to the end of the run, one replica after another.
 
-    In each step, all processes use the same bucket. The plan covers the run, with one number per example and
-    epoch.
-
-    Raises:
-      UserError: there are no files, or a record is bad.
+    In each step, all processes use the same bucket. The plan covers the run, with one number per example and epoch.
+    Raises UserError if there are no files, or a record is bad.
     """
     corpus = _corpus(config, Path(data_dir))
     buckets = Buckets(corpus.lengths, config.bucket_limits)
@@ -95,10 +92,8 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
 
     The longest sentences come first. So all replicas have sentences of similar length in a step, and a search ends
     early. Padding repeats the shortest sentence, with weight 0 and index -1, because the search may not end for an
-    empty sentence.
-
-    Raises:
-      UserError: a file is bad, or a sentence is longer than `decode.source_length`; evaluation drops nothing.
+    empty sentence. Raises UserError if a file is bad, or a sentence is longer than `decode.source_length`; evaluation
+    drops nothing.
     """
     arrays = _sentences(config, Path(data_dir))
     order = np.argsort(-arrays["source_length"], kind="stable")
@@ -155,8 +150,7 @@ def references(config: Config, data_dir: str | os.PathLike) -> list[str]:
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
     """Checks file names, and a note's record counts, without opening a data file.
 
-    Raises:
-      UserError: files or a library are missing, or there are fewer pairs than configured.
+    Raises UserError if files or a library are missing, or there are fewer pairs than configured.
     """
     bpe.check_installed()
     data, folder = config.data, Path(data_dir)

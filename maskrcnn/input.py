@@ -36,10 +36,8 @@ def train_input(
     """Yields one process's training batches for the run; every epoch has every image once, in a new order.
 
     Mirroring depends only on (config.seed, epoch, image number); the order depends only on config.seed. A stream that
-    starts at `start_step` yields what an uninterrupted one yields from there on.
-
-    Raises:
-      UserError: there are no files, or the categories do not fit the configuration.
+    starts at `start_step` yields what an uninterrupted one yields from there on. Raises UserError if there are no
+    files, or the categories do not fit the configuration.
     """
     index = coco_index.read(tfrecords.list_files(data_dir, config.data.train_pattern, FIX))
     categories = _categories(config, data_dir)
@@ -151,8 +149,7 @@ def training_numbers(config: Config, index: Index) -> np.ndarray:
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
     """Checks file names, and a note's record counts, without opening a data file.
 
-    Raises:
-      UserError: files are missing, or a note has too few training images or the wrong number of evaluated ones.
+    Raises UserError if files are missing, or a note has too few training images or the wrong number of evaluated ones.
     """
     patterns = config.data.train_pattern, config.data.eval_pattern
     train, held_out = (tfrecords.list_files(data_dir, pattern, FIX) for pattern in patterns)
@@ -172,9 +169,8 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
 def check(config: Config, data_dir: str | os.PathLike) -> None:
     """Checks the index of all records against the configuration; if there is no index, reads the records to make one.
 
-    Raises:
-      UserError: there are no files or no masks, the number of images or the categories do not fit the configuration, or
-        the annotations cannot be evaluated.
+    Raises UserError if there are no files or no masks, the number of images or the categories do not fit the
+    configuration, or the annotations cannot be evaluated.
     """
     data = config.data
     train, held_out = (

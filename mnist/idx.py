@@ -25,11 +25,7 @@ FIX = "make it with mnist/init_datasets.sh"
 
 
 def find(folder: str | os.PathLike, name: str) -> Path:
-    """Returns the path of `name` or `name`.gz in `folder`.
-
-    Raises:
-      UserError: the folder has neither.
-    """
+    """Returns the path of `name` or `name`.gz in `folder`. Raises UserError if the folder has neither."""
     for path in (Path(folder) / name, Path(folder) / f"{name}.gz"):
         if path.is_file():
             return path
@@ -39,8 +35,7 @@ def find(folder: str | os.PathLike, name: str) -> Path:
 def read(path: str | os.PathLike, magic: int) -> np.ndarray:
     """Reads an idx file: uint8 [N, rows, columns] for magic IMAGES, [N] for LABELS.
 
-    Raises:
-      UserError: the file cannot be read, or its magic number or length is wrong.
+    Raises UserError if the file cannot be read, or its magic number or length is wrong.
     """
     path = Path(path)
     try:
@@ -66,8 +61,7 @@ def read(path: str | os.PathLike, magic: int) -> np.ndarray:
 def shape(path: str | os.PathLike) -> tuple[int, ...]:
     """Returns the sizes in the header of an idx file of images, (N, rows, columns), without reading the pixels.
 
-    Raises:
-      UserError: the file cannot be read, or is none of images.
+    Raises UserError if the file cannot be read, or is none of images.
     """
     path = Path(path)
     try:
@@ -83,8 +77,7 @@ def shape(path: str | os.PathLike) -> tuple[int, ...]:
 def load(folder: str | os.PathLike, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Reads "train" or "test": (images uint8 [N, rows, columns], labels uint8 [N]).
 
-    Raises:
-      UserError: a file is missing or damaged (see `read`), or the numbers of labels and images differ.
+    Raises UserError if a file is missing or damaged (see `read`), or the numbers of labels and images differ.
     """
     images_path, labels_path = (find(folder, name) for name in FILES[split])
     images, labels = read(images_path, IMAGES), read(labels_path, LABELS)

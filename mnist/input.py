@@ -31,9 +31,8 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
 def load(config: Config, data_dir: str | os.PathLike, training: bool) -> Arrays:
     """Loads the (images, labels) that a run trains or evaluates on.
 
-    Raises:
-      UserError: files are missing or damaged, the number or size of the images differs from the configuration's, or a
-        label is not a class.
+    Raises UserError if files are missing or damaged, the number or size of the images differs from the configuration's,
+    or a label is not a class.
     """
     held_out = config.data.held_out
     split = "train" if training or held_out else "test"

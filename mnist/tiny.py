@@ -93,8 +93,7 @@ def _distance(u: np.ndarray, v: np.ndarray, strokes: Sequence[str]) -> np.ndarra
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     """Writes the four files into `data_dir`; does nothing if the same set is already there.
 
-    Raises:
-      UserError: the folder holds other idx files, or cannot be written.
+    Raises UserError if the folder holds other idx files, or cannot be written.
     """
 
     def write(folder: Path) -> None:

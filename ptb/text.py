@@ -30,8 +30,7 @@ def check_there(path: str | os.PathLike) -> None:
 def read(path: str | os.PathLike) -> list[str]:
     """Reads all words of a file, with EOS at the end of every line.
 
-    Raises:
-      UserError: the file cannot be read, is not UTF-8 text, or has no word.
+    Raises UserError if the file cannot be read, is not UTF-8 text, or has no word.
     """
     path = Path(path)
     try:
@@ -59,8 +58,7 @@ def vocabulary(words: Sequence[str]) -> dict[str, int]:
 def numbers(words: Sequence[str], known: dict[str, int], path: str | os.PathLike) -> np.ndarray:
     """Translates words to their numbers, int32 [N].
 
-    Raises:
-      UserError: a word is not in the vocabulary `known`; the message names `path` and the line.
+    Raises UserError if a word is not in the vocabulary `known`; the message names `path` and the line.
     """
     try:
         return np.array([known[word] for word in words], np.int32)

@@ -76,8 +76,7 @@ def _name(word: int) -> str:
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     """Writes the three files into `data_dir`; does nothing if the same text is already there.
 
-    Raises:
-      UserError: the folder holds another text, or cannot be written.
+    Raises UserError if the folder holds another text, or cannot be written.
     """
 
     def write(folder: Path) -> None:

@@ -119,11 +119,7 @@ def _note(folder: Path, splits: dict[str, tuple[list[images.Item], int]]) -> Non
 
 
 def verify(path: str | os.PathLike, expected: str) -> None:
-    """Compares a file's MD5 with the published one.
-
-    Raises:
-      UserError: they differ, or the file cannot be read.
-    """
+    """Compares a file's MD5 with the published one. Raises UserError if they differ, or the file cannot be read."""
     digest = hashlib.md5()
     try:
         size = os.path.getsize(path)
@@ -149,8 +145,7 @@ def verify(path: str | os.PathLike, expected: str) -> None:
 def class_names(path: str | os.PathLike | None, flag: str = "--class-names") -> dict[str, str]:
     """Reads lines with a WordNet id (or class folder) and a name; skips other lines.
 
-    Raises:
-      UserError: the file cannot be read, or a line is not text; the message names `flag`.
+    Raises UserError if the file cannot be read, or a line is not text; the message names `flag`.
     """
     if not path:
         return {}

@@ -35,11 +35,7 @@ class Item:
         return f"{self.path}/{self.name}" if self.offset else self.path
 
     def read(self) -> bytes:
-        """Returns the file's content.
-
-        Raises:
-          OSError: it cannot be read.
-        """
+        """Returns the file's content. Raises OSError if it cannot be read."""
         with open(self.path, "rb") as file:
             file.seek(self.offset)
             return file.read(self.size)
@@ -136,8 +132,7 @@ def listed(source: Path, report: Report) -> list[tuple[Item, str]]:
 def members(source: Path, offset: int = 0) -> list[tarfile.TarInfo]:
     """Lists the files in the tar file that begins at `offset`; offset_data counts from the start of `source`.
 
-    Raises:
-      UserError: the tar file cannot be read, or is damaged.
+    Raises UserError if the tar file cannot be read, or is damaged.
     """
     try:
         with open(source, "rb") as file:
@@ -159,8 +154,7 @@ def members(source: Path, offset: int = 0) -> list[tarfile.TarInfo]:
 def lines(path: str | os.PathLike, flag: str) -> list[str]:
     """Returns a text file's lines without the spaces around them; `flag` names the file.
 
-    Raises:
-      UserError: it cannot be read, or is not text.
+    Raises UserError if it cannot be read, or is not text.
     """
     return [line.strip() for line in text_files.read(path, f"give {flag} another file")]
 

@@ -32,10 +32,7 @@ def train_input(
 
     Augmentation depends only on (config.seed, epoch, file, record); the order also depends on the shard. Neither
     depends on the cache or on threads. A stream that starts at `start_step` yields what an uninterrupted one yields
-    from there on.
-
-    Raises:
-      UserError: there are no files.
+    from there on. Raises UserError if there are no files.
     """
     per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     data = config.data
@@ -75,10 +72,8 @@ def train_input(
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
     """Makes one pass over this shard's validation images, padded so that all shards yield equally many batches.
 
-    Padding has label -1, which an argmax never equals, and weight 0.
-
-    Raises:
-      UserError: there are no files, or one ends inside a record.
+    Padding has label -1, which an argmax never equals, and weight 0. Raises UserError if there are no files, or one
+    ends inside a record.
     """
     data = config.data
     files = tfrecords.list_files(data_dir, data.eval_pattern, FIX)

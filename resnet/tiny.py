@@ -205,8 +205,7 @@ def examples(tiny: Tiny, split: str) -> Iterator[bytes]:
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     """Writes train-* and validation-* into `data_dir`; does nothing if the same set is already there.
 
-    Raises:
-      UserError: the folder holds other TFRecords, or cannot be written.
+    Raises UserError if the folder holds other TFRecords, or cannot be written.
     """
 
     def write(folder: Path) -> None:

@@ -22,8 +22,7 @@ _MOST_LABEL = 1 << 20  # Bytes of a member with a class.
 def shards(folder: Path) -> list[Path]:
     """Returns the tar files of a folder without folders of classes, in the order of their names.
 
-    Raises:
-      UserError: its shards are compressed, or Parquet, which are not read.
+    Raises UserError if its shards are compressed, or Parquet, which are not read.
     """
     if folder_conversion.folders(folder):
         return []

@@ -30,10 +30,8 @@ def train_input(
     """Yields one process's augmented training batches without end; skips images without object or crowd.
 
     Augmentation depends only on (config.seed, epoch, file, record); the order also depends on the shard. A stream that
-    starts at `start_step` yields what an uninterrupted one yields from there on.
-
-    Raises:
-      UserError: there are no files, or the number of categories differs from the configuration's.
+    starts at `start_step` yields what an uninterrupted one yields from there on. Raises UserError if there are no
+    files, or the number of categories differs from the configuration's.
     """
     per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     data = config.data
@@ -67,10 +65,8 @@ def train_input(
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
     """Makes one pass over this shard's validation images, padded so that all shards yield equally many batches.
 
-    Images are only resized. Images without objects are included. Padding has image id -1 and weight 0.
-
-    Raises:
-      UserError: there are no files, or one ends inside a record.
+    Images are only resized. Images without objects are included. Padding has image id -1 and weight 0. Raises UserError
+    if there are no files, or one ends inside a record.
     """
     data = config.data
     files = tfrecords.list_files(data_dir, data.eval_pattern, FIX)
@@ -129,8 +125,7 @@ def annotation_file(config: Config, data_dir: str | os.PathLike) -> str:
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
     """Checks file names, and a note's record counts, without opening a data file.
 
-    Raises:
-      UserError: files are missing, or a note has too few training images or the wrong number of evaluated ones.
+    Raises UserError if files are missing, or a note has too few training images or the wrong number of evaluated ones.
     """
     train, held_out = _splits(config, data_dir)
     coco_records.check_there(annotation_file(config, data_dir))
@@ -140,9 +135,8 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
 def check(config: Config, data_dir: str | os.PathLike) -> None:
     """Checks the data against the configuration without reading images.
 
-    Raises:
-      UserError: there are no files, the number of categories or of evaluated images differs from the configuration's,
-        there are too few training images, or the annotations cannot be evaluated.
+    Raises UserError if there are no files, the number of categories or of evaluated images differs from the
+    configuration's, there are too few training images, or the annotations cannot be evaluated.
     """
     train, held_out = _splits(config, data_dir)
     annotations = annotation_file(config, data_dir)

@@ -40,8 +40,7 @@ def train_input(
 ) -> tf.data.Dataset:
     """Yields one process's training batches without end, in an order that depends only on seed and epoch.
 
-    Raises:
-      UserError: there are no files.
+    Raises UserError if there are no files.
     """
     per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     data = config.data
@@ -69,8 +68,7 @@ def train_input(
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
     """Makes one pass over this shard's source sentences, padded so that all shards yield equally many batches.
 
-    Raises:
-      UserError: a file is bad, or a sentence is longer than `decode.source_length`; evaluation drops nothing.
+    Raises UserError if a file is bad, or a sentence is longer than `decode.source_length`; evaluation drops nothing.
     """
     arrays = _sentences(config, Path(data_dir))
     size = len(arrays["index"])
@@ -103,8 +101,7 @@ def references(config: Config, data_dir: str | os.PathLike) -> list[str]:
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
     """Checks file names and our own notes, without opening a data file.
 
-    Raises:
-      UserError: files or a library are missing, or a note contradicts the configuration.
+    Raises UserError if files or a library are missing, or a note contradicts the configuration.
     """
     subwords.check_installed()
     data, folder = config.data, Path(data_dir)

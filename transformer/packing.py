@@ -44,8 +44,7 @@ class Row:
 def pack(pairs: Iterable[tuple[Tokens, Tokens]], length: int) -> Iterator[Row]:
     """Yields rows of at most `length` tokens per side; every pair is in exactly one row.
 
-    Raises:
-      UserError: a side of a pair is longer than a row.
+    Raises UserError if a side of a pair is longer than a row.
     """
     rows: list[Row] = []
     for number, pair in enumerate(pairs, 1):

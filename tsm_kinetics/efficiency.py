@@ -168,8 +168,7 @@ def _seconds(run: Callable[[], Any], steps: int) -> list[float]:
 def report(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Makes each network's record, as described in the module docstring.
 
-    Raises:
-      UserError: a flag is out of range, or the data in --data_dir does not fit the preset.
+    Raises UserError if a flag is out of range, or the data in --data_dir does not fit the preset.
     """
     _check(arguments)
     base = configs.preset(PRESETS, arguments.system) if arguments.system else Config()

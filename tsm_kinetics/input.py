@@ -38,9 +38,8 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
 def load(config: Config, data_dir: str | os.PathLike, training: bool) -> shards.Index:
     """Loads the index of the videos that a run trains or evaluates on.
 
-    Raises:
-      UserError: files are missing or damaged, the number of videos differs from the configuration's, or a label is not
-        a class.
+    Raises UserError if files are missing or damaged, the number of videos differs from the configuration's, or a label
+    is not a class.
     """
     index = shards.Index(data_dir, SPLITS[training])
     expected, field = (

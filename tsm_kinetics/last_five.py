@@ -21,8 +21,7 @@ PREFIX = ":::MLLOG "
 def accuracies(lines: Iterable[str]) -> list[float]:
     """Reads the values of eval_accuracy, in order; skips other lines.
 
-    Raises:
-      UserError: a line with the log's prefix is not JSON.
+    Raises UserError if a line with the log's prefix is not JSON.
     """
     values = []
     for number, line in enumerate(lines, 1):
@@ -41,8 +40,7 @@ def accuracies(lines: Iterable[str]) -> list[float]:
 def summary(values: Sequence[float], last: int = 5) -> tuple[float, float]:
     """Computes (mean, standard deviation) of the last values; the deviation divides by n - 1.
 
-    Raises:
-      UserError: there are fewer than `last` values.
+    Raises UserError if there are fewer than `last` values.
     """
     if len(values) < last:
         raise UserError(f"{len(values)} evaluations, {last} needed; train longer, or give a smaller --last")

@@ -121,8 +121,7 @@ class Index:
     def __init__(self, data_dir: str | os.PathLike, split: str):
         """Reads the indices of all shards of `split`; takes 12 bytes per frame, 0.9 GB for Kinetics-400.
 
-        Raises:
-          UserError: there are no shards, a shard has no valid index, or its length differs from its index.
+        Raises UserError if there are no shards, a shard has no valid index, or its length differs from its index.
         """
         self.files = tfrecords.list_files(data_dir, f"{split}-*", FIX)
         loaded = [_load(path) for path in self.files]
@@ -144,8 +143,7 @@ class Index:
 def check_files(data_dir: str | os.PathLike, split: str) -> list[str]:
     """Returns the shards of `split` after checking that each has an index; opens none of them.
 
-    Raises:
-      UserError: there are no shards, or an index is missing.
+    Raises UserError if there are no shards, or an index is missing.
     """
     files = tfrecords.list_files(data_dir, f"{split}-*", FIX)
     for path in files:

@@ -78,8 +78,7 @@ def draw(tiny: Tiny, split: str, number: int) -> tuple[str, np.ndarray]:
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     """Fills `data_dir` with the videos and their shards; does nothing if the same set is already there.
 
-    Raises:
-      UserError: the folder holds other data, or cannot be written.
+    Raises UserError if the folder holds other data, or cannot be written.
     """
 
     def write(folder: Path) -> None:

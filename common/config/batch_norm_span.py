@@ -59,8 +59,7 @@ def span_groups(
 def check_tiles(num_replicas: int, size: int, tile_rows: int = 1, grid_columns: int = 0) -> None:
     """Checks the arguments of `common.distributed.replicas.base.replica_groups`.
 
-    Raises:
-      UserError: the sizes do not divide evenly.
+    Raises UserError if the sizes do not divide evenly.
     """
     if not grid_columns:
         if tile_rows != 1:

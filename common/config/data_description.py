@@ -72,8 +72,7 @@ _KINDS = {
 def listed(data_dir: str | os.PathLike, names: Iterable[str]) -> dict[str, list[Any]]:
     """Returns {name: [bytes, SHA-256]} of files in `data_dir`, the form of `Description.files`.
 
-    Raises:
-      UserError: a file cannot be read.
+    Raises UserError if a file cannot be read.
     """
     files: dict[str, list[Any]] = {}
     for name in sorted(names):
@@ -94,8 +93,7 @@ def digest(files: Mapping[str, Sequence[Any]]) -> str:
 def write(data_dir: str | os.PathLike, description: Description) -> Path:
     """Writes the description atomically, as the last step of a conversion; returns its path.
 
-    Raises:
-      UserError: the folder cannot be written.
+    Raises UserError if the folder cannot be written.
     """
     path = Path(data_dir, NAME)
     content = {"format": FORMAT, **dataclasses.asdict(description)}
@@ -106,8 +104,7 @@ def write(data_dir: str | os.PathLike, description: Description) -> Path:
 def begin(data_dir: str | os.PathLike, benchmark: str) -> None:
     """Marks the records in `data_dir` as unfinished; `read` rejects them until `write` describes them.
 
-    Raises:
-      UserError: the folder cannot be written.
+    Raises UserError if the folder cannot be written.
     """
     content = {"format": FORMAT, "benchmark": benchmark, "unfinished": True}
     write_atomically(Path(data_dir, NAME), json.dumps(content).encode())
@@ -125,9 +122,8 @@ def unfinished(data_dir: str | os.PathLike) -> str | None:
 def read(data_dir: str | os.PathLike | None) -> Description | None:
     """Returns the description in `data_dir`; None without a description or folder, or for an object-store address.
 
-    Raises:
-      UserError: the description is damaged, of another version or for unfinished records, or a file that it lists is
-        missing or has another size.
+    Raises UserError if the description is damaged, of another version or for unfinished records, or a file that it
+    lists is missing or has another size.
     """
     if not data_dir or "://" in os.fspath(data_dir):
         return None
@@ -233,8 +229,7 @@ def apply(config: C, description: Description, given: Sequence[tuple[str, str]] 
 def check_fields(config: RunConfig, description: Description) -> None:
     """Rejects unsuitable data.
 
-    Raises:
-      UserError: the data belong to another benchmark or have fields that the configuration does not have.
+    Raises UserError if the data belong to another benchmark or have fields that the configuration does not have.
     """
     if config.benchmark != description.benchmark:
         raise UserError(
@@ -268,8 +263,7 @@ def _set(config: C, path: str, value: Any) -> C:
 def filled(config: C, data_dir: str | os.PathLike | None, given: Sequence[tuple[str, str]] = ()) -> C:
     """Returns `config` with the settings from the description in `data_dir`; unchanged if there is none.
 
-    Raises:
-      UserError: see `read` and `apply`.
+    Raises UserError as `read` and `apply` do.
     """
     description = read(data_dir)
     return apply(config, description, given) if description else config

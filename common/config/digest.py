@@ -26,8 +26,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(cls: type[C], values: Mapping[str, Any], path: str = "config") -> C:
     """Converts the result of `to_dict` back to a configuration; JSON lists become tuples again.
 
-    Raises:
-      UserError: a field that this version does not know, or a value of the wrong type.
+    Raises UserError for a field that this version does not know, or a value of the wrong type.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{path}: is no group of fields; written by another version?")

@@ -19,10 +19,7 @@ def legw(config: C, k: float) -> C:
 
     A `k` below 1 scales down: tune a large batch, train a small one (section 3.3). Fields that count steps keep their
     length in epochs. `schedule.warmup_steps` stays: k times the epochs at k times the batch is the same number of
-    steps.
-
-    Raises:
-      UserError: `k` is not positive, or the batch times `k` is not a whole number.
+    steps. Raises UserError if `k` is not positive, or the batch times `k` is not a whole number.
     """
     ratio = fractions.Fraction(k).limit_denominator(1 << 20) if k > 0 else fractions.Fraction(0)
     batch = config.global_batch_size * ratio

@@ -71,10 +71,8 @@ def configure(
 def override(config: C, path: str, value: str) -> C:
     """Returns `config` with the field at `path` ("optimizer.momentum") set to the parsed `value`.
 
-    The path "legw" scales the configuration by the factor `value` (common/config/legw.py).
-
-    Raises:
-      UserError: an unknown field (the message lists similar names) or a value of the wrong type.
+    The path "legw" scales the configuration by the factor `value` (common/config/legw.py). Raises UserError for an
+    unknown field (the message lists similar names) or a value of the wrong type.
     """
     if path == "legw":
         return legw(config, parse_value(value, float, "config.legw"))

@@ -29,8 +29,7 @@ def short(name: str) -> str:
 def check(field: str, name: str) -> None:
     """Checks that the module exists, without importing it.
 
-    Raises:
-      UserError: the name has another form, or there is no such module.
+    Raises UserError if the name has another form, or there is no such module.
     """
     module, _, function = name.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), function)):
@@ -41,8 +40,7 @@ def check(field: str, name: str) -> None:
 def load(field: str, name: str) -> Callable[..., Any]:
     """Imports and returns the function.
 
-    Raises:
-      UserError: there is no such module or function, or the module cannot be imported.
+    Raises UserError if there is no such module or function, or the module cannot be imported.
     """
     check(field, name)
     module_name, _, function = name.partition(":")
@@ -60,11 +58,7 @@ def load(field: str, name: str) -> Callable[..., Any]:
 
 
 def call(field: str, name: str, /, *arguments: Any, **keywords: Any) -> Any:
-    """Loads the function and calls it with the arguments.
-
-    Raises:
-      UserError: see `load`; or the function raises.
-    """
+    """Loads the function and calls it. Raises UserError as `load` does, or if the function raises."""
     function = load(field, name)
     try:
         return function(*arguments, **keywords)

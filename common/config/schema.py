@@ -144,8 +144,7 @@ class RunConfig:
     def validate(self) -> None:
         """Checks the fields, before TensorFlow is imported.
 
-        Raises:
-          UserError: a later stage would reject a value, or fields contradict each other.
+        Raises UserError if a later stage would reject a value, or fields contradict each other.
         """
         validation.check_values(self)
         self.validate_own_fields()

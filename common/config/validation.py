@@ -147,11 +147,7 @@ def _numbers(config: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
 
 
 def check_backend(config: Any) -> None:
-    """Checks that the backend supports the other fields.
-
-    Raises:
-      UserError: it does not.
-    """
+    """Checks that the backend supports the other fields. Raises UserError if it does not."""
     if config.replicas == "single" and config.num_replicas != 1:
         raise UserError(
             f"config.num_replicas={config.num_replicas}: the backend single has one; "
@@ -182,8 +178,7 @@ def refuse_compile_on(config: Any, why: str) -> None:
 def check_one_shape(config: Any, shapes: int) -> None:
     """Checks `steps_per_execution` for a benchmark whose training batches have several shapes.
 
-    Raises:
-      UserError: one call takes several steps, but batches have several shapes.
+    Raises UserError if one call takes several steps, but batches have several shapes.
     """
     if config.steps_per_execution > 1 and shapes > 1:
         raise UserError(

@@ -40,8 +40,7 @@ class Plan:
     def shard(self, shard: Shard) -> Plan:
         """Returns part `shard.index` of every batch: rows [index * n / count, (index + 1) * n / count) of n.
 
-        Raises:
-          UserError: the batch does not divide evenly into the shards.
+        Raises UserError if the batch does not divide evenly into the shards.
         """
         size = self.examples.shape[1]
         if size % shard.count:

@@ -34,10 +34,7 @@ def deaths_explained() -> Iterator[None]:
 def write_shards(write: Callable, tasks: Sequence[tuple], workers: int) -> list[Any]:
     """Calls `write(*task)` for each task in `workers` processes, shows progress, and returns the results in any order.
 
-    The first exception cancels all tasks; the function then raises it.
-
-    Raises:
-      UserError: a worker process was killed.
+    The first exception cancels all tasks; the function then raises it. Raises UserError if a worker process was killed.
     """
     if workers < 2 or len(tasks) < 2:
         return [write(*task) for task in _progress(tasks, len(tasks))]

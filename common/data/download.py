@@ -19,8 +19,7 @@ _BLOCK = 1 << 20
 def download(url: str, path: str) -> None:
     """Downloads `url` to `path`, which appears when it is complete.
 
-    Raises:
-      OSError: the server refuses, or ends the connection again and again.
+    Raises OSError if the server refuses, or ends the connection again and again.
     """
     for attempt in range(TRIES):
         try:

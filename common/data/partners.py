@@ -91,8 +91,7 @@ class Partners:
     def of_stem(self, stem: str, near: Path) -> str | None:
         """Returns the file whose name without its suffix is `stem`; None if there is none. `find` has the rules.
 
-        Raises:
-          TwoFilesError: two files have the stem.
+        Raises TwoFilesError if two files have the stem.
         """
         self._index()
         fitting = self._by_stem.get(plain(stem), [])
@@ -124,8 +123,7 @@ class Partners:
     def _one(self, fitting: Sequence[str], name: str, near: Path | None) -> str:
         """Returns the one file of several that the rules choose.
 
-        Raises:
-          TwoFilesError: they do not tell two files apart.
+        Raises TwoFilesError if they do not tell two files apart.
         """
         ranks = {one: self._rank(one, name, near) for one in fitting} if len(fitting) > 1 else {}
         best = [one for one in fitting if ranks.get(one) == min(ranks.values(), default=None)]

@@ -87,8 +87,7 @@ class Picture:
 def contents(path: str | os.PathLike) -> bytes:
     """Returns a file's content.
 
-    Raises:
-      BadPictureError: it cannot be read, is not a regular file or is too large, or its suffix is one of UNREAD.
+    Raises BadPictureError if it cannot be read, is not a regular file or is too large, or its suffix is one of UNREAD.
     """
     suffix = os.path.splitext(path)[1].lower()
     if suffix in UNREAD:
@@ -172,10 +171,8 @@ def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
 def checked(data: bytes, png: bool = False, turn: bool = True) -> tuple[Picture, str, bytes, bytes]:
     """Returns (the picture, a digest of what is stored, a thumbnail, a histogram of colours), decoded as in a run.
 
-    Lossless files of the same pixels have the same digest if all become JPEG.
-
-    Raises:
-      BadPictureError: see `read`; or TensorFlow cannot decode the result.
+    Lossless files of the same pixels have the same digest if all become JPEG. Raises BadPictureError as `read` does,
+    or if TensorFlow cannot decode the result.
     """
     picture = read(data, png, turn)
     pixels = _tensor(picture.encoded).numpy()
@@ -197,8 +194,7 @@ def digest(encoded: bytes) -> str:
 def decoded(encoded: bytes) -> np.ndarray:
     """Decodes a JPEG or PNG file to uint8 [H, W, 3], with the operation of the input pipelines.
 
-    Raises:
-      BadPictureError: TensorFlow cannot decode it.
+    Raises BadPictureError if TensorFlow cannot decode it.
     """
     return _tensor(encoded).numpy()
 
@@ -218,8 +214,7 @@ def _tensor(encoded: bytes, deep: bool = False) -> Any:
 def shown(path: str | os.PathLike) -> Image.Image:
     """Returns a picture as the network sees it, in RGB, for drawing on it.
 
-    Raises:
-      BadPictureError: it is not a whole picture.
+    Raises BadPictureError if it is not a whole picture.
     """
     return Image.fromarray(decoded(read(contents(path), png=True).encoded))
 

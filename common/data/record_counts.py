@@ -54,10 +54,7 @@ def write(data_dir: str | os.PathLike, names: Iterable[str]) -> dict[str, int]:
 def noted(files: Sequence[str]) -> list[int] | None:
     """Returns each file's number of records from the note beside them; None unless it lists all of them.
 
-    It does not open the files.
-
-    Raises:
-      UserError: a file's size differs from the note, or the note is damaged.
+    It does not open the files. Raises UserError if a file's size differs from the note, or the note is damaged.
     """
     folder = os.path.dirname(files[0])
     rows = _content(folder)
@@ -76,8 +73,7 @@ def noted(files: Sequence[str]) -> list[int] | None:
 def counts(files: Sequence[str]) -> list[int]:
     """Returns each file's number of records, from the note or else by counting; for use on the clock.
 
-    Raises:
-      UserError: see `noted`; or a file ends inside a record.
+    Raises UserError as `noted` does, or if a file ends inside a record.
     """
     known = noted(files)
     return list(_counted(tuple(files), tuple(_sizes(files)))) if known is None else known

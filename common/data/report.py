@@ -131,11 +131,7 @@ class Report:
         return {"taken": dict(self.taken), **plain}
 
     def write(self, out: Path) -> Path:
-        """Writes OUT/report.json; returns its path.
-
-        Raises:
-          UserError: the folder cannot be written.
-        """
+        """Writes OUT/report.json; returns its path. Raises UserError if the folder cannot be written."""
         path = out / NAME
         # A file name that is not UTF-8 becomes an escape.
         text = json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n"

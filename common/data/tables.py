@@ -74,8 +74,7 @@ class Example:
 def read(path: str | os.PathLike) -> Table:
     """Reads a CSV file.
 
-    Raises:
-      UserError: the file cannot be read, or a row has not the header's cells; the message names file and line.
+    Raises UserError if the file cannot be read, or a row has not the header's cells; the message names file and line.
     """
     path = Path(path)
     lines = text_files.read(path)

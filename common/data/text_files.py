@@ -75,8 +75,7 @@ def is_text(name: str) -> bool:
 def lines(path: str | os.PathLike) -> Iterator[Line]:
     """Yields the lines of a text file, "-" for standard input; holds one line in memory.
 
-    Raises:
-      UserError: the file cannot be read, or it is not text; the message names the file.
+    Raises UserError if the file cannot be read, or it is not text; the message names the file.
     """
     name = os.fspath(path)
     try:

@@ -35,8 +35,7 @@ def list_files(data_dir: str | os.PathLike, pattern: str, fix: str) -> list[str]
 def count(path: str | os.PathLike) -> int:
     """Counts the records of a file by jumping from header to header; does not read or verify contents.
 
-    Raises:
-      UserError: the file ends inside a record; the message names file and record.
+    Raises UserError if the file ends inside a record; the message names file and record.
     """
     path = os.fspath(path)
     if "://" in path:  # An object store: jumping would cost a request per record.
@@ -83,8 +82,7 @@ def shard_names(splits: Iterable[tuple[str, int]]) -> list[str]:
 def write(path: str | os.PathLike, records: Iterable[bytes]) -> int:
     """Writes a file atomically; returns the number of records.
 
-    Raises:
-      UserError: the folder cannot be written or the disk is full.
+    Raises UserError if the folder cannot be written or the disk is full.
     """
     path = Path(path)
     written = 0
@@ -104,8 +102,7 @@ def write(path: str | os.PathLike, records: Iterable[bytes]) -> int:
 def read(path: str | os.PathLike) -> Iterator[bytes]:
     """Yields the records of one file and verifies their checksums.
 
-    Raises:
-      UserError: a damaged record; the message names file and record.
+    Raises UserError for a damaged record; the message names file and record.
     """
     path = os.fspath(path)
     records = iter(pipeline.untuned(tf.data.TFRecordDataset(path, buffer_size=READ_AHEAD)))

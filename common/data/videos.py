@@ -79,8 +79,7 @@ class Clip:
 def opened(path: str | os.PathLike) -> Any:
     """Opens a video for reading; returns PyAV's container, a context manager.
 
-    Raises:
-      av.error.FFmpegError, OSError, ValueError: it is not a file or not a video, or it is a list of others.
+    Raises av.error.FFmpegError, OSError, ValueError if it is not a file or not a video, or it is a list of others.
     """
     file = pathlib.Path(path)
     if not file.exists():
@@ -186,8 +185,7 @@ class _Frames:
     def add(self, frame: av.VideoFrame, timed: bool) -> None:
         """Adds a frame; `timed`: at its own time, else one span after the frame before.
 
-        Raises:
-          BadVideoError: the frame is too large, or the frames are too many.
+        Raises BadVideoError if the frame is too large, or the frames are too many.
         """
         if frame.width * frame.height > MOST_PIXELS:
             raise BadVideoError(f"has frames of {frame.width} x {frame.height} pixels")

@@ -149,8 +149,7 @@ def _via_regions(entry: Mapping[str, Any]) -> list[Any]:
 def _via_attribute(content: Mapping[str, Any], path: Path) -> str:
     """Returns the attribute of all regions that names the class, in lower case: one of _CLASS, or the only one.
 
-    Raises:
-      UserError: the regions have several attributes, none of _CLASS.
+    Raises UserError if the regions have several attributes, none of _CLASS.
     """
     regions = [region for entry in _via_entries(content) for region in _via_regions(entry)]
     given = [r.get("region_attributes") for r in regions if isinstance(r, dict)]

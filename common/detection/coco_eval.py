@@ -69,8 +69,7 @@ def image_sizes(annotations: str) -> dict[int, tuple[int, int]]:
 def check_masks(annotations: str) -> None:
     """Checks that masks can be evaluated, beyond what `ground_truth` checks.
 
-    Raises:
-      ValueError: an object has no mask or an invalid one; the message names its image.
+    Raises ValueError if an object has no mask or an invalid one; the message names its image.
     """
     content = ground_truth(annotations).dataset
     images = {image["id"]: image for image in content["images"]}

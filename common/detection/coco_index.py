@@ -73,8 +73,7 @@ _COLUMNS = tuple(field.name for field in dataclasses.fields(Index))[1:]
 def read(files: Sequence[str]) -> Index:
     """Returns the index of the files: the one next to them, or a new one, for which it reads all files.
 
-    Raises:
-      UserError: a record is damaged or not a COCO image; the message names file and record.
+    Raises UserError if a record is damaged or not a COCO image; the message names file and record.
     """
     return _read(tuple(map(os.fspath, files)), _state(files))
 
@@ -185,8 +184,7 @@ class Reader:
     def __call__(self, number: tf.Tensor) -> tf.Tensor:
         """Returns the serialized record, a scalar string; `number` is an int64 scalar.
 
-        Raises:
-          tf.errors.InvalidArgumentError: the record is damaged, or the file changed after it was indexed.
+        Raises tf.errors.InvalidArgumentError if the record is damaged, or the file changed after it was indexed.
         """
         if self._cache is None:
             return self._read(number)

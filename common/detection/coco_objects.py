@@ -119,11 +119,7 @@ def _object(
     fractions: bool,
     notes: _Notes,
 ) -> dict[str, Any]:
-    """Returns an object's entry.
-
-    Raises:
-      BadShapeError: it cannot be used.
-    """
+    """Returns an object's entry. Raises BadShapeError if it cannot be used."""
     category = key_of(item.get("category_id"))
     if category not in numbers:
         raise BadShapeError(f"category {shapes.shown(item.get('category_id'))} is unknown")

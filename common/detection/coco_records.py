@@ -48,8 +48,7 @@ class Categories:
     def read(cls, annotations: str | os.PathLike, num_classes: int, by_id: bool = False) -> Categories:
         """Reads the annotation file. Classes count from 1 without gaps; with `by_id` they are the ids themselves.
 
-        Raises:
-          UserError: the file is missing or damaged, or its categories do not fit `num_classes`.
+        Raises UserError if the file is missing or damaged, or its categories do not fit `num_classes`.
         """
         ids = _category_ids(os.fspath(annotations))
         if by_id and max(ids) >= num_classes:
@@ -75,10 +74,8 @@ class Categories:
 def labels(annotations: str | os.PathLike, by_id: bool = False) -> tuple[str, ...]:
     """Returns the names of the network's classes, "background" first; () if the annotation file is missing.
 
-    `Categories.read` defines the class numbers; with `by_id`, an id without a category has the name "".
-
-    Raises:
-      UserError: the annotation file is damaged.
+    `Categories.read` defines the class numbers; with `by_id`, an id without a category has the name "". Raises
+    UserError if the annotation file is damaged.
     """
     if not tf.io.gfile.exists(os.fspath(annotations)):
         return ()
@@ -137,8 +134,7 @@ def parse(serialized: tf.Tensor, masks: bool = False) -> Objects:
 def check_there(annotations: str | os.PathLike) -> None:
     """Checks that the annotation file exists, without opening it, and imports the evaluation's modules.
 
-    Raises:
-      UserError: the file does not exist.
+    Raises UserError if the file does not exist.
     """
     from common.detection import coco_eval  # noqa: F401 (before the clock, not on it)
 

@@ -20,10 +20,8 @@ _HELP = "expected COCO's JSON (or VIA's, LabelMe's, CreateML's) beside the pictu
 def find(folder: Path, options: Options) -> tuple[Source, Source | None]:
     """Finds the training annotations and, if the folder has a split, the evaluation annotations.
 
-    `options.report` receives a line about each annotation file that cannot be used.
-
-    Raises:
-      UserError: there are no annotations, there are several and the user named none, or a file cannot be read.
+    `options.report` receives a line about each annotation file that cannot be used. Raises UserError if there are no
+    annotations, there are several and the user named none, or a file cannot be read.
     """
     report = options.report
     if folder.is_file():

@@ -187,8 +187,7 @@ def _places(source: Source, first: int, report: Report) -> dict[str, Place | Non
 def _listed(source: Source, report: Report) -> dict[str, str]:
     """Returns {key of the id: file name below the source's folder, or "" if the entry was left out}.
 
-    Raises:
-      UserError: two pictures have the same id.
+    Raises UserError if two pictures have the same id.
     """
     listed: dict[str, str] = {}
     where: dict[str, int] = {}
@@ -271,8 +270,7 @@ def _frame(
 def _size(entry: Mapping[str, Any]) -> tuple[int, int] | None:
     """Returns an entry's (width, height); None if it has none, as VIA's -1 or Pascal VOC's 0.
 
-    Raises:
-      BadShapeError: a side is not a whole number.
+    Raises BadShapeError if a side is not a whole number.
     """
     sides = []
     for side in ("width", "height"):

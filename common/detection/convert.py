@@ -48,8 +48,7 @@ class Pictures:
     def read(self, image: Mapping[str, Any]) -> bytes:
         """Returns the JPEG of an entry in "images", after decoding it once as a check.
 
-        Raises:
-          UserError: the JPEG is missing, damaged or has another size; the message names the image.
+        Raises UserError if the JPEG is missing, damaged or has another size; the message names the image.
         """
         name, where = image["file_name"], f"{self.source}: image {image['id']} ({image['file_name']})"
         if not stays_inside(name):
@@ -79,8 +78,7 @@ def _checked(encoded: bytes, png: bool, turn: bool) -> pictures.Picture:
 def read_annotations(path: str, split: str) -> bytes:
     """Reads the split's annotation file: `path` itself, or instances_<split>2017.json in a zip file.
 
-    Raises:
-      UserError: the file cannot be read.
+    Raises UserError if the file cannot be read.
     """
     try:
         if not path.endswith(".zip"):

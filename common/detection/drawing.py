@@ -133,8 +133,7 @@ def annotations(pictures: Pictures, split: str) -> tuple[dict[str, Any], dict[in
 def generate(data_dir: str | os.PathLike, pictures: Pictures, benchmark: str) -> None:
     """Writes train-*, val-* and the annotation files into `data_dir`; does nothing if the same data are there.
 
-    Raises:
-      UserError: the folder holds other TFRecords or another benchmark's data, or cannot be written.
+    Raises UserError if the folder holds other TFRecords or another benchmark's data, or cannot be written.
     """
 
     def write(folder: Path) -> None:

@@ -59,8 +59,7 @@ def encode(pasted: np.ndarray) -> list[dict]:
 def decode(segmentation: list | Mapping, height: int, width: int) -> np.ndarray:
     """Decodes a COCO annotation's polygons or run lengths (text or numbers) to uint8 [height, width] of 0 and 1.
 
-    Raises:
-      BadShapeError: they are not sound (`shapes.checked`).
+    Raises BadShapeError if they are not sound (`shapes.checked`).
     """
     sound = shapes.checked(segmentation, height, width)
     return np.ascontiguousarray(coco_mask.decode(shapes.encoded(sound, height, width)))

@@ -47,10 +47,8 @@ def numbers(values: Any, count: int | None = None) -> list[float]:
 def polygons(shape: Any, height: int, width: int) -> list[list[float]]:
     """Returns an object's polygons [x, y, x, y, ...], cut near the picture; leaves out polygons of under three points.
 
-    Takes a list of polygons, one polygon, or one list of points [x, y]; a polygon may also be a list of points.
-
-    Raises:
-      BadShapeError: a coordinate is not a finite number or lacks its partner, or no polygon is left.
+    Takes a list of polygons, one polygon, or one list of points [x, y]; a polygon may also be a list of points. Raises
+    BadShapeError if a coordinate is not a finite number or lacks its partner, or no polygon is left.
     """
     if not isinstance(shape, list):
         raise BadShapeError(f"segmentation is {shown(shape)}")
@@ -152,8 +150,7 @@ def _uncompressed(text: str | bytes) -> list[int]:
 def checked(shape: Any, height: int, width: int) -> list[list[float]] | dict[str, Any]:
     """Returns an object's polygons or run lengths in a form that pycocotools reads safely.
 
-    Raises:
-      BadShapeError: it has none, or they are not sound.
+    Raises BadShapeError if it has none, or they are not sound.
     """
     if not shape:
         raise BadShapeError("it has no segmentation")

@@ -20,8 +20,7 @@ NO_ANNOTATION = "no annotation of Pascal VOC"
 def read(folder: Path, report: Report) -> Source:
     """Reads all XML files in a folder; `report` receives a line about each that cannot be used.
 
-    Raises:
-      UserError: none can be used.
+    Raises UserError if none can be used.
     """
     files = [path for path in folder_conversion.files(folder) if path.suffix.lower() == ".xml"]
     partners, builder = Partners(folder), Builder()
@@ -98,8 +97,7 @@ def read_with_lists(folder: Path, report: Report) -> tuple[Source, Source | None
 def _root(path: Path) -> ElementTree.Element:
     """Parses an XML file; rejects entities, because they can expand to any size or name other files.
 
-    Raises:
-      OSError, ElementTree.ParseError, ValueError: it cannot be read, is not XML, or defines an entity.
+    Raises OSError, ElementTree.ParseError, ValueError if it cannot be read, is not XML, or defines an entity.
     """
     data = path.read_bytes().lstrip(b" \t\r\n")  # Before the first tag, XML forbids what editors leave there.
 

@@ -150,8 +150,7 @@ class _Reader:
     def read(self, folder: Path) -> Source:
         """Returns the annotations of the pictures in a folder.
 
-        Raises:
-          UserError: the classes are counted from 1, or the lines are poses without kpt_shape.
+        Raises UserError if the classes are counted from 1, or the lines are poses without kpt_shape.
         """
         builder, report, numbers, poses = Builder(), self._report, set(), []
         for picture in folder_conversion.files(folder):
@@ -221,8 +220,7 @@ def _parsed(
 ) -> tuple[str, list[float], list[Sequence[float]] | None]:
     """Returns (class, box, [polygon] or None), as fractions of the picture; of a pose's line the box alone.
 
-    Raises:
-      ValueError: the line is neither a box nor a polygon.
+    Raises ValueError if the line is neither a box nor a polygon.
     """
     try:
         number, *values = (float(word) for word in words)

@@ -48,8 +48,7 @@ def tell(line: str) -> None:
 def of(config: RunConfig) -> Process:
     """Returns this process's place in the run of `config`.
 
-    Raises:
-      UserError: a multi-process backend was started without its launcher.
+    Raises UserError if a multi-process backend was started without its launcher.
     """
     variable = {"horovod": "HOROVOD_RANK", "multiworker": "TF_CONFIG"}.get(config.replicas)
     if config.replicas == "pjrt" and "TF_CONFIG" in os.environ:

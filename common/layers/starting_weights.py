@@ -151,8 +151,7 @@ def checked(
 ) -> Mapping[str, np.ndarray]:
     """Returns the arrays, which must be those of `network`.
 
-    Raises:
-      UserError: an array is missing, has another shape, is not finite, or belongs to another network.
+    Raises UserError if an array is missing, has another shape, is not finite, or belongs to another network.
     """
     wanted = network.shapes()
     fix = f"give torchvision's {network.name}"

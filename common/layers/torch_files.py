@@ -36,9 +36,8 @@ _STORAGES = {
 def torch_arrays(path: pathlib.Path) -> Arrays:
     """Returns the arrays of a state dict that torch.save wrote.
 
-    Raises:
-      UserError: the file holds other objects than tensors.
-      DAMAGE: the file is damaged, or its tensors are larger than its bytes.
+    Raises UserError if the file holds other objects than tensors; one of DAMAGE if the file is damaged,
+    or its tensors are larger than its bytes.
     """
     size = os.path.getsize(path)
     if zipfile.is_zipfile(path):

@@ -26,11 +26,9 @@ _KERNELS = ("kernel", "depthwise_kernel", "pointwise_kernel", "recurrent_kernel"
 def kind_of(model: tf_keras.layers.Layer) -> dict[Hashable, str]:
     """Returns {`ref()` of a variable: its kind} for every trainable variable of `model`.
 
-    This project's layers name their variables' kinds in an attribute `kinds`, {attribute: kind}. For tf_keras's
-    layers, the class and the name of the attribute that holds the variable decide.
-
-    Raises:
-      UserError: a trainable variable's kind is unknown; the layer that owns it needs an attribute `kinds`.
+    This project's layers name their variables' kinds in an attribute `kinds`, {attribute: kind}. For tf_keras's layers,
+    the class and the name of the attribute that holds the variable decide. Raises UserError if a trainable variable's
+    kind is unknown; the layer that owns it needs an attribute `kinds`.
     """
     found: dict[Hashable, str] = {}
     for layer in [model, *(m for m in model.submodules if isinstance(m, tf_keras.layers.Layer))]:

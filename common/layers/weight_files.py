@@ -43,8 +43,7 @@ MOST_GRAPH = 1 << 28  # Maximum bytes of a saved_model.pb; every preset's takes 
 def read(path: str | os.PathLike, kind: str = "") -> Arrays:
     """Returns {name: array} of a file; `kind` is its suffix, such as ".h5", if its name has another.
 
-    Raises:
-      UserError: the file is missing, damaged or of an unknown kind, or it holds objects other than arrays.
+    Raises UserError if the file is missing, damaged or of an unknown kind, or it holds objects other than arrays.
     """
     path = pathlib.Path(path)
     try:
@@ -159,8 +158,7 @@ def _keras_file(path: pathlib.Path) -> Arrays:
 def hdf_arrays(path: str | os.PathLike) -> Arrays:
     """Returns {path: array} of an HDF5 file; all arrays must be in the file itself.
 
-    Raises:
-      OSError, ValueError: the file is damaged, names other files, or holds more than its size.
+    Raises OSError, ValueError if the file is damaged, names other files, or holds more than its size.
     """
     import h5py
 

@@ -59,8 +59,7 @@ _MAKERS: dict[str, Callable[[Optimizer], Rule]] = {
 def rule(config: Optimizer) -> Rule:
     """Returns the rule that `config` names.
 
-    Raises:
-      UserError: see Optimizer.check; or a user function is not found or does not return a rule.
+    Raises UserError as `Optimizer.check` does, or if a user function is not found or does not return a rule.
     """
     if config.is_own:
         return _own_rule(config)

@@ -131,8 +131,7 @@ def save(
 ) -> pathlib.Path:
     """Writes `folder`/checkpoint_<step>.npz; drops all checkpoints but the last `keep` and the steps in `protect`.
 
-    Raises:
-      UserError: the folder cannot be written, or the disk is full.
+    Raises UserError if the folder cannot be written, or the disk is full.
     """
     saver = Saver(folder, keep, lambda step: protect)
     path = saver.save(loop, getattr(loop, "pending", ()))
@@ -233,10 +232,7 @@ def restore_weights(network: Network, path: pathlib.Path) -> None:
     """Restores only weights and moments, for an evaluation; the network must match, the batch size need not.
 
     It leaves out state that layers carry from step to step: that state belongs to a batch's rows, and an evaluation
-    begins without it.
-
-    Raises:
-      UserError: the file is damaged, or belongs to another network.
+    begins without it. Raises UserError if the file is damaged, or belongs to another network.
     """
     restore_weights_of(network, checkpoint_file.read(path, training=False))
 
@@ -244,8 +240,7 @@ def restore_weights(network: Network, path: pathlib.Path) -> None:
 def restore_weights_of(network: Network, file: checkpoint_file.File) -> None:
     """As `restore_weights`, for a checkpoint that is already read.
 
-    Raises:
-      UserError: the checkpoint belongs to another network.
+    Raises UserError if the checkpoint belongs to another network.
     """
     arrays, weights = file.arrays, checkpoint_variables.weights(network)
     for name, weight in weights.items():

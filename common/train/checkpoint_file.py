@@ -150,8 +150,7 @@ def _checked_meta(path: pathlib.Path, meta: Any) -> dict[str, Any]:
 def check_asset(path: str | os.PathLike, name: str) -> None:
     """Refuses an asset of the model `path` whose name is not a plain file name.
 
-    Raises:
-      UserError: the name is not plain.
+    Raises UserError if the name is not plain.
     """
     if not is_plain_name(name) or name == ABOUT:
         raise UserError(
@@ -195,8 +194,7 @@ def write(
 ) -> None:
     """Writes a checkpoint; drops all older ones except the last `keep` and the steps in `protect`.
 
-    Raises:
-      OSError: the folder cannot be written, or the disk is full.
+    Raises OSError if the folder cannot be written, or the disk is full.
     """
     arrays = {**arrays, **{ASSETS + name: np.frombuffer(data, np.uint8) for name, data in assets.items()}}
     arrays["meta"] = np.frombuffer(json.dumps({**meta, "format": FORMAT}).encode(), np.uint8)

@@ -94,8 +94,7 @@ def fitted(
 ) -> dict[str, np.ndarray]:
     """Returns the saved values of per-replica variables, one for each replica of the state.
 
-    Raises:
-      UserError: a variable is missing, or its shape does not fit; nothing was assigned.
+    Raises UserError if a variable is missing, or its shape does not fit; nothing was assigned.
     """
     replicas, fitted = state.replicas.num_replicas, {}
     for name, variable in variables.items():

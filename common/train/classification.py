@@ -28,8 +28,7 @@ def top_k_sums(scores: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
 def seen_once(sums: Mapping[str, np.ndarray], expected: int, what: str = "examples") -> int:
     """Returns the number of examples seen.
 
-    Raises:
-      ValueError: the number is not `expected`, which is config.num_eval_examples.
+    Raises ValueError if the number is not `expected`, which is config.num_eval_examples.
     """
     seen = int(sums["seen"])
     if seen != expected:

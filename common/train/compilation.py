@@ -43,11 +43,7 @@ class Plan(NamedTuple):
 
 
 def plan(config: RunConfig, replicas: Replicas, model: tf_keras.Model) -> Plan:
-    """Returns what is compiled in a run.
-
-    Raises:
-      UserError: config.compile=on, but nothing can be compiled.
-    """
+    """Returns what is compiled in a run. Raises UserError if config.compile=on, but nothing can be compiled."""
     if replicas.drives_from_host:
         return Plan(Compiled.STEP)
     if config.compile == "off":

@@ -87,11 +87,9 @@ def forward_macs(model: tf_keras.Model) -> int:
     """Returns the multiply-adds of convolutions and matrix products in the forward pass of one example.
 
     As in the literature, normalisation, activations, biases and pooling do not count: ResNet-50 at 224 px has 4.1e9. A
-    layer that multiplies matrices and is not tf_keras's has a method
-    `multiply_adds(input_shape, output_shape) -> int`; the shapes lack the batch axis.
-
-    Raises:
-      UserError: a layer has a matrix that this function cannot count, or a spatial size is unknown.
+    layer that multiplies matrices and is not tf_keras's has a method `multiply_adds(input_shape, output_shape) -> int`;
+    the shapes lack the batch axis. Raises UserError if a layer has a matrix that this function cannot count, or a
+    spatial size is unknown.
     """
     return sum(_macs(layer, inputs, outputs) for layer, inputs, outputs in _calls(model))
 

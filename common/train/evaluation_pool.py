@@ -114,8 +114,7 @@ class Evaluator:
     def finished(self) -> Iterator[events.Evaluated]:
         """Yields finished evaluations in the order of their blocks.
 
-        Raises:
-          UserError: the outputs do not add up, or the worker process died.
+        Raises UserError if the outputs do not add up, or the worker process died.
         """
         while self._pending and self._pending[0][1].done():
             (block, *_), future = self._pending.pop(0)

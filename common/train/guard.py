@@ -96,9 +96,8 @@ class Guard:
     def check(self, step: int) -> None:
         """Compares the replicas after `step` steps; every process calls it, between two steps.
 
-        Raises:
-          UserError: they differ; the message names the replica, its process and the first variable. The status is
-            `FAULTY` in that process, and `LOST` in the others.
+        Raises UserError if they differ; the message names the replica, its process and the first variable. The status
+        is `FAULTY` in that process, and `LOST` in the others.
         """
         if not self.enabled or self._equal is None or step == self._equal[0]:
             return

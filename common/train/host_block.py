@@ -68,8 +68,7 @@ class HostBlock(TrainingBlock):
     ):
         """Makes the steps; arguments as in `FusedBlock`.
 
-        Raises:
-          UserError: a call should take several steps, but the batches have several shapes.
+        Raises UserError if a call should take several steps, but the batches have several shapes.
         """
         assert how.compiled is Compiled.STEP
         self._in_call = task.config.steps_per_execution

@@ -31,8 +31,7 @@ class Span(NamedTuple):
     def parse(cls, text: str, train_steps: int) -> Span:
         """Returns the steps that `--profile_steps` names.
 
-        Raises:
-          UserError: the text is not A:B, or it names steps outside this run or too many steps.
+        Raises UserError if the text is not A:B, or it names steps outside this run or too many steps.
         """
         flag = f"--profile_steps={text}"
         match = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", text)
@@ -54,8 +53,7 @@ class Profile:
     def __init__(self, span: Span, folder: pathlib.Path | None):
         """`folder`: folder of the trace; None in a process that records nothing.
 
-        Raises:
-          UserError: the folder cannot be made.
+        Raises UserError if the folder cannot be made.
         """
         self.span, self.folder = span, folder
         self.steps = 0  # Number of recorded steps that ran.
@@ -98,11 +96,7 @@ class Profile:
             self.close()
 
     def close(self) -> None:
-        """Writes the trace, if one is being recorded.
-
-        Raises:
-          UserError: the folder cannot be written.
-        """
+        """Writes the trace, if one is being recorded. Raises UserError if the folder cannot be written."""
         if self._recording:
             self._recording = False
             try:

@@ -149,10 +149,8 @@ class Task(abc.ABC):
     def check_input(self) -> None:
         """Checks by names, sizes and our own notes that the data and the initial weights are there.
 
-        Called before anything is built, and so before the clock starts; it opens no data file.
-
-        Raises:
-          UserError: something is missing, or a note contradicts the configuration.
+        Called before anything is built, and so before the clock starts; it opens no data file. Raises UserError if
+        something is missing, or a note contradicts the configuration.
         """
         self.check_weights_file()
         self.input.check_files(self.config, self.data_dir)
@@ -160,10 +158,8 @@ class Task(abc.ABC):
     def check_data(self) -> None:
         """Reads enough of the data to reject data that does not fit the configuration.
 
-        Called first after the clock starts; `train_input` and `eval_input` need not read the same data again.
-
-        Raises:
-          UserError: the data is damaged or does not fit.
+        Called first after the clock starts; `train_input` and `eval_input` need not read the same data again. Raises
+        UserError if the data is damaged or does not fit.
         """
         self.input.check(self.config, self.data_dir)
 
@@ -246,8 +242,7 @@ class Task(abc.ABC):
     def check_weights_file(self) -> None:
         """Checks that the initial weights' file exists, if the configuration names one.
 
-        Raises:
-          UserError: the file does not exist.
+        Raises UserError if the file does not exist.
         """
         config = self.config
         path, field = config.initial_weights_file, "init" if config.init else config.weights_field

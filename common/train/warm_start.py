@@ -73,8 +73,7 @@ def variables(model: tf.Module) -> dict[str, tf.Variable]:
 def read(path: str | os.PathLike, state: State, task: Any) -> dict[str, np.ndarray]:
     """Returns {name: array} of a checkpoint of this project, or of another program's file.
 
-    Raises:
-      UserError: the file is missing, damaged or of an unknown kind.
+    Raises UserError if the file is missing, damaged or of an unknown kind.
     """
     path = pathlib.Path(path)
     if path.is_dir() and not (path / "saved_model.pb").is_file():
@@ -98,8 +97,7 @@ def read(path: str | os.PathLike, state: State, task: Any) -> dict[str, np.ndarr
 def start(state: State, task: Any, path: str | os.PathLike) -> Match:
     """Sets the variables of `state` whose names and shapes fit; every process must call it.
 
-    Raises:
-      UserError: the file cannot be read, or nothing in it fits; nothing was assigned.
+    Raises UserError if the file cannot be read, or nothing in it fits; nothing was assigned.
     """
     arrays, own = read(path, state, task), variables(state.model)
     fitted, new = {}, {}

@@ -147,8 +147,7 @@ def protected(measure: Measure, evaluations: Sequence[history.Record], steps: Se
 def point(folder: pathlib.Path, name: str) -> pathlib.Path:
     """Makes `folder`/best.npz point to the checkpoint `name` beside it; returns it.
 
-    Raises:
-      OSError: the folder cannot be written.
+    Raises OSError if the folder cannot be written.
     """
     path, link = folder / BEST, folder / f".{BEST}.{os.getpid()}"
     if path.is_symlink() and os.readlink(path) == name:

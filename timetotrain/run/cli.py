@@ -63,8 +63,7 @@ def _fail(message: str, code: int, lost: bool = False) -> None:
 def run(benchmark: str, options: BenchmarkFlags, overrides: Sequence[tuple[str, str]]) -> int:
     """Carries out what the flags ask for; returns the exit status.
 
-    Raises:
-      UserError: the configuration or the data are wrong, or the run cannot continue.
+    Raises UserError if the configuration or the data are wrong, or the run cannot continue.
     """
     options = request.with_system(options)
     config, chosen = request.configure(benchmark, options, overrides)

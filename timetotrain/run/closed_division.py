@@ -40,9 +40,8 @@ def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def check(config: C, preset: C, hyperparameters: Hyperparameters) -> None:
     """Refuses to log a run as closed if its changes escape the closed rules.
 
-    Raises:
-      UserError: the division is closed, and either a field that the rules do not free differs from the preset, or the
-        run starts from random weights although the rules demand a trained network.
+    Raises UserError if the division is closed, and either a field that the rules do not free differs from the preset,
+    or the run starts from random weights although the rules demand a trained network.
     """
     if config.division != "closed":
         return
@@ -117,10 +116,7 @@ def initial_weights(config: RunConfig) -> Any:
     """Returns the run's starting weights, for its log: "random", or {"file": name, "sha256": of its content}.
 
     A TensorFlow checkpoint consists of several files, hashed in sequence in name order. A file in an object store is
-    not hashed.
-
-    Raises:
-      UserError: the file does not exist.
+    not hashed. Raises UserError if the file does not exist.
     """
     path = config.initial_weights_file
     if not path:

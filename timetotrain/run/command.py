@@ -45,8 +45,7 @@ _CLUSTERS = ("sbatch", "mpirun", "horovodrun", "gcloud")
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status, unless a run replaces this process.
 
-    Raises:
-      UserError: the benchmark is unknown, a flag is wrong, the configuration cannot run, or there are no data.
+    Raises UserError if the benchmark is unknown, a flag is wrong, the configuration cannot run, or there are no data.
     """
     if argv and argv[0] in helps.ASKS:
         print(_USAGE.format(names=", ".join(benchmarks.NAMES)))
@@ -85,11 +84,7 @@ class Series:
     """
 
     def __init__(self, benchmark: str, options: RunFlags, overrides: Sequence[tuple[str, str]]):
-        """Chooses preset and data.
-
-        Raises:
-          UserError: the data do not determine a preset.
-        """
+        """Chooses preset and data. Raises UserError if the data do not determine a preset."""
         self.benchmark, self._overrides = benchmark, overrides
         # `generate` means practice data, whatever the folder contains.
         otherwise = None if options.data_dir and options.generate is None else automatic.TINY
@@ -107,9 +102,7 @@ class Series:
         """Runs the series; returns the worst exit status, or the one that ended the series.
 
         A missed target (status 1) is a result; a higher status ends the series. A single run replaces this process.
-
-        Raises:
-          UserError: the configuration cannot run, there are no data, or the launcher is not installed.
+        Raises UserError if the configuration cannot run, there are no data, or the launcher is not installed.
         """
         config = self._config()
         lines = [self._line(config, i) for i in range(self.options.runs)]

@@ -44,8 +44,7 @@ class Looker:
     def __init__(self, loop: Any, folder: pathlib.Path, count: int):
         """`loop` is a run's loop, on a single replica.
 
-        Raises:
-          UserError: the benchmark has no pictures, or the run has several replicas.
+        Raises UserError if the benchmark has no pictures, or the run has several replicas.
         """
         task = loop.task
         if not task.has_pictures:
@@ -148,11 +147,7 @@ def overlap(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def write(folder: pathlib.Path, examples: Sequence[Example], step: int) -> None:
-    """Writes the pictures, then examples.json.
-
-    Raises:
-      UserError: the folder cannot be written.
-    """
+    """Writes the pictures, then examples.json. Raises UserError if the folder cannot be written."""
     rows = []
     for number, example in enumerate(examples):
         name = f"{number:03d}.jpg"

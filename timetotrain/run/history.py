@@ -47,10 +47,8 @@ class History:
     ):
         """`rate`: maps steps to learning rates; `earlier`: records of the runs that this one continues.
 
-        `baseline` is the data's, as timetotrain.run.ending.baseline returns it.
-
-        Raises:
-          UserError: the file cannot be written.
+        `baseline` is the data's, as timetotrain.run.ending.baseline returns it. Raises UserError if the file cannot be
+        written.
         """
         self._config, self.path, self._rate, self._baseline = config, path, rate, baseline or {}
         self.records = list(earlier)
@@ -148,8 +146,7 @@ def _line(record: Record) -> bytes:
 def read(path: pathlib.Path) -> list[Record]:
     """Returns a file's records without a last line that is still being written; [] if there is no file.
 
-    Raises:
-      UserError: the file cannot be read, or a line is damaged.
+    Raises UserError if the file cannot be read, or a line is damaged.
     """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]

@@ -31,8 +31,7 @@ class RunLog:
     def __init__(self, path: str | os.PathLike, config: RunConfig, checker: Any = None):
         """`checker` is a compliance.log.engine.StreamChecker, or None to write unchecked.
 
-        Raises:
-          UserError: the folder is not writable, the disk is full, or another run holds this log.
+        Raises UserError if the folder is not writable, the disk is full, or another run holds this log.
         """
         self.path = pathlib.Path(path)
         self._config, self._clock = config, Clock.of(config)
@@ -167,8 +166,7 @@ class RunLog:
     ) -> None:
         """Writes one line; `at` is in seconds since 1970, None means now.
 
-        Raises:
-          UserError: the disk is full, or the rules forbid the line.
+        Raises UserError if the disk is full, or the rules forbid the line.
         """
         line = self._format.line(key, value, dict(metadata or {}), kind, now() if at is None else at)
         self._file.write(line)

@@ -97,8 +97,7 @@ class Recorder:
     def open(self) -> None:
         """Opens the log.
 
-        Raises:
-          UserError: the folder is not writable, the disk is full, or another run holds or has ended this log.
+        Raises UserError if the folder is not writable, the disk is full, or another run holds or has ended this log.
         """
         self._log = logs.RunLog(self.path, self.config, _checker(self.config))
         if self.path.exists():  # This process holds the log's lock, so no one else can take the name.
@@ -108,8 +107,7 @@ class Recorder:
     def header(self) -> None:
         """Writes the log's header, and locks the folder for checkpoints.
 
-        Raises:
-          UserError: the folder cannot be written, or another run writes there.
+        Raises UserError if the folder cannot be written, or another run writes there.
         """
         self._log.header(self.hyperparameters, self.options.cache_cleared, self.facts)
         if self.options.checkpoint_dir:

@@ -93,8 +93,7 @@ def git_state() -> dict[str, Any]:
 def update_run_json(folder: pathlib.Path, log: pathlib.Path, record: dict[str, Any]) -> pathlib.Path:
     """Adds a run's record to `folder`/run.json, keyed by its log's name.
 
-    Raises:
-      UserError: the existing run.json is damaged or of another version, or the folder is not writable.
+    Raises UserError if the existing run.json is damaged or of another version, or the folder is not writable.
     """
     path = folder / "run.json"
     sums = {log.name: hashlib.sha256(log.read_bytes()).hexdigest()}

@@ -208,8 +208,7 @@ class Run:
     def _leave(self) -> None:
         """Ends the exchanges once the first process has written its results, so that all launchers report alike.
 
-        Raises:
-          PeerLostError: the first process failed before that. In the first one, and after that, nothing counts.
+        Raises PeerLostError if the first process failed before that. In the first one, and after that, nothing counts.
         """
         written = self.recorder is not None
         try:

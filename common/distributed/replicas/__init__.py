@@ -8,9 +8,8 @@ from common.distributed.replicas.base import Replicas
 def make(config: RunConfig) -> Replicas:
     """Returns the backend that a configuration names.
 
-    Raises:
-      UserError: as in check_backend; or the machine has fewer devices than replicas; or the launcher started another
-        number of processes.
+    Raises UserError as `check_backend` does, or if the machine has fewer devices than replicas; or the launcher started
+    another number of processes.
     """
     check_backend(config)
     if config.replicas == "single":

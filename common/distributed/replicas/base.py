@@ -142,8 +142,7 @@ class Replicas(abc.ABC):
     def group(self, groups: Groups | None) -> Group:
         """Inside `run`: the exchanges of this replica's group, for the five collectives below.
 
-        Raises:
-          UserError: `groups` do not partition the replicas into equal parts.
+        Raises UserError if `groups` do not partition the replicas into equal parts.
         """
         raise NotImplementedError
 
@@ -246,8 +245,7 @@ def building() -> bool:
 def contiguous_groups(num_replicas: int, size: int) -> list[list[int]]:
     """Returns [[0..size-1], [size..2*size-1], ...].
 
-    Raises:
-      UserError: `size` does not divide the number of replicas.
+    Raises UserError if `size` does not divide the number of replicas.
     """
     check_tiles(num_replicas, size)
     return [list(range(i, i + size)) for i in range(0, num_replicas, size)]
@@ -258,13 +256,10 @@ def replica_groups(
 ) -> list[list[int]]:
     """Returns groups of `size` replicas that are near each other.
 
-    The groups are contiguous or, if `grid_columns` is given, tiles of a grid. Replica r is in the grid's row
-    r // grid_columns and column r % grid_columns; a tile has `tile_rows` x `size / tile_rows` replicas. The MLPerf
-    v0.6 SSD submissions tile the TPU's torus in this way (2x2 to 2x8; docs/sources.md, mlperf 1.2), so the replicas of
-    a tile are close together.
-
-    Raises:
-      UserError: the sizes do not divide evenly.
+    The groups are contiguous or, if `grid_columns` is given, tiles of a grid. Replica r is in the grid's row r //
+    grid_columns and column r % grid_columns; a tile has `tile_rows` x `size / tile_rows` replicas. The MLPerf v0.6 SSD
+    submissions tile the TPU's torus in this way (2x2 to 2x8; docs/sources.md, mlperf 1.2), so the replicas of a tile
+    are close together. Raises UserError if the sizes do not divide evenly.
     """
     check_tiles(num_replicas, size, tile_rows, grid_columns)
     if not grid_columns:
@@ -279,8 +274,7 @@ def replica_groups(
 def placement(groups: Groups, num_replicas: int) -> Iterator[tuple[int, int]]:
     """Yields (group number, position in it) for replica 0, 1, 2, ...
 
-    Raises:
-      UserError: the groups do not partition the replicas into equal parts.
+    Raises UserError if the groups do not partition the replicas into equal parts.
     """
     where = {r: (g, p) for g, group in enumerate(groups) for p, r in enumerate(group)}
     if sorted(where) != list(range(num_replicas)) or len({len(g) for g in groups}) != 1:

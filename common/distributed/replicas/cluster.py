@@ -34,8 +34,7 @@ class Cluster:
 def from_environment(text: str | None, backend: str = "multiworker") -> Cluster:
     """Parses the environment variable TF_CONFIG; `backend` is the name that errors use.
 
-    Raises:
-      UserError: the variable is missing or not JSON, or a field is missing or wrong.
+    Raises UserError if the variable is missing or not JSON, or a field is missing or wrong.
     """
     if not text:
         raise UserError(f"config.replicas={backend}: the environment variable TF_CONFIG is not set; {LAUNCH}")
@@ -80,10 +79,7 @@ def rendezvous(cluster: Cluster, seconds: float = START_SECONDS) -> None:
 
     The server of process 0 waits for the others without a time limit. So each process first listens on its own port
     until it has reached all others. Then it hands the port to the server, and slower processes reach the server
-    instead.
-
-    Raises:
-      UserError: this process's port is taken, or another process does not answer in time.
+    instead. Raises UserError if this process's port is taken, or another process does not answer in time.
     """
     with _listening(cluster):
         _reach_all(cluster, seconds, "multiworker")

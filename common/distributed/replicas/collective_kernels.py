@@ -130,8 +130,7 @@ class KeyedCollectives:
 def _carry(x: tf.Tensor, carriers: Sequence[tf.DType]) -> tf.Tensor:
     """Returns `x` in a dtype that the kernels accept: the same bits under another name, or a wider integer.
 
-    Raises:
-      UnsupportedError: the dtype is not numeric.
+    Raises UnsupportedError if the dtype is not numeric.
     """
     if x.dtype in carriers:
         return x

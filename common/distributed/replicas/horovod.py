@@ -34,8 +34,7 @@ _MOVED = (*_SUMMED, tf.int16, tf.int8, tf.uint16, tf.uint8, tf.bool)
 class Horovod(Replicas):
     """This process's replica, one of `num_replicas` processes.
 
-    Raises:
-      UserError: Horovod is not installed, the launcher is missing, or it started another number of processes.
+    Raises UserError if Horovod is not installed, the launcher is missing, or it started another number of processes.
     """
 
     name = "horovod"

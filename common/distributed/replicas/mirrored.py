@@ -24,8 +24,7 @@ Values = list[tf.Tensor]
 class Mirrored(StrategyReplicas):
     """`num_replicas` replicas in this process.
 
-    Raises:
-      UserError: TensorFlow has already started with fewer CPU devices, or there are fewer GPUs.
+    Raises UserError if TensorFlow has already started with fewer CPU devices, or there are fewer GPUs.
     """
 
     name = "mirrored"

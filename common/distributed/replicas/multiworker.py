@@ -42,11 +42,9 @@ class MultiWorker(StrategyReplicas):
     """This process's replicas, of `num_replicas` over all processes that TF_CONFIG names.
 
     Collectives are numbered as they are traced, so every process must trace the same functions in the same order. If a
-    process has several replicas, call collectives only from traced functions: run eagerly, the first replica would
-    wait for the second, which has not begun. Control flow within `run` cannot contain collectives either.
-
-    Raises:
-      UserError: TF_CONFIG is missing or wrong, it names another number of processes, or a process does not come up.
+    process has several replicas, call collectives only from traced functions: run eagerly, the first replica would wait
+    for the second, which has not begun. Control flow within `run` cannot contain collectives either. Raises UserError
+    if TF_CONFIG is missing or wrong, it names another number of processes, or a process does not come up.
     """
 
     name = "multiworker"
@@ -189,8 +187,7 @@ class _Group:
 def _join(cluster: Cluster) -> tuple[tf.distribute.Strategy, KeyedCollectives]:
     """Returns the strategy and the collectives, one of each per process: servers and keys cannot be restarted.
 
-    Raises:
-      UserError: TensorFlow has already started, or another process does not come up in time.
+    Raises UserError if TensorFlow has already started, or another process does not come up in time.
     """
     if context.context()._context_handle is not None:
         raise UserError("multiworker: TensorFlow has already started in this process; start anew")

@@ -128,9 +128,8 @@ tf.register_tensor_conversion_function(
 class Pjrt(Xla):
     """`num_replicas` devices of this process's PJRT client, or of all processes of the run, equally many in each.
 
-    Raises:
-      UserError: jax is missing, has fewer devices, or already runs with another number of CPU devices; TF_CONFIG is
-        wrong, or a process does not come up.
+    Raises UserError if jax is missing, has fewer devices, or already runs with another number of CPU devices; TF_CONFIG
+    is wrong, or a process does not come up.
     """
 
     name = "pjrt"
@@ -297,10 +296,8 @@ class Batches:
     def stacks(self, size: int) -> Iterator[tuple[Any, int]]:
         """Yields the batches of `size` steps together, [size, ...], and the number of steps in them.
 
-        Only the last stack may hold fewer steps; it is padded with copies of its last batch.
-
-        Raises:
-          InvalidArgumentError: the batches of a stack differ in shape.
+        Only the last stack may hold fewer steps; it is padded with copies of its last batch. Raises
+        InvalidArgumentError if the batches of a stack differ in shape.
         """
         return ReadAhead(self._stacked(size), _BATCHES_AHEAD)
 

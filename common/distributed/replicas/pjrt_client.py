@@ -19,8 +19,7 @@ _HEARTBEAT_SECONDS = 20
 def processes() -> Cluster:
     """Returns the processes of this run; a single one if no launcher has started it.
 
-    Raises:
-      UserError: TF_CONFIG is wrong.
+    Raises UserError if TF_CONFIG is wrong.
     """
     text = os.environ.get("TF_CONFIG")
     return from_environment(text, "pjrt") if text else Cluster(("",), 0)
@@ -29,8 +28,7 @@ def processes() -> Cluster:
 def start(count: int, cluster: Cluster) -> list[Any]:
     """Returns the first `count` jax devices, process 0's first; creates as many CPU devices as needed.
 
-    Raises:
-      UserError: jax is not installed, there are fewer devices, or a process does not come up.
+    Raises UserError if jax is not installed, there are fewer devices, or a process does not come up.
     """
     try:
         import jax

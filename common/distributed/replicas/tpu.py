@@ -20,8 +20,7 @@ from common.errors import UserError
 class Tpu(StrategyReplicas):
     """`num_replicas` TPU cores, of this TPU VM or of the TPU that the variable TPU_NAME names. Unrun.
 
-    Raises:
-      UserError: there is no TPU, or it has another number of cores.
+    Raises UserError if there is no TPU, or it has another number of cores.
     """
 
     name = "tpu"

@@ -67,8 +67,7 @@ class Window:
     def of(cls, height: int, partitions: int, kernel: int, stride: int, top: int, bottom: int) -> Window:
         """Returns the window of an operation with a square `kernel` on an image of `height` rows.
 
-        Raises:
-          UserError: not even one window fits into the image.
+        Raises UserError if not even one window fits into the image.
         """
         out = output_size(height, kernel, stride, top, bottom)
         if out < 1:

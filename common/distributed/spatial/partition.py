@@ -111,8 +111,7 @@ class Spatial:
     def height(self, x: tf.Tensor) -> int:
         """Returns the height of the whole image; `x`, [b, R, W, C], is a part of it.
 
-        Raises:
-          UserError: `x` does not come from this object's operations.
+        Raises UserError if `x` does not come from this object's operations.
         """
         return self.height_of(x.shape[1], x.shape[2])
 
