@@ -27,14 +27,12 @@ def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
     The temporary path has `path`'s name, in a new folder `.NAME.<random>.partial` beside it. The function removes that
     folder at the end. So processes that write the same file do not interfere. Permissions follow the umask. If `path`
-    is a symbolic link, the link stays and its target is replaced. A device or a pipe is written directly.
+    is a symbolic link, the link stays and its target is replaced. A device or a pipe is written directly. Raises
+    OSError if the parent cannot be written, or the disk is full. `path` is unchanged, as after any other exception.
 
     Args:
       path: the file or folder to write; its parent exists. Only a folder replaces an existing folder, and only an empty
         one.
-
-    Raises:
-      OSError: the parent cannot be written, or the disk is full. `path` is unchanged, as after any other exception.
     """
     path = pathlib.Path(path)
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
@@ -120,13 +118,11 @@ def remove_empty(folders: Sequence[pathlib.Path]) -> None:
 def write_atomically(path: pathlib.Path, data: bytes, fix: str = "") -> None:
     """Writes a file atomically: after an error or a kill, it is absent or unchanged.
 
+    Raises UserError if the folder is not writable, or the disk is full. The functions below raise this too.
+
     Args:
       path: the file; its folder is created.
-      data: its content.
       fix: what the error message tells the user to do; by default, what helps against the error.
-
-    Raises:
-      UserError: the folder is not writable, or the disk is full. The functions below raise this too.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -62,17 +62,15 @@ class Settings:
 def convert(folder: Path, train: Text, evaluation: Text, settings: Settings) -> dict[str, int]:
     """Writes train-*, merges, vocabulary and the evaluation text into `folder`.
 
+    Raises UserError if the text is bad (the message names file and line), the folder holds shards, or the disk is full.
+
     Args:
       folder: created if it does not exist.
-      train: text to train on.
       evaluation: text to evaluate on, never cleaned.
       settings: encoding, lengths, shards and cleaning.
 
     Returns:
       The numbers of "pairs", "eval" sentences and "vocabulary" entries, and the fields of `parallel.Dropped`.
-
-    Raises:
-      UserError: the text is bad (the message names file and line), the folder holds shards, or the disk is full.
     """
     _prepare(folder, settings)
     held_out = list(evaluation.pairs())

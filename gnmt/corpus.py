@@ -36,8 +36,7 @@ class Side:
     def rows(self, index: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Gathers sentences `index`, padded with 0 to `length`, and their lengths; index -1 gives an empty sentence.
 
-        Returns:
-          (int32 [rows, length], int32 [rows]).
+        Returns (int32 [rows, length], int32 [rows]).
         """
         first = self.starts[index]
         sizes = np.where(index < 0, 0, self.starts[np.maximum(index, 0) + 1] - first).astype(np.int32)

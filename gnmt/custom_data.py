@@ -32,13 +32,11 @@ _BUCKETS = 5  # As in the published configuration.
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     """Writes the records, merges, vocabulary, evaluation text and their description into `out`.
 
+    Raises UserError if the text does not fit, too much of it is broken, or `out` holds something else.
+
     Args:
       sources: two text files, or one with lines of sentence, tab, translation.
-      out: folder for the records.
       options: split, vocabulary, lengths, languages.
-
-    Raises:
-      UserError: the text does not fit, too much of it is broken, or `out` holds something else.
     """
     languages = options.languages or _languages(sources, options.report)
     with custom_text.prepared(sources, options) as pairs:

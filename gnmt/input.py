@@ -45,7 +45,6 @@ def planned(corpus: Corpus, lengths: np.ndarray, examples: np.ndarray, batch_siz
     """Makes a plan's batches. TensorFlow's own operations gather them, so that TPU hosts can run the pipeline.
 
     Args:
-      corpus: the pairs.
       lengths: int [steps], the padded sentence length in each step.
       examples: int32 [steps, n * batch_size], numbers of pairs; -1 is padding.
       batch_size: rows of a batch; a step yields n batches.

@@ -103,8 +103,7 @@ def cut_masks(encoded: tf.Tensor, boxes: tf.Tensor, image_size: tf.Tensor, size:
 def _weights(low: tf.Tensor, high: tf.Tensor, first: tf.Tensor, last: tf.Tensor, size: int) -> tf.Tensor:
     """Computes the bilinear weights of pixels first..last-1 at the centres of `size` equal parts of [low, high].
 
-    Returns:
-      float32 [size, last - first].
+    Returns float32 [size, last - first].
     """
     places = low + (tf.range(size, dtype=tf.float32) + 0.5) / size * (high - low) - 0.5
     pixels = tf.cast(tf.range(first, last), tf.float32)

@@ -16,7 +16,6 @@ def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, 
     Args:
       model: the network from `maskrcnn.model.build`.
       batch: `image` [b, H, W, 3] of one of `config.shapes` and `image_info` [b, 3].
-      config: the configuration of the run.
 
     Returns:
       `boxes` [b, D, 4], corners in pixels of the frame; `scores` [b, D]; `classes` int32 [b, D], 0 for no detection;

@@ -29,7 +29,6 @@ def losses(
       model: the network from `maskrcnn.model.build`.
       batch: `image` [b, H, W, 3] of one of `config.shapes`, `image_info` [b, 3], `boxes` [b, G, 4], `classes` [b, G],
         `masks` [b, G, S, S], `image_id` [b], `weight` [b]; see maskrcnn/input.py. Weight 0 excludes an image.
-      config: the configuration of the run.
       step: int64 scalar from `model.next_draw()`; with the seed and the image ids it determines which anchors and
         regions are sampled.
     """

@@ -21,11 +21,8 @@ from resnet.config import Config
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
     """Builds AlexNet-BN; `config.width` 64 is the published size; other widths scale every layer but the last.
 
-    The configuration's residual, initialiser, zero-gamma and space-to-depth fields have no effect here.
-
-    Returns:
-      A functional model: images [b, H, W, 3], normalised, any float dtype -> logits [b, classes] in
-      `precision.variable`.
+    The configuration's residual, initialiser, zero-gamma and space-to-depth fields have no effect here. Returns a
+    functional model: images [b, H, W, 3], normalised, any float dtype -> logits [b, classes] in `precision.variable`.
     """
     net = _Layers(config, replicas, precision, seeds(config.seed, 16))
     shape = (config.image_size, config.image_size, 3)

@@ -36,14 +36,13 @@ def convert(
 ) -> None:
     """Writes the shards of `splits`, {prefix: (images, number of shards)}; keeps shards that exist.
 
+    Raises UserError if the first split lacks a class of a later one, the folder holds another conversion, or the disk
+    is full.
+
     Args:
-      data_dir: folder for the TFRecords.
       splits: "train" comes first and defines the classes.
       names: readable class names by WordNet id.
       workers: number of processes.
-
-    Raises:
-      UserError: the first split lacks a class of a later one, the folder holds another conversion, or the disk is full.
     """
     folder = Path(data_dir)
     synsets = sorted({item.synset for item in next(iter(splits.values()))[0]})

@@ -31,7 +31,6 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     Args:
       sources: one folder, of class folders, with Hugging Face's metadata.csv or with WebDataset's tar files, or of
         train/ and val/ with these; or one CSV file of path,label and perhaps split.
-      out: folder for the records.
       options: split, names, limits.
 
     Raises:

@@ -44,12 +44,11 @@ class Item:
 def train_items(source: str | os.PathLike, report: Report | None = None) -> list[Item]:
     """Lists the images of a folder with one folder per class, or of a tar file with one tar file per class.
 
+    Raises UserError if the source has no images, or a tar file is damaged.
+
     Args:
       source: folder or tar file.
       report: for a user's own folder: receives the files that are not images; the images are turned upright.
-
-    Raises:
-      UserError: the source has no images, or a tar file is damaged.
     """
     source = Path(source)
     return _found(source, _in_folders(source, report) if source.is_dir() else _in_nested_tar(source))
@@ -60,14 +59,13 @@ def validation_items(
 ) -> list[Item]:
     """Lists the images of a folder with one folder per class, or of a flat tar file.
 
+    Raises UserError if the source has no images, a tar file is damaged, the numbers of labels and images differ, or a
+    label is not in `classes`.
+
     Args:
       source: folder or tar file.
       labels: for a tar file, a text file of the images' classes, one WordNet id per line, in name order.
       classes: the classes of the training images.
-
-    Raises:
-      UserError: the source has no images, a tar file is damaged, the numbers of labels and images differ, or a label is
-        not in `classes`.
     """
     source = Path(source)
     if source.is_dir():

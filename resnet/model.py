@@ -26,12 +26,9 @@ EXPANSION = 4  # a bottleneck's last 1x1 has four times the channels of its 3x3
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
     """Builds the network named by `config.model`.
 
-    Returns:
-      A functional model: images [b, H, W, 3], normalised, any float dtype -> logits [b, classes] in
-      `precision.variable`.
-
-    Raises:
-      UserError: the model or initialiser is unknown, or the network cannot take the image size.
+    Returns a functional model: images [b, H, W, 3], normalised, any float dtype -> logits [b, classes] in
+    `precision.variable`. Raises UserError if the model or initialiser is unknown, or the network cannot take the image
+    size.
     """
     if config.model == "alexnet_bn":
         return alexnet.build(config, replicas, precision)

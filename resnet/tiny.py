@@ -76,8 +76,7 @@ TINY = Tiny()
 def draw(tiny: Tiny, split: str, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws images `first` .. `first + count - 1` of a split, "train" or "validation"; `first` seeds the draw.
 
-    Returns:
-      (uint8 [count, S, S, 3], int64 [count] classes from 0, evenly spread).
+    Returns (uint8 [count, S, S, 3], int64 [count] classes from 0, evenly spread).
     """
     rng = np.random.default_rng([tiny.seed, SPLITS.index(split), first])
 

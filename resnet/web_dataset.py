@@ -48,14 +48,11 @@ def split(found: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def items(found: Sequence[Path], report: Report) -> list[Item]:
-    """Returns the pictures of shards.
+    """Returns the pictures of shards. Raises UserError if a tar file is damaged, or none holds a picture with a class.
 
     Args:
       found: tar files.
       report: receives the examples without a picture or a class, and further pictures of an example.
-
-    Raises:
-      UserError: a tar file is damaged, or none holds a picture with a class.
     """
     pictures = [item for path in found for item in _in_shard(path, report)]
     if not pictures:

@@ -58,9 +58,10 @@ def convert(
 ) -> dict[str, int]:
     """Writes train-*, the vocabulary and the evaluation text into `folder`.
 
+    Raises UserError if the text is bad (the message names file and line), the folder holds shards, or the disk is full.
+
     Args:
       folder: created if it does not exist.
-      train: text to train on.
       evaluation: text to evaluate on, never cleaned.
       vocabulary: a subword file, or the number of subwords to build from the training text.
       settings: lengths, shards and cleaning.
@@ -68,9 +69,6 @@ def convert(
     Returns:
       The numbers of "pairs", "packed" sequences, "eval" sentences and "vocabulary" entries, and the fields of
       `parallel.Dropped`.
-
-    Raises:
-      UserError: the text is bad (the message names file and line), the folder holds shards, or the disk is full.
     """
     held_out = list(evaluation.pairs())
     _prepare(folder, settings)

@@ -33,13 +33,11 @@ _PIECES = 2  # Approximate number of subwords per word.
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     """Writes the records, vocabulary, evaluation text and their description into `out`.
 
+    Raises UserError if the text does not fit, too much of it is broken, or `out` holds something else.
+
     Args:
       sources: two text files, or one with lines of sentence, tab, translation.
-      out: folder for the records.
       options: split, vocabulary, lengths.
-
-    Raises:
-      UserError: the text does not fit, too much of it is broken, or `out` holds something else.
     """
     with custom_text.prepared(sources, options) as pairs:
         longest, packed = _LENGTHS if pairs.common * _PIECES > _SHORT_LENGTHS[0] else _SHORT_LENGTHS

@@ -61,14 +61,13 @@ def items(
 ) -> list[Item]:
     """Lists the videos in a folder or CSV file.
 
+    Raises UserError if the source cannot be read, lists no videos, or has no known columns.
+
     Args:
       source: a folder or a CSV file; see the module docstring.
       base: base folder of paths in the CSV file; by default, the CSV file's folder.
       split: selects rows with this value in the column `split`; "" selects all.
       report: receives the files of a folder that are not videos.
-
-    Raises:
-      UserError: the source cannot be read, lists no videos, or has no known columns.
     """
     source = Path(source)
     if source.is_dir():
@@ -106,13 +105,12 @@ def _in_folders(source: Path, report: Report) -> Iterator[Item]:
 def listed(source: Path, base: Path | None = None, report: Report | None = None) -> list[tuple[Item, str]]:
     """Returns the videos of a CSV file, each with its split in lower case, "" without one.
 
+    Raises UserError if the file cannot be read, or a row is bad; the message names file and line.
+
     Args:
       source: the file; see the module docstring.
       base: folder of its paths; by default, the file's folder or the parent of it.
       report: for a user's own list: receives what is not read of it.
-
-    Raises:
-      UserError: the file cannot be read, or a row is bad; the message names file and line.
     """
     table = tables.read(source)
     if not set(table.columns) >= _KINETICS:
@@ -143,18 +141,16 @@ def convert(
 ) -> list[str]:
     """Writes the shards of `splits`, {prefix: (videos, number of shards)}; keeps shards that exist.
 
+    Raises UserError if the first split lacks a class of a later one, the folder holds another conversion, the disk is
+    full, or a split has no usable video.
+
     Args:
-      data_dir: folder for the shards.
       splits: "train" comes first and defines the classes, numbered from 0 in alphabetical order.
       settings: settings for converting videos to frames.
       workers: number of processes.
 
     Returns:
       A line about every omitted video, and about every video cut off at a damaged place.
-
-    Raises:
-      UserError: the first split lacks a class of a later one, the folder holds another conversion, the disk is full, or
-        a split has no usable video.
     """
     folder = Path(data_dir)
     classes = sorted({item.label for item in next(iter(splits.values()))[0]})

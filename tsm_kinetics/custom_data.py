@@ -33,14 +33,12 @@ _GROUP = re.compile(r"_(g\d+)_c\d+$")
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     """Writes the records and their description into `out`.
 
+    Raises UserError if there are no videos, too many are broken, or `out` holds something else.
+
     Args:
       sources: one folder that contains class folders, or train/ and val/ with class folders; or one CSV file with
         path,label and optionally split.
-      out: folder for the records.
       options: split, limits, frame size.
-
-    Raises:
-      UserError: there are no videos, too many are broken, or `out` holds something else.
     """
     report = options.report
     train, held = _split(sources[0], options)

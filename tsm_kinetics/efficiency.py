@@ -81,9 +81,8 @@ def unhidden_loading(load_seconds: float, compute_seconds: float) -> float:
 def counted(config: Config) -> dict[str, Any]:
     """Counts the columns of Table 1 on the network's graph.
 
-    Returns:
-      model, parameters, macs, input (frames x channels x height x width), input_elements, compute_per_input (the
-      paper's Compute/IO: multiply-adds per input element), and the paper's own figures under "paper".
+    Returns model, parameters, macs, input (frames x channels x height x width), input_elements, compute_per_input (the
+    paper's Compute/IO: multiply-adds per input element), and the paper's own figures under "paper".
     """
     network = _built(config)
     macs, elements = forward_macs(network), config.frames * 3 * config.image_size**2

@@ -59,9 +59,8 @@ GEOMETRIES = {
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
     """Builds the network named by `config.model`.
 
-    Returns:
-      A functional model: normalised clips [b, T, H, W, 3] -> logits [b, classes] in `precision.variable`. It accepts
-      frames of any size.
+    Returns a functional model: normalised clips [b, T, H, W, 3] -> logits [b, classes] in `precision.variable`. It
+    accepts frames of any size.
     """
     geometry = GEOMETRIES[config.model]
     net = _Layers(config, replicas, precision, seeds(config.seed, 256))

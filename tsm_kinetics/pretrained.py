@@ -15,16 +15,13 @@ def load(network: tf_keras.Model, path: str | os.PathLike, inflation: str, repli
     """Sets the weights of `network`; see `common.layers.pretrained.load`.
 
     Keras's network has its strides on the 1x1 convolutions, so its weights are only a starting point, not the same
-    function.
+    function. Raises UserError if the file is missing or has no weights, or a layer is missing or has the wrong shape.
 
     Args:
       network: from model.build; its layers have torchvision's names.
       path: a file that common/layers/weight_files.py reads.
       inflation: how a 2-D kernel becomes k frames: "mean" puts a k-th in each, "center" puts all in the middle frame.
       replicas: the replicas, which own the moving moments.
-
-    Raises:
-      UserError: the file is missing or has no weights, or a layer is missing or has the wrong shape.
     """
     fitted = functools.partial(inflated, inflation=inflation)
     pretrained.load(network, path, replicas, "config.width", "ResNet-50", fitted)

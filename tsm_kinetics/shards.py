@@ -41,14 +41,13 @@ def write(
 ) -> int:
     """Writes a shard and its index; returns the number of videos.
 
+    Raises UserError if the folder cannot be written or the disk is full.
+
     Args:
       path: path of the shard.
       clips: (name, label, clip) of each video; consumed while writing.
       failed: lines about omitted videos, which the index stores; read after `clips` ends.
       notes: likewise, (path, kind, value) of what was noted of a video.
-
-    Raises:
-      UserError: the folder cannot be written or the disk is full.
     """
     labels, sizes, counts, offsets, lengths = [], [], [], [], []
     position = 0

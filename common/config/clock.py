@@ -59,9 +59,6 @@ class Clock:
     def of(cls, config: Any) -> Clock:
         """Returns the clock of a configuration.
 
-        Args:
-          config: a RunConfig.
-
         Raises:
           UserError: no training or evaluation examples, or a run shorter than one step.
         """

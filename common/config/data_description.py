@@ -201,14 +201,12 @@ def _check_files(path: Path, description: Description) -> None:
 def apply(config: C, description: Description, given: Sequence[tuple[str, str]] = ()) -> C:
     """Returns `config` with the fields that the data determine, validated.
 
+    Raises UserError if the data belong to another benchmark, an override contradicts them, or the description names a
+    field that the configuration does not have.
+
     Args:
       config: preset with overrides applied.
-      description: of the data.
       given: the overrides, [(path, value)], from `overrides.split_overrides`.
-
-    Raises:
-      UserError: the data belong to another benchmark, an override contradicts them, or the description names a field
-        that the configuration does not have.
     """
     check_fields(config, description)
     typed = {path for path, _ in given}

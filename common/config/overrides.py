@@ -172,11 +172,9 @@ def _parse_one(text: str, kind: type) -> Any:
 def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
     """Separates `--config.path=value` (or `--config.path value`) from the other arguments of a command line.
 
-    `--NAME=value` is short for `--config.NAME=value` for the fields in SHORT.
-
-    Returns:
-      ([(path, value)], the other arguments). The optimizer's name comes first, because its fields are the rule's;
-      "legw" comes last, because it scales the values that the others set.
+    `--NAME=value` is short for `--config.NAME=value` for the fields in SHORT. Returns ([(path, value)], the other
+    arguments). The optimizer's name comes first, because its fields are the rule's; "legw" comes last, because it
+    scales the values that the others set.
 
     Raises:
       UserError: a `--config.` argument without a value.

@@ -30,11 +30,7 @@ _AVERAGES = ("momentum", "beta_1", "beta_2", "rho")
 def check_values(config: Any) -> None:
     """Checks the fields that every benchmark has.
 
-    Args:
-      config: a RunConfig.
-
-    Raises:
-      UserError: a value is unknown or out of range, or two fields contradict each other.
+    Raises UserError if a value is unknown or out of range, or two fields contradict each other.
     """
     one_of(config, "precision", PRECISIONS)
     one_of(config, "ruleset", RULESETS)
@@ -91,7 +87,6 @@ def check_schedule(schedule: Any, steps_per_epoch: float) -> None:
     """Checks a schedule.
 
     Args:
-      schedule: the configuration's field.
       steps_per_epoch: examples / batch, not rounded.
 
     Raises:

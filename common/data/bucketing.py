@@ -57,12 +57,11 @@ class Buckets:
     def __init__(self, lengths: np.ndarray, limits: Sequence[int]):
         """Assigns every example to a bucket.
 
+        Raises UserError if limits that do not ascend, no examples, or an example longer than the last limit.
+
         Args:
           lengths: int [examples], length of each example's longer side.
           limits: ascending; bucket i takes lengths up to limits[i], the static length of its batches.
-
-        Raises:
-          UserError: limits that do not ascend, no examples, or an example longer than the last limit.
         """
         self.lengths, self.limits = np.asarray(lengths), np.asarray(limits)
         if len(self.limits) < 1 or (np.diff(self.limits) <= 0).any() or self.limits[0] < 1:
@@ -127,8 +126,7 @@ class Buckets:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Plans the steps [start_step, end_step).
 
-        Returns:
-          (static lengths, int64 [steps]; this shard's example indices, int32 [steps, global batch / shards]).
+        Returns (static lengths, int64 [steps]; this shard's example indices, int32 [steps, global batch / shards]).
         """
         steps = list(
             itertools.islice(self.endless(seed, global_batch, shard, start_step), end_step - start_step)

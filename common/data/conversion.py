@@ -81,14 +81,12 @@ def fingerprint(paths: Iterable[str | os.PathLike]) -> str:
 def keep_apart(folder: Path, splits: Iterable[str], note: str, text: str) -> None:
     """Ensures that a folder holds the shards of only one conversion.
 
+    Raises UserError if the folder holds shards of another conversion, or cannot be written.
+
     Args:
       folder: folder of the shards; created if missing.
       splits: prefixes of the shards' names.
       note: name of a file in `folder` that describes the conversion.
-      text: content of that file.
-
-    Raises:
-      UserError: the folder holds shards of another conversion, or cannot be written.
     """
     path = folder / note
     try:

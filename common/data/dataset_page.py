@@ -23,17 +23,11 @@ _LEAST_WIDTH, _MOST_WIDTH, _WIDE = 128, 320, 960
 
 
 def write(out: Path, made: Made, cards: Sequence[Card], seen: str, report: Report) -> Path:
-    """Writes the page; returns its path.
+    """Writes the page; returns its path. Raises UserError if the folder cannot be written.
 
     Args:
-      out: folder of the records.
-      made: the conversion's result.
-      cards: the examples.
       seen: a sentence that says how the examples were read, or why there are none.
       report: what was left out, skipped, changed and suspicious.
-
-    Raises:
-      UserError: the folder cannot be written.
     """
     import jinja2  # Imported late: a conversion without a page does not need it.
 

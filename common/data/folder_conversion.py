@@ -123,18 +123,16 @@ class Converter(Protocol):
 def divide(classes: Sequence[str], part: float, seed: int, groups: Sequence[str] | None = None) -> np.ndarray:
     """Chooses the examples to hold out: about `part` of each class, at least one if the class has two.
 
+    Raises UserError if `part` is out of range, or no class has two examples or two groups.
+
     Args:
       classes: the class of each example.
       part: fraction between 0 and 1.
-      seed: random seed.
       groups: a group's name for each example; a group stays on one side. A group counts to the class of its first
         example. None: every example is a group.
 
     Returns:
       bool [examples], True for held-out examples.
-
-    Raises:
-      UserError: `part` is out of range, or no class has two examples or two groups.
     """
     if not 0 < part < 1:
         raise UserError(f"--eval-part={part}: must lie between 0 and 1, such as 0.1")
@@ -177,7 +175,6 @@ def files(folder: Path, report: Report | None = None) -> list[Path]:
     A link to a folder around `folder` is not followed: its files belong to other classes.
 
     Args:
-      folder: the folder.
       report: receives links to nothing, pipes and the like.
     """
     paths: list[Path] = []
@@ -278,11 +275,8 @@ def check_broken(broken: Sequence[str], kept: int, options: Options) -> None:
 def start(out: Path, benchmark: str) -> bool:
     """Marks `out` as unfinished before the first record is written; `read` rejects it until `finish`.
 
-    Returns:
-      Whether an interrupted conversion left something in `out`.
-
-    Raises:
-      UserError: `out` holds a finished conversion, or files that no conversion wrote.
+    Returns whether an interrupted conversion left something in `out`. Raises UserError if `out` holds a finished
+    conversion, or files that no conversion wrote.
     """
     path = out / data_description.NAME
     before = None
@@ -313,7 +307,6 @@ def finish(
     """Writes and returns the description of complete records.
 
     Args:
-      out: folder of the records.
       patterns: match the files in `out` that a run reads.
       split: number of training and evaluation examples.
       baseline: a trivial answer's quality, and the answer.

@@ -39,14 +39,12 @@ def of_list(
 ) -> set[str]:
     """Returns the files that a text file lists: a path, file name or stem a line, perhaps with a flag of -1, 0 or 1.
 
+    Raises UserError if the list cannot be read, or no line names a file; or a line fits two files.
+
     Args:
-      path: the list.
       partners: the files that can be listed.
       report: receives the lines that name no file.
       annotated: the files that have an annotation, if only those count.
-
-    Raises:
-      UserError: the list cannot be read, or no line names a file; or a line fits two files.
     """
     listed, lines = set(), text_files.read(path)
     for number, line in enumerate(lines, 1):
@@ -116,15 +114,13 @@ def inner(folder: Path) -> str:
 def listed_split(source: Path, rows: Sequence[tuple[T, str]], report: Report) -> tuple[list[T], list[T]]:
     """Returns the training and the evaluation examples of a list with a column of splits.
 
-    If the list has a validation and a test split, the test split stays out, and the report says so.
+    If the list has a validation and a test split, the test split stays out, and the report says so. Raises UserError if
+    a row's split is unknown, or a part has no row.
 
     Args:
       source: the list, for errors.
       rows: (example, split in lower case).
       report: receives the examples that belong to no part.
-
-    Raises:
-      UserError: a row's split is unknown, or a part has no row.
     """
     names = list(dict.fromkeys(name for _, name in rows))
     unknown = [name for name in names if split_names.part_of(name) is None]

@@ -67,14 +67,10 @@ class Partners:
 
         Of several files that fit, the first of these rules that tells them apart decides: the folder's split is the
         annotation's (train, val); the name is relative to the annotation's folder; the file is nearest to the
-        annotation; the letters' case is the same.
+        annotation; the letters' case is the same. Raises TwoFilesError if the name fits two files.
 
         Args:
           name: a file name or path, relative to the annotation file, to the folder, or to a folder of another system.
-          near: the annotation file.
-
-        Raises:
-          TwoFilesError: the name fits two files.
         """
         if near is None and stays_inside(name) and os.path.isfile(self.folder / name):
             return name

@@ -134,16 +134,14 @@ def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
     """Returns a picture in the form that records store; does not decode one that is in that form already.
 
     An upright JPEG of 8-bit RGB or grey, and with `png` such a PNG, stays as it is. Any other becomes an RGB JPEG:
-    upright, 16-bit and float values scaled to 8 bits, transparent parts on white, the first frame of several.
+    upright, 16-bit and float values scaled to 8 bits, transparent parts on white, the first frame of several. Raises
+    BadPictureError if it is not a whole picture, is too large, or its values have no known range.
 
     Args:
       data: content of a file of one of FORMATS.
       png: whether a PNG may stay a PNG.
       turn: whether to rotate the picture by its EXIF orientation, as for a user's pictures. The published converters do
         not, and encode with quality 100.
-
-    Raises:
-      BadPictureError: it is not a whole picture, is too large, or its values have no known range.
     """
     try:
         with _opened(data) as image:

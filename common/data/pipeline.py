@@ -41,7 +41,6 @@ def ahead(batches: tf.data.Dataset, deterministic: bool, private_threads: int) -
     """Returns `batches`, prefetched ahead of the step.
 
     Args:
-      batches: the batches.
       deterministic: False lets the pipeline overtake a slow element.
       private_threads: number of this pipeline's own threads; 0 uses the threads that all data sets share.
     """

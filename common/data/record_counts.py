@@ -32,15 +32,7 @@ _THREADS = 16  # Files processed at once; counting takes one short disk read per
 def write(data_dir: str | os.PathLike, names: Iterable[str]) -> dict[str, int]:
     """Counts the records of files and notes the counts in `data_dir`; entries for other files stay in the note.
 
-    Args:
-      data_dir: a local folder.
-      names: names of files in it.
-
-    Returns:
-      {name: number of records}.
-
-    Raises:
-      UserError: a file is damaged, or the folder cannot be written.
+    Returns {name: number of records}. Raises UserError if a file is damaged, or the folder cannot be written.
     """
     folder, names = Path(data_dir), sorted(names)
     numbers = dict(zip(names, _parallel(tfrecords.count, [os.fspath(folder / name) for name in names])))
@@ -100,17 +92,13 @@ def check_totals(files: Sequence[str], expected: int, field: str, read: bool = T
     """Checks that files hold as many records as the configuration says.
 
     A file that was cut off between two records looks complete; only the total reveals it. Files in an object store are
-    checked only against a note, because counting would read them.
+    checked only against a note, because counting would read them. Raises UserError if the number differs (the message
+    names the file with the fewest records), a file ends inside a record, or a file does not match the note.
 
     Args:
-      files: the files of one split.
       expected: total number of records.
       field: the configuration field with that number.
       read: whether files without a note may be read; False before the clock starts.
-
-    Raises:
-      UserError: the number differs (the message names the file with the fewest records), a file ends inside a record,
-        or a file does not match the note.
     """
     known = known_or_read(files, read)
     if known is None:

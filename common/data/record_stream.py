@@ -74,7 +74,7 @@ def endless(
     """Returns this shard's records endlessly, epoch after epoch, in an order that depends only on seed and epoch.
 
     Each epoch permutes the files (groups of files if there are more than 128), reads them in turns, and shuffles their
-    records through a buffer.
+    records through a buffer. Raises UserError if this shard has no record.
 
     Args:
       files: all files, of which this shard reads its part.
@@ -88,9 +88,6 @@ def endless(
 
     Returns:
       Dataset of (epoch int64, file int64, record int64, transformed).
-
-    Raises:
-      UserError: this shard has no record.
     """
     source = _source(files, shard, transform, cache)
     first_epoch, skip = 0, 0

@@ -195,13 +195,11 @@ def located(cell: str, base: Path) -> Path:
 def examples(table: Table, base: Path | None = None, report: Report | None = None) -> list[Example]:
     """Returns the examples that a table lists, each once.
 
+    Raises UserError if there is no column of paths or labels, or a cell is empty; the message names file and line.
+
     Args:
-      table: from `read`.
       base: folder of relative paths; by default, the first of `bases` that has any of the files.
       report: receives columns that are not read, and rows that are there twice.
-
-    Raises:
-      UserError: there is no column of paths or labels, or a cell is empty; the message names file and line.
     """
     names = {kind: table.column(kind) for kind in NAMES}
     if names["path"] is None or names["label"] is None:

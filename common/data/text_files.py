@@ -102,12 +102,10 @@ def lines(path: str | os.PathLike) -> Iterator[Line]:
 def read(path: str | os.PathLike, fix: str = SAVE) -> list[str]:
     """Returns the lines of a small text file, such as a list of names.
 
-    Args:
-      path: the file.
-      fix: the end of an error's message.
+    Raises UserError if the file cannot be read, or a line is not text; the message names file and line.
 
-    Raises:
-      UserError: the file cannot be read, or a line is not text; the message names file and line.
+    Args:
+      fix: the end of an error's message.
     """
     texts = []
     for line in lines(path):

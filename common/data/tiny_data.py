@@ -40,19 +40,16 @@ def make(
     """Fills `data_dir` by `write(folder)`; does nothing if the same data are already there, complete.
 
     The note tiny.json holds the benchmark's name, the settings, the return value of `write` and the file names, or it
-    says that the data are unfinished.
+    says that the data are unfinished. Raises UserError if the folder holds something else or another benchmark's data,
+    or cannot be written.
 
     Args:
-      benchmark: the benchmark's name.
       settings: everything that determines the data, as JSON values.
       patterns: glob patterns of the files and folders that `write` makes.
       write: makes them in a folder that holds none of them.
 
     Returns:
       The return value of `write` when it made the data.
-
-    Raises:
-      UserError: the folder holds something else or another benchmark's data, or cannot be written.
     """
     folder = Path(data_dir)
     note = folder / NOTE

@@ -129,16 +129,14 @@ def read(
     """Reads all frames of a video, scaled down to a short side of at most `short_side` pixels.
 
     Frames come in presentation order, turned and mirrored by the file's display matrix. If the end of a file is
-    damaged, the function keeps the frames before it and adds a remark; likewise if the decoder patches frames.
+    damaged, the function keeps the frames before it and adds a remark; likewise if the decoder patches frames. Raises
+    BadVideoError if the file has no video or no frame, or cannot be decoded from its start.
 
     Args:
       path: any file that FFmpeg reads: mp4, avi, webm, mkv.
       short_side: in pixels; smaller videos keep their size.
       rate: frames per second after resampling, to even out a variable frame rate; 0 keeps the frames as they are.
       quality: quality setting of the JPEG encoder.
-
-    Raises:
-      BadVideoError: the file has no video or no frame, or cannot be decoded from its start.
     """
     frames = _Frames(short_side, quality, 0.0)
     remark, said = "", 0.0

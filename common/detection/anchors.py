@@ -24,7 +24,8 @@ def ssd(
 
     The anchors of level l are a square of scale s_l, a square of scale sqrt(s_l s_{l+1}), then scale s_l in aspects 2
     and 1/2 and, if there are six, 3 and 1/3; the wide one comes first. Sides and centres are clipped to [0, 1]
-    (docs/sources.md, mlperf 2).
+    (docs/sources.md, mlperf 2). Raises ValueError if the arguments have different lengths, or a number of anchors is
+    neither 4 nor 6.
 
     Args:
       feature_sizes: cells along a side of each level's feature map.
@@ -34,9 +35,6 @@ def ssd(
 
     Returns:
       [A, 4].
-
-    Raises:
-      ValueError: the arguments have different lengths, or a number of anchors is neither 4 nor 6.
     """
     if not len(feature_sizes) == len(scales) - 1 == len(cells) == len(per_cell):
         raise ValueError(

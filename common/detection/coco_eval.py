@@ -133,12 +133,11 @@ def each_image_once(
 ) -> dict[str, np.ndarray]:
     """Removes padding from `arrays` and checks that every image is there exactly once.
 
+    Raises ValueError if an image is missing, unknown or repeated.
+
     Args:
       annotations: annotation file of the images to evaluate.
       arrays: "image_id" [n], "weight" [n] (0 for padding), and others [n, ...].
-
-    Raises:
-      ValueError: an image is missing, unknown or repeated.
     """
     real = np.asarray(arrays["weight"]) > 0
     without_padding = {name: np.asarray(array)[real] for name, array in arrays.items()}
@@ -252,7 +251,6 @@ def average_precision(
     """Returns COCO's twelve statistics over all images of the annotation file.
 
     Args:
-      annotations: the annotation file.
       results: in pycocotools' form; pycocotools modifies them.
       kind: "bbox" or "segm".
 

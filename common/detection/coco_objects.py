@@ -54,7 +54,6 @@ def of_source(
     """Returns the entries of a source's usable objects, numbered from 1; the others get a line in the report.
 
     Args:
-      source: the annotations.
       places: what is known of each picture, by its id; None for a picture that was left out.
       numbers: {id of a category: its number}.
       masks: whether every object needs a mask; without, masks are dropped.

@@ -150,7 +150,6 @@ def check_totals(train: Sequence[str], held_out: Sequence[str], config: RunConfi
     """Checks the numbers of records in the files of both splits.
 
     Args:
-      train, held_out: the files.
       config: supplies `num_train_examples` and `num_eval_examples`.
       read: whether to count records in files without a note; False before the clock starts and for an object store.
 
@@ -179,15 +178,13 @@ def check_evaluation(
 ) -> None:
     """Checks before a run that evaluation is possible.
 
+    Raises UserError if the annotation file has an object that cannot be evaluated, or its images differ from the
+    records or the configuration; the message names an image.
+
     Args:
-      annotations: the COCO file.
       image_ids: image ids of the held-out records; None if only their number is known.
       configured: config.num_eval_examples.
       masks: whether masks are evaluated too.
-
-    Raises:
-      UserError: the annotation file has an object that cannot be evaluated, or its images differ from the records or
-        the configuration; the message names an image.
     """
     from common.detection import coco_eval
 
@@ -220,7 +217,6 @@ def complaint(
     """Returns a record's fault, with the image named, or None; for `tfrecords.diagnose`.
 
     Args:
-      serialized: the record.
       categories: valid categories.
       masks: whether objects need masks of the image's size.
       sized: whether the record's height and width must match the image.

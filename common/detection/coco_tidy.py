@@ -34,7 +34,8 @@ def tidy(
 
     It numbers categories from 1 in the order of their ids, the same in all sources, and renumbers pictures and
     annotations. Sizes come from the pictures, turned upright. Boxes are clipped to the picture. It leaves out a
-    category without objects if it is only another category's `supercategory`.
+    category without objects if it is only another category's `supercategory`. Raises UserError if a category has no id
+    or name, two pictures have the same id, or boxes are fractions where pixels belong; the message says where.
 
     Args:
       sources: one per split.
@@ -43,10 +44,6 @@ def tidy(
 
     Returns:
       (a content for each source, the categories' names in order, {file name: what is known of the picture} each).
-
-    Raises:
-      UserError: a category has no id or name, two pictures have the same id, or boxes are fractions where pixels
-        belong; the message says where.
     """
     names = _categories(sources)
     classes = list(dict.fromkeys(names.values()))

@@ -24,14 +24,13 @@ def shard_name(prefix: str, index: int, total: int) -> str:
 def check(content: Any, source: str, masks: bool = False) -> None:
     """Checks that a COCO file has all fields that `examples` needs; `examples` itself leaves out unusable annotations.
 
+    Raises UserError if a field is missing or has the wrong type; the message names the file, the image or annotation,
+    and the field.
+
     Args:
       content: the file's content.
       source: the file's name, for errors.
       masks: whether every object needs a mask.
-
-    Raises:
-      UserError: a field is missing or has the wrong type; the message names the file, the image or annotation, and the
-        field.
     """
     for kind, fields in _FIELDS.items():
         entries = content.get(kind) if isinstance(content, dict) else None
@@ -117,14 +116,13 @@ def examples(
 ) -> Iterator[bytes]:
     """Yields the serialized examples of all images in a COCO file, in its order.
 
+    Raises UserError if a category is unknown; the message names the image.
+
     Args:
       content: the annotation file, or some of its images with their annotations; `check` must accept it.
       read: returns the JPEG of an entry in "images".
       masks: whether to write masks too, as PNG.
       dropped: list that receives a line, with image and annotation, for each annotation left out.
-
-    Raises:
-      UserError: a category is unknown; the message names the image.
     """
     names = {category["id"]: category["name"] for category in content["categories"]}
     objects = by_image(content)

@@ -50,8 +50,7 @@ def convert(
 ) -> tuple[Counts, list[str], list[tuple[str, int, int]], list[tuple[str, str]]]:
     """Writes the records and annotation files of both splits into `out`.
 
-    Returns:
-      (counts, broken, balance, facts) for `made`.
+    Returns (counts, broken, balance, facts) for `made`.
 
     Raises:
       UserError: no annotations, no sound pictures, too many broken ones, or `out` holds something else.

@@ -20,11 +20,8 @@ from common.errors import Parser, UserError, answering
 def write(data_dir: str | os.PathLike, index: bool, splits: Sequence[str] = ("train", "val")) -> int:
     """Notes the record counts of the files SPLIT-*-of-*, and with `index` also writes their index.
 
-    Returns:
-      The number of records.
-
-    Raises:
-      UserError: a split has no files, a record is damaged, or the folder cannot be written.
+    Returns the number of records. Raises UserError if a split has no files, a record is damaged, or the folder cannot
+    be written.
     """
     folder, written = Path(data_dir), 0
     for split in splits:

@@ -26,12 +26,10 @@ class BadShapeError(Exception):
 def numbers(values: Any, count: int | None = None) -> list[float]:
     """Returns finite numbers below _MOST; texts of numbers count.
 
-    Args:
-      values: a list.
-      count: number of values, or None for any.
+    Raises BadShapeError if it is not a list, has another length, or holds something else.
 
-    Raises:
-      BadShapeError: it is not a list, has another length, or holds something else.
+    Args:
+      count: number of values, or None for any.
     """
     if not isinstance(values, list) or count is not None and len(values) != count:
         raise BadShapeError(f"{shown(values)} is no list of {count or ''} numbers".replace("  ", " "))

@@ -23,15 +23,12 @@ _SLACK = 0.01  # Rounding makes some fractions exceed 1.
 def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | None]:
     """Reads a folder of pictures with text files next to them, or of images/ and labels/, or of splits with these.
 
-    data.yaml, or lists such as train.txt and val.txt, divide the pictures; else folders such as train/ and val/.
+    data.yaml, or lists such as train.txt and val.txt, divide the pictures; else folders such as train/ and val/. Raises
+    UserError if there are no such annotations, no file names the classes, or two classes have one name.
 
     Args:
-      folder: the user's folder.
       report: receives a line about each label that cannot be used.
       expected: the error for a folder without such annotations.
-
-    Raises:
-      UserError: there are no such annotations, no file names the classes, or two classes have one name.
     """
     settings = _settings(folder)
     first, second = given_splits.given_split(folder)

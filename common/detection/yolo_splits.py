@@ -15,7 +15,6 @@ def find(folder: Path, settings: Mapping[str, Any], report: Report) -> tuple[set
     """Returns the names, relative to `folder`, of the pictures to train and to evaluate on; None without such a split.
 
     Args:
-      folder: the user's folder.
       settings: the content of data.yaml, {} without one.
       report: receives what of the settings cannot be honoured.
     """

@@ -73,7 +73,6 @@ def grid(shape: tuple[int, ...], replicas: int, rows_only: bool = False) -> Grid
 
     Args:
       shape: shape of the weight, at least one dimension.
-      replicas: number of replicas.
       rows_only: whether to cut along the first dimension alone.
     """
     if rows_only:

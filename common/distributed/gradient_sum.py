@@ -62,15 +62,11 @@ class Route:
 
 
 def route(communication: Communication, num_replicas: int, node_size: int = 1) -> Route:
-    """Returns the route of a configuration.
+    """Returns the route of a configuration. Raises UserError if `group_size` does not divide the number of replicas.
 
     Args:
-      communication: the configuration's `communication`.
       num_replicas: replicas over all processes.
       node_size: replicas of one host, the default `group_size` of "hierarchical".
-
-    Raises:
-      UserError: `group_size` does not divide the number of replicas.
     """
     row = communication.group_size
     if communication.algorithm == "flat":

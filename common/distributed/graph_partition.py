@@ -24,7 +24,7 @@ def branches(replicas: Replicas, functions: Sequence[Branch], groups: Groups) ->
 
     The graph holds a conditional, and each replica runs one of its cases, even if the replica's number is known while
     tracing. So every replica's results depend on the inputs of all functions, and all replicas take part in the
-    backward exchange.
+    backward exchange. Raises UserError if a result has an unknown shape, or the groups do not partition the replicas.
 
     Args:
       replicas: the backend; call this inside `run`, on every replica.
@@ -35,9 +35,6 @@ def branches(replicas: Replicas, functions: Sequence[Branch], groups: Groups) ->
 
     Returns:
       Each function's results, in order.
-
-    Raises:
-      UserError: a result has an unknown shape, or the groups do not partition the replicas.
     """
     size = len(groups[0])
     if size == 1 or len(functions) == 1:

@@ -76,7 +76,6 @@ class Link:
         """Sets what the next beat sends: the last finished step and, if known, where the process is in the next one.
 
         Args:
-          step: the step.
           own_seconds: the seconds spent alone (common/train/step_timing.py).
           part: "input", "step" or "sum".
         """

@@ -44,7 +44,6 @@ def own_address(hosts: Sequence[str], index: int) -> str:
 
     Args:
       hosts: names or addresses of all processes.
-      index: this process's.
 
     Raises:
       UserError: no other host's name has an address for `NAME_SECONDS`; or the address is public, and the launcher
@@ -109,7 +108,6 @@ def bound_to(address: str, libraries: Sequence[str]) -> Iterator[None]:
     Nothing changes on machines other than x86_64 and aarch64, or if no library is loaded; a warning says so.
 
     Args:
-      address: of this host.
       libraries: paths of shared libraries.
     """
     libc = ctypes.CDLL(None, use_errno=True)

@@ -45,11 +45,10 @@ class Lowered:
     def artifact(self, partitioned: bool = False) -> bytes:
         """Returns the portable artifact, MLIR bytecode of StableHLO's versioned dialect.
 
+        Raises UserError if TensorFlow's serializer rejects the program.
+
         Args:
           partitioned: write one of N partitions, as jax runs it, instead of one of N replicas.
-
-        Raises:
-          UserError: TensorFlow's serializer rejects the program.
         """
         from tensorflow.compiler.mlir.stablehlo import stablehlo
 
@@ -84,13 +83,12 @@ def with_channels(text: str) -> str:
 def lower(function: Callable, batch: Any, what: str, asked: str = "--export") -> Lowered:
     """Traces `function`, a tf.function with jit_compile, with `batch` and lowers it.
 
+    Raises UserError if XLA cannot compile it; the message names the operation.
+
     Args:
       function, batch: the function to trace, and its only argument.
       what: the program's name in errors.
       asked: the flag that requested the lowering, for errors.
-
-    Raises:
-      UserError: XLA cannot compile it; the message names the operation.
     """
     try:
         traced = function.get_concrete_function(batch)

@@ -99,9 +99,7 @@ class WeightUpdate(abc.ABC):
         """Creates the slots; called in the replicas' scope.
 
         Args:
-          weights: the trainable variables.
           kinds: "kernel", "bias", "norm" or "embedding", by a weight's `ref()`.
-          replicas: the backend.
           config: of the run; `optimizer`, `communication` and, for the biases' rate, `schedule` are read.
           outputs: `ref()` of the kernels of output layers.
         """
@@ -124,10 +122,8 @@ class WeightUpdate(abc.ABC):
     ) -> list[tf.Tensor | tf.Operation]:
         """Inside `run`: updates weights and slots from this replica's gradients, not yet summed.
 
-        With `tell`, the update is skipped if a summed gradient is not finite, and `tell` learns whether it was.
-
-        Returns:
-          The written tensors, or the operations that wrote them; the update is done after all of them.
+        With `tell`, the update is skipped if a summed gradient is not finite, and `tell` learns whether it was. Returns
+        the written tensors, or the operations that wrote them; the update is done after all of them.
         """
 
     def compile(self) -> None:
@@ -138,10 +134,7 @@ class WeightUpdate(abc.ABC):
         """Inside `run`: puts the average of the weights in their place, for an evaluation, or takes it away again.
 
         Only for a rule that averages weights. Before the first update nothing changes. The weights come back bit for
-        bit.
-
-        Returns:
-          The written tensors.
+        bit. Returns the written tensors.
         """
         if not to_average:
             return self._averages.put_back()
@@ -165,8 +158,7 @@ class WeightUpdate(abc.ABC):
     def report(self) -> dict[str, float]:
         """Outside `run`, called by every process: returns what a log reports about the optimizer after a block.
 
-        Returns:
-          {"kept_roots": number of roots that did not converge so far}, or {} for a rule without roots.
+        Returns {"kept_roots": number of roots that did not converge so far}, or {} for a rule without roots.
         """
         name = shampoo.KEPT_ROOTS
         counts = [np.sum(self._values(slots[name])) for slots in self.slots if name in slots]

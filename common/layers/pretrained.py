@@ -30,21 +30,17 @@ def load(
 ) -> int:
     """Sets the weights and batch-norm moments of all layers with published names, including frozen ones.
 
-    Call it where the network is built.
+    Call it where the network is built. Raises UserError if the file does not exist or is damaged, or one of its arrays
+    is missing or of another shape.
 
     Args:
       network: all its SpanBatchNorm layers belong to the backbone, and so do its convolutions "conv1" and "layer...".
         Its layer "fc" is set only if the file has one of its shape.
-      path: path of the file.
-      replicas: the backend.
       width_field, name: names for errors: the field with the backbone's width (published: 64), and the backbone.
       fitted: maps a kernel [h, w, in, out] and the network's shape to the network's kernel.
 
     Returns:
       The number of variables set.
-
-    Raises:
-      UserError: the file does not exist or is damaged, or one of its arrays is missing or of another shape.
     """
     arrays, count = weight_files.read(path), 0
 

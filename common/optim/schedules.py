@@ -91,7 +91,6 @@ def learning_rate(
     """Returns the learning rate of a run as a function of the step.
 
     Args:
-      schedule: the configuration's schedule.
       base_learning_rate: the peak.
       steps_per_epoch: examples / batch, not rounded.
       train_steps: steps of the run.

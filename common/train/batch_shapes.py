@@ -25,7 +25,6 @@ def summed(
     its batch's shape.
 
     Args:
-      replicas: the backend.
       shapes: shapes of the batches; empty if all batches have one shape.
       batch_size: examples per replica; a static size that TensorFlow's strategies forget if other axes vary.
       total: combines the replicas' values, instead of a sum.

@@ -63,13 +63,11 @@ class File:
 def read(path: pathlib.Path, training: bool = True) -> File:
     """Reads a checkpoint, which may be untrusted: it checks the arrays' sizes before it unpacks them.
 
+    Raises UserError if the file is damaged, no checkpoint or of another format, or an asset has another name.
+
     Args:
-      path: path of the file.
       training: False leaves out the optimizer's slots, accepts only assets with plain file names, and gives the
         weights that an evaluation uses: for Schedule-Free, their averages.
-
-    Raises:
-      UserError: the file is damaged, no checkpoint or of another format, or an asset has another name.
     """
     with _opened(path) as (archive, meta):
         names = [name for name in archive.files if name != "meta"]

@@ -40,7 +40,6 @@ class FusedBlock(TrainingBlock):
         """Makes the steps.
 
         Args:
-          task, state, clock, agreement: of the run.
           how: which parts XLA compiles.
           timing: measures the steps.
         """

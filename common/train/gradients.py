@@ -35,7 +35,6 @@ def make(
     """Makes the function that computes the gradients of `model`'s trainable variables.
 
     Args:
-      task, model, replicas, scale: of the run.
       compiled: whether forward and backward are one XLA program; replicas then exchange only outside it.
       segments: maximum number of compiled programs for the forward and backward pass; one program's gradients are
         ready before the next program runs. A step of several micro-batches has one program.

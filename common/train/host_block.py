@@ -169,8 +169,7 @@ class HostBlock(TrainingBlock):
     def _train_several(self, stack: Any, first: tf.Tensor, end: tf.Tensor, *stop: tf.Tensor) -> tf.Tensor:
         """Inside `run`: runs the steps `first` to `end` of a stack, until a loss is not finite.
 
-        Returns:
-          Their losses over all replicas, then the number of processes that must stop.
+        Returns their losses over all replicas, then the number of processes that must stop.
         """
 
         def going(i: tf.Tensor, finite: tf.Tensor, _: tf.Tensor) -> tf.Tensor:

@@ -114,11 +114,8 @@ class Loop(Programs):
     ) -> Generator[events.Event, None, tuple[events.RunStopped | None, list[Result]]]:
         """Trains a block and evaluates, in parts: between them a checkpoint is saved or replicas are compared.
 
-        Yields:
-          Progress, and earlier evaluations as they finish.
-
-        Returns:
-          The end of the run if an evaluation met the target; the parts' results.
+        Yields progress, and earlier evaluations as they finish. Returns the end of the run if an evaluation met the
+        target; the parts' results.
         """
         evaluation, results = iter(held_out), []
         while True:
@@ -158,11 +155,9 @@ class Loop(Programs):
     ) -> Generator[events.Event, None, events.RunStopped | None]:
         """Yields progress, and earlier evaluations as they finish, until the block's part is done.
 
-        Stops the part when the run must stop, when an earlier evaluation met the target, or, if the run `saves`, when
-        a checkpoint is due in the middle of the block.
-
-        Returns:
-          The end of the run if an evaluation met the target, with the time when that became known.
+        Stops the part when the run must stop, when an earlier evaluation met the target, or, if the run `saves`, when a
+        checkpoint is due in the middle of the block. Returns the end of the run if an evaluation met the target, with
+        the time when that became known.
         """
         seen, success = -1, None
         saves = saves and self.replicas.main and self.save_seconds > 0

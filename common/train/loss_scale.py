@@ -85,8 +85,7 @@ class DynamicScale:
     def tell(self, finite: tf.Tensor) -> list[tf.Tensor]:
         """Inside `run`: changes the scale after an update that was made or, if not `finite`, skipped.
 
-        Returns:
-          The written tensors.
+        Returns the written tensors.
         """
         scale = self._scale.read_value()
         count = tf.maximum(self._finite.read_value(), 0) + 1

@@ -25,7 +25,6 @@ def make_train_step(
     """Makes `train_step(batch, step)`: one weight update of a replica from its part of the batch.
 
     Args:
-      task, state, clock: of the run.
       timed: wraps the function that computes the gradients, as StepTiming.of_gradients does.
       compiled: whether the parts between the exchanges are XLA programs.
       segments: maximum number of compiled programs for the forward and backward pass.

@@ -135,13 +135,12 @@ class Task(abc.ABC):
     ) -> Quality:
         """Returns an evaluation's result from the outputs of all its batches; a pure function.
 
+        Raises ValueError if the outputs do not add up.
+
         Args:
           sums: `Outputs.sums`, added up.
           arrays: `Outputs.arrays`, concatenated.
           spread: `map` on all workers; given only if there are `evaluation_workers`.
-
-        Raises:
-          ValueError: the outputs do not add up.
         """
 
     # -- what a benchmark may have -----------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ def outlook(config: RunConfig, least: Mapping[str, Any], rule: Rule | None) -> s
     """Returns whether a run will beat its data's baseline, and if not, what would help; "" if nothing is known.
 
     Args:
-      config: the run's configuration.
       least: the baseline (timetotrain.run.ending.baseline).
       rule: the benchmark's; None if it has none.
     """

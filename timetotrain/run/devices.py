@@ -22,13 +22,12 @@ _RUNTIMES = {
 def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
     """Checks that this process sees the GPUs that its replicas need.
 
+    Raises UserError if TensorFlow sees fewer GPUs than this host's processes need, Horovod is built without NCCL, or
+    jax lacks a runtime for the machine's devices or sees no GPU.
+
     Args:
       config: `hardware` names the machine's description, systems/*.json; "local" and TPUs are not checked.
       driver: file in which the NVIDIA driver states its version.
-
-    Raises:
-      UserError: TensorFlow sees fewer GPUs than this host's processes need, Horovod is built without NCCL, or jax
-        lacks a runtime for the machine's devices or sees no GPU.
     """
     accelerator = commands.describe(config.hardware).get("accelerator_model_name", "")
     if config.replicas == "pjrt":

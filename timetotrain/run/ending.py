@@ -80,7 +80,6 @@ def against(
     """Returns the lines about a run's quality: the baseline, and a warning if it learned nothing or fell back.
 
     Args:
-      config: the run's configuration.
       least: from `baseline`.
       records: the run's history, since its start in this process.
       diverged: whether the loss was not finite.

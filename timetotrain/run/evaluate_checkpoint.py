@@ -21,16 +21,15 @@ from timetotrain.run.step_errors import steps_explained
 def evaluate(task: Task, path: str | os.PathLike) -> Quality:
     """Evaluates a checkpoint's weights on the task's evaluation data, on the replicas of its configuration.
 
+    Raises UserError if the checkpoint is missing, damaged or belongs to another network; the data are damaged; memory
+    is too small; or the outputs do not add up.
+
     Args:
       task: its configuration has the network of the run that saved; batches, data and decoding may differ.
       path: a checkpoint file, or a folder, whose newest checkpoint is evaluated.
 
     Returns:
       The quality, as the run would have computed it.
-
-    Raises:
-      UserError: the checkpoint is missing, damaged or belongs to another network; the data are damaged; memory is too
-        small; or the outputs do not add up.
     """
     task.check_input()
     task.check_data()

@@ -33,15 +33,13 @@ def asked(argv: Sequence[str]) -> bool:
 def print_help(benchmark: str, table: type[BenchmarkFlags], program: str, argv: Sequence[str]) -> None:
     """Prints a benchmark's help: every flag and every field of its configuration.
 
+    Raises UserError if the preset is unknown, or a flag is wrong.
+
     Args:
-      benchmark: its name.
       table: the command's flags.
       program: the command.
       argv: the command line; if it names a preset with --system, the help shows that preset's field values, and
         with --config.optimizer.name the fields of that rule.
-
-    Raises:
-      UserError: the preset is unknown, or a flag is wrong.
     """
     options, _ = flags.parse(table, [word for word in argv if word not in ASKS], program)
     module = benchmarks.module(benchmark, "presets")

@@ -42,13 +42,11 @@ def configure(
 ) -> tuple[RunConfig, list[automatic.Choice]]:
     """Returns the validated configuration, and the choices that `--system=here` made.
 
+    Raises UserError if a preset, field or value is unknown, or fields contradict each other or the data.
+
     Args:
-      benchmark: its name.
       options: the flags.
       overrides: [(path, value)] from the command line.
-
-    Raises:
-      UserError: a preset, field or value is unknown, or fields contradict each other or the data.
     """
     module = benchmarks.module(benchmark, "presets")
     overrides = [*_target(module.Config, options.target), *overrides]

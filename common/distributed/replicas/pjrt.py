@@ -186,11 +186,8 @@ class Pjrt(Xla):
     def run(self, function: Callable, args: tuple = ()) -> Any:
         """Starts `function` on all devices; compiles it first, unless it was compiled for arguments of these shapes.
 
-        The leaves of `args` are what `dataset` yields, or tensors that are the same on every replica. This object
-        keeps the function's trace for its lifetime.
-
-        Returns:
-          The structure that the function returned, with `Value` leaves.
+        The leaves of `args` are what `dataset` yields, or tensors that are the same on every replica. This object keeps
+        the function's trace for its lifetime. Returns the structure that the function returned, with `Value` leaves.
         """
         if not tf.executing_eagerly():
             raise UnsupportedError(

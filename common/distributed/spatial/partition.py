@@ -218,9 +218,8 @@ class Spatial:
     def means(self, x: tf.Tensor, virtual: int) -> tuple[tf.Tensor, float | tf.Tensor]:
         """Means over this replica's part of each of `virtual` groups of images, for batch norm.
 
-        Returns:
-          (means [2, G, C] of `x` and of its squares, this replica's fraction of the image's rows). If this replica has
-          no rows of the image, the means are 0.
+        Returns (means [2, G, C] of `x` and of its squares, this replica's fraction of the image's rows). If this
+        replica has no rows of the image, the means are 0.
         """
         height, rows, channels = self.height(x), x.shape[1], x.shape[-1]
         here = _clip(height - self.position() * rows, 0, rows)

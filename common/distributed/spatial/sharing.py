@@ -13,16 +13,14 @@ MakeDataset = Callable[[Shard], tf.data.Dataset]
 def shared_input(make: MakeDataset, partitions: int, replicas: Replicas) -> MakeDataset:
     """Wraps `make`, for `Replicas.dataset`, so that groups of `partitions` consecutive replicas share each batch.
 
-    If a group spans processes, each of them reads the same shard. Within a process, every batch is repeated for each
-    of the group's replicas there.
+    If a group spans processes, each of them reads the same shard. Within a process, every batch is repeated for each of
+    the group's replicas there. Raises UserError if the group size neither divides nor is a multiple of the replicas of
+    a process.
 
     Args:
       make: (shard) -> the batches of that shard's groups in turn.
       partitions: replicas of a group.
       replicas: the backend; it calls the result with its process's shard.
-
-    Raises:
-      UserError: the group size neither divides nor is a multiple of the replicas of a process.
     """
     here = replicas.num_replicas // replicas.num_processes
     if here % partitions and partitions % here:
