@@ -135,18 +135,6 @@ class Buckets:
             np.int32
         )
 
-    def padding_share(self, plan: Plan) -> float:
-        """Returns the fraction of a plan's tokens that are padding."""
-        real = self.lengths[plan.examples[plan.examples >= 0]].sum()
-        computed = (self.limits[plan.buckets] * plan.examples.shape[1]).sum()
-        return 1 - float(real) / float(computed)
-
-
-def equal_width(longest: int, count: int) -> list[int]:
-    """Returns limits of `count` buckets of width ceil(longest / count), as in GNMT (docs/sources.md, mlperf 1.5)."""
-    width = (longest + count - 1) // count
-    return [min((i + 1) * width, longest) for i in range(count) if i * width < longest]
-
 
 def least_padding(lengths: np.ndarray, count: int) -> list[int]:
     """Returns limits of at most `count` buckets that pad examples of these lengths with the fewest tokens.

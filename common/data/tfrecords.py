@@ -54,18 +54,20 @@ def count(path: str | os.PathLike) -> int:
     return records
 
 
-def example(features: Mapping[str, bytes | str | int | Sequence[float]]) -> bytes:
-    """Serializes a tf.train.Example: bytes or text as bytes_list, an int as int64_list, the rest as float_list."""
+def example(features: Mapping[str, bytes | str | int | Sequence[bytes | int | float]]) -> bytes:
+    """Serializes a tf.train.Example; the first value of a feature decides its kind of list."""
     feature = {}
     for name, value in features.items():
-        if isinstance(value, (bytes, str)):
-            # A file's name that is not UTF-8 keeps its bytes.
-            raw = value.encode(errors="surrogateescape") if isinstance(value, str) else value
-            feature[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[raw]))
-        elif isinstance(value, int):
-            feature[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+        # A file's name that is not UTF-8 keeps its bytes.
+        value = value.encode(errors="surrogateescape") if isinstance(value, str) else value
+        values = [value] if isinstance(value, bytes | int) else value
+        first = next(iter(values), 0.0)
+        if isinstance(first, bytes):
+            feature[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+        elif isinstance(first, int):
+            feature[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
         else:
-            feature[name] = tf.train.Feature(float_list=tf.train.FloatList(value=value))
+            feature[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
 
 

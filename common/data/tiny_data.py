@@ -12,8 +12,6 @@ from common.errors import Parser, UserError, answering
 from common.files import left_behind, whole
 
 NOTE = "tiny.json"
-# From earlier versions: text of the note for unfinished data, and name of its temporary file.
-_EARLIER_UNFINISHED, _EARLIER_PARTIAL = "unfinished", f"{NOTE}.partial"
 
 
 @answering()
@@ -56,7 +54,7 @@ def make(
     settings = json.loads(json.dumps(settings))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        found = _noted(note, benchmark, settings) or {"files": []}
+        found = _noted(note, benchmark) or {"files": []}
         files = found.get("files")
         if found.get("settings") == settings and files and all((folder / name).exists() for name in files):
             return found.get("result")
@@ -84,7 +82,7 @@ def unfinished(benchmark: str) -> str:
 
 def _present(folder: Path, patterns: Sequence[str]) -> list[str]:
     names = {path.name for pattern in patterns for path in folder.glob(pattern)}
-    return sorted(names - {NOTE, _EARLIER_PARTIAL, *(path.name for path in left_behind(folder, NOTE))})
+    return sorted(names - {NOTE, *(path.name for path in left_behind(folder, NOTE))})
 
 
 def _write(note: Path, content: Mapping[str, Any]) -> None:
@@ -93,23 +91,19 @@ def _write(note: Path, content: Mapping[str, Any]) -> None:
         made.write_text(json.dumps(content, sort_keys=True))
 
 
-def _noted(path: Path, benchmark: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+def _noted(path: Path, benchmark: str) -> dict[str, Any] | None:
     """Returns the note at `path`, for finished or unfinished data; None if this module wrote no note there.
 
-    Raises:
-      UserError: the data belong to another benchmark, or an earlier version wrote the note without a benchmark's name
-        and with other settings.
-      OSError: it cannot be read.
+    Raises UserError if the data belong to another benchmark.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        note = {"benchmark": benchmark} if text == _EARLIER_UNFINISHED else json.loads(text)
+        note = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError, RecursionError):
         return None
     if not isinstance(note, dict):
         return None
     owner = note.get("benchmark")
-    if owner != benchmark and not (owner is None and note.get("settings", note) == settings):
+    if owner != benchmark:
         whose = f"the generated data of {owner}" if owner else "generated data without a benchmark's name"
         raise UserError(f"{path.parent} holds {whose} ({path.name}); give another DATA_DIR, or delete it")
     return note

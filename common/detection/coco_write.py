@@ -8,17 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from PIL import Image
 
+from common.data import tfrecords
 from common.detection import masks as masks_of
 from common.detection import shapes
 from common.errors import UserError
-
-
-def shard_name(prefix: str, index: int, total: int) -> str:
-    """Returns a name such as "train-00003-of-00256.tfrecord", as in tf-models' converter."""
-    return f"{prefix}-{index:05d}-of-{total:05d}.tfrecord"
 
 
 def check(content: Any, source: str, masks: bool = False) -> None:
@@ -179,11 +174,11 @@ def _example(image: Mapping, encoded: bytes, items: list[Mapping], names: Mappin
     features = {
         "image/height": [height],
         "image/width": [width],
-        "image/filename": [image["file_name"].encode(errors="surrogateescape")],
-        "image/source_id": [str(image["id"]).encode()],
-        "image/key/sha256": [hashlib.sha256(encoded).hexdigest().encode()],
-        "image/encoded": [encoded],
-        "image/format": [b"jpg"],
+        "image/filename": image["file_name"],
+        "image/source_id": str(image["id"]),
+        "image/key/sha256": hashlib.sha256(encoded).hexdigest(),
+        "image/encoded": encoded,
+        "image/format": "jpg",
     }
     if items:
         for column, side in enumerate(("xmin", "ymin", "xmax", "ymax")):
@@ -194,13 +189,4 @@ def _example(image: Mapping, encoded: bytes, items: list[Mapping], names: Mappin
         features["image/object/area"] = [float(item["area"]) for item in items]
         if masks:
             features["image/object/mask"] = [png_mask(item, height, width) for item in items]
-    lists = {name: _feature(values) for name, values in features.items()}
-    return tf.train.Example(features=tf.train.Features(feature=lists)).SerializeToString(deterministic=True)
-
-
-def _feature(values: list) -> tf.train.Feature:
-    if isinstance(values[0], bytes):
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-    if isinstance(values[0], float):
-        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+    return tfrecords.example(features)

@@ -138,7 +138,7 @@ def convert(
     order = np.random.default_rng(_ORDER_SEED).permutation(len(images))
     tasks = []
     for i in range(shards):
-        path = folder / coco_write.shard_name(split, i, shards)
+        path = folder / f"{tfrecords.shard_name(split, i, shards)}.tfrecord"
         if not path.exists():
             part = [images[j] for j in order[i::shards]]
             items = [item for image in part for item in objects.get(image["id"], ())]

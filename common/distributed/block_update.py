@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from common.distributed import gradient_sum
 from common.distributed.pieces import Piece
+from common.distributed.replicas.base import Replicas
 from common.distributed.sharded_update import ShardedUpdate
-from common.distributed.weight_update import SlotValues
 
 # The last two dimensions of an array in a TPU's memory are padded to multiples of these (32-bit elements).
 _TILE = (8, 128)
@@ -108,49 +108,25 @@ def _padded(block: tuple[int, ...]) -> int:
     )
 
 
-class BlockUpdate(ShardedUpdate):
-    """Each replica updates its block of every weight."""
+@dataclasses.dataclass(frozen=True)
+class Block(Piece):
+    """A weight that is cut by `grid`."""
 
-    _grids: list[Grid]  # One for each weight.
+    grid: Grid | None = None
 
-    def _plan(self) -> list[list[Piece]]:
-        """Makes one piece for each weight."""
-        count = self._replicas.num_replicas
-        self._grids = [
-            grid(_viewed(tuple(w.shape)), count, rows)
-            for w, rows in zip(self._weights, self._by_rows, strict=True)
-        ]
+    def starts(self, replica: tf.Tensor | int) -> list[tf.Tensor]:
+        """Returns where a replica's block begins."""
+        layout = self.grid
         return [
-            [
-                Piece(
-                    (i,),
-                    one.adapts,
-                    one.regularised,
-                    self._by_rows[i],
-                    self._grids[i].block,
-                    shapes=(tuple(self._weights[i].shape),),
-                )
-            ]
-            for i, one in enumerate(self._segments)
+            tf.minimum(place * length, size - length)
+            for place, length, size in zip(layout.cell(replica), layout.block, layout.shape, strict=True)
         ]
 
-    # -- inside `run` ------------------------------------------------------------------------------------------------
-
-    def _scattered(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        sums = gradient_sum.sum_gradients(self._replicas, gradients, self._config.communication)
-        return [self._own_block(x, layout) for x, layout in zip(sums, self._grids, strict=True)]
-
-    def _own_weights(self) -> list[tf.Tensor]:
-        return [
-            self._own_block(weight.read_value(), layout)
-            for weight, layout in zip(self._weights, self._grids, strict=True)
-        ]
-
-    def _own_block(self, x: tf.Tensor, layout: Grid) -> tf.Tensor:
-        """Returns this replica's block of `x`, with zeros for elements that belong to the block before."""
-        cell = layout.cell(self._replicas.replica_id())
-        starts = self._starts(cell, layout)
-        block = self._replicas.cut(tf.reshape(x, layout.shape), starts, layout.block)
+    def cut(self, x: tf.Tensor, replicas: Replicas) -> tf.Tensor:
+        """Inside `run`: returns this replica's block of `x`; elements that belong to the block before are 0."""
+        layout, replica = self.grid, replicas.replica_id()
+        cell, starts = layout.cell(replica), self.starts(replica)
+        block = replicas.cut(tf.reshape(x, layout.shape), starts, layout.block)
         for axis, (size, count, length) in enumerate(
             zip(layout.shape, layout.counts, layout.block, strict=True)
         ):
@@ -160,56 +136,59 @@ class BlockUpdate(ShardedUpdate):
                 block = tf.where(tf.reshape(owned, along), block, tf.zeros([], block.dtype))
         return block
 
-    @staticmethod
-    def _starts(cell: Sequence[tf.Tensor | int], layout: Grid) -> list[tf.Tensor]:
-        return [
-            tf.minimum(place * length, size - length)
-            for place, length, size in zip(cell, layout.block, layout.shape, strict=True)
-        ]
+    def own(self, weights: Sequence[tf.Variable], part: tf.Tensor | int, replicas: Replicas) -> tf.Tensor:
+        return self.cut(weights[self.members[0]].read_value(), replicas)
+
+    def slot_values(self, parts: np.ndarray) -> list[np.ndarray]:
+        if parts.ndim == 1:
+            return super().slot_values(parts)
+        whole = np.zeros(self.grid.shape, parts.dtype)
+        for replica, block in enumerate(parts):
+            inside, there = self.grid.own(replica)
+            whole[inside] = block[there]
+        return [whole.reshape(self.shapes[0])]
+
+    def slot_parts(self, values: Sequence[np.ndarray], initial: np.ndarray) -> np.ndarray:
+        if not initial.ndim:
+            return super().slot_parts(values, initial)
+        parts = np.zeros([self.replicas, *self.grid.block], values[0].dtype)
+        for replica, block in enumerate(parts):
+            inside, there = self.grid.own(replica)
+            block[there] = values[0].reshape(self.grid.shape)[inside]
+        return parts
+
+
+class BlockUpdate(ShardedUpdate):
+    """Each replica updates its block of every weight."""
+
+    def _part(self, replica: tf.Tensor | int) -> tf.Tensor | int:
+        return replica
+
+    def _plan(self) -> list[list[Piece]]:
+        """Makes one piece for each weight."""
+        count, pieces = self._replicas.num_replicas, []
+        for i, (weight, one, rows) in enumerate(
+            zip(self._weights, self._segments, self._by_rows, strict=True)
+        ):
+            shape = tuple(weight.shape)
+            layout = grid(_viewed(shape), count, rows)
+            about = {"shapes": (shape,), "replicas": count, "grid": layout}
+            pieces.append([Block((i,), one.adapts, one.regularised, rows, layout.block, **about)])
+        return pieces
+
+    def _scattered(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        sums = gradient_sum.sum_gradients(self._replicas, gradients, self._config.communication)
+        return [piece.cut(x, self._replicas) for x, piece in zip(sums, self._all_pieces(), strict=True)]
 
     def _gathered(self, new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Places each block in zeros of its weight's shape, sums them in full precision and writes the weights."""
         replica = self._replicas.replica_id()
         placed = [
-            self._replicas.place(block, self._starts(layout.cell(replica), layout), layout.shape)
-            for block, layout in zip(new, self._grids, strict=True)
+            self._replicas.place(block, piece.starts(replica), piece.grid.shape)
+            for block, piece in zip(new, self._all_pieces(), strict=True)
         ]
         full = dataclasses.replace(self._config.communication, wire="full")
         sums = gradient_sum.sum_gradients(self._replicas, placed, full)
         values = [tf.reshape(x, weight.shape) for x, weight in zip(sums, self._weights, strict=True)]
         self._replicas.assign(self._weights, values)
         return values
-
-    # -- outside `run` -----------------------------------------------------------------------------------------------
-
-    def read_slots(self) -> SlotValues:
-        values: SlotValues = []
-        for weight, slots, layout in zip(self._weights, self.slots, self._grids, strict=True):
-            values.append({})
-            for name, slot in slots.items():
-                blocks = self._replicas.all_values(slot)
-                if blocks.ndim == 1:  # A scalar, equal on all replicas.
-                    values[-1][name] = blocks[0]
-                    continue
-                whole = np.zeros(layout.shape, blocks.dtype)
-                for replica, block in enumerate(blocks):
-                    inside, there = layout.own(replica)
-                    whole[inside] = block[there]
-                values[-1][name] = whole.reshape(weight.shape)
-        return values
-
-    def write_slots(self, values: SlotValues) -> None:
-        replicas = self._replicas
-        first = replicas.process_index * (replicas.num_replicas // replicas.num_processes)
-        for arrays, slots, layout in zip(values, self.slots, self._grids, strict=True):
-            for name, slot in slots.items():
-                if not slot.shape.rank:
-                    for copy in replicas.local_results(slot):
-                        copy.assign(arrays[name])
-                    continue
-                whole = arrays[name].reshape(layout.shape)
-                for j, copy in enumerate(replicas.local_results(slot)):
-                    block = np.zeros(layout.block, whole.dtype)
-                    inside, there = layout.own(first + j)
-                    block[there] = whole[inside]
-                    copy.assign(block)

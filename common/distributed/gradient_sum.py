@@ -20,9 +20,6 @@ from common.config.schema import Communication
 from common.distributed.replicas.base import Groups, Replicas, contiguous_groups, flatten, unflatten
 from common.errors import UserError
 
-# Unit roundoffs: 8 and 24 significant bits.
-_BF16, _FP32 = 2.0**-8, 2.0**-24
-
 
 @dataclasses.dataclass(frozen=True)
 class Route:
@@ -172,21 +169,6 @@ def gather(replicas: Replicas, part: tf.Tensor, plan: Route) -> tf.Tensor:
     for groups in reversed(plan.stages):
         part = replicas.all_gather(part, groups=groups)
     return part
-
-
-def bf16_error(plan: Route, wire: str) -> float:
-    """Returns the largest error of a sum over a bf16 wire, relative to the sum of the summands' magnitudes.
-
-    A summand is rounded before each exchange (within its row's sum, then its column's) and once more before the
-    gather; later gathers move bfloat16 unchanged. A rounding multiplies by 1 + d, |d| <= u = 2^-8; an addition by
-    1 + e, |e| <= 2^-24. So each summand arrives multiplied by at most (1 + u)^(stages + 1) (1 + 2^-24)^(N + stages);
-    the last `stages` covers casts from float64 by way of float32. The bound ignores underflow. With "bf16_sum",
-    additions round to bfloat16 as well: N - 1 of them, plus the summand itself, in any order.
-    """
-    stages = len(plan.stages)
-    if wire == "bf16_sum":
-        return (1 + _BF16) ** plan.num_replicas * (1 + _FP32) ** stages - 1
-    return (1 + _BF16) ** (stages + 1) * (1 + _FP32) ** (plan.num_replicas + stages) - 1
 
 
 class Moved(NamedTuple):

@@ -54,6 +54,10 @@ class ShardedUpdate(WeightUpdate):
     def _ceil(self, count: int) -> int:
         return -(-count // self._route.num_replicas)
 
+    def _part(self, replica: tf.Tensor | int) -> tf.Tensor | int:
+        """The number of a replica's part."""
+        return self._route.part(replica)
+
     def _all_pieces(self) -> list[Piece | Stack]:
         return [piece for bucket in self._buckets for piece in bucket]
 
@@ -158,7 +162,7 @@ class ShardedUpdate(WeightUpdate):
         return _split(own_part, [piece.shape for piece in bucket])
 
     def _own_weights(self) -> list[tf.Tensor]:
-        part = self._route.part(self._replicas.replica_id())
+        part = self._part(self._replicas.replica_id())
         return [piece.own(self._weights, part, self._replicas) for piece in self._all_pieces()]
 
     def _norms(
@@ -214,7 +218,7 @@ class ShardedUpdate(WeightUpdate):
 
     def read_slots(self) -> SlotValues:
         values: SlotValues = [{} for _ in self._weights]
-        order = np.argsort([self._route.part(r) for r in range(self._route.num_replicas)])
+        order = np.argsort([self._part(r) for r in range(self._route.num_replicas)])
         for piece, slots in zip(self._all_pieces(), self.slots, strict=True):
             for name, slot in slots.items():
                 parts = piece.slot_values(self._replicas.all_values(slot)[order])
@@ -229,7 +233,7 @@ class ShardedUpdate(WeightUpdate):
             for name, slot in slots.items():
                 parts = piece.slot_parts([values[i][name] for i in piece.members], initial[name].numpy())
                 for j, copy in enumerate(self._replicas.local_results(slot)):
-                    copy.assign(parts[self._route.part(first + j)])
+                    copy.assign(parts[self._part(first + j)])
 
 
 def _split(flat: tf.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[tf.Tensor]:

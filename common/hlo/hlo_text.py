@@ -4,9 +4,9 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from common.hlo.sizes import Window, convolution_macs, element_bytes, sides
+from common.hlo.sizes import element_bytes, sides
 
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?\{\s*$")
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([a-z][\w\-]*)\((.*)$")
@@ -158,54 +158,3 @@ def alive(body: Sequence[Instruction]) -> Iterator[Instruction]:
         if one.name in needed:
             needed.update(one.operands)
     return (one for one in body if one.name in needed)
-
-
-def product_of(one: Instruction, at: Mapping[str, Instruction]) -> dict[str, float]:
-    """Returns a convolution's or product's FLOPs, and m, n, k (and groups) of the equivalent products [m, k] x [k, n].
-
-    A multiply-add is two FLOPs. Multiply-adds with padding or with a dilation's holes do not count.
-
-    Args:
-      one: a "convolution" or "dot".
-      at: {name: instruction} of its computation.
-    """
-    left, right = (at[name].shape for name in one.operands[:2])
-    if one.opcode == "dot":
-        batch, contracted = _dims(one, "lhs_batch_dims"), _dims(one, "lhs_contracting_dims")
-        groups, k = math.prod(left[d] for d in batch), math.prod(left[d] for d in contracted)
-        m, n = math.prod(left) // (groups * k), math.prod(right) // (groups * k)
-        return {"flops": 2.0 * groups * m * n * k, "m": m, "n": n, "k": k, "groups": groups}
-    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", one.attributes)
-    inputs, kernel, output = labels.groups()
-    n = one.shape[output.index("f")]
-    m = one.size // n
-    windows = []
-    for axis, window in enumerate(_windows(one, len(output) - 2)):
-        places = (inputs.index(str(axis)), kernel.index(str(axis)), output.index(str(axis)))
-        shapes = (left, right, one.shape)
-        windows.append(Window(*(shape[place] for shape, place in zip(shapes, places)), **window))
-    flops = 2.0 * convolution_macs(windows, one.shape[output.index("b")], right[kernel.index("i")], n)
-    return {"flops": flops, "m": m, "n": n, "k": flops / (2.0 * m * n)}
-
-
-def _dims(one: Instruction, attribute: str) -> list[int]:
-    match = re.search(rf"{attribute}={{([\d,]*)}}", one.attributes)
-    return [int(d) for d in match[1].split(",") if d] if match else []
-
-
-def _windows(one: Instruction, dimensions: int) -> list[dict[str, int]]:
-    inside = re.search(r"window={([^}]*)}", one.attributes)
-    fields = dict(f.split("=") for f in inside[1].split()) if inside else {}
-
-    def of(name: str, default: str, axis: int) -> str:
-        return fields[name].split("x")[axis] if name in fields else default
-
-    return [
-        {
-            "stride": int(of("stride", "1", axis)),
-            "low": int(of("pad", "0_0", axis).split("_")[0]),
-            "input_dilation": int(of("lhs_dilate", "1", axis)),
-            "kernel_dilation": int(of("rhs_dilate", "1", axis)),
-        }
-        for axis in range(dimensions)
-    ]

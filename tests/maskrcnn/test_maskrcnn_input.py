@@ -206,7 +206,7 @@ def broken(tmp_path, change, masks_too=True):
         coco_write.examples(content, lambda image: encoded[image["id"]], masks=masks_too, dropped=dropped)
     )
     for split in ("train", "val"):
-        tfrecords.write(tmp_path / coco_write.shard_name(split, 0, 1), serialized)
+        tfrecords.write(tmp_path / f"{tfrecords.shard_name(split, 0, 1)}.tfrecord", serialized)
     (tmp_path / "instances_val2017.json").write_text(truth)
     config = dataclasses.replace(CONFIG, num_train_examples=5, num_eval_examples=5)
     return config, content, dropped

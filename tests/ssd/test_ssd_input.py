@@ -142,7 +142,7 @@ def test_a_damaged_image_is_named(tmp_path):
     serialized = coco_write.examples(content, lambda image: encoded[image["id"]])
     for split in ("train", "val"):
         serialized = list(serialized)
-        tfrecords.write(tmp_path / coco_write.shard_name(split, 0, 1), serialized)
+        tfrecords.write(tmp_path / f"{tfrecords.shard_name(split, 0, 1)}.tfrecord", serialized)
     (tmp_path / "instances_val2017.json").write_text(json.dumps(content))
     assert f"image {broken}" in str(pipeline.diagnose(CONFIG, tmp_path))
 

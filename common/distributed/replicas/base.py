@@ -108,17 +108,19 @@ class Replicas(abc.ABC):
     def replica_id(self) -> tf.Tensor | int:
         """This replica's number, inside `run`."""
 
-    @abc.abstractmethod
+    # The next three are those of a process with one replica.
+
     def run(self, function: Callable, args: tuple = ()) -> Any:
         """Calls `function` on every replica with that replica's part of each of `args`."""
+        return function(*args)
 
-    @abc.abstractmethod
     def local_results(self, value: Any) -> list[Any]:
         """Values of this process's replicas, from a result of `run` or from a per-replica variable."""
+        return [value]
 
-    @abc.abstractmethod
     def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
         """A variable with a separate copy on every replica: the copies differ; `run` writes and reads them."""
+        return tf.Variable(initial, trainable=False, name=name)
 
     def assign(self, variables: list[tf.Variable], values: list[tf.Tensor]) -> None:
         """Inside `run`: every replica writes its value, equal on all, into its copy of each variable."""

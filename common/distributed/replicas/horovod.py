@@ -74,15 +74,6 @@ class Horovod(Replicas):
     def replica_id(self) -> tf.Tensor:
         return self._rank.read_value()
 
-    def run(self, function: Callable, args: tuple = ()) -> Any:
-        return function(*args)
-
-    def local_results(self, value: Any) -> list[Any]:
-        return [value]
-
-    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
-        return tf.Variable(initial, trainable=False, name=name)
-
     def group(self, groups: Groups | None) -> _Group:
         groups = all_groups(groups, self.num_replicas)
         places = list(placement(groups, self.num_replicas))

@@ -15,17 +15,11 @@ class Single(Replicas):
     updates_in_place = True
     loops_hold_collectives = True
 
+    def __init__(self, num_replicas: int = 1):
+        self.num_replicas = num_replicas
+
     def replica_id(self) -> int:
         return 0
-
-    def run(self, function: Callable, args: tuple = ()) -> Any:
-        return function(*args)
-
-    def local_results(self, value: Any) -> list[Any]:
-        return [value]
-
-    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
-        return tf.Variable(initial, trainable=False, name=name)
 
     def _alone(self, groups: Groups | None) -> None:
         if groups is not None and [list(g) for g in groups] != [[0]]:

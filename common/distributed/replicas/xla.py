@@ -65,14 +65,8 @@ class Xla(Replicas):
     def replica_id(self) -> tf.Tensor | int:
         return self.number.read_value() if self.num_replicas > 1 else 0
 
-    def run(self, function: Callable, args: tuple = ()) -> Any:
-        return function(*args)
-
-    def local_results(self, value: Any) -> list[Any]:
-        return [value]
-
     def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
-        self.own.append(tf.Variable(initial, trainable=False, name=name))
+        self.own.append(super().per_replica_variable(initial, name))
         return self.own[-1]
 
     def compiles_collectives(self) -> bool:

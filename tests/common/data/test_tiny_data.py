@@ -1,7 +1,6 @@
 """Tests generated data and its note: made once, remade after an interruption, never in another benchmark's folder."""
 
 import dataclasses
-import json
 
 import pytest
 
@@ -37,12 +36,11 @@ def test_data_are_made_once_anew_after_an_interruption_and_kept_from_others(tmp_
     first, note = state(tmp_path), tmp_path / "tiny.json"
     generate(tmp_path)
     assert state(tmp_path) == first
-    for interrupted in ("unfinished", tiny_data.unfinished(benchmark)):
-        note.write_text(interrupted)
-        generate(tmp_path)
-        again = state(tmp_path)
-        assert {n: c for n, (_, c) in again.items()} == {n: c for n, (_, c) in first.items()}
-        assert any(again[n][0] != first[n][0] for n in first if n != note.name), "made anew"
+    note.write_text(tiny_data.unfinished(benchmark))
+    generate(tmp_path)
+    again = state(tmp_path)
+    assert {n: c for n, (_, c) in again.items()} == {n: c for n, (_, c) in first.items()}
+    assert any(again[n][0] != first[n][0] for n in first if n != note.name), "made anew"
     before = state(tmp_path)
     for other in MAKERS.keys() - {benchmark}:
         with pytest.raises(UserError, match=f"holds the generated data of {benchmark} .* another DATA_DIR"):
@@ -84,21 +82,6 @@ def test_files_that_were_added_are_kept(tmp_path):
     with pytest.raises(UserError, match="holds train-00001-of-00002.tfrecord"):
         ssd.tiny.generate(tmp_path, dataclasses.replace(PICTURES, seed=5))
     assert (tmp_path / "train-00001-of-00002.tfrecord").read_text() == "precious"
-
-
-def test_a_note_without_a_name_holds_for_the_same_data_only(tmp_path):
-    """Earlier versions wrote such notes."""
-    generate, shard = MAKERS["ssd"]
-    generate(tmp_path)
-    note = tmp_path / "tiny.json"
-    settings = json.loads(note.read_text())["settings"]
-    note.write_text(json.dumps(settings))
-    generate(tmp_path)  # Made again, because such a note does not list its files.
-    before = state(tmp_path)
-    note.write_text(json.dumps({**settings, "seed": 3}))
-    with pytest.raises(UserError, match="without a benchmark's name"):
-        generate(tmp_path)
-    assert state(tmp_path)[shard] == before[shard]
 
 
 @pytest.mark.parametrize("benchmark", ["ssd", "gnmt", "transformer"])

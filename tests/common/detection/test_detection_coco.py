@@ -69,7 +69,7 @@ def write(folder: pathlib.Path, content: dict, masks: bool = False) -> tuple[str
     annotations = folder / "instances.json"
     annotations.write_text(json.dumps(content))
     serialized = list(coco_write.examples(content, lambda image: jpeg(image["id"]), masks, dropped))
-    files = [folder / coco_write.shard_name("train", i, 3) for i in range(3)]
+    files = [folder / f"{tfrecords.shard_name('train', i, 3)}.tfrecord" for i in range(3)]
     for i, file in enumerate(files):
         tfrecords.write(file, serialized[i::3])
     return str(annotations), [str(file) for file in files], dropped
