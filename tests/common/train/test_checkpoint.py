@@ -22,6 +22,7 @@ from resnet.task import Task
 from tests.common.distributed import updates
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
+from tests.common.train.loops import bits
 
 NEVER = 2.0
 
@@ -32,12 +33,6 @@ def toy_loop(replicas="single", number=1, **changes):
         quality_target=NEVER, optimizer=optimizer, replicas=replicas, num_replicas=number, **changes
     )
     return Loop(toy.Task(config), backends.make(config))
-
-
-def everything(loop):
-    """Every variable of every replica, as bytes."""
-    local = loop.replicas.local_results
-    return [[x.numpy().tobytes() for x in local(v)] for v in loop.state.variables()]
 
 
 def run_until(loop, folder, step=None):
@@ -91,7 +86,7 @@ def test_resnet50_stopped_inside_a_block_resumes_bitwise(tmp_path, images):
     first._stop_reason = ""
     first._block.stop(False)
     list(first.run())
-    assert everything(first) == everything(whole) and int(first.state.step) == 30
+    assert bits(first) == bits(whole) and int(first.state.step) == 30
 
 
 @pytest.mark.parametrize("here, there", [("pjrt", "mirrored"), ("mirrored", "pjrt"), ("single", "pjrt")])
@@ -277,7 +272,7 @@ def damages(data):
 def test_damaged_files_are_named_and_change_nothing(tmp_path, loop):
     loop.state.step.assign(7)
     path = checkpoint.save(loop, tmp_path)
-    before = everything(loop)
+    before = bits(loop)
     for what, data in damages(path.read_bytes()):
         path.write_bytes(data)
         try:
@@ -286,7 +281,7 @@ def test_damaged_files_are_named_and_change_nothing(tmp_path, loop):
             )  # Damage to data that zip files store twice.
         except UserError as error:
             assert str(path) in str(error) and "\n" not in str(error), what
-        assert everything(loop) == before, what
+        assert bits(loop) == before, what
 
 
 def test_a_file_that_cannot_be_read_now_is_not_set_aside(tmp_path, loop, monkeypatch):
@@ -311,13 +306,13 @@ def test_a_moment_of_another_shape_is_named_and_changes_nothing(tmp_path, loop, 
         arrays = {name: file[name] for name in file.files}
     name = "moments/span_batch_norm/mean"
     np.savez(path, **{**arrays, name: np.ones([1, 1, 3], np.float32)})
-    before = everything(loop)
+    before = bits(loop)
     with pytest.raises(UserError, match=rf"{name} is \[1, 1, 3\] there, \[1, 1, 16\] here"):
         if restore is checkpoint.restore_weights:
             restore(loop.state, path)
         else:
             restore(loop, tmp_path)
-    assert everything(loop) == before
+    assert bits(loop) == before
 
 
 def test_another_configuration_is_refused_and_the_field_named(tmp_path, loop):
@@ -325,10 +320,10 @@ def test_another_configuration_is_refused_and_the_field_named(tmp_path, loop):
     other = Loop(
         toy.Task(dataclasses.replace(loop.config, seed=5, batch_norm_span=8)), backends.make(loop.config)
     )
-    before = everything(other)
+    before = bits(other)
     with pytest.raises(UserError, match=r"other settings .*batch_norm_span: 0 there, 8 here.*seed: 0 there"):
         checkpoint.restore_latest(other, tmp_path)
-    assert everything(other) == before
+    assert bits(other) == before
 
 
 def test_fields_that_an_older_checkpoint_lacks_do_not_hide_the_cause(tmp_path, loop, monkeypatch):

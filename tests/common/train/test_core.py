@@ -5,7 +5,6 @@ files of each part test more backends and cases.
 """
 
 import dataclasses
-import time
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from common.train.loop import Loop
 from common.train.state import State
 from tests.common.distributed.replicas import processes
 from tests.common.train import naive_toy, toy
+from tests.common.train.loops import bits, losses, of
 
 # Learning rates are float32 numbers; these are exact in it.
 SGD = Sgd(base_learning_rate=0.25, weight_decay=1e-2)
@@ -59,14 +59,6 @@ def weights(loop: Loop) -> list[np.ndarray]:
     for first, *others in copies:
         assert all(np.array_equal(first, other) for other in others), "replicas differ"
     return [first.numpy() for first, *_ in copies]
-
-
-def of(kind: type, seen: list) -> list:
-    return [event for event in seen if isinstance(event, kind)]
-
-
-def losses(seen: list) -> list[float]:
-    return [loss for event in of(events.Trained, seen) for loss in event.losses]
 
 
 def assert_equals(loop: Loop, seen: list, naive: naive_toy.Training) -> None:
@@ -109,22 +101,6 @@ def test_the_loop_stops_at_the_evaluation_that_meets_the_target() -> None:
 # -- checkpoints ---------------------------------------------------------------------------------------------------
 
 
-class Slow(toy.Task):
-    """Each training batch takes 20 ms, so that the run can be stopped within a block."""
-
-    def train_input(self, *arguments: Any) -> tf.data.Dataset:
-        def wait(batch: Any) -> Any:
-            tf.py_function(lambda: time.sleep(0.02), [], [])
-            return batch
-
-        return super().train_input(*arguments).map(wait)
-
-
-def bits(loop: Loop) -> list[bytes]:
-    """Every variable: weights, moments, slots, loss scale, counters."""
-    return [loop.replicas.local_results(v)[0].numpy().tobytes() for v in loop.state.variables()]
-
-
 @pytest.mark.parametrize("within", [False, True], ids=["between blocks", "within a block"])
 def test_a_resumed_run_is_bitwise_the_uninterrupted_one(tmp_path, within) -> None:
     changes = {"loss_scale": 64.0, "loss_scale_growth_steps": 3, "optimizer": LARS, "precision": "fp32"}
@@ -132,7 +108,7 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(tmp_path, within) -> Non
         changes |= {"steps_per_block": 30, "train_steps": 30}
     whole, _ = make(**changes)
     seen = list(whole.run())
-    first, _ = make(Slow if within else toy.Task, **changes)
+    first, _ = make(toy.Slow if within else toy.Task, **changes)
     begun = []
     for event in first.run(lambda _: checkpoint.save(first, tmp_path)):
         begun.append(event)

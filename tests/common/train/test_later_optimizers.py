@@ -20,6 +20,7 @@ from tests.common.distributed import updates
 from tests.common.distributed.replicas import processes
 from tests.common.distributed.test_sharded_update import LATER
 from tests.common.train import toy
+from tests.common.train.loops import weights_and_slots as values
 
 SHARDED = {
     "replicas": "mirrored",
@@ -43,11 +44,6 @@ def weights(loop):
     local = loop.replicas.local_results
     loop.replicas.refresh()
     return [local(v)[0].numpy() for v in loop.state.model.trainable_variables]
-
-
-def values(loop):
-    slots = [x for slots in loop.state.update.read_slots() for _, x in sorted(slots.items())]
-    return weights(loop) + slots
 
 
 def first_epoch(loop, folder):

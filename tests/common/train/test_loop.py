@@ -22,6 +22,7 @@ from common.train.host_block import Stacks
 from common.train.loop import Loop
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
+from tests.common.train.loops import losses, of
 
 NEVER = 2.0
 BACKENDS = {
@@ -48,14 +49,6 @@ def make(task=toy.Task, worker=False, **changes):
 
 def weights(state):
     return [state.replicas.local_results(v)[0].numpy() for v in state.variables()]
-
-
-def of(kind, seen):
-    return [event for event in seen if isinstance(event, kind)]
-
-
-def losses(seen):
-    return [loss for event in of(events.Trained, seen) for loss in event.losses]
 
 
 def test_the_data_are_touched_when_the_clock_runs(monkeypatch):
@@ -147,19 +140,6 @@ def test_equal_seeds_give_identical_losses_and_another_does_not():
     assert run(2)[0] != first[0]
 
 
-class Slow(toy.Task):
-    """Each training batch takes 20 ms."""
-
-    seconds = 0.02
-
-    def train_input(self, shard, batch_size, start_step):
-        def wait(batch):
-            tf.py_function(lambda: time.sleep(self.seconds), [], [])
-            return batch
-
-        return super().train_input(shard, batch_size, start_step).map(wait)
-
-
 class SlowEvaluation(toy.Task):
     """Each held-out batch takes 50 ms."""
 
@@ -182,7 +162,7 @@ def stop_when(loop, condition, saved=None):
 
 
 def test_a_long_block_stops_within_a_step_and_is_saved():
-    loop = make(Slow, steps_per_block=500, train_steps=1000, quality_target=NEVER)
+    loop = make(toy.Slow, steps_per_block=500, train_steps=1000, quality_target=NEVER)
     loop.compile()
     saved = []
     seen = stop_when(loop, lambda e: e.step >= 3, saved)
@@ -279,7 +259,7 @@ def test_input_that_fails_ends_the_run():
 
 
 def test_giving_up_iterating_stops_the_block():
-    loop = make(Slow, steps_per_block=5000, train_steps=5000, quality_target=NEVER)
+    loop = make(toy.Slow, steps_per_block=5000, train_steps=5000, quality_target=NEVER)
     loop.compile()
     with contextlib.closing(loop.run()) as run:
         for event in run:
@@ -309,7 +289,7 @@ class Worker(toy.Task):
         return toy.Quality(result.value, result.reached, {"pid": os.getpid()})
 
 
-class SlowWorker(Worker, Slow):
+class SlowWorker(Worker, toy.Slow):
     seconds = 0.05
 
 

@@ -14,8 +14,9 @@ from common.train import events, guard
 from common.train.loop import Loop
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
+from tests.common.train.loops import losses, of
 from tests.common.train.test_guard import flip
-from tests.common.train.test_loop import NEVER, Slow, SlowEvaluation, SlowWorker, losses, of, stop_when
+from tests.common.train.test_loop import NEVER, SlowEvaluation, SlowWorker, stop_when
 
 NUMBER = 2
 
@@ -43,7 +44,7 @@ def outcome(loop, seen, saved=()):
 
 def stop_on(backend, ranks):
     """SIGTERM reaches some processes, at different steps of a long block, the first of `ranks` before the others."""
-    loop, saved, seen = make(backend, Slow, steps_per_block=500, train_steps=1000), [], []
+    loop, saved, seen = make(backend, toy.Slow, steps_per_block=500, train_steps=1000), [], []
     rank = loop.replicas.process_index
     for event in loop.run(saved.append):
         seen.append(event)
@@ -159,7 +160,7 @@ def fail_on_one(backend):
 
 def die(backend):
     """Kills the last process; returns whether the survivor knows."""
-    loop = make(backend, Slow, steps_per_block=500, train_steps=1000)
+    loop = make(backend, toy.Slow, steps_per_block=500, train_steps=1000)
     try:
         for event in loop.run():
             last = loop.replicas.process_index == NUMBER - 1

@@ -14,6 +14,8 @@ from common.errors import UserError
 from common.train import events, loss_scale
 from common.train.loop import Loop
 from tests.common.train import toy
+from tests.common.train.loops import losses, make, of
+from tests.common.train.loops import weights_and_slots as values
 from timetotrain.run.mllog import RunLog
 
 DYNAMIC = {"loss_scale_growth_steps": 3}
@@ -22,20 +24,9 @@ OVERFLOWS = {"precision": "fp16", "loss_scale": 2.0**24, **DYNAMIC}
 ADAM = Adam(base_learning_rate=0.01, epsilon=1e-8)
 
 
-def make(task=toy.Task, **changes):
-    config = toy.config(**{"quality_target": 2.0, **changes})
-    return Loop(task(config), backends.make(config))
-
-
 def trained(loop):
-    seen = [e for e in loop.run() if isinstance(e, events.Trained)]
-    return np.array([loss for e in seen for loss in e.losses]), seen
-
-
-def values(loop):
-    local = loop.replicas.local_results
-    slots = [x for slots in loop.state.update.read_slots() for _, x in sorted(slots.items())]
-    return [local(v)[0].numpy() for v in loop.state.model.trainable_variables] + slots
+    seen = of(events.Trained, loop.run())
+    return np.array(losses(seen)), seen
 
 
 def test_the_scale_is_that_of_tf_keras():

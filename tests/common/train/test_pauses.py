@@ -7,7 +7,6 @@ import time
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from common.config.optimizer import Lars
 from common.distributed import replicas as backends
@@ -16,6 +15,7 @@ from common.train import checkpoint, checkpoint_file, events, timing
 from common.train.loop import Loop
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
+from tests.common.train.loops import bits, losses
 from tests.common.train.test_evaluation_pool import soon
 
 NEVER = 2.0
@@ -27,21 +27,6 @@ def make(replicas: str = "single", task: type = toy.Task, number: int = 1, **cha
     return Loop(task(config), backends.make(config))
 
 
-class Slow(toy.Task):
-    """Its batches take a while."""
-
-    def train_input(self, shard, batch_size, start_step):
-        def wait(x: np.ndarray) -> np.ndarray:
-            time.sleep(0.02)
-            return x
-
-        def slow(batch: dict) -> dict:
-            x = tf.numpy_function(wait, [batch["x"]], batch["x"].dtype)
-            return {**batch, "x": tf.ensure_shape(x, batch["x"].shape)}
-
-        return super().train_input(shard, batch_size, start_step).map(slow)
-
-
 @pytest.mark.parametrize(
     "replicas, fields",
     [("single", {}), ("pjrt", {}), ("pjrt", {"steps_per_execution": 3}), ("mirrored", {"number": 2})],
@@ -50,7 +35,7 @@ def test_checkpoints_within_a_block_change_nothing(tmp_path, replicas, fields):
     """Losses, evaluations and variables equal those of a run without them, and so does a run from one of them."""
     changes = {"steps_per_block": 20, "train_steps": 40, "batch_norm_span": 8, **fields}
     changes |= {"optimizer": Lars(base_learning_rate=1.0, weight_decay=1e-3)}
-    whole, cut = (make(replicas, Slow, **changes) for _ in range(2))
+    whole, cut = (make(replicas, toy.Slow, **changes) for _ in range(2))
     expected = list(whole.run())
     cut.save_seconds = 0.15
     seen = list(cut.run(lambda _: checkpoint.save(cut, tmp_path, 100)))
@@ -60,7 +45,7 @@ def test_checkpoints_within_a_block_change_nothing(tmp_path, replicas, fields):
     within = [step for step in steps if step % 20]
     assert len(within) >= 2 and {20, 40} <= set(steps)
 
-    resumed = make(replicas, Slow, **changes)
+    resumed = make(replicas, toy.Slow, **changes)
     for path in checkpoint_file.checkpoints(tmp_path):
         if checkpoint_file.step_of(path) > within[0]:
             path.unlink()
@@ -71,17 +56,8 @@ def test_checkpoints_within_a_block_change_nothing(tmp_path, replicas, fields):
         assert bits(resumed) == bits(whole)
 
 
-def losses(seen: list) -> list[float]:
-    return [loss for e in seen if isinstance(e, events.Trained) for loss in e.losses]
-
-
 def values(seen: list) -> list:
     return [(e.block.end_step, e.value) for e in seen if isinstance(e, events.Evaluated)]
-
-
-def bits(loop: Loop) -> list:
-    local = loop.replicas.local_results
-    return [[np.array(x.numpy()).tobytes() for x in local(v)] for v in loop.state.variables()]
 
 
 class InWorker(toy.Task):

@@ -12,16 +12,13 @@ from common.train.profile import MARK, Profile, Span
 from common.train.trace import shares
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
+from tests.common.train.loops import losses
 
 
 def trace(folder):
     """The text of the only trace under a folder, which holds the names of its events."""
     (path,) = folder.rglob("*.xplane.pb")
     return path.read_bytes().decode("latin-1")
-
-
-def losses_of(loop):
-    return [x for event in loop.run() if isinstance(event, events.Trained) for x in event.losses]
 
 
 def loop_of(folder=None, span=None, **changes):
@@ -71,7 +68,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
 def test_a_recorded_run_computes_the_same_and_leaves_a_trace(tmp_path, span):
     """Within a block, and over two blocks with an evaluation between them."""
     loop = loop_of(tmp_path / "trace", span)
-    assert losses_of(loop) == losses_of(loop_of())
+    assert losses(loop.run()) == losses(loop_of().run())
     assert loop.profile.steps == span[1] - span[0] + 1
     assert MARK in trace(tmp_path / "trace")
     parts = shares(tmp_path / "trace")
@@ -91,11 +88,11 @@ def test_a_run_that_ends_early_leaves_what_was_recorded(tmp_path):
 def recorded(folder, backend):
     """(recorded steps, trace) of a process; the first one records."""
     loop = loop_of(replicas=backend, num_replicas=2)
-    plain = losses_of(loop)
+    plain = losses(loop.run())
     loop = loop_of(replicas=backend, num_replicas=2)
     main = loop.replicas.main
     loop.profile = Profile(Span(3, 4), folder if main else None)
-    assert losses_of(loop) == plain
+    assert losses(loop.run()) == plain
     return loop.profile.steps, trace(folder) if main else None
 
 

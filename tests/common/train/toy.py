@@ -1,6 +1,7 @@
 """Defines a small, well-conditioned task for tests of the loop and the backends, which trains in seconds."""
 
 import dataclasses
+import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -21,7 +22,6 @@ FEATURES, CLASSES = 8, 4
 @dataclasses.dataclass(frozen=True)
 class Config(RunConfig):
     batch_norm_span: int = 0
-    explode: bool = False
 
 
 def config(**changes) -> Config:
@@ -109,8 +109,6 @@ class Task(task.Task):
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         logits = model(batch["x"], training=True)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
-        if self.config.explode:
-            losses = losses / tf.zeros_like(losses)
         return {
             "cross_entropy": WeightedSum(
                 tf.reduce_sum(losses * batch["weight"]), tf.reduce_sum(batch["weight"])
@@ -128,3 +126,16 @@ class Task(task.Task):
             raise ValueError(f"{sums['seen']} examples seen")
         value = float(sums["correct"] / sums["seen"])
         return Quality(value, self.config.met(value))
+
+
+class Slow(Task):
+    """Each training batch takes 20 ms, so that a run can be stopped within a block."""
+
+    seconds = 0.02
+
+    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
+        def wait(batch: Batch) -> Batch:
+            tf.py_function(lambda: time.sleep(self.seconds), [], [])
+            return batch
+
+        return super().train_input(shard, batch_size, start_step).map(wait)
