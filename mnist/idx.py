@@ -94,3 +94,23 @@ def write(path: str | os.PathLike, array: np.ndarray) -> None:
     # mtime=0 keeps the time out of the header, so that equal arrays give equal files.
     with whole(path) as made:
         made.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+
+
+def counts(folder: Path, held_out: int) -> dict[str, int]:
+    """Reads numbers, size and classes from the files; the test set is not read if a part is held out."""
+    splits = ["train"] if held_out else ["train", "test"]
+    try:
+        paths = [[find(folder, name) for name in FILES[split]] for split in splits]
+    except UserError:  # The input names the missing file.
+        return {}
+    shapes = [shape(images) for images, _ in paths]
+    classes = 1 + max(int(read(labels, LABELS).max(initial=0)) for _, labels in paths)
+    if len({size[1:] for size in shapes}) > 1 or len(set(shapes[0][1:])) > 1:
+        sizes = ", ".join(f"{size[1]}x{size[2]}" for size in shapes)
+        raise UserError(f"{folder}: images of {sizes}; scale all to one square size")
+    return {
+        "num_train_examples": shapes[0][0] - held_out,
+        "num_eval_examples": held_out or shapes[1][0],
+        "image_size": shapes[0][1],
+        "num_classes": classes,
+    }

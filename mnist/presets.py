@@ -11,7 +11,6 @@ from common.config.choices import Rule
 from common.config.optimizer import Sgd
 from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
 from common.config.schema import Schedule
-from common.errors import UserError
 from mnist.config import Config, Data
 
 
@@ -106,23 +105,7 @@ def _counts(config: Config, folder: Path) -> dict[str, int]:
     """Reads numbers, size and classes from the files; the test set is not read if a part is held out."""
     from mnist import idx  # Presets need no numpy.
 
-    held_out = config.data.held_out
-    splits = ["train"] if held_out else ["train", "test"]
-    try:
-        paths = [[idx.find(folder, name) for name in idx.FILES[split]] for split in splits]
-    except UserError:  # The input names the missing file.
-        return {}
-    shapes = [idx.shape(images) for images, _ in paths]
-    classes = 1 + max(int(idx.read(labels, idx.LABELS).max(initial=0)) for _, labels in paths)
-    if len({shape[1:] for shape in shapes}) > 1 or len(set(shapes[0][1:])) > 1:
-        sizes = ", ".join(f"{shape[1]}x{shape[2]}" for shape in shapes)
-        raise UserError(f"{folder}: images of {sizes}; scale all to one square size")
-    return {
-        "num_train_examples": shapes[0][0] - held_out,
-        "num_eval_examples": held_out or shapes[1][0],
-        "image_size": shapes[0][1],
-        "num_classes": classes,
-    }
+    return idx.counts(folder, config.data.held_out)
 
 
 HERE = Rule(own="cpu-128", example_bytes=_example_bytes, gpu_batch=1024, counts=_counts)

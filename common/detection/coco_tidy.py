@@ -3,7 +3,7 @@
 import collections
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,14 +109,18 @@ def _categories(sources: Sequence[Source]) -> dict[str, str]:
     return {key: kept[key] for key in sorted(kept, key=order.__getitem__)}
 
 
+def _boxed(source: Source) -> Iterator[tuple[str | None, list[float]]]:
+    """Yields (key of the image, bbox) of each annotation whose bbox is four numbers in pixels."""
+    for item in source.content["annotations"] if not source.fractions else ():
+        try:
+            yield key_of(item.get("image_id")), shapes.numbers(item["bbox"], 4)
+        except (AttributeError, BadShapeError, KeyError, TypeError):
+            continue
+
+
 def _check_pixels(source: Source) -> None:
     """Refuses a file whose boxes all lie within 0 to 1: fractions, of which two layouts are common."""
-    coordinates = []
-    for item in source.content["annotations"]:
-        try:
-            coordinates += shapes.numbers(item["bbox"], 4) if not source.fractions else []
-        except (BadShapeError, KeyError, TypeError):
-            continue
+    coordinates = [number for _, box in _boxed(source) for number in box]
     if coordinates and min(coordinates) >= 0 and 0 < max(coordinates) <= 1:
         raise UserError(
             f"{source.named}: every bbox lies within 0 to 1; give x, y, width, height in pixels, not fractions"
@@ -126,12 +130,8 @@ def _check_pixels(source: Source) -> None:
 def _check_corners(source: Source, places: Mapping[str, Place | None]) -> None:
     """Refuses a file whose boxes are two corners: as such all fit the pictures, as x, y, width, height many do not."""
     count = outside = 0
-    for item in source.content["annotations"] if not source.fractions else ():
-        try:
-            x, y, right, bottom = shapes.numbers(item["bbox"], 4)
-            place = places.get(key_of(item["image_id"]) or "")
-        except (BadShapeError, KeyError, TypeError):
-            continue
+    for key, (x, y, right, bottom) in _boxed(source):
+        place = places.get(key or "")
         if place is None:
             continue
         height, width = place.given_size()
@@ -155,7 +155,9 @@ def _places(source: Source, first: int, report: Report) -> dict[str, Place | Non
         lambda file: folder_conversion.look(source.folder / file, png=True) if file else "",
         "pictures",
     )
-    boxes = _boxes(source)
+    boxes: dict[str | None, list[list[float]]] = collections.defaultdict(list)
+    for key, box in _boxed(source):
+        boxes[key].append(box)
     said = {key_of(image.get("id")): image for image in source.content["images"] if isinstance(image, dict)}
     by_file: dict[str, Place | None] = {}
     looked = dict(zip(files, results))
@@ -219,17 +221,6 @@ def _file(source: Source, name: str, report: Report) -> str:
     why = folder_conversion.look(path, png=True)
     report.leave_out("no whole picture", str(path), why if isinstance(why, str) else None)
     return ""
-
-
-def _boxes(source: Source) -> Mapping[str, list[list[float]]]:
-    """Returns {key of the image: its boxes that are numbers}."""
-    boxes: dict[Any, list[list[float]]] = collections.defaultdict(list)
-    for item in source.content["annotations"] if not source.fractions else ():
-        try:
-            boxes[key_of(item["image_id"])].append(shapes.numbers(item["bbox"], 4))
-        except (BadShapeError, KeyError, TypeError):
-            continue
-    return boxes
 
 
 def _frame(

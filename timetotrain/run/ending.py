@@ -3,13 +3,14 @@
 import math
 import pathlib
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from common.config import data_description
 from common.config.quality import Measure, parts
 from common.config.schema import RunConfig
-from common.errors import counted
+from common.distributed import heartbeat
+from common.errors import PeerLostError, UserError, counted
 from common.train import checkpoint_file, events
 from timetotrain.run import advice, history
 
@@ -32,6 +33,38 @@ def exit_status(stopped: events.RunStopped) -> int:
         return 0
     number = signalled(stopped)
     return NOT_REACHED if number is None else 128 + number
+
+
+def stopped_early(name: str, when: str = "during initialisation") -> UserError:
+    """Returns the error of a run that the signal `name` ends before its first step."""
+    return UserError(f"{name} {when}: nothing was trained", 128 + signal.Signals[name].value)
+
+
+def explained(
+    error: BaseException, signalled: str, loop: Any, replicas: Any, say: Callable[[str], None]
+) -> UserError | None:
+    """Returns the error to raise instead of the one that ended a run, None if there is no better one.
+
+    The launcher is told at once, since the other processes wait; timetotrain/run/cli.py ends the process.
+
+    Args:
+      signalled: name of the signal that came before the training, or "".
+      loop, replicas: of the run; None before they exist.
+      say: prints a line for the user.
+    """
+    better = None
+    if not isinstance(error, UserError):
+        if signalled:
+            better = stopped_early(signalled)
+        else:
+            from timetotrain.run import step_errors
+
+            diagnose = None if loop is None else loop.task.diagnose
+            better = step_errors.explained(error, replicas, "global_batch_size", diagnose, say)
+    told = better or error
+    text = str(told) if isinstance(told, UserError) else f"{type(told).__name__}: {told}".splitlines()[0]
+    heartbeat.tell(**{"lost" if isinstance(told, PeerLostError) else "error": text})
+    return better
 
 
 def verdict(config: RunConfig, log: pathlib.Path) -> str:

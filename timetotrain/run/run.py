@@ -10,7 +10,7 @@ from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.distributed import heartbeat
 from common.distributed.process import Process
-from common.errors import PeerLostError, UserError
+from common.errors import PeerLostError
 from common.train import events
 from common.train.timing import now
 from timetotrain.run import advice, ending
@@ -76,8 +76,9 @@ class Run:
         except BaseException as error:
             self.reporter.close()
             failed = now()
-            explained = self._explain(error)
-            _tell(explained or error)
+            # Python wraps what a signal raises inside some of its own code.
+            signalled = "" if self._training else self._stopped_by
+            explained = ending.explained(error, signalled, self.loop, self._replicas, self.reporter.say)
             if self._saver is not None:
                 heartbeat.phase(heartbeat.SAVES)
                 with contextlib.suppress(Exception):  # The error that ends the run matters more.
@@ -103,15 +104,15 @@ class Run:
         if self.loop is not None:
             self.loop.stop(name)
             if self.loop.reading_alone:
-                raise _stopped_early(name, "while reading the data")
+                raise ending.stopped_early(name, "while reading the data")
         elif not self._training:
-            raise _stopped_early(name)
+            raise ending.stopped_early(name)
 
     def _initialise(self) -> None:
         self.reporter.say(f"{self.benchmark} on {self.config.system}, seed {self.config.seed}: initialising")
         self._build(self.config)
         if self._stopped_by:  # Python drops an exception that a signal raises inside one of its callbacks.
-            raise _stopped_early(self._stopped_by)
+            raise ending.stopped_early(self._stopped_by)
         if self.recorder is not None:
             self.recorder.built(self.loop, self.reporter.say)
 
@@ -219,26 +220,3 @@ class Run:
             if not written:
                 raise PeerLostError() from error
             self.reporter.say(f"leaving the other processes: {error}")
-
-    def _explain(self, error: BaseException) -> UserError | None:
-        if isinstance(error, UserError):
-            return None
-        if (
-            self._stopped_by and not self._training
-        ):  # Python wraps what a signal raises inside some of its own code.
-            return _stopped_early(self._stopped_by)
-        from timetotrain.run.step_errors import explained
-
-        diagnose = None if self.loop is None else self.loop.task.diagnose
-        return explained(error, self._replicas, "global_batch_size", diagnose, self.reporter.say)
-
-
-def _tell(error: BaseException) -> None:
-    """Tells the launcher at once, since the other processes wait; timetotrain/run/cli.py ends the process."""
-    text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}".splitlines()[0]
-    heartbeat.tell(**{"lost" if isinstance(error, PeerLostError) else "error": text})
-
-
-def _stopped_early(name: str, when: str = "during initialisation") -> UserError:
-    message = f"{name} {when}: nothing was trained"
-    return UserError(message, 128 + signal.Signals[name].value)
