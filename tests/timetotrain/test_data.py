@@ -1,6 +1,5 @@
 """Tests `timetotrain data`: folders of one's own become records that a run reads without a repeated flag."""
 
-import argparse
 import json
 import shutil
 
@@ -19,20 +18,7 @@ from resnet import custom_data as resnet_data
 from resnet import images
 from tests import custom_sources
 from tests.benchmarks import check_all
-from timetotrain.use import data
-
-
-def needs_text(benchmark):
-    if benchmark == "gnmt":
-        pytest.importorskip("sacremoses", reason="sacremoses absent")
-    if benchmark == "transformer":
-        pytest.importorskip("official", reason="tf-models-official absent")
-
-
-def convert(*words):
-    parser = argparse.ArgumentParser()
-    data.add_arguments(parser)
-    return data.run(parser.parse_args([str(word) for word in words]))
+from tests.timetotrain.converting import convert, needs_text
 
 
 def checked(benchmark, out):

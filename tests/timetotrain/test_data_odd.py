@@ -1,6 +1,5 @@
 """Tests `timetotrain data` with texts, lists and names as people have them: nothing is silently wrong."""
 
-import argparse
 import io
 import json
 import os
@@ -14,18 +13,12 @@ from common.config import data_description
 from common.data import folder_conversion
 from common.text import custom_text, subwords
 from tests import custom_sources
-from timetotrain.use import data
+from tests.timetotrain import converting
+from tests.timetotrain.converting import needs_text, reported
 
 
 def convert(*words, page=False):
-    parser = argparse.ArgumentParser()
-    data.add_arguments(parser)
-    return data.run(parser.parse_args([*(str(word) for word in words), *([] if page else ["--no-page"])]))
-
-
-def needs_text(benchmark="transformer"):
-    name = {"transformer": "official", "gnmt": "sacremoses"}[benchmark]
-    pytest.importorskip(name, reason=f"{name} absent")
+    return converting.convert(*words, *([] if page else ["--no-page"]))
 
 
 def text(*sources, out, benchmark="transformer"):
@@ -388,8 +381,8 @@ def test_empty_lines_at_a_text_s_end_are_no_sentences_and_copies_are_suspicious(
     source.write_text(source.read_text() + "\n \n")
     status, description = text(source, target, out=tmp_path / "out")
     assert status == 0 and sum(description.split.values()) == 200
-    assert "suspicious" in (report := json.loads((tmp_path / "out/report.json").read_text()))
+    assert "suspicious" in (report := reported(tmp_path / "out"))
     assert "a sentence that is its own translation" not in report["suspicious"]
     assert text(source, source, out=tmp_path / "same")[0] == 0
-    report = json.loads((tmp_path / "same/report.json").read_text())
+    report = reported(tmp_path / "same")
     assert report["suspicious"]["a sentence that is its own translation"]["count"] > 100

@@ -16,6 +16,7 @@ from common.errors import UserError
 HEIGHT, WIDTH = 64, 96
 BOX = [10, 12, 30, 20]
 POLYGON = [10, 12, 40, 12, 40, 32, 10, 32]
+COMPRESSED = coco_mask.frPyObjects([POLYGON], HEIGHT, WIDTH)[0]["counts"].decode()
 
 
 def content(count=2, **fields):
@@ -96,7 +97,6 @@ def test_a_value_without_a_meaning_is_one_line_that_names_the_entry(tmp_path, fi
     "kind, entry, message",
     [
         ("categories", {"id": [2], "name": "x"}, r"categories\[1\]: id is \[2\]"),
-        ("categories", {"id": 2}, r"categories\[1\]: needs an id and a name"),
         ("categories", [3], r"categories\[1\]: needs an id and a name"),
         (
             "images",
@@ -108,9 +108,9 @@ def test_a_value_without_a_meaning_is_one_line_that_names_the_entry(tmp_path, fi
 def test_an_entry_that_spoils_the_whole_file_is_refused(tmp_path, kind, entry, message):
     values = content()
     values[kind].append(entry)
+    photos(tmp_path)
+    (tmp_path / "labels.json").write_text(json.dumps(values))
     with pytest.raises(UserError, match=message):
-        photos(tmp_path)
-        (tmp_path / "labels.json").write_text(json.dumps(values))
         tidied(tmp_path)
 
 
@@ -131,22 +131,20 @@ def test_one_file_under_two_ids_is_one_picture_with_all_objects(tmp_path):
     assert report.changed["a picture under two ids, read as one"].count == 1
 
 
-@pytest.mark.parametrize(
-    "size", [(-1, -1), (0, 0), (None, None), ("", ""), (str(WIDTH), str(HEIGHT)), (96.0, 64.0)]
-)
-def test_a_size_that_says_nothing_or_says_it_otherwise(tmp_path, size):
-    values = content()
-    values["images"][0] |= dict(zip(("width", "height"), size))
-    images, _, _, report = coco(tmp_path, values)
-    assert (images[0]["width"], images[0]["height"]) == (WIDTH, HEIGHT) and not report.lines
+NO_SIZES = [(-1, -1), (0, 0), (None, None), ("", ""), (str(WIDTH), str(HEIGHT)), (96.0, 64.0)]
+WRONG_SIZES = [("wide", 64), (96.5, 64), ([96], 64), (95, 64), (HEIGHT, WIDTH)]
 
 
-@pytest.mark.parametrize("size", [("wide", 64), (96.5, 64), ([96], 64), (95, 64), (HEIGHT, WIDTH)])
-def test_a_size_that_is_wrong_is_one_line(tmp_path, size):
-    values = content()
+@pytest.mark.parametrize("size", NO_SIZES + WRONG_SIZES)
+def test_a_size_is_read_as_meant_and_a_wrong_one_is_one_line(tmp_path, size):
+    values, wrong = content(), size in WRONG_SIZES
     values["images"][0] |= dict(zip(("width", "height"), size))
     images, objects, _, report = coco(tmp_path, values)
-    assert len(images) == len(objects) == 1 and "p0.jpg" in report.lines[0]
+    assert (
+        len(images) == len(objects) == 2 - wrong
+        and ["p0.jpg" in line for line in report.lines] == [True] * wrong
+    )
+    assert {(image["width"], image["height"]) for image in images} == {(WIDTH, HEIGHT)}
 
 
 def test_boxes_within_0_to_1_are_refused(tmp_path):
@@ -306,7 +304,10 @@ def test_a_mask_that_a_c_library_would_trust_is_one_line(tmp_path, shape, reason
         POLYGON,  # VIA's export.
         [list(map(str, POLYGON))],
         [[10, 12], [40, 12], [40, 32], [10, 32]],
+        [[[10, 12], [40, 12], [40, 32], [10, 32]]],
         [POLYGON, [1, 2, 3, 4]],
+        [{"size": [HEIGHT, WIDTH], "counts": COMPRESSED}],
+        {"size": [str(HEIGHT), float(WIDTH)], "counts": COMPRESSED},
         {
             "size": [HEIGHT, WIDTH],
             "counts": [float(n) for n in (652, *[20, 44] * 29, 20, HEIGHT * WIDTH - 652 - 29 * 64 - 20)],
@@ -368,14 +369,10 @@ def test_a_category_without_a_name_is_refused(tmp_path, name):
         coco(tmp_path, values)
 
 
-def corners(box):
-    return [box[0], box[1], box[0] + box[2], box[1] + box[3]]
-
-
 def test_boxes_that_are_two_corners_are_refused(tmp_path):
     values = content(9)
     for item in values["annotations"]:
-        item["bbox"] = corners([50 + item["id"], 40, 30, 20])
+        item["bbox"] = [50 + item["id"], 40, 80 + item["id"], 60]
     with pytest.raises(UserError, match="every bbox fits its picture as two corners .* 9 of 9"):
         coco(tmp_path, values)
 
@@ -387,20 +384,9 @@ def test_boxes_that_leave_the_picture_are_no_corners(tmp_path):
     assert len(coco(tmp_path, values)[1]) == 9
 
 
-def test_a_mask_in_a_list_and_points_in_a_list_are_read_as_meant(tmp_path):
-    runs = coco_mask.frPyObjects([POLYGON], HEIGHT, WIDTH)[0]
-    counts = runs["counts"].decode()
-    wanted = coco_mask.decode(runs)
-    points = [[POLYGON[i : i + 2] for i in range(0, 8, 2)]]
-    for shape in (
-        [{"size": [HEIGHT, WIDTH], "counts": counts}],
-        {"size": [str(HEIGHT), float(WIDTH)], "counts": counts},
-        points,
-    ):
-        sound = shapes.checked(shape, HEIGHT, WIDTH)
-        assert (coco_mask.decode(shapes.encoded(sound, HEIGHT, WIDTH)) == wanted).all()
+def test_a_list_of_polygons_and_run_lengths_is_refused():
     with pytest.raises(BadShapeError, match="not both"):
-        shapes.checked([POLYGON, {"size": [HEIGHT, WIDTH], "counts": counts}], HEIGHT, WIDTH)
+        shapes.checked([POLYGON, {"size": [HEIGHT, WIDTH], "counts": COMPRESSED}], HEIGHT, WIDTH)
 
 
 def test_an_annotation_file_that_is_a_pipe_or_no_utf8_is_one_line(tmp_path):

@@ -1,66 +1,21 @@
 """Tests COCO records and COCO's evaluation against tf-models-official's decoder, plain pycocotools and an oracle."""
 
 import contextlib
-import errno
 import io
 import json
-import os
 import pathlib
-import zipfile
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from common.data import tfrecords
-from common.detection import coco_eval, coco_records, coco_write, convert
+from common.detection import coco_eval, coco_records, coco_write
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
-
-IDS = (3, 7, 44)  # Original category ids, with gaps like COCO's.
-SIZE = (40, 60)
-
-
-def jpeg(seed: int, mode: str = "RGB") -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 256, [*SIZE, 3], np.uint8)
-    encoded = io.BytesIO()
-    Image.fromarray(pixels).convert(mode).save(encoded, "JPEG")
-    return encoded.getvalue()
-
-
-def scene(images: int = 12, seed: int = 0) -> dict:
-    """A COCO file: 0 to 4 objects in an image, polygons and RLE, one crowd."""
-    rng = np.random.default_rng(seed)
-    content = {
-        "images": [
-            {"id": 100 + 7 * i, "file_name": f"{i}.jpg", "height": SIZE[0], "width": SIZE[1]}
-            for i in range(images)
-        ],
-        "categories": [{"id": i, "name": f"kind {i}"} for i in IDS],
-        "annotations": [],
-    }
-    for i, image in enumerate(content["images"]):
-        for _ in range(i % 5):
-            x, y = float(rng.integers(0, 30)), float(rng.integers(0, 20))
-            w, h = float(rng.integers(4, 30)), float(rng.integers(4, 20))
-            content["annotations"].append(
-                {
-                    "id": len(content["annotations"]) + 1,
-                    "image_id": image["id"],
-                    "category_id": int(rng.choice(IDS)),
-                    "bbox": [x, y, w, h],
-                    "area": w * h,
-                    "iscrowd": 0,
-                    "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]],
-                }
-            )
-    crowd = content["annotations"][-1]
-    crowd["iscrowd"] = 1
-    crowd["segmentation"] = {"size": list(SIZE), "counts": [100, 200, SIZE[0] * SIZE[1] - 300]}
-    return content
+from tests.common.detection.scenes import IDS, NOTHING, SIZE, jpeg, put, scene
 
 
 def write(folder: pathlib.Path, content: dict, masks: bool = False) -> tuple[str, list[str], list[str]]:
@@ -143,26 +98,21 @@ def test_an_evaluation_needs_an_object_to_find(tmp_path, crowds):
         coco_records.check_evaluation(path, None, len(content["images"]))
 
 
-def ids(dataset, count):
-    return [int(found["image_id"]) for *_, found in dataset.take(count)]
-
-
 @pytest.mark.parametrize("cache", [False, True])
 def test_stream_leaves_empty_images_out_and_can_be_entered_anywhere(tmp_path, cache):
     _, files, _ = write(tmp_path, scene())
     full = {i["image_id"] for i in scene()["annotations"]}
 
-    def stream(start):
-        return coco_records.training_stream(
-            files, Shard(), 5, 4, start, lambda s: coco_records.parse(s), cache, True
-        )
+    def ids(start, count):
+        stream = coco_records.training_stream(files, Shard(), 5, 4, start, coco_records.parse, cache, True)
+        return [int(record["image_id"]) for *_, record in stream.take(count)]
 
-    whole = ids(stream(0), 3 * len(full))
+    whole = ids(0, 3 * len(full))
     assert len(full) == 9
     for epoch in range(3):
         assert set(whole[9 * epoch : 9 * epoch + 9]) == full
     for start in (1, 9, 14):
-        assert ids(stream(start), 6) == whole[start : start + 6]
+        assert ids(start, 6) == whole[start : start + 6]
 
 
 @pytest.mark.parametrize(
@@ -190,9 +140,6 @@ def test_bad_objects_are_dropped_from_training_by_name_and_refused_in_evaluation
             coco_eval.ground_truth(annotations)
 
 
-NOTHING = object()
-
-
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -215,9 +162,7 @@ def test_annotations_that_break_an_evaluation_are_found_before_it(tmp_path, fiel
     image = next(i for i in content["images"] if i["id"] == bad["image_id"])
     for held in (bad, image):
         if field in held:
-            held[field] = value
-            if value is NOTHING:
-                del held[field]
+            put(held, field, value)
     path = tmp_path / "instances.json"
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match=f"image {image['id']}.*{message}.*get a sound copy"):
@@ -237,116 +182,33 @@ def test_unknown_categories_are_refused(tmp_path):
         coco_eval.ground_truth(str(tmp_path / "instances.json"))
 
 
-def convert_scene(folder: pathlib.Path, content: object, *flags: str, zipped: bool = False) -> int:
-    """Runs the conversion command on `content` as both splits."""
-    for image in scene()["images"]:
-        (folder / image["file_name"]).write_bytes(jpeg(image["id"]))
-    notes = folder / "notes.json"
-    notes.write_text(json.dumps(content))
-    arguments = [str(folder / "out"), f"--train={folder}", f"--val={folder}", "--workers=1", *flags]
-    arguments += ["--train-shards=2", "--val-shards=1"]
-    if zipped:
-        with zipfile.ZipFile(folder / "notes.zip", "w") as packed:
-            for split in convert.SPLITS:
-                packed.write(notes, f"annotations/instances_{split}2017.json")
-        return convert.main([*arguments, f"--annotations={folder / 'notes.zip'}"])
-    return convert.main([*arguments, *(f"--{split}-annotations={notes}" for split in convert.SPLITS)])
+CATEGORIES = coco_records.Categories(IDS, (1, 2, 3))
 
 
-@pytest.mark.parametrize(
-    ("kind", "field", "value", "message"),
-    [
-        ("annotations", "bbox", NOTHING, "annotations[3] (image 121, annotation 4): bbox is missing"),
-        ("annotations", "bbox", [1, 2, 3], "(image 121, annotation 4): bbox is [1, 2, 3]"),
-        ("annotations", "bbox", [1, 2, None, 4], "(image 121, annotation 4): bbox is [1, 2, None, 4]"),
-        ("annotations", "iscrowd", NOTHING, "(image 121, annotation 4): iscrowd is missing"),
-        ("annotations", "area", NOTHING, "(image 121, annotation 4): area is missing"),
-        ("annotations", "area", "large", "(image 121, annotation 4): area is 'large'"),
-        ("annotations", "category_id", NOTHING, "(image 121, annotation 4): category_id is missing"),
-        ("annotations", "image_id", NOTHING, "annotations[3] (id 4): image_id is missing"),
-        ("annotations", "segmentation", {"counts": [7]}, "(image 121, annotation 4): segmentation is {"),
-        ("images", "file_name", NOTHING, "images[3] (id 121): file_name is missing"),
-        ("images", "width", NOTHING, "images[3] (id 121): width is missing"),
-        ("images", "id", NOTHING, "images[3]: id is missing"),
-        ("categories", "name", NOTHING, "categories[1] (id 7): name is missing"),
-    ],
-)
-def test_an_annotation_file_without_a_field_is_one_line(tmp_path, capsys, kind, field, value, message):
+def example(picture: bytes) -> bytes:
+    """The record of the scene's fifth image, with this picture."""
     content = scene()
-    bad = content[kind][1 if kind == "categories" else 3]
-    bad[field] = value
-    if value is NOTHING:
-        del bad[field]
-    assert convert_scene(tmp_path, content) == 2
-    error = capsys.readouterr().err
-    assert f"error: {tmp_path / 'notes.json'}: " in error and message in error
-    assert error.count("\n") == 1 and "get a sound copy" in error
+    (record,) = coco_write.examples({**content, "images": content["images"][4:5]}, lambda _: picture)
+    return record
 
 
-@pytest.mark.parametrize("zipped", [False, True])
-@pytest.mark.parametrize("kind", ["images", "categories", "annotations"])
-def test_an_annotation_file_without_a_list_is_one_line(tmp_path, capsys, kind, zipped):
-    content = scene()
-    del content[kind]
-    assert convert_scene(tmp_path, content, zipped=zipped) == 2
-    where = "notes.zip: annotations/instances_train2017.json" if zipped else "notes.json"
-    assert f"error: {tmp_path}/{where}: {kind} is no list; get a COCO file" in capsys.readouterr().err
-    assert convert_scene(tmp_path, [3]) == 2
-
-
-def test_masks_are_asked_for_only_where_they_are_written(tmp_path, capsys):
-    content = scene()
-    del content["annotations"][3]["segmentation"], content["annotations"][5]["id"]
-    assert convert_scene(tmp_path, content, "--masks") == 2
-    assert "image 121, annotation 4: it has no segmentation; get a sound copy" in capsys.readouterr().err
-    assert convert_scene(tmp_path, content) == 0
-
-
-def test_a_full_disk_at_the_annotation_file_is_one_line(tmp_path, capsys, monkeypatch):
-    """Finished shards stay, and the same command resumes."""
-    before = pathlib.Path.write_bytes
-
-    def full(path, data):
-        if "instances_" in path.name:
-            before(path, data[:9])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return before(path, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pathlib.Path, "write_bytes", full)
-        assert convert_scene(tmp_path, scene()) == 2
-    path = tmp_path / "out" / "instances_train2017.json"
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"error: {path}: cannot write: No space left on device; free some space")
-    assert not list(path.parent.glob("*.partial")) and not path.exists()
-    assert convert_scene(tmp_path, scene()) == 0 and json.loads(path.read_text()) == scene()
-
-
-def test_damage_is_named_by_image(tmp_path):
-    content = scene()
-    annotations, _, _ = write(tmp_path, content)
-    categories = coco_records.Categories.read(annotations, 4)
-    (good,) = coco_write.examples({**content, "images": content["images"][4:5]}, lambda image: jpeg(1))
-    assert coco_records.complaint(good, categories) is None
-    (cut,) = coco_write.examples({**content, "images": content["images"][4:5]}, lambda i: jpeg(1)[:300])
-    assert "image 128" in coco_records.complaint(cut, categories)
+def test_damage_is_named_by_image():
+    good = example(jpeg(1))
+    assert coco_records.complaint(good, CATEGORIES) is None
+    assert "image 128" in coco_records.complaint(example(jpeg(1)[:300]), CATEGORIES)
     assert "is not in the annotation file" in coco_records.complaint(
         good, coco_records.Categories((1, 2), (1, 2))
     )
-    assert "not a tf.train.Example" in coco_records.complaint(b"\x01\x02 nonsense", categories)
+    assert "not a tf.train.Example" in coco_records.complaint(b"\x01\x02 nonsense", CATEGORIES)
 
 
 @pytest.mark.parametrize("edge, wrong", [(1.0005, False), (1.002, True), (-0.0005, False), (-0.002, True)])
-def test_a_box_may_pass_the_edge_by_a_rounding(edge, wrong, tmp_path):
-    content = scene()
-    annotations, _, _ = write(tmp_path, content)
-    categories = coco_records.Categories.read(annotations, 4)
-    (good,) = coco_write.examples({**content, "images": content["images"][4:5]}, lambda image: jpeg(1))
-    example = tf.train.Example.FromString(good)
+def test_a_box_may_pass_the_edge_by_a_rounding(edge, wrong):
+    record = tf.train.Example.FromString(example(jpeg(1)))
     name = "image/object/bbox/xmax" if edge > 0 else "image/object/bbox/xmin"
-    example.features.feature[name].float_list.value[0] = edge
-    found = coco_records.complaint(example.SerializeToString(), categories)
-    assert (found == "image 128: a box lies outside of the image") if wrong else found is None
+    record.features.feature[name].float_list.value[0] = edge
+    complaint = coco_records.complaint(record.SerializeToString(), CATEGORIES)
+    assert (complaint == "image 128: a box lies outside of the image") if wrong else complaint is None
 
 
 def oracle(content: dict, pad: int = 3) -> dict[str, np.ndarray]:
@@ -368,13 +230,6 @@ def oracle(content: dict, pad: int = 3) -> dict[str, np.ndarray]:
             arrays["scores"][row, column] = 0.9
             arrays["classes"][row, column] = IDS.index(item["category_id"]) + 1
     return arrays
-
-
-def test_an_oracle_has_average_precision_one(tmp_path):
-    annotations, _, _ = write(tmp_path, scene())
-    arrays = coco_eval.each_image_once(annotations, oracle(scene()))
-    found = coco_eval.average_precision(annotations, coco_eval.box_results(annotations, arrays, IDS), "bbox")
-    assert found["AP"] == pytest.approx(1.0) and found["AP75"] == pytest.approx(1.0)
 
 
 def test_statistics_are_exactly_those_of_plain_pycocotools(tmp_path):
@@ -414,20 +269,17 @@ def test_no_detections_at_all_is_zero(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "row", "value", "message"),
     [
-        (
-            lambda a: a["weight"].__setitem__(4, 0),
-            "11 images seen, 11 of them different, 1 missing, 0 not in",
-        ),
-        (lambda a: a["image_id"].__setitem__(4, 100), "12 images seen, 11 of them different, 1 missing"),
-        (lambda a: a["image_id"].__setitem__(4, 5), "1 missing, 1 not in"),
-        (lambda a: a["weight"].__setitem__(-1, 1), "13 images seen"),
+        ("weight", 4, 0, "11 images seen, 11 of them different, 1 missing, 0 not in"),
+        ("image_id", 4, 100, "12 images seen, 11 of them different, 1 missing"),
+        ("image_id", 4, 5, "1 missing, 1 not in"),
+        ("weight", -1, 1, "13 images seen"),
     ],
 )
-def test_each_image_counts_once(tmp_path, change, message):
+def test_each_image_counts_once(tmp_path, name, row, value, message):
     annotations, _, _ = write(tmp_path, scene())
     arrays = oracle(scene())
-    change(arrays)
+    arrays[name][row] = value
     with pytest.raises(ValueError, match=message):
         coco_eval.each_image_once(annotations, arrays)

@@ -35,8 +35,6 @@ WORLDS = [
     ("mirrored", 1), ("mirrored", 2), ("mirrored", 4), ("pjrt", 1), ("pjrt", 2), ("pjrt", 4), ("pjrt", 8),
     ("pjrt x 2", 4), ("horovod", 2), ("horovod", 4), ("multiworker", 2), ("multiworker", 4),
 ]  # fmt: skip
-# Backends whose replicas are all in this process.
-HERE = ("mirrored", "pjrt")
 GROUPS = [1, 2, 4]
 LARGEST = 4
 
@@ -94,13 +92,8 @@ def held_out_labels(backend, number, folder):
 class Here(dict):
     """Like processes.Results for this process alone; makes each call when its result is looked up."""
 
-    def __init__(self, calls):
-        super().__init__()
-        self._calls = calls
-
-    def __missing__(self, name):
-        self[name] = [self._calls[name]()]
-        return self[name]
+    def __getitem__(self, name):
+        return [super().__getitem__(name)()]
 
 
 def toys(number):
@@ -122,8 +115,8 @@ class Worlds:
         processes.require(name)
         if key not in self._ran:
             calls = (self._resnets if resnets else self._small)(backend, number)
-            if backend in HERE:
-                self._ran[key] = Here(calls)
+            if backend in ("mirrored", "pjrt"):  # All replicas are in this process.
+                self._ran[key] = Here({name: functools.cache(call) for name, call in calls.items()})
             else:
                 self._ran[key] = processes.run(name, int(count or number), calls, timeout=580)
         return self._ran[key]
@@ -151,8 +144,8 @@ def worlds(held_out, resnet_weights):
 
 def accumulating(number):
     """A configuration whose batch-norm span is one of two micro-batches."""
-    optimizer = Lars(base_learning_rate=5.0, weight_decay=1e-3)
-    return {"precision": "fp64", "batch_norm_span": 8 // number, "optimizer": optimizer}
+    lars = Lars(base_learning_rate=5.0, weight_decay=1e-3)
+    return {"precision": "fp64", "batch_norm_span": 8 // number, "optimizer": lars}
 
 
 @functools.cache
@@ -195,10 +188,7 @@ def test_accumulated_micro_batches_of_several_replicas(worlds, backend, number):
 def test_replicas_see_each_held_out_example_once(worlds, backend, number):
     by_process = worlds(backend, number)["held out"]
     assert len({len(batches) for batches in by_process}) == 1, "unequal work"
-    batches = [batch for batches in by_process for batch in batches]
-    labels, weights = (np.concatenate(column) for column in zip(*batches))
-    assert sorted(labels[weights == 1]) == list(range(53))
-    assert set(labels[weights != 1]) <= {-1}
+    check_each_once([batch for batches in by_process for batch in batches], 53)
 
 
 # -- ResNet-50 -----------------------------------------------------------------------------------------------
@@ -259,9 +249,8 @@ class Stepper:
 
 def batches_of(config, count):
     """Seeded noise and labels."""
-    rng = np.random.default_rng(3)
+    rng, shape = np.random.default_rng(3), [config.global_batch_size, *[config.image_size] * 2, 3]
     for _ in range(count):
-        shape = [config.global_batch_size, config.image_size, config.image_size, 3]
         labels = rng.integers(0, config.num_classes, shape[0])
         yield {
             "image": rng.integers(0, 256, shape).astype(np.uint8),
@@ -298,8 +287,8 @@ def resnet_differences(backend, number, group, traced, path, width=8):
     for step, batch in enumerate(batches_of(many.config, max(STARTS) + 1)):
         if step not in STARTS:
             continue
-        count = len(many.values())
-        before, after = ([saved[f"{step} {when} {i}"] for i in range(count)] for when in ("before", "after"))
+        count = range(len(many.values()))
+        before, after = ([saved[f"{step} {when} {i}"] for i in count] for when in ("before", "after"))
         many.load(before)
         differences = [abs(many(batch, step) / saved[f"{step} loss"] - 1)]
         differences += [difference(m - b, a - b) for b, m, a in zip(before, many.values(), after)]
@@ -342,16 +331,27 @@ def test_full_width_resnet50_steps_from_equal_weights(resnet_weights, group):
 # -- Padded evaluation ---------------------------------------------------------------------------------------
 
 
+def numbered(count):
+    """Records of images; an image's label is its number."""
+    image = tf.io.encode_jpeg(np.zeros([8, 8, 3], np.uint8)).numpy()
+    return [tfrecords.example({"image/encoded": image, "image/class/label": i + 1}) for i in range(count)]
+
+
+def check_each_once(batches, count):
+    """Checks (labels, weights) of batches: every number below `count` once, and padding."""
+    labels, weights = (np.concatenate(column) for column in zip(*batches))
+    assert sorted(labels[weights == 1]) == list(range(count))
+    assert set(labels[weights != 1]) <= {-1} and set(weights) <= {0, 1}
+
+
 @pytest.fixture(scope="module")
 def held_out(tmp_path_factory):
-    """Makes folders of n held-out images in three files; an image's label is its number."""
+    """Makes folders of n held-out images in three files."""
     folders = {}
     for n in (1, 7, 16, 53):
         folder = folders[n] = tmp_path_factory.mktemp(f"eval{n}")
-        image = tf.io.encode_jpeg(np.zeros([8, 8, 3], np.uint8)).numpy()
-        examples = [tfrecords.example({"image/encoded": image, "image/class/label": i + 1}) for i in range(n)]
         for part in range(3):
-            tfrecords.write(folder / tfrecords.shard_name("validation", part, 3), examples[part::3])
+            tfrecords.write(folder / tfrecords.shard_name("validation", part, 3), numbered(n)[part::3])
     return folders
 
 
@@ -381,15 +381,11 @@ def test_padded_evaluation_counts_each_example_once(held_out, n, batch, here, ho
         assert len(streams[0]) == Clock.of(config).eval_steps * here
     batches = [b for stream in streams for b in stream]
     assert {b["label"].shape[0] for b in batches} == {batch}
-    labels, weights = (np.concatenate([b[name] for b in batches]) for name in ("label", "weight"))
-    assert sorted(labels[weights == 1]) == list(range(n))
-    assert set(labels[weights != 1]) <= {-1} and set(weights) <= {0, 1}
+    check_each_once([(b["label"], b["weight"]) for b in batches], n)
 
 
 def test_training_stream_of_several_replicas_resumes_where_it_was(tmp_path):
-    image = tf.io.encode_jpeg(np.zeros([8, 8, 3], np.uint8)).numpy()
-    examples = [tfrecords.example({"image/encoded": image, "image/class/label": i + 1}) for i in range(20)]
-    tfrecords.write(tmp_path / "train-00000-of-00001", examples)
+    tfrecords.write(tmp_path / "train-00000-of-00001", numbered(20))
     config = dataclasses.replace(PRESETS["cpu-tiny"], image_size=8, num_classes=20, global_batch_size=8)
     config = on("mirrored", LARGEST, config)
     task, replicas = Task(config, str(tmp_path)), backends.make(config)
