@@ -203,8 +203,7 @@ def resnet_config(backend, number, width, span):
         batch_norm_span=span,
         optimizer=Lars(base_learning_rate=2.0, weight_decay=1e-4),
     )
-    config = on(backend, number, config)
-    config.validate()
+    (config := on(backend, number, config)).validate()
     return config
 
 
