@@ -131,11 +131,6 @@ def normalised(batch: Batch, dtype: tf.DType = tf.float32) -> Batch:
     return {**batch, "image": tf.cast(image, dtype)}
 
 
-def annotation_file(config: Config, data_dir: str | os.PathLike) -> str:
-    """Returns the path of the COCO file of the evaluated images."""
-    return os.path.join(os.fspath(data_dir), config.data.annotations)
-
-
 def groups(config: Config, index: Index) -> np.ndarray:
     """Returns the frame of each image, int [n]: 1 for wide, 0 for tall; all 0 if there is only one frame."""
     return index.wide.astype(int) if len(config.shapes) > 1 else np.zeros(len(index), int)
@@ -151,9 +146,8 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
 
     Raises UserError if files are missing, or a note has too few training images or the wrong number of evaluated ones.
     """
-    patterns = config.data.train_pattern, config.data.eval_pattern
-    train, held_out = (tfrecords.list_files(data_dir, pattern, FIX) for pattern in patterns)
-    coco_records.check_there(annotation_file(config, data_dir))
+    train, held_out = coco_records.splits(config, data_dir, FIX)
+    coco_records.check_there(coco_records.annotation_file(config, data_dir))
     if all(
         record_counts.noted(files) for files in (train, held_out)
     ):  # Without notes, the index supplies the numbers later, on the clock.
@@ -172,15 +166,14 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
     Raises UserError if there are no files or no masks, the number of images or the categories do not fit the
     configuration, or the annotations cannot be evaluated.
     """
-    data = config.data
-    train, held_out = (
-        coco_index.read(tfrecords.list_files(data_dir, pattern, FIX))
-        for pattern in (data.train_pattern, data.eval_pattern)
-    )
+    train, held_out = map(coco_index.read, coco_records.splits(config, data_dir, FIX))
     _categories(config, data_dir)
     coco_records.check_count("train", len(training_numbers(config, train)), config.num_train_examples)
     coco_records.check_evaluation(
-        annotation_file(config, data_dir), held_out.image_id.tolist(), config.num_eval_examples, masks=True
+        coco_records.annotation_file(config, data_dir),
+        held_out.image_id.tolist(),
+        config.num_eval_examples,
+        masks=True,
     )
     bare = np.flatnonzero(train.masks < train.objects + train.no_area)
     if len(bare):
@@ -201,9 +194,9 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
 
     def find() -> UserError | None:
         categories = _categories(config, data_dir)
-        for pattern, masks in ((config.data.train_pattern, True), (config.data.eval_pattern, False)):
+        for files, masks in zip(coco_records.splits(config, data_dir, FIX), (True, False)):
             damage = tfrecords.diagnose(
-                tfrecords.list_files(data_dir, pattern, FIX),
+                files,
                 functools.partial(coco_records.complaint, categories=categories, masks=masks, sized=True),
             )
             if damage:
@@ -214,7 +207,7 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
 
 
 def _categories(config: Config, data_dir: str | os.PathLike) -> coco_records.Categories:
-    annotations = annotation_file(config, data_dir)
+    annotations = coco_records.annotation_file(config, data_dir)
     return coco_records.Categories.read(annotations, config.num_classes, by_id=True)
 
 
@@ -244,28 +237,22 @@ def _batches(
 
 
 def _parse(serialized: tf.Tensor, categories: coco_records.Categories, most: int) -> dict[str, tf.Tensor]:
-    """Parses a record's first `most` objects that are not crowds.
-
-    An unknown category ends the stream with an error that names the image.
-    """
+    """Parses a record's first `most` objects that are not crowds."""
     objects = coco_records.parse(serialized, masks=True)
-    classes = categories.to_class(objects["labels"])
-    message = ["category is not in the annotation file", "image", objects["image_id"]]
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(classes > 0), message)]):
-        single = tf.where(~objects["crowd"])[:most, 0]
+    single = tf.where(~objects["crowd"])[:most, 0]
     return {
         "encoded": objects["encoded"],
         "size": objects["size"],
         "image_id": objects["image_id"],
         "boxes": tf.clip_by_value(tf.gather(objects["boxes"], single), 0.0, 1.0),
-        "classes": tf.gather(classes, single),
+        "classes": tf.gather(categories.of(objects), single),
         "masks": tf.gather(objects["masks"], single),
     }
 
 
 def _decode(encoded: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Decodes to uint8 [h, w, 3], converts greyscale JPEG and PNG to RGB, checks the record's height and width."""
-    image = tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), [None, None, 3])
+    """Decodes to uint8 [h, w, 3] and checks the record's height and width."""
+    image = coco_records.decoded(encoded)
     same = tf.reduce_all(tf.equal(tf.shape(image, tf.int64)[:2], size))
     with tf.control_dependencies([tf.debugging.Assert(same, ["not the size that the record says", size])]):
         return tf.identity(image)

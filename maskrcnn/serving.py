@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tf_keras
 
+from common.detection import coco_records
 from common.train import serving as contract
 from common.train.serving import IMAGES, Serving
 from common.train.task import Task
@@ -25,7 +26,7 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
         return detect(model, task.normalised({"image": image, "image_info": image_info}), config)
 
     def one(encoded: tf.Tensor) -> dict[str, tf.Tensor]:
-        image = tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), [None, None, 3])
+        image = coco_records.decoded(encoded)
         size = tf.shape(image)
         lying = size[1] > size[0]
         pixels, info = augment.framed(image, lying, config)

@@ -74,7 +74,7 @@ class Task(task.Task):
         described = super().labels()
         if described or not self.data_dir:
             return described
-        return coco_records.labels(pipeline.annotation_file(self.config, self.data_dir), by_id=True)
+        return coco_records.labels(coco_records.annotation_file(self.config, self.data_dir), by_id=True)
 
     def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
         arrays = self.evaluate(model, batch).arrays
@@ -92,7 +92,7 @@ class Task(task.Task):
         """Computes box and mask mAP. All workers paste and encode masks; then one scores boxes and another masks."""
         from common.detection import coco_eval
 
-        annotations = pipeline.annotation_file(self.config, self.data_dir)
+        annotations = coco_records.annotation_file(self.config, self.data_dir)
         seen = {name: arrays[name] for name in ("image_id", "weight")}
         list(spread(functools.partial(coco_eval.each_image_once, annotations), [seen]))
         classes = range(1, self.config.num_classes)  # Classes are the category ids.

@@ -36,13 +36,20 @@ def train_input(
     per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     data = config.data
     files = tfrecords.list_files(data_dir, data.train_pattern, FIX)
-    categories = coco_records.Categories.read(annotation_file(config, data_dir), config.num_classes)
+    categories = coco_records.Categories.read(
+        coco_records.annotation_file(config, data_dir), config.num_classes
+    )
     first_key = tf.constant(config.seed % 2**32 * 2**24, tf.int64)  # Room for 2^24 epochs between two seeds.
 
     def augmented(epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor, found: Mapping) -> dict:
         key = tf.stack([first_key + epoch, file * 2**40 + record])
         image, boxes, classes = augment.train(
-            decode(found["encoded"]), found["boxes"], found["classes"], key, config.image_size, data
+            coco_records.decoded(found["encoded"]),
+            found["boxes"],
+            found["classes"],
+            key,
+            config.image_size,
+            data,
         )
         return {**_padded(image, boxes, classes, found["image_id"], data), "weight": tf.constant(1.0)}
 
@@ -77,7 +84,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
         return {"encoded": objects["encoded"], "image_id": objects["image_id"]}
 
     def resized(file: tf.Tensor, record: tf.Tensor, found: Mapping) -> dict[str, tf.Tensor]:
-        image = whole(decode(found["encoded"]), config)
+        image = whole(coco_records.decoded(found["encoded"]), config)
         none = tf.zeros([0, 4]), tf.zeros([0], tf.int32)
         return _padded(image, *none, found["image_id"], data)
 
@@ -117,18 +124,13 @@ def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
     return tf.cast(normalise_rgb(image, dtype), dtype)
 
 
-def annotation_file(config: Config, data_dir: str | os.PathLike) -> str:
-    """Returns the path of the COCO file of the evaluated images."""
-    return os.path.join(os.fspath(data_dir), config.data.annotations)
-
-
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
     """Checks file names, and a note's record counts, without opening a data file.
 
     Raises UserError if files are missing, or a note has too few training images or the wrong number of evaluated ones.
     """
-    train, held_out = _splits(config, data_dir)
-    coco_records.check_there(annotation_file(config, data_dir))
+    train, held_out = coco_records.splits(config, data_dir, FIX)
+    coco_records.check_there(coco_records.annotation_file(config, data_dir))
     coco_records.check_totals(train, held_out, config, read=False)
 
 
@@ -138,8 +140,8 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
     Raises UserError if there are no files, the number of categories or of evaluated images differs from the
     configuration's, there are too few training images, or the annotations cannot be evaluated.
     """
-    train, held_out = _splits(config, data_dir)
-    annotations = annotation_file(config, data_dir)
+    train, held_out = coco_records.splits(config, data_dir, FIX)
+    annotations = coco_records.annotation_file(config, data_dir)
     coco_records.Categories.read(annotations, config.num_classes)
     coco_records.check_totals(train, held_out, config)
     coco_records.check_evaluation(annotations, None, config.num_eval_examples)
@@ -149,40 +151,26 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
     """Reads all files after the input has failed, and names the file, record and image at fault."""
 
     def find() -> UserError | None:
-        categories = coco_records.Categories.read(annotation_file(config, data_dir), config.num_classes)
+        categories = coco_records.Categories.read(
+            coco_records.annotation_file(config, data_dir), config.num_classes
+        )
         return tfrecords.diagnose(
-            itertools.chain(*_splits(config, data_dir)),
+            itertools.chain(*coco_records.splits(config, data_dir, FIX)),
             lambda record: coco_records.complaint(record, categories),
         )
 
     return tfrecords.explain(data_dir, find)
 
 
-def _splits(config: Config, data_dir: str | os.PathLike) -> tuple[list[str], list[str]]:
-    """Returns (training files, evaluation files)."""
-    patterns = config.data.train_pattern, config.data.eval_pattern
-    train, held_out = (tfrecords.list_files(data_dir, pattern, FIX) for pattern in patterns)
-    return train, held_out
-
-
 def _parse(serialized: tf.Tensor, categories: coco_records.Categories) -> dict[str, tf.Tensor]:
-    """Parses a record; an unknown category ends the stream with an error that names the image."""
+    """Parses a record."""
     objects = coco_records.parse(serialized)
-    classes = categories.to_class(objects["labels"])
-    message = ["category is not in the annotation file", "image", objects["image_id"]]
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(classes > 0), message)]):
-        classes = tf.identity(classes)
     return {
         "encoded": objects["encoded"],
         "image_id": objects["image_id"],
         "boxes": tf.clip_by_value(objects["boxes"], 0.0, 1.0),
-        "classes": classes,
+        "classes": categories.of(objects),
     }
-
-
-def decode(encoded: tf.Tensor) -> tf.Tensor:
-    """Decodes to uint8 [H, W, 3]; converts greyscale JPEG, and PNG, to RGB."""
-    return tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), [None, None, 3])
 
 
 def whole(image: tf.Tensor, config: Config) -> tf.Tensor:

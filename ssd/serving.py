@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tf_keras
 
+from common.detection import coco_records
 from common.train import serving as contract
 from common.train.serving import IMAGES, Serving
 from common.train.task import Task
@@ -19,7 +20,7 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
     config, size = task.config, task.config.image_size
 
     def prepared(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        image = pipeline.decode(encoded)
+        image = coco_records.decoded(encoded)
         return pipeline.whole(image, config), tf.shape(image)[:2]
 
     def network(image: tf.Tensor) -> dict[str, tf.Tensor]:

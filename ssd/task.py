@@ -82,20 +82,20 @@ class Task(task.Task):
         described = super().labels()
         if described or not self.data_dir:
             return described
-        return coco_records.labels(pipeline.annotation_file(self.config, self.data_dir))
+        return coco_records.labels(coco_records.annotation_file(self.config, self.data_dir))
 
     def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
         from common.detection import coco_eval
 
         arrays = self.evaluate(model, batch).arrays
-        ids = sorted(coco_eval.ground_truth(pipeline.annotation_file(self.config, self.data_dir)).cats)
+        ids = sorted(coco_eval.ground_truth(coco_records.annotation_file(self.config, self.data_dir)).cats)
         categories = tf.gather([0, *ids], tf.clip_by_value(arrays["classes"], 0, len(ids)))
         return {**arrays, "image": batch["image"], "categories": categories}
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         from common.detection import coco_eval
 
-        annotations = pipeline.annotation_file(self.config, self.data_dir)
+        annotations = coco_records.annotation_file(self.config, self.data_dir)
         once = coco_eval.each_image_once(annotations, arrays)
         ids = sorted(coco_eval.ground_truth(annotations).cats)
         results = coco_eval.box_results(annotations, once, ids)

@@ -55,7 +55,15 @@ def write(
     def serialized() -> Iterator[bytes]:
         nonlocal position
         for name, label, clip in clips:
-            record = _serialize(name, label, clip)
+            record = tfrecords.example(
+                {
+                    "video/frames": clip.frames,
+                    "video/name": name,
+                    "video/label": label,
+                    "video/height": clip.height,
+                    "video/width": clip.width,
+                }
+            )
             at = 0
             for frame in clip.frames:
                 at = record.index(frame, at)
@@ -86,23 +94,6 @@ def write(
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror}; free some space") from error
     return written
-
-
-def _serialize(name: str, label: int, clip: Clip) -> bytes:
-    def int64(value: int) -> tf.train.Feature:
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-
-    def data(values: Iterable[bytes]) -> tf.train.Feature:
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-
-    feature = {
-        "video/frames": data(clip.frames),
-        "video/name": data([name.encode(errors="surrogateescape")]),
-        "video/label": int64(label),
-        "video/height": int64(clip.height),
-        "video/width": int64(clip.width),
-    }
-    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
 
 
 class Index:

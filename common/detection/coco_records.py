@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.config.schema import RunConfig
-from common.data import record_counts, record_stream
+from common.data import record_counts, record_stream, tfrecords
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 
@@ -69,6 +69,30 @@ class Categories:
         table[list(self.ids)] = self.classes
         inside = (labels >= 0) & (labels <= max(self.ids))
         return tf.gather(table, tf.where(inside, labels, max(self.ids) + 1))
+
+    def of(self, objects: Objects) -> tf.Tensor:
+        """Returns a record's classes; an unknown id ends the stream with an error that names the image."""
+        classes = self.to_class(objects["labels"])
+        message = ["category is not in the annotation file", "image", objects["image_id"]]
+        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(classes > 0), message)]):
+            return tf.identity(classes)
+
+
+def annotation_file(config: Any, data_dir: str | os.PathLike) -> str:
+    """Returns the path of the COCO file of the evaluated images."""
+    return os.path.join(os.fspath(data_dir), config.data.annotations)
+
+
+def splits(config: Any, data_dir: str | os.PathLike, fix: str) -> tuple[list[str], list[str]]:
+    """Returns (training files, evaluation files); raises UserError with `fix` if there are none."""
+    patterns = config.data.train_pattern, config.data.eval_pattern
+    train, held_out = (tfrecords.list_files(data_dir, pattern, fix) for pattern in patterns)
+    return train, held_out
+
+
+def decoded(encoded: tf.Tensor) -> tf.Tensor:
+    """Decodes to uint8 [H, W, 3]; converts greyscale JPEG, and PNG, to RGB."""
+    return tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), [None, None, 3])
 
 
 def labels(annotations: str | os.PathLike, by_id: bool = False) -> tuple[str, ...]:

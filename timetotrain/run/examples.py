@@ -85,11 +85,11 @@ class Looker:
             yield self._detected(one) if "boxes" in one else classified(one, self._names)
 
     def _detected(self, one: Mapping[str, np.ndarray]) -> Example:
-        from common.detection import coco_eval
+        from common.detection import coco_eval, coco_records
 
         if self._truth is None:
             task = self._loop.task
-            self._truth = coco_eval.ground_truth(task.input.annotation_file(task.config, task.data_dir))
+            self._truth = coco_eval.ground_truth(coco_records.annotation_file(task.config, task.data_dir))
         image = self._truth.imgs[int(one["image_id"])]
         names = {number: category["name"] for number, category in self._truth.cats.items()}
         objects = []
