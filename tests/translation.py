@@ -2,16 +2,9 @@
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
-import http.server
-import io
-import os
 import pathlib
-import re
 import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -20,28 +13,10 @@ import pytest
 from common.config.schema import RunConfig
 from common.distributed.replicas.base import Shard
 from common.train.task import Task
-from tests.benchmarks import ROOT, one_batch_a_step
+from tests import datasets
+from tests.benchmarks import one_batch_a_step
 
 NEWSTEST = ("newstest2014.en", "newstest2014.de")
-
-
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves files, also from a byte offset, like a server of archives."""
-
-    def send_head(self):
-        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        path = pathlib.Path(self.translate_path(self.path))
-        if not wanted or not path.is_file():
-            return super().send_head()
-        content, first = path.read_bytes(), int(wanted[1])
-        self.send_response(206)
-        self.send_header("Content-Length", str(len(content) - first))
-        self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
-        self.end_headers()
-        return io.BytesIO(content[first:])
-
-    def log_message(self, *_):
-        pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +40,8 @@ class Server:
         lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in self.files]
         note = data_dir.with_suffix(".sums")
         note.write_text(sums or "".join(lines))
-        environment = {
-            **os.environ,
+        settings = {
             "DATA_DIR": str(data_dir),
-            "PYTHON": sys.executable,
             "SHA256SUMS": str(note),
             "SHARDS": "2",
             "WORKERS": "1",
@@ -76,23 +49,15 @@ class Server:
             "CRAWL_URL": f"{self.address}/crawl",
             "EUROPARL_URL": f"{self.address}/europarl",
             "NEWSTEST_URL": f"{self.address}/test",
-            **variables,
         }
-        command = [str(ROOT / benchmark / "init_datasets.sh")]
-        return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=600, check=False
-        )
+        return datasets.script(f"{benchmark}/init_datasets.sh", **settings, **variables)
 
 
 @contextlib.contextmanager
 def serving(folder: pathlib.Path, *files: str) -> Iterator[Server]:
     """Serves `folder` on this machine; init_datasets.sh downloads `files`, which are relative to it."""
-    handler = functools.partial(Handler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{listening.server_port}"
+    with datasets.serving(folder) as address:
         yield Server(folder, address, [folder / name for name in files])
-        listening.shutdown()
 
 
 def interrupted(server: Server, raw: pathlib.Path) -> pathlib.Path:

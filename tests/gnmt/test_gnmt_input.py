@@ -235,16 +235,6 @@ def test_a_word_for_word_translation_stays_below_the_target():
     assert bleu.sacre(targets, glosses, lowercase=True, tokenize="intl") < 10
 
 
-def test_the_pair_is_generated_once_and_is_the_same_again(data, tmp_path):
-    folder, _ = data
-    before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
-    tiny.generate(folder, TINY)
-    assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
-    tiny.generate(tmp_path, TINY)
-    for path in folder.iterdir():
-        assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
-
-
 def run(folder, train, evaluation, *more, out="out"):
     return convert.main(conversion_flags(folder / out, train, evaluation, "--merges", "20", *more))
 

@@ -7,7 +7,6 @@ import os
 import pathlib
 import struct
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from mnist import idx, task, tiny
 from mnist import input as pipeline
 from mnist.config import Config, Data
 from mnist.presets import PRESETS
+from tests import datasets
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = dataclasses.replace(tiny.TINY, train_images=103, eval_images=37)
@@ -200,26 +200,19 @@ def test_foreign_files_are_never_overwritten(tmp_path, capsys) -> None:
     assert (tmp_path / "train-images-idx3-ubyte").read_bytes() == b"MNIST"
 
 
-def script(data_dir: pathlib.Path, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [ROOT / "mnist" / "init_datasets.sh"],
-        env={**os.environ, "DATA_DIR": str(data_dir), "PYTHON": sys.executable, **environment},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-
-
 def test_the_script_verifies_what_it_downloads(tmp_path) -> None:
     served = tmp_path / "served"
     served.mkdir()
     for pair in idx.FILES.values():
         for name in pair:
             (served / f"{name}.gz").write_bytes(b"not MNIST")
-    done = script(tmp_path / "data", MNIST_URL=served.as_uri())
+    done = datasets.script(
+        "mnist/init_datasets.sh", DATA_DIR=str(tmp_path / "data"), MNIST_URL=served.as_uri()
+    )
     assert done.returncode == 2 and "SHA-256 is" in done.stderr
-    done = script(tmp_path / "data2", MNIST_URL=(tmp_path / "nowhere").as_uri())
+    done = datasets.script(
+        "mnist/init_datasets.sh", DATA_DIR=str(tmp_path / "data2"), MNIST_URL=(tmp_path / "nowhere").as_uri()
+    )
     assert done.returncode == 2 and "cannot download" in done.stderr
 
 
@@ -228,7 +221,9 @@ def test_the_script_takes_the_canonical_files(tmp_path) -> None:
     if not shared.is_file():
         pytest.skip("the real MNIST is not here")
     subprocess.run(["tar", "-xJf", shared, "-C", tmp_path], check=True)
-    done = script(tmp_path / "data", MNIST_URL=(tmp_path / "mnist").as_uri())
+    done = datasets.script(
+        "mnist/init_datasets.sh", DATA_DIR=str(tmp_path / "data"), MNIST_URL=(tmp_path / "mnist").as_uri()
+    )
     assert done.returncode == 0, done.stderr
     images, labels = idx.load(tmp_path / "data", "train")
     assert images.shape == (60000, 28, 28) and labels[:5].tolist() == [5, 0, 4, 1, 9]

@@ -1,10 +1,8 @@
 """Tests reading words, streams of words, and the generated language."""
 
 import dataclasses
-import os
+import functools
 import pathlib
-import subprocess
-import sys
 import tarfile
 
 import numpy as np
@@ -16,9 +14,10 @@ from common.config.clock import Clock
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from ptb import input as pipeline
-from ptb import task, text, tiny
+from ptb import text, tiny
 from ptb.config import Config, Data
 from ptb.presets import PRESETS
+from tests import datasets
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIG = Config(
@@ -178,23 +177,8 @@ def test_the_script_unpacks_and_verifies_what_it_downloads(tmp_path) -> None:
     with tarfile.open(tmp_path / "simple-examples.tgz", "w:gz") as tar:
         tar.add(tmp_path / "simple-examples", "./simple-examples")
 
-    def script(**environment: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [ROOT / "ptb" / "init_datasets.sh"],
-            env={**os.environ, "PYTHON": sys.executable, "DATA_DIR": str(tmp_path / "data"), **environment},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-
+    script = functools.partial(datasets.script, "ptb/init_datasets.sh", DATA_DIR=str(tmp_path / "data"))
     done = script(PTB_URL=(tmp_path / "nowhere").as_uri())
     assert done.returncode == 2 and "cannot download" in done.stderr
     done = script(PTB_URL=tmp_path.as_uri())
     assert done.returncode == 2 and "ptb.train.txt: SHA-256 is" in done.stderr
-
-
-def test_a_file_of_weights_that_is_missing_is_named_before_anything_is_built(data_dir) -> None:
-    config = dataclasses.replace(PRESETS["cpu-tiny"], init="no-such.npz")
-    with pytest.raises(UserError, match="config.init=no-such.npz: no such file"):
-        task.Task(config, data_dir).check_input()

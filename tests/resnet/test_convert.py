@@ -1,15 +1,9 @@
 """Tests the conversion of tar files and class folders: all images once, labels, odd formats, resuming, checksums."""
 
-import functools
 import hashlib
-import http.server
 import io
 import itertools
-import os
-import subprocess
-import sys
 import tarfile
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +16,7 @@ from common.distributed.replicas.base import Shard
 from resnet import convert, images
 from resnet import input as resnet_input
 from resnet.config import Config, Data
+from tests import datasets
 
 ROOT = Path(__file__).resolve().parents[2]
 SYNSETS = ("n02", "n01", "n03")
@@ -267,12 +262,8 @@ def test_wrong_checksum_is_refused(sources, tmp_path, capsys):
 
 @pytest.fixture
 def server(sources):
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(sources))
-    handler.log_message = lambda *args: None
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{httpd.server_address[1]}"
-        httpd.shutdown()
+    with datasets.serving(sources) as address:
+        yield address
 
 
 def init_datasets(sources, data_dir, url, **more):
@@ -280,14 +271,9 @@ def init_datasets(sources, data_dir, url, **more):
         f"{split}_MD5": hashlib.md5((sources / f"ILSVRC2012_img_{name}.tar").read_bytes()).hexdigest()
         for split, name in (("TRAIN", "train"), ("VALIDATION", "val"))
     }
-    environment = {"DATA_DIR": str(data_dir), "ILSVRC_URL": url, "LABELS_URL": url, "PYTHON": sys.executable}
-    shards = {"TRAIN_SHARDS": "4", "VALIDATION_SHARDS": "2"}
-    return subprocess.run(
-        [ROOT / "resnet" / "init_datasets.sh"],
-        env={**os.environ, **environment, **shards, **checksums, **more},
-        capture_output=True,
-        text=True,
-    )
+    settings = {"DATA_DIR": str(data_dir), "ILSVRC_URL": url, "LABELS_URL": url}
+    settings |= {"TRAIN_SHARDS": "4", "VALIDATION_SHARDS": "2", **checksums, **more}
+    return datasets.script("resnet/init_datasets.sh", **settings)
 
 
 def test_init_datasets_downloads_verifies_and_converts(sources, server, tmp_path):

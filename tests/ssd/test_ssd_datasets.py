@@ -1,23 +1,18 @@
 """Tests init_datasets.sh on a small copy of COCO's server: download, checksums, conversion, masks."""
 
-import functools
 import hashlib
-import http.server
 import io
 import json
-import os
 import pathlib
 import subprocess
-import sys
-import threading
 import zipfile
 
 import pytest
 
 from common.data import tfrecords
 from common.detection import coco_records, drawing
+from tests import datasets
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SET = drawing.Pictures(train_images=7, eval_images=5)
 
 
@@ -47,25 +42,13 @@ def server(tmp_path_factory):
         sums[path.stem.split("_")[0].removesuffix("2017").upper() + "_MD5"] = hashlib.md5(
             path.read_bytes()
         ).hexdigest()
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
-    handler.log_message = lambda *_: None
-    listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=listening.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{listening.server_port}", sums
-    listening.shutdown()
+    with datasets.serving(folder) as address:
+        yield address, sums
 
 
 def init(data_dir: pathlib.Path, **variables: str) -> subprocess.CompletedProcess:
-    environment = {
-        **os.environ,
-        "DATA_DIR": str(data_dir),
-        "PYTHON": sys.executable,
-        "TRAIN_SHARDS": "2",
-        "VAL_SHARDS": "2",
-        **variables,
-    }
-    command = [str(ROOT / "ssd" / "init_datasets.sh")]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    settings = {"DATA_DIR": str(data_dir), "TRAIN_SHARDS": "2", "VAL_SHARDS": "2"}
+    return datasets.script("ssd/init_datasets.sh", **settings | variables)
 
 
 def test_downloads_verifies_and_converts_with_masks(server, tmp_path):

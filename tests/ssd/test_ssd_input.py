@@ -175,12 +175,3 @@ def test_cpu_tiny_is_the_generated_set():
     assert config.num_eval_examples == tiny.TINY.eval_images and config.num_classes == tiny.NUM_CLASSES
     assert config.num_eval_examples % config.eval_batch_size
     assert 0.95 * tiny.TINY.train_images < config.num_train_examples < tiny.TINY.train_images
-
-
-def test_generating_twice_changes_nothing_and_a_foreign_folder_is_refused(data_dir, tmp_path):
-    before = {p.name: p.stat().st_mtime_ns for p in data_dir.iterdir()}
-    tiny.generate(data_dir, SET)
-    assert {p.name: p.stat().st_mtime_ns for p in data_dir.iterdir()} == before
-    (tmp_path / "train-00000-of-00001.tfrecord").write_bytes(b"x")
-    with pytest.raises(UserError, match="not made by this program"):
-        tiny.generate(tmp_path, SET)

@@ -210,13 +210,6 @@ def test_some_names_of_the_evaluation_are_unknown():
     assert len(names[1] - names[0]) > len(names[1]) / 6
 
 
-def test_the_pair_is_generated_once(data):
-    folder, _ = data
-    before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
-    tiny.generate(folder, TINY)
-    assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
-
-
 def run(folder, train, evaluation, *more, vocabulary=("--vocabulary-size", "40")):
     return convert.main(conversion_flags(folder / "out", train, evaluation, *vocabulary, *more))
 
@@ -274,18 +267,6 @@ def test_a_full_disk_is_one_line_and_leaves_no_shard(tmp_path, capsys, monkeypat
     assert run(tmp_path, train, held, vocabulary=asked) == 0
 
 
-def test_two_workers_write_what_one_writes(tmp_path, monkeypatch):
-    monkeypatch.setattr(conversion, "CHUNK", 7)
-    train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
-    contents = []
-    for workers in ("1", "2"):
-        assert run(tmp_path, train, held, "--workers", workers) == 0
-        contents.append([p.read_bytes() for p in sorted((tmp_path / "out").glob("train-*"))])
-        for path in (tmp_path / "out").iterdir():
-            path.unlink()
-    assert contents[0] == contents[1]
-
-
 def test_bad_training_text_is_dropped_on_request_and_counted(tmp_path, capsys):
     train = texts(tmp_path, "t", SOURCE + b"\nx\n" + b"cat " * 90 + b"\n", TARGET + b"y\n\xff\nkatze\n")
     held = texts(tmp_path, "e", b"the cat\n", b"katze\n")
@@ -294,12 +275,6 @@ def test_bad_training_text_is_dropped_on_request_and_counted(tmp_path, capsys):
     assert run(tmp_path, train, held, "--drop-bad") == 0
     out = capsys.readouterr().out
     assert "pairs 60" in out and "empty 1, too_long 1, not_utf8 1" in out
-
-
-def test_evaluation_text_is_never_cleaned(tmp_path, capsys):
-    train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"a\n\n", b"b\nc\n")
-    assert run(tmp_path, train, held, "--drop-bad") == 2
-    assert "e.src: line 2 is empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

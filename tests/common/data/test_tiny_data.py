@@ -6,6 +6,7 @@ import pytest
 
 import gnmt.tiny
 import maskrcnn.tiny
+import resnet.tiny
 import ssd.tiny
 import transformer.tiny
 from common.data import tiny_data
@@ -13,10 +14,12 @@ from common.detection import drawing
 from common.errors import UserError
 
 PICTURES = drawing.Pictures(train_images=2, eval_images=2, train_files=1, eval_files=1)
+PHOTOS = dataclasses.replace(resnet.tiny.TINY, train_images=30, eval_images=20, train_files=2, eval_files=1)
 PAIR = {"train_pairs": 60, "eval_pairs": 3, "shards": 1}
 MAKERS = {
     "ssd": (lambda folder: ssd.tiny.generate(folder, PICTURES), "train-00000-of-00001.tfrecord"),
     "maskrcnn": (lambda folder: maskrcnn.tiny.generate(folder, PICTURES), "train-00000-of-00001.tfrecord"),
+    "resnet": (lambda folder: resnet.tiny.generate(folder, PHOTOS), None),
     "gnmt": (lambda folder: gnmt.tiny.generate(folder, gnmt.tiny.Tiny(**PAIR, merges=200)), None),
     "transformer": (
         lambda folder: transformer.tiny.generate(folder, transformer.tiny.Tiny(**PAIR, vocabulary_size=250)),

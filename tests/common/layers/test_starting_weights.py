@@ -1,13 +1,9 @@
 """Tests init_weights.sh on a server of this machine: download, digest, layout, conversion, forward pass."""
 
-import functools
 import hashlib
-import http.server
 import os
 import pathlib
-import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -17,6 +13,7 @@ from common.distributed.replicas.single import Single
 from common.layers import starting_weights, weight_files
 from maskrcnn import starting_weights as maskrcnn
 from ssd import starting_weights as ssd
+from tests import datasets
 from tests.common.layers.test_weight_files import torch_file
 from tsm_kinetics import starting_weights as tsm
 
@@ -66,17 +63,12 @@ def server(tmp_path_factory):
         digest = hashlib.sha256((folder / "new.pth").read_bytes()).hexdigest()
         names[network] = f"{network}-{digest[:8]}.pth", digest
         (folder / "new.pth").rename(folder / names[network][0])
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{listening.server_port}", folder, names
-        listening.shutdown()
+    with datasets.serving(folder) as address:
+        yield address, folder, names
 
 
 def init(benchmark, folder, **variables):
-    environment = {**os.environ, "PYTHON": sys.executable, "WEIGHTS_DIR": str(folder), **variables}
-    command = [str(ROOT / "common/layers/init_weights.sh"), benchmark]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return datasets.script("common/layers/init_weights.sh", benchmark, WEIGHTS_DIR=str(folder), **variables)
 
 
 def refused(done, folder):
