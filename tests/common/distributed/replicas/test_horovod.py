@@ -29,12 +29,6 @@ def inputs(number, seed):
     return [rng.normal(size=[4, 8, 3]) for _ in range(number)]
 
 
-def groups_of(number):
-    if number == 4:
-        return reference.GROUPS
-    return {"all": None, "alone": [[0], [1]], "backwards": [[1, 0]]}
-
-
 # -- called in every process -------------------------------------------------------------------------------------
 
 
@@ -43,7 +37,7 @@ def linear_collectives(number):
     replicas = made(number)
     rank = replicas.process_index
     found = {}
-    for label, groups in groups_of(number).items():
+    for label, groups in reference.groups_of(number).items():
         for name, options in reference.CALLS:
 
             @tf.function(autograph=False)
@@ -192,7 +186,7 @@ def test_collectives_and_their_gradients(ran):
     found = results["linear_collectives"]
     values = inputs(number, 0)
     for (name, options, label), _ in found[0].items():
-        groups, options = groups_of(number)[label], dict(options)
+        groups, options = reference.groups_of(number)[label], dict(options)
         got, gradient = zip(*(values[name, tuple(options.items()), label] for values in found))
         upstream = [np.random.default_rng(10 + i).normal(size=y.shape) for i, y in enumerate(got)]
         probes = [inputs(number, 100 + seed) for seed in range(5)]

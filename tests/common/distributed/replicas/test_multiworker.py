@@ -9,25 +9,16 @@ import tensorflow as tf
 from common.config.schema import RunConfig
 from common.distributed import replicas as backends
 from common.errors import UserError
-from common.layers.batch_norm import SpanBatchNorm, merge_moments
-from common.layers.precision import precision
 from tests.common.distributed.replicas import processes
 from tests.common.distributed.replicas import test_replicas as reference
 
 DTYPES = ["float64", "float32", "bfloat16"]
 MOVED = ["float16", "int32", "int64", "uint8", "int16", "bool", "uint32"]
-CHANNELS = 3
 
 
 @functools.cache
 def made(number):
     return backends.make(RunConfig(replicas="multiworker", num_replicas=number))
-
-
-def groups_of(number):
-    if number == 4:
-        return reference.GROUPS
-    return {"all": None, "alone": [[0], [1]], "backwards": [[1, 0]]}
 
 
 def inputs(number, seed):
@@ -37,7 +28,7 @@ def inputs(number, seed):
 
 
 def cases(number):
-    for label, groups in groups_of(number).items():
+    for label, groups in reference.groups_of(number).items():
         for name, options in reference.CALLS:
             expected = reference.numpy_collective(name, inputs(number, 0), groups, **options)
             yield (name, tuple(options.items()), label), groups, options, expected
@@ -204,63 +195,17 @@ def outside(number):
     }
 
 
-def batch_norm(number, span, tile):
-    """(y, dx, merged moments) of this process's two images."""
-    replicas = made(number)
-    x, up = images(number)
-    mine = slice(2 * replicas.process_index, 2 * replicas.process_index + 2)
-    with replicas.scope():
-        layer = SpanBatchNorm(replicas, span, precision("fp64"), **tile)
-        layer.build([2, *x.shape[1:]])
-
-    @tf.function(autograph=False)
-    def step(image, up):
-        def replica():
-            with tf.GradientTape() as tape:
-                tape.watch(image)
-                y = layer(image, training=True)
-            return y, tape.gradient(y, image, output_gradients=up)
-
-        found = replicas.run(replica)
-        with tf.control_dependencies(tf.nest.flatten(found)):
-            replicas.run(lambda: merge_moments([layer], replicas))
-        return found
-
-    y, dx = step(tf.constant(x[mine]), tf.constant(up[mine]))
-    return [v.numpy() for v in (y, dx, layer.merged_mean, layer.merged_variance)]
-
-
-def images(number):
-    rng = np.random.default_rng(0)
-    return [rng.normal(1.5, 2.0, [2 * number, 3, 4, CHANNELS]) for _ in range(2)]
-
-
 def wrong_number(number):
     with pytest.raises(UserError, match=rf"num_replicas=7: TF_CONFIG names {number} processes.*={number}"):
         backends.make(RunConfig(replicas="multiworker", num_replicas=7))
     made(number).close()
 
 
-SPANS = {
-    2: {"alone": (2, {}, [[0], [1]]), "all": (4, {}, [[0, 1]])},
-    4: {
-        "alone": (2, {}, [[0], [1], [2], [3]]),
-        "pairs": (4, {}, [[0, 1], [2, 3]]),
-        "columns": (4, {"tile_rows": 2, "grid_columns": 2}, [[0, 2], [1, 3]]),
-        "all": (8, {}, [[0, 1, 2, 3]]),
-    },
-}
-
-
 def calls(number):
-    spans = {
-        f"batch norm {label}": functools.partial(batch_norm, number, span, tile)
-        for label, (span, tile, _) in SPANS[number].items()
-    }
     linear = {dtype: functools.partial(linear_collectives, number, dtype) for dtype in DTYPES}
     others = (dtypes, in_loops, after_a_failed_trace, outside)
     named = {f.__name__: functools.partial(f, number) for f in others}
-    return {**linear, **named, **spans, "wrong_number": functools.partial(wrong_number, number)}
+    return {**linear, **named, "wrong_number": functools.partial(wrong_number, number)}
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -346,36 +291,6 @@ def test_outside_run(ran):
 
 def test_outside_run_with_two_replicas_in_a_process(two_devices_each):
     check_outside(4, two_devices_each, local=2)
-
-
-def test_batch_norm_over_groups_of_processes(ran):
-    number, results = ran
-    x, up = images(number)
-    for label, (_, _, groups) in SPANS[number].items():
-        y, dx, mean, variance = map(list, zip(*results[f"batch norm {label}"]))
-        parts = {}
-        for group in groups:
-            order = np.ravel([[2 * r, 2 * r + 1] for r in group])
-            parts[tuple(group)] = naive_batch_norm(x[order], up[order])
-            for i, r in enumerate(group):
-                np.testing.assert_allclose(y[r], parts[tuple(group)][0][2 * i : 2 * i + 2], atol=1e-10)
-                np.testing.assert_allclose(dx[r], parts[tuple(group)][1][2 * i : 2 * i + 2], atol=1e-10)
-        # The moving averages start from mean 0 and variance 1 and have taken one step of 0.1.
-        means = np.stack([0.1 * p[2] for p in parts.values()])
-        variances = np.stack([0.9 + 0.1 * p[3] for p in parts.values()])
-        for r in range(number):
-            np.testing.assert_allclose(mean[r], means.mean(0), rtol=1e-10)
-            np.testing.assert_allclose(variance[r], variances.mean(0) + means.var(0), rtol=1e-10)
-
-
-def naive_batch_norm(x, up):
-    """(y, dx, mean, variance) of one group."""
-    count = x.size // CHANNELS
-    mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
-    scale = 1 / np.sqrt(variance + 1e-5)
-    y = (x - mean) * scale
-    dx = scale * (up - up.sum((0, 1, 2)) / count - y * (up * y).sum((0, 1, 2)) / count)
-    return y, dx, mean, variance
 
 
 def test_a_wrong_number_of_replicas_is_named(ran):
