@@ -1,20 +1,8 @@
 """Backends, one class per engine behind `base.Replicas`; no other code knows about other replicas."""
 
-import importlib
-
 from common.config.schema import RunConfig
 from common.config.validation import check_backend
 from common.distributed.replicas.base import Replicas
-
-# The class in each backend's module.
-_CLASSES = {
-    "single": "Single",
-    "mirrored": "Mirrored",
-    "horovod": "Horovod",
-    "multiworker": "MultiWorker",
-    "pjrt": "Pjrt",
-    "tpu": "Tpu",
-}
 
 
 def make(config: RunConfig) -> Replicas:
@@ -24,5 +12,17 @@ def make(config: RunConfig) -> Replicas:
     another number of processes.
     """
     check_backend(config)
-    module = importlib.import_module(f"{__name__}.{config.replicas}")
-    return getattr(module, _CLASSES[config.replicas])(config.num_replicas)
+    match config.replicas:
+        case "single":
+            from common.distributed.replicas.single import Single as Backend
+        case "mirrored":
+            from common.distributed.replicas.mirrored import Mirrored as Backend
+        case "horovod":
+            from common.distributed.replicas.horovod import Horovod as Backend
+        case "multiworker":
+            from common.distributed.replicas.multiworker import MultiWorker as Backend
+        case "pjrt":
+            from common.distributed.replicas.pjrt import Pjrt as Backend
+        case _:
+            from common.distributed.replicas.tpu import Tpu as Backend
+    return Backend(config.num_replicas)
