@@ -13,6 +13,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf

@@ -72,7 +72,8 @@ def test_every_row_has_the_benchmark_s_constants(name: str) -> None:
     assert config.bias_scale == (0.0 if config.wiring == "google" else 0.1)
     assert (config.decode.beam_size, config.decode.alpha, config.decode.coverage) == (5, 0.6, 0.1)
     # Five buckets of one width (docs/sources.md, mlperf 1.5).
-    assert config.bucket_limits == tuple(i * config.max_sequence_length // 5 for i in range(1, 6))
+    longest, width = config.max_sequence_length, -(-config.max_sequence_length // 5)
+    assert config.bucket_limits == (width, 2 * width, 3 * width, 4 * width, longest)
 
 
 def test_the_checker_rejects_changed_values(tmp_path: pathlib.Path) -> None:
