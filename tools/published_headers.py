@@ -2,7 +2,8 @@
 
 V0.6 and V0.7 are git directories of mlcommons/training_results_v0.6 and _v0.7. The result,
 tests/pinned/published_headers.json, is a second transcription of the presets' values: only this file makes it, from
-the logs. tests/pinned/test_headers.py compares it with what each preset writes into its own log.
+the logs that it names. tests/pinned/test_headers.py compares it with what each preset writes into its own log. To add a
+preset, add an entry with its "log".
 """
 
 import json
@@ -15,28 +16,7 @@ from pathlib import Path
 from common.errors import UserError, answering
 from common.files import whole
 
-OUTPUT = Path(__file__).resolve().parents[1] / "tests" / "pinned" / "published_headers.json"
-# Preset -> (round, path of the log in that round's repository).
-GOOGLE_06 = {
-    "resnet": (32, 128, 256, 512, 1024, 2048),
-    "ssd": (32, 128, 256, 512, 1024, 2048),
-    "mask": (32, 128, 256),
-    "transformer": (32, 128, 256, 512, 1024, 2048),
-    "gnmt": (32, 128, 256, 512, 1024),
-}
-GOOGLE_07 = {
-    "tpu-v4-16": ("tpu-v4-16-TF", ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")),
-    "tpu-v4-128": ("tpu-v4-128-TF", ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")),
-    "tpu-v4-512": ("tpu-v4-512-TF", ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")),
-    "tpu-v3-8192": ("tpu-v3-8192-TF", ("resnet", "ssd", "transformer")),
-    "tpu-v3-8192-jax": ("tpu-v3-8192-JAX", ("resnet", "transformer")),
-    "tpu-v3-32-v0.7": ("tpu-v3-32-TF2.0", ("resnet",)),
-    "tpu-v3-1024-v0.7": ("tpu-v3-1024-TF", ("gnmt",)),
-    "tpu-v3-1024": ("tpu-v3-1024-TF", ("maskrcnn",)),
-    "v100-8": ("gpu-v100-8-TF2.0", ("resnet",)),
-}
-# Node counts of NVIDIA's DGX-2H rows in round v0.7; the log of ResNet's largest, 96, has not been read.
-NODES = {"resnet": (32,), "ssd": (4, 64), "maskrcnn": (4, 16), "transformer": (10, 60), "gnmt": (16, 64)}
+PINNED = OUTPUT = Path(__file__).resolve().parents[1] / "tests" / "pinned" / "published_headers.json"
 # Keys that tell what happened or who ran it, not which values were set.
 EVENTS = re.compile(
     r"(submission_|cache_clear|init_|run_|block_|epoch_|eval_start|eval_stop|eval_accuracy|seed$|tracked_stats)"
@@ -65,34 +45,9 @@ CONTRADICTED = {
 
 
 def logs() -> dict[str, tuple[str, str]]:
-    """{benchmark/preset: (round, path of the log)}."""
-    paths = {
-        f"{'maskrcnn' if name == 'mask' else name}/tpu-v3-{cores}": (
-            "0.6",
-            f"Google/results/tpu-v3-{cores}/{name}/result_0.txt",
-        )
-        for name, sizes in GOOGLE_06.items()
-        for cores in sizes
-    }
-    for preset, (folder, names) in GOOGLE_07.items():
-        for name in names:
-            paths[f"{name}/{preset}"] = ("0.7", f"Google/results/{folder}/{name}/result_0.txt")
-    nvidia = {
-        "ssd": ("0.6", "dgx1_ngc19.05_pytorch"),
-        "gnmt": ("0.6", "dgx1_ngc19.05_pytorch"),
-        "maskrcnn": ("0.7", "dgx1_ngc20.06_pytorch"),
-        "transformer": ("0.7", "dgx1_ngc20.06_pytorch"),
-    }
-    for name, (round_, folder) in nvidia.items():
-        paths[f"{name}/v100-8"] = (round_, f"NVIDIA/results/{folder}/{name}/result_0.txt")
-    for name in ("resnet", "ssd", "maskrcnn", "transformer", "gnmt"):
-        framework = "mxnet" if name == "resnet" else "pytorch"
-        systems = {"dgx-1": "dgx1", "dgx-2h": "dgx2h"}
-        for preset, system in systems.items() | {(f"dgx-2h-{n}", f"dgx2h_n{n}") for n in NODES[name]}:
-            kind = "mxnet" if (name, preset) == ("ssd", "dgx-2h-64") else framework
-            path = f"NVIDIA/results/{system}_ngc20.06_{kind}/{name}/result_0.txt"
-            paths[f"{name}/{preset}"] = ("0.7", path)
-    return paths
+    """{benchmark/preset: (round, path of the log)}, as PINNED names them."""
+    named = {preset: entry["log"].split() for preset, entry in json.loads(PINNED.read_text()).items()}
+    return {preset: (name.rpartition("_v")[2], path) for preset, (name, path) in named.items()}
 
 
 def parsed(line: str) -> tuple[str, object, dict] | None:

@@ -16,7 +16,7 @@ from common.files import markdown_table
 from systems.compile import document as compiled_presets
 from systems.forecast import document as forecast_tables
 from timetotrain.forecast import presets
-from tools.docs import accept, compliance, gpu, measurements, studies, tables
+from tools.docs import accept, compliance, gpu, measurements, tables
 from tools.docs.measurements import Table
 from tools.mutate.faults import RESULTS, summary
 
@@ -85,15 +85,10 @@ def cards() -> str:
     )
 
 
-def other_studies() -> str:
-    """Returns the results of PTB's study, of training on your own data, and of fine-tuning."""
-    return page(
-        "Studies",
-        "`timetotrain study NAME` writes the results.",
-        ("## LEGW on PTB, by base rate and batch", studies.base_rates()),
-        ("## LEGW on PTB, one setting changed", studies.changes()),
-        ("## Four commands, from files to predictions", studies.four_commands()),
-    )
+def own_data() -> str:
+    """Returns the results of training on your own data."""
+    text = "[Your own data](../docs/your-own-data.md) explains the commands."
+    return page("Training on your own data", text, ("## Four commands", tables.four_commands()))
 
 
 def all_presets() -> str:
@@ -172,7 +167,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "built/performance.md": performance,
     "built/presets.md": all_presets,
     "built/gpu.md": cards,
-    "built/studies.md": other_studies,
+    "built/own-data.md": own_data,
     "built/checkers.md": checkers,
     "built/acceptance.md": acceptance,
     "built/mutations.md": mutations,

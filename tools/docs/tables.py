@@ -201,3 +201,18 @@ def long_runs() -> Table:
         handles="{early[handles]}, {late[handles]}",
         threads="{early[threads]}, {late[threads]}",
     )
+
+
+def four_commands() -> Table:
+    """Table of lab/bench/files_to_prediction.py: seconds of each command, best quality of a run of a few minutes."""
+    seconds = {verb: f"{{seconds[{verb}]:.0f}} s" for verb in ("data", "run", "export", "predict")}
+    return table_of(
+        load("own_data.json")["rows"],
+        set="{data}",
+        benchmark="{benchmark}",
+        examples="{train:,} and {eval:,}",
+        epochs="{epochs:g}",
+        **seconds,
+        best="{shown}",
+        load="{load[0]:.0f}",
+    )
