@@ -118,12 +118,16 @@ class Saver:
         """
         error = self.wait()
         if replicas.agree(int(error is not None)):
-            if error is None:
-                raise PeerLostError()
-            reason = f"{error.strerror}; {write_fix(error)}"
-            raise UserError(
-                f"--checkpoint_dir={self._folder}: cannot write a checkpoint: {reason}"
-            ) from error
+            raise (self._unwritten(error) if error else PeerLostError()) from error
+
+    def check(self) -> None:
+        """Raises UserError if the checkpoint could not be written, so that a run does not train on to the next."""
+        if self._writing and self._writing.done() and (error := self.wait()):
+            raise self._unwritten(error) from error
+
+    def _unwritten(self, error: OSError) -> UserError:
+        reason = f"{error.strerror}; {write_fix(error)}"
+        return UserError(f"--checkpoint_dir={self._folder}: cannot write a checkpoint: {reason}")
 
 
 def save(

@@ -193,6 +193,8 @@ class Run:
                 heartbeat.at_step(event.step)
                 if event.evaluating:
                     heartbeat.phase("evaluates")
+            if self._saver is not None:
+                self._saver.check()
             if self.recorder is not None:
                 self.recorder.record(event)
                 self.reporter.record(event)

@@ -134,6 +134,11 @@ def test_a_checkpoint_that_cannot_be_written_is_told_by_process_0_alone(tmp_path
     match = "cannot write a checkpoint: No space left on device; free" if main else "its own message says why"
     with pytest.raises(UserError if main else PeerLostError, match=match):
         saver.finish(loop.replicas)
+    if main:  # Also before the next save.
+        saver.save(loop)
+        saver._writing.exception(60)
+        with pytest.raises(UserError, match=match):
+            saver.check()
 
 
 def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(tmp_path):

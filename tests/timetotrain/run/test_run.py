@@ -87,6 +87,19 @@ def test_a_thread_that_cannot_write_a_checkpoint_hides_no_error_and_leaves_no_lo
     )
 
 
+def test_a_checkpoint_that_cannot_be_written_ends_the_training(recording, monkeypatch) -> None:
+    class Saver:
+        wait = finish = lambda *_: None
+
+        def check(self) -> None:
+            raise UserError("cannot write a checkpoint")
+
+    monkeypatch.setattr(toy.Task, "check_data", lambda self: setattr(recording, "_saver", Saver()))
+    monkeypatch.setattr(recorder, "_checker", lambda config: None)
+    with pytest.raises(UserError, match="cannot write a checkpoint"):
+        recording.execute()
+
+
 def test_a_signal_while_the_data_are_read_ends_the_run_at_once(recording, monkeypatch) -> None:
     def check_data(self) -> None:
         recording._on_signal(signal.SIGTERM, None)
