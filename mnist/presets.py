@@ -96,9 +96,14 @@ PRESETS: dict[str, Config] = named(
 )
 
 
-def _example_bytes(config: Config) -> float:
-    """Estimates the memory per training image, in bytes (lab/bench/batch_memory.py: cpu-128)."""
-    return 2e5 * config.image_size / 28 * max(config.lstm_units, 128) / 128
+def _example_bytes(config: Config, units: float = 38, pixels: float = 59, classes: float = 6) -> float:
+    """Estimates the memory per image, in bytes (lab/bench/batch_memory.py: cpu-128; the LSTM reads a row a step)."""
+    size = config.image_size
+    return units * size * max(config.lstm_units, 128) + pixels * size**2 + classes * config.num_classes
+
+
+def _eval_bytes(config: Config) -> float:
+    return _example_bytes(config, units=16, pixels=14, classes=4)
 
 
 def _counts(config: Config, folder: Path) -> dict[str, int]:
@@ -108,4 +113,6 @@ def _counts(config: Config, folder: Path) -> dict[str, int]:
     return idx.counts(folder, config.data.held_out)
 
 
-HERE = Rule(own="cpu-128", example_bytes=_example_bytes, gpu_batch=1024, counts=_counts)
+HERE = Rule(
+    own="cpu-128", example_bytes=_example_bytes, eval_bytes=_eval_bytes, gpu_batch=1024, counts=_counts
+)

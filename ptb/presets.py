@@ -78,9 +78,13 @@ PRESETS: dict[str, Config] = named(
 )
 
 
-def _example_bytes(config: Config) -> float:
+def _example_bytes(config: Config, logits: float = 8, units: float = 60) -> float:
     """Estimates the memory per stream in a step, in bytes (lab/bench/batch_memory.py: cpu-20, mostly logits)."""
-    return config.num_steps * (8 * config.vocabulary_size + 100 * config.layers * config.units)
+    return config.num_steps * (logits * config.vocabulary_size + units * config.layers * config.units)
+
+
+def _eval_bytes(config: Config) -> float:
+    return _example_bytes(config, logits=4, units=18)
 
 
 def _counts(config: Config, folder: Path) -> dict[str, int]:
@@ -98,4 +102,4 @@ def _counts(config: Config, folder: Path) -> dict[str, int]:
     }
 
 
-HERE = Rule(own="cpu-20", example_bytes=_example_bytes, gpu_batch=160, counts=_counts)
+HERE = Rule(own="cpu-20", example_bytes=_example_bytes, eval_bytes=_eval_bytes, gpu_batch=160, counts=_counts)

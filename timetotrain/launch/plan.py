@@ -20,9 +20,9 @@ PORT = 29400
 SLURM_HOSTS = "TIMETOTRAIN_SLURM_HOSTS"
 # What a user's own variables replace.
 _HOROVOD_DEFAULTS = {
-    # Horovod's default is 30 s. Gloo's limit applies to a silent peer, not to a slow step: Horovod's background threads
-    # keep talking during a step.
-    "HOROVOD_GLOO_TIMEOUT_SECONDS": "20",
+    # Horovod's default is 30 s, too little for processes that import TensorFlow from a slow disk. Silent ones end by
+    # the launcher's heartbeat.
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",
     # As under multiworker, a process that misses an exchange for ten minutes ends the run.
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "600",
     # Horovod reports a lost process from every other process; the launcher reports it once.
