@@ -141,7 +141,7 @@ def four_commands(case: Case, folder: Path, flags: Sequence[str] = ()) -> Answer
     return Answered(json.loads(answers.read_text(encoding="utf-8")), ending, seconds, done["run"]["load"])
 
 
-def best(case: Case, ending: log_ending.Ending) -> log_ending.Quality:
+def best(case: Case, ending: log_ending.Ending) -> log_ending.Value:
     """Returns a run's best evaluation; `timetotrain export` uses the same one."""
     return max(ending.evaluations, key=_measure(case).score)
 

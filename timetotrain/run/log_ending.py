@@ -5,11 +5,8 @@ import math
 import pathlib
 from collections.abc import Mapping
 
+from common.config.quality import Value, parts
 from common.train import events
-from timetotrain.run.results import parts
-
-# A mapping if a benchmark has several qualities: "BBOX" and "SEGM" for Mask R-CNN.
-Quality = float | Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +20,7 @@ class Ending:
       reason: the reason in run_stop; "" if the run met the target.
     """
 
-    evaluations: tuple[Quality, ...]
+    evaluations: tuple[Value, ...]
     minutes: float
     reached: bool
     reason: str
@@ -40,7 +37,7 @@ class Ending:
         return self.reason.startswith(events.NOT_FINITE) or not all(map(_finite, self.evaluations[-1:]))
 
     @property
-    def quality(self) -> Quality | None:
+    def quality(self) -> Value | None:
         """The quality at the last evaluation; None if there is none or the run diverged."""
         return self.evaluations[-1] if self.evaluations and not self.diverged else None
 
@@ -70,7 +67,7 @@ def is_whole(log: pathlib.Path) -> bool:
     return ending is not None and ending.whole
 
 
-def _quality(value: object) -> Quality:
+def _quality(value: object) -> Value:
     if isinstance(value, Mapping):
         return {name: _number(part) for name, part in value.items()}
     return _number(value)
@@ -84,5 +81,5 @@ def _number(value: object) -> float:
         return math.nan
 
 
-def _finite(quality: Quality) -> bool:
-    return all(map(math.isfinite, parts(quality, "quality").values()))
+def _finite(quality: Value) -> bool:
+    return all(map(math.isfinite, parts(quality).values()))

@@ -123,6 +123,7 @@ def draw_curve(records: Sequence[Record], config: RunConfig, path: pathlib.Path)
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 
+    named = config.quality.named
     figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
     loss_axes = axes.twinx()
     losses = [(r["seconds"] / 60, r["loss"]) for r in records if r["kind"] == "train"]
@@ -130,14 +131,12 @@ def draw_curve(records: Sequence[Record], config: RunConfig, path: pathlib.Path)
         loss_axes.plot(*zip(*losses), color="#999999", linewidth=0.8, label="training loss")
     curves: dict[str, list[tuple[float, float]]] = {}
     for record in records:
-        for name, part in parts(record["value"], "quality").items() if record["kind"] == "evaluation" else ():
+        for name, part in named(record["value"]).items() if record["kind"] == "evaluation" else ():
             curves.setdefault(name, []).append((record["seconds"] / 60, part))
     for (name, points), color in zip(curves.items(), _COLORS):
         axes.plot(*zip(*points), "o-", color=color, label=name)
-    aimed = config.logged_target
-    for name, target in ({} if aimed is None else parts(aimed, "target")).items():
-        label = name if name == "target" else f"target of {name}"
-        axes.axhline(target, color="#c0392b", linestyle="--", linewidth=1, label=label)
+    for name, target in ({} if config.logged_target is None else named(config.logged_target)).items():
+        axes.axhline(target, color="#c0392b", linestyle="--", linewidth=1, label=f"target of {name}")
     axes.set_zorder(loss_axes.get_zorder() + 1)
     axes.patch.set_visible(False)
     axes.set(xlabel="minutes of training", ylabel=config.quality.name)
@@ -149,8 +148,3 @@ def draw_curve(records: Sequence[Record], config: RunConfig, path: pathlib.Path)
     figure.tight_layout()
     figures.write(path, figure, _FIX)
     return path
-
-
-def parts(value: Any, name: str) -> Mapping[str, Any]:
-    """Returns the parts of an eval_accuracy or target; {name: value} if it is a single number."""
-    return value if isinstance(value, Mapping) else {name: value}

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from common.config import benchmarks
+from common.config.quality import parts
 from timetotrain.launch.children import Children
 from timetotrain.run import log_ending
-from timetotrain.run.results import parts
 from timetotrain.search import space as spaces
 
 
@@ -142,7 +142,7 @@ def read(folder: pathlib.Path, part: str = "") -> Outcome:
     end = ending_of(folder)
     if end is None or not end.whole:
         return Outcome(message=last_line(folder) or "no log")
-    quality = parts(end.quality, "").get(part)
+    quality = parts(end.quality).get(part)
     if quality is None:
         return Outcome(minutes=end.minutes, message=end.reason or "no finite evaluation")
     return Outcome(quality, end.minutes, end.reached, end.reason)
