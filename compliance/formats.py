@@ -132,13 +132,9 @@ def as_json(outcome: Outcome) -> str:
         for finding in outcome.findings
     ]
     content = {
-        "verdict": outcome.verdict._asdict(),
-        "errors": errors,
-        "advice": advice,
-        "files": list(outcome.files),
-        "logs": [_log(log) for log in outcome.logs],
-        "findings": findings,
-    }
+        "verdict": outcome.verdict._asdict(), "errors": errors, "advice": advice,
+        "files": list(outcome.files), "logs": [_log(log) for log in outcome.logs], "findings": findings,
+    }  # fmt: skip
     return json.dumps(content, indent=1, ensure_ascii=True)
 
 
@@ -146,15 +142,11 @@ def _log(log: LogResult) -> dict[str, object]:
     """Returns what a log declares; a value of a wrong type or with too many digits becomes null."""
     named = {name: getattr(log, name) for name in ("benchmark", "division", "platform")}
     return {
-        "path": log.path,
-        "ruleset": log.ruleset,
-        "ruleset_reason": log.ruleset_reason,
-        "passes": log.passes,
+        "path": log.path, "ruleset": log.ruleset, "ruleset_reason": log.ruleset_reason, "passes": log.passes,
         **{name: value[:200] if isinstance(value, str) else None for name, value in named.items()},
         "smoke": log.smoke,
-        "minutes": log.minutes if log.minutes is not None and isfinite(log.minutes) else None,
-        "met": log.met,
-    }
+        "minutes": log.minutes if log.minutes is not None and isfinite(log.minutes) else None, "met": log.met,
+    }  # fmt: skip
 
 
 _STYLE = """:root{color-scheme:light dark}

@@ -49,12 +49,9 @@ def _result(finding: Finding, index: int) -> dict:
         message += f" ({len(finding.lines)} lines in all.)"
     first, *others = (_location(finding.path, line) for line in lines)
     result = {
-        "ruleId": clean(finding.rule),
-        "ruleIndex": index,
-        "level": _LEVELS.get(finding.severity, "note"),
-        "message": {"text": clean(message)},
-        "locations": [first],
-    }
+        "ruleId": clean(finding.rule), "ruleIndex": index, "level": _LEVELS.get(finding.severity, "note"),
+        "message": {"text": clean(message)}, "locations": [first],
+    }  # fmt: skip
     if others:
         result["relatedLocations"] = others
     return result

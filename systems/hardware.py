@@ -25,15 +25,11 @@ def detect(root: Path = Path("/")) -> tuple[dict[str, str], list[str]]:
     is guessed. Never raises for an absent or malformed source.
     """
     fields = {
-        "system_name": platform.node().split(".")[0],
-        "number_of_nodes": "1",
-        **parse_lscpu(machine_tools.output("lscpu")),
-        **_memory(_text(root / "proc/meminfo")),
-        **_storage(root / "sys/block"),
-        **_network(root / "sys/class"),
-        **parse_gpus(machine_tools.nvidia_smi(*_GPU_FIELDS)),
-        **_software(_text(root / "etc/os-release")),
-    }
+        "system_name": platform.node().split(".")[0], "number_of_nodes": "1",
+        **parse_lscpu(machine_tools.output("lscpu")), **_memory(_text(root / "proc/meminfo")),
+        **_storage(root / "sys/block"), **_network(root / "sys/class"),
+        **parse_gpus(machine_tools.nvidia_smi(*_GPU_FIELDS)), **_software(_text(root / "etc/os-release")),
+    }  # fmt: skip
     description = {name: fields.get(name, "") for name in NAMES}
     missing = [
         field.name

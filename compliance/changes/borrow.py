@@ -25,15 +25,10 @@ _SAYS = {
     SYSTEM: "no hyperparameter: stays as submitted",
 }
 # They follow the batch or name it; the rules do not list them among what must stay.
-_EXPLAINED = frozenset(
-    (
-        "config_filename",
-        "tensor_parallelism",
-        "pipeline_parallelism",
-        "context_parallelism",
-        "expert_parallelism",
-    )
-)
+_EXPLAINED = frozenset((
+    "config_filename", "tensor_parallelism", "pipeline_parallelism", "context_parallelism",
+    "expert_parallelism",
+))  # fmt: skip
 _ONCE = (
     "once for each benchmark entry, declared by Monday of review week 3, in the final code by Wednesday",
     "software, system and configuration stay; only the largest scale of a system may change, to a larger or faster one",
@@ -109,13 +104,9 @@ def compare(own: Side, other: Side, again: Side | None = None) -> Borrowing:
     if not any(row.kind in (GROUP, BATCH) and row.own != row.other != "" for row in shown):
         refused.append("no hyperparameter differs that may be borrowed")
     return Borrowing(
-        own.benchmark,
-        own.ruleset,
-        shown,
-        len(rows) - len(shown),
-        tuple(refused),
+        own.benchmark, own.ruleset, shown, len(rows) - len(shown), tuple(refused),
         tuple(_notes(own, other, again)),
-    )
+    )  # fmt: skip
 
 
 def _row(name: str, own: Side, other: Side, again: Side | None) -> Setting:

@@ -97,14 +97,10 @@ def _of(logs: list[Path], has) -> str:
 
 def _plain(folder: Path, logs: list[Path], one: Agreement | None) -> dict:
     content = {
-        "folder": str(folder),
-        "logs": len(logs),
-        "framework_logs": sum(map(advice.has_framework_log, logs)),
-        "environments": sum(map(advice.has_environment, logs)),
-        "named": one.named if one else None,
-        "file": str(one.file) if one and one.file else None,
-        "problem": one.problem if one else "",
-    }
+        "folder": str(folder), "logs": len(logs), "framework_logs": sum(map(advice.has_framework_log, logs)),
+        "environments": sum(map(advice.has_environment, logs)), "named": one.named if one else None,
+        "file": str(one.file) if one and one.file else None, "problem": one.problem if one else "",
+    }  # fmt: skip
     settings = [
         {"name": s.name, "log": s.logged, "file": list(s.values), "answer": s.answer}
         for s in (one.settings if one else ())

@@ -31,26 +31,17 @@ def _numeric(function: Callable[..., object]) -> Callable[..., object]:
 
 
 _WORDS: dict[str, tuple[Callable[..., object], str]] = {
-    "equal": (operator.eq, "{} = {}"),
-    "not_equal": (operator.ne, "{} is not {}"),
-    "less": (operator.lt, "{} < {}"),
-    "at_most": (operator.le, "{} <= {}"),
-    "greater": (operator.gt, "{} > {}"),
-    "at_least": (operator.ge, "{} >= {}"),
-    "plus": (_numeric(operator.add), "({} + {})"),
-    "minus": (_numeric(operator.sub), "({} - {})"),
-    "times": (_numeric(operator.mul), "{} x {}"),
-    "over": (_numeric(operator.truediv), "{} / {}"),
+    "equal": (operator.eq, "{} = {}"), "not_equal": (operator.ne, "{} is not {}"),
+    "less": (operator.lt, "{} < {}"), "at_most": (operator.le, "{} <= {}"),
+    "greater": (operator.gt, "{} > {}"), "at_least": (operator.ge, "{} >= {}"),
+    "plus": (_numeric(operator.add), "({} + {})"), "minus": (_numeric(operator.sub), "({} - {})"),
+    "times": (_numeric(operator.mul), "{} x {}"), "over": (_numeric(operator.truediv), "{} / {}"),
     "remainder": (_numeric(operator.mod), "the remainder of {} / {}"),
-    "power": (_numeric(math.pow), "{} ^ {}"),
-    "larger": (_numeric(max), "the larger of {} and {}"),
-    "ceil": (_numeric(math.ceil), "ceil({})"),
-    "floor": (_numeric(math.floor), "floor({})"),
-    "absolute": (_numeric(abs), "|{}|"),
-    "truncated": (int, "{}"),
-    "entry": (operator.getitem, "{1} of {0}"),
+    "power": (_numeric(math.pow), "{} ^ {}"), "larger": (_numeric(max), "the larger of {} and {}"),
+    "ceil": (_numeric(math.ceil), "ceil({})"), "floor": (_numeric(math.floor), "floor({})"),
+    "absolute": (_numeric(abs), "|{}|"), "truncated": (int, "{}"), "entry": (operator.getitem, "{1} of {0}"),
     "whole": (is_whole, "{} is a whole number"),
-}
+}  # fmt: skip
 _JOINS = {"and": " and ", "or": " or "}
 
 

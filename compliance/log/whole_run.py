@@ -50,28 +50,15 @@ class Story:
         count = self.evaluations.count
         self.handlers = {
             **dict.fromkeys(("epoch_stop", "block_stop", "eval_stop"), count),
-            "eval_accuracy": self.evaluations.accuracy,
-            "cache_clear": self._cache,
-            "submission_benchmark": self.runs.tell,
-            "submission_division": self.runs.tell,
-            "submission_org": self._name,
-            "submission_platform": self._name,
-            "submission_status": self._keep,
-            "config_digest": self._keep,
-            "init_start": self._time,
-            "init_stop": self._time,
-            "run_start": self._time,
-            "run_stop": self._stop,
-            "smoke_run": self._smoke,
-            "no_mlperf_result": self._no_target,
-            "resumed_from_step": self._resumed,
-            "seed": self._seed,
-            "train_samples": self._keep,
-            "eval_samples": self._keep,
-            "block_start": self._work,
-            "epoch_start": self._work,
-            "eval_start": self._evaluation,
-        }
+            "eval_accuracy": self.evaluations.accuracy, "cache_clear": self._cache,
+            "submission_benchmark": self.runs.tell, "submission_division": self.runs.tell,
+            "submission_org": self._name, "submission_platform": self._name, "submission_status": self._keep,
+            "config_digest": self._keep, "init_start": self._time, "init_stop": self._time,
+            "run_start": self._time, "run_stop": self._stop, "smoke_run": self._smoke,
+            "no_mlperf_result": self._no_target, "resumed_from_step": self._resumed, "seed": self._seed,
+            "train_samples": self._keep, "eval_samples": self._keep, "block_start": self._work,
+            "epoch_start": self._work, "eval_start": self._evaluation,
+        }  # fmt: skip
 
     def _time(self, record: Record) -> None:
         if record.key != "init_stop":

@@ -33,15 +33,11 @@ def row(card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | 
     """Builds a folder's row; `findings` are its findings from `by_folder`, `folder` is the judgment of `check`."""
     mean = folder.convergence.mean if folder and folder.convergence else None
     return FolderRow(
-        None if findings is None else of_findings(findings, card.smoke),
-        *counts(findings or ()),
-        len(card.runs),
-        folder.needed if folder else card.needed,
-        max(len(card.runs) - card.converged, len(folder.failed) if folder else 0),
-        len(card.left_out),
-        folder.convergence if folder else None,
-        card.epochs if mean is None or not isfinite(mean) else mean,
-    )
+        None if findings is None else of_findings(findings, card.smoke), *counts(findings or ()),
+        len(card.runs), folder.needed if folder else card.needed,
+        max(len(card.runs) - card.converged, len(folder.failed) if folder else 0), len(card.left_out),
+        folder.convergence if folder else None, card.epochs if mean is None or not isfinite(mean) else mean,
+    )  # fmt: skip
 
 
 def judged(outcome: Outcome) -> dict[Path, ResultFolder]:

@@ -35,12 +35,9 @@ def _environment():
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
+        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
-    )
+    )  # fmt: skip
     environment.globals |= {"source": _source, "digest": _digest}
     environment.filters |= {"minutes": minutes, "duration": duration, "value": value}
     environment.filters |= {"breakable": _breakable, "code": _code}

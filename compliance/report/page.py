@@ -62,13 +62,10 @@ def page(cards: list[ScoreCard], outcome: Outcome | None = None) -> str:
         for number, (card, own) in enumerate(zip(cards, of_folders), 1)
     ]
     return render(
-        "report.html",
-        folders=folders,
-        with_convergence=any(folder["row"].convergence for folder in folders),
-        verdict=outcome.verdict if outcome else None,
-        verdict_line=verdict_line(outcome) if outcome else "",
+        "report.html", folders=folders, with_convergence=any(folder["row"].convergence for folder in folders),
+        verdict=outcome.verdict if outcome else None, verdict_line=verdict_line(outcome) if outcome else "",
         rest=_findings(rest),
-    )
+    )  # fmt: skip
 
 
 def _folder(
@@ -79,23 +76,18 @@ def _folder(
     count, rows = beside(card)
     rows = [] if card.smoke else rows
     return {
-        "card": card,
-        "row": index.row(card, findings, judged),
-        "anchor": f"folder-{number}",
+        "card": card, "row": index.row(card, findings, judged), "anchor": f"folder-{number}",
         "runs": [_run(card, index, longest) for index in range(len(card.runs))],
         "overlays": [_overlay(card, metric) for metric in charts.metrics(card.runs)],
-        "findings": None if findings is None else _findings(findings),
-        "accelerators": count,
+        "findings": None if findings is None else _findings(findings), "accelerators": count,
         "published": _around(_places(card, rows)),
         "published_count": len(rows) + bool(rows and _comparable(card)),
-        "published_at": rows[0].accelerators if rows else None,
-        "published_rounds": _rounds(rows),
-        "place": _place(card, rows),
-        "unit": card.runs[0].unit,
+        "published_at": rows[0].accelerators if rows else None, "published_rounds": _rounds(rows),
+        "place": _place(card, rows), "unit": card.runs[0].unit,
         "differs": differs_from_published(place.parents[2].name, card) if len(place.parents) > 2 else [],
         "energy": _energy(card),
         "scaled_by": factor(_folder_of(card.path), judged.convergence if judged else None).source,
-    }
+    }  # fmt: skip
 
 
 def _energy(card: ScoreCard) -> str:
@@ -147,14 +139,10 @@ def _run(card: ScoreCard, index: int, longest: float) -> dict:
     run = card.runs[index]
     timeline = charts.timeline(run)
     return {
-        "run": run,
-        "name": run.path.stem,
-        "fate": fate(card, index),
+        "run": run, "name": run.path.stem, "fate": fate(card, index),
         "share": round(100 * run.minutes / longest, 2) if run.minutes and longest else 0,
-        "quality": _quality(run),
-        "timeline": timeline,
-        "plots": _plots(run, timeline) if timeline else [],
-    }
+        "quality": _quality(run), "timeline": timeline, "plots": _plots(run, timeline) if timeline else [],
+    }  # fmt: skip
 
 
 def _quality(run: Run) -> list[str]:

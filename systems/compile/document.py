@@ -12,31 +12,13 @@ from systems.compile import series
 from systems.compile.store import RESULTS
 
 _HEAD = (
-    "preset",
-    "step",
-    "device",
-    "devices",
-    "MiB a device",
-    "fits",
-    "estimate, ms",
-    "collectives",
-    "MB",
-    "copies",
-    "64-bit",
-)
+    "preset", "step", "device", "devices", "MiB a device", "fits", "estimate, ms", "collectives", "MB",
+    "copies", "64-bit",
+)  # fmt: skip
 _GPU_HEAD = (
-    "preset",
-    "step",
-    "device",
-    "devices",
-    "MiB a device",
-    "fits",
-    "library calls",
-    "products in",
-    "wider than 16 bits",
-    "collectives",
-    "MB",
-)
+    "preset", "step", "device", "devices", "MiB a device", "fits", "library calls", "products in",
+    "wider than 16 bits", "collectives", "MB",
+)  # fmt: skip
 _TEXT = """# Compiled presets
 
 `timetotrain systems compile all` compiles the steps of every preset for its TPUs or GPUs, without them: of {presets}
@@ -70,12 +52,9 @@ def render(known: Sequence[series.Preset], results: Path = RESULTS) -> str:
     told += [(f"{b} `{s}`", "not compiled yet") for b, s, _ in known if (b, s) not in compiled]
     missing = [f"- {name}: {reason}" for name, reason in told if reason]
     return _TEXT.format(
-        presets=len(known),
-        fine=len(known) - len(missing),
-        tpus=_tpus(records, results),
-        gpus=_gpus(records, results),
-        missing="\n".join(missing) or "Nothing.",
-    )
+        presets=len(known), fine=len(known) - len(missing), tpus=_tpus(records, results),
+        gpus=_gpus(records, results), missing="\n".join(missing) or "Nothing.",
+    )  # fmt: skip
 
 
 def table(known: Sequence[series.Preset], results: Path = RESULTS) -> str:
@@ -97,16 +76,11 @@ def _tpus(records: list[dict], results: Path) -> str:
             continue
         moved = report["collectives"]
         total = max(1, report["cycles"]["total"])
-        rows.append(
-            (
-                *start,
-                _estimate(report),
-                sum(row["count"] for row in moved),
-                f"{sum(row['bytes'] for row in moved) / 1e6:.1f}",
-                f"{report['copies']['cycles'] / total:.0%}",
-                sum(report["wide_arithmetic"].values()) or "none",
-            )
-        )
+        rows.append((
+            *start, _estimate(report), sum(row["count"] for row in moved),
+            f"{sum(row['bytes'] for row in moved) / 1e6:.1f}", f"{report['copies']['cycles'] / total:.0%}",
+            sum(report["wide_arithmetic"].values()) or "none",
+        ))  # fmt: skip
     return markdown_table(_HEAD, rows) if rows else ""
 
 
@@ -123,16 +97,11 @@ def _gpus(records: list[dict], results: Path) -> str:
     for start, report in _compiled(records, results, "kernels"):
         calls, bits = Counter(report["kernels"]["calls"]), report["kernels"]["matrix_types"]
         moved = report["collectives"]
-        rows.append(
-            (
-                *start,
-                ", ".join(f"{name.removeprefix('__')} {n}" for name, n in calls.most_common()) or "none",
-                ", ".join(f"{kind} {n}" for kind, n in bits.items()) or "none",
-                _wide(report["kernels"]),
-                sum(row["count"] for row in moved),
-                f"{sum(row['bytes'] for row in moved) / 1e6:.1f}",
-            )
-        )
+        rows.append((
+            *start, ", ".join(f"{name.removeprefix('__')} {n}" for name, n in calls.most_common()) or "none",
+            ", ".join(f"{kind} {n}" for kind, n in bits.items()) or "none", _wide(report["kernels"]),
+            sum(row["count"] for row in moved), f"{sum(row['bytes'] for row in moved) / 1e6:.1f}",
+        ))  # fmt: skip
     return markdown_table(_GPU_HEAD, rows) if rows else ""
 
 
@@ -151,12 +120,8 @@ def _compiled(records: list[dict], results: Path, *parts: str) -> list[tuple[tup
             if any(part in report for part in parts):
                 needed, held = (round(report[key] / 2**20) for key in ("needed_bytes", "device_bytes"))
                 start = (
-                    f"{record['benchmark']} `{record['system']}`",
-                    name,
-                    record["kind"],
-                    record["replicas"],
-                    f"{needed} of {held}",
-                    "yes" if report["fits"] else "**no**",
-                )
+                    f"{record['benchmark']} `{record['system']}`", name, record["kind"], record["replicas"],
+                    f"{needed} of {held}", "yes" if report["fits"] else "**no**",
+                )  # fmt: skip
                 rows.append((start, report))
     return rows

@@ -15,15 +15,9 @@ from common.hlo.sizes import element_bytes
 from systems.compile.hlo import Instruction, Program
 
 _FREE = (
-    "parameter",
-    "get-tuple-element",
-    "tuple",
-    "constant",
-    "bitcast",
-    "after-all",
-    "partition-id",
+    "parameter", "get-tuple-element", "tuple", "constant", "bitcast", "after-all", "partition-id",
     "replica-id",
-)
+)  # fmt: skip
 _CONTROL = ("while", "conditional", "call", "opt-barrier")
 _SLICES = ("dynamic-slice", "slice", "gather")
 

@@ -56,13 +56,9 @@ def versions(platform: str) -> dict[str, str]:
     """
     command = [compiler_python(platform), "-m", f"{_PACKAGE}systems.compile.worker"]
     done = subprocess.run(
-        command,
-        cwd=None if INSTALLED else ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
+        command, cwd=None if INSTALLED else ROOT, capture_output=True, text=True, check=True,
         env=_environment(),
-    )
+    )  # fmt: skip
     return json.loads(done.stdout)
 
 
@@ -90,14 +86,9 @@ def export(
       UserError: the command fails; the message is its last line.
     """
     command = [
-        sys.executable,
-        "-m",
-        f"{_PACKAGE}{benchmark}",
-        f"--system={system}",
-        f"--export={folder}",
-        f"--export_programs={programs}",
-        "--noexport_values",
-    ]
+        sys.executable, "-m", f"{_PACKAGE}{benchmark}", f"--system={system}", f"--export={folder}",
+        f"--export_programs={programs}", "--noexport_values",
+    ]  # fmt: skip
     say(f"exporting {benchmark} {system}")
     done = subprocess.run([*command, *flags], cwd=None if INSTALLED else ROOT, capture_output=True, text=True)
     if done.returncode < 0:
@@ -205,12 +196,9 @@ def _in_child(artifact: Path, program: dict, target: Target, replicas: int, scra
     command = [compiler_python(target.platform), "-m", f"{_PACKAGE}systems.compile.worker"]
     with (scratch / "stderr.txt").open("w") as stderr:
         child = subprocess.Popen(
-            [*command, str(scratch / "request.json"), str(answer)],
-            cwd=None if INSTALLED else ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            env=_environment(),
-        )
+            [*command, str(scratch / "request.json"), str(answer)], cwd=None if INSTALLED else ROOT,
+            stdout=subprocess.DEVNULL, stderr=stderr, env=_environment(),
+        )  # fmt: skip
         taken = _watched(child)
     if taken > GIGABYTES:
         return {"error": f"the compiler needs more than {GIGABYTES:.0f} GB of memory and was stopped"}

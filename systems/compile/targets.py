@@ -61,15 +61,11 @@ MEGACORE = "tpu-v4-megacore"  # Both cores of a chip run one program ("TPU v4", 
 # `jax/_src/pallas/mosaic/tpu_info.py`. One copy of its page says four multipliers, another two, which would run at
 # 3.5 GHz. 7x's page does not say how many it has.
 _TPUS = {
-    "tpu-v2": _Tpu("v2", 2, 2, 16 * GIB, 700.0),
-    "tpu-v3": _Tpu("v3", 2, 2, 32 * GIB, 940.0),
-    "tpu-v4": _Tpu("v4", 2, 3, 32 * GIB, 1050.0),
-    MEGACORE: _Tpu("v4", 1, 3, 32 * GIB, 1050.0, "megacore"),
-    "tpu-v5e": _Tpu("v5e", 1, 2, 16 * GIB, 1503.0),
-    "tpu-v5p": _Tpu("v5p", 1, 3, 95 * GIB, 1751.0),
-    "tpu-v6e": _Tpu("v6e", 1, 2, 32 * GIB, 1751.0),
-    "tpu-7x": _Tpu("tpu7x", 2, 3, 192 * GIB),
-}
+    "tpu-v2": _Tpu("v2", 2, 2, 16 * GIB, 700.0), "tpu-v3": _Tpu("v3", 2, 2, 32 * GIB, 940.0),
+    "tpu-v4": _Tpu("v4", 2, 3, 32 * GIB, 1050.0), MEGACORE: _Tpu("v4", 1, 3, 32 * GIB, 1050.0, "megacore"),
+    "tpu-v5e": _Tpu("v5e", 1, 2, 16 * GIB, 1503.0), "tpu-v5p": _Tpu("v5p", 1, 3, 95 * GIB, 1751.0),
+    "tpu-v6e": _Tpu("v6e", 1, 2, 32 * GIB, 1751.0), "tpu-7x": _Tpu("tpu7x", 2, 3, 192 * GIB),
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,14 +171,9 @@ def _tpu_target(kind: str, tpu: _Tpu, devices: int) -> Target:
     if math.prod(shape) * tpu.cores < devices:
         raise UserError(f"--target={kind}: {devices} devices make no torus")
     return Target(
-        kind,
-        "tpu",
-        f"{tpu.prefix}:{'x'.join(map(str, shape))}",
-        math.prod(shape) * tpu.cores,
-        tpu.chip_memory // tpu.cores,
-        tpu.megahertz,
-        chip_config=tpu.chip_config,
-    )
+        kind, "tpu", f"{tpu.prefix}:{'x'.join(map(str, shape))}", math.prod(shape) * tpu.cores,
+        tpu.chip_memory // tpu.cores, tpu.megahertz, chip_config=tpu.chip_config,
+    )  # fmt: skip
 
 
 def torus(chips: int, dimensions: int) -> tuple[int, ...]:

@@ -24,13 +24,10 @@ _VAGUE = ("", "tpu", "none", "n a", "null")
 MOST = 1 << 17  # Accelerators of the largest machine.
 # Beginnings of accelerators' names by maker; their runs share its software.
 _MAKERS = {
-    "Google": ("TPU",),
-    "AMD": ("MI", "RX"),
-    "Intel": ("Gaudi",),
-    "Huawei": ("Ascend",),
+    "Google": ("TPU",), "AMD": ("MI", "RX"), "Intel": ("Gaudi",), "Huawei": ("Ascend",),
     "Graphcore": ("Bow", "IPU"),
     "NVIDIA": ("V100", "A100", "A10", "A30", "A40", "RTX", "L4", "H100", "H200", "GH", "GB", "B200", "B300"),
-}
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,15 +145,9 @@ def _unknown(name: str, model: str, given: Given) -> dict[str, Any]:
         )
     peak = given.peak * 1e12
     return {
-        "name": model or "accelerator",
-        "peak": {"bf16": peak},
-        "memory_bandwidth": given.bandwidth * 1e9,
-        "memory": None,
-        "watts": None,
-        "per_node": 8,
-        "largest": MOST,
-        "source": "given",
-    }
+        "name": model or "accelerator", "peak": {"bf16": peak}, "memory_bandwidth": given.bandwidth * 1e9,
+        "memory": None, "watts": None, "per_node": 8, "largest": MOST, "source": "given",
+    }  # fmt: skip
 
 
 def known_names() -> list[str]:

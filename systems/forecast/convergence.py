@@ -64,12 +64,8 @@ _EPOCHS = (
 # Examples per epoch: ImageNet; COCO's images with boxes; packed sequences (1,637 steps of 320 in NVIDIA's v0.6 DGX-1
 # log); sentence pairs up to 75 words (1,938 steps of 2,048, ibid.).
 EXAMPLES = {
-    "resnet": 1_281_167,
-    "ssd": 117_266,
-    "maskrcnn": 117_266,
-    "transformer": 523_840,
-    "gnmt": 3_969_024,
-}
+    "resnet": 1_281_167, "ssd": 117_266, "maskrcnn": 117_266, "transformer": 523_840, "gnmt": 3_969_024,
+}  # fmt: skip
 _SEQUENCE = 256  # Tokens per packed sequence; NVIDIA counts the transformer's batch in tokens.
 
 

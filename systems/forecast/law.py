@@ -78,16 +78,11 @@ def points(
     each = {name: _figures(known[name]) for name in {row.chip for row in rows}}
     peak, wide, narrow = np.array([each[row.chip] for row in rows]).T
     return Points(
-        _codes(row.benchmark for row in rows),
-        _codes(row.chip for row in rows),
-        _codes(accelerators.maker(row.chip) for row in rows),
-        np.log([row.accelerators for row in rows]),
-        (peak + wide) / 2,
-        peak - wide,
-        narrow,
-        date - _DATE,
+        _codes(row.benchmark for row in rows), _codes(row.chip for row in rows),
+        _codes(accelerators.maker(row.chip) for row in rows), np.log([row.accelerators for row in rows]),
+        (peak + wide) / 2, peak - wide, narrow, date - _DATE,
         np.log(np.maximum(date - [first[row.benchmark] for row in rows], 0.0) + 0.5),
-    )
+    )  # fmt: skip
 
 
 def _codes(names: Iterable[str]) -> np.ndarray:

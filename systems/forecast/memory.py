@@ -15,16 +15,10 @@ from typing import Any
 # weights of a fine-tuning, whose adapters are small. Sizes: the benchmarks' names, and mlcommons/training's README
 # of each.
 _MODELS = {
-    "llama2_70b_lora": (70e9, 2),
-    "llama31_8b": (8e9, 16),
-    "llama31_405b": (405e9, 16),
-    "gpt3": (175e9, 16),
-    "gpt_oss_20b": (21e9, 16),
-    "deepseekv3_671b": (671e9, 16),
-    "flux1": (11.9e9, 16),
-    "bert": (0.34e9, 16),
+    "llama2_70b_lora": (70e9, 2), "llama31_8b": (8e9, 16), "llama31_405b": (405e9, 16), "gpt3": (175e9, 16),
+    "gpt_oss_20b": (21e9, 16), "deepseekv3_671b": (671e9, 16), "flux1": (11.9e9, 16), "bert": (0.34e9, 16),
     "stable_diffusion": (0.865e9, 16),
-}
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,15 +42,10 @@ def families(path: Path) -> None:
     for i, group in enumerate(groups):
         mine = [test for test in tests if family[test.row.chip] == group]
         axes.plot(
-            [test.row.minutes for test in mine],
-            [test.row.minutes * math.exp(-test.wrong) for test in mine],
-            marks[accelerators.maker(mine[0].row.chip)],
-            color=colours(i),
-            label=f"{group} ({len(mine)})",
-            markersize=4,
-            alpha=0.7,
-            linestyle="",
-        )
+            [test.row.minutes for test in mine], [test.row.minutes * math.exp(-test.wrong) for test in mine],
+            marks[accelerators.maker(mine[0].row.chip)], color=colours(i), label=f"{group} ({len(mine)})",
+            markersize=4, alpha=0.7, linestyle="",
+        )  # fmt: skip
     line = [0.1, 1000]
     axes.plot(line, line, "k-", linewidth=0.8)
     for factor in (1.3, 1 / 1.3):

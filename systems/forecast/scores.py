@@ -17,21 +17,10 @@ DATA = Path(__file__).resolve().parents[2] / "compliance/data"
 # When the results of a round appeared, in years (mlcommons.org/benchmarks/training, dates of the announcements), and
 # the paper.
 ROUNDS = {
-    "v0.6": 2019.5,
-    "paper": 2019.75,
-    "v0.7": 2020.6,
-    "v1.0": 2021.5,
-    "v1.1": 2021.9,
-    "v2.0": 2022.5,
-    "v2.1": 2022.85,
-    "v3.0": 2023.5,
-    "v3.1": 2023.85,
-    "v4.0": 2024.45,
-    "v4.1": 2024.85,
-    "v5.0": 2025.4,
-    "v5.1": 2025.85,
-    "v6.0": 2026.46,
-}
+    "v0.6": 2019.5, "paper": 2019.75, "v0.7": 2020.6, "v1.0": 2021.5, "v1.1": 2021.9, "v2.0": 2022.5,
+    "v2.1": 2022.85, "v3.0": 2023.5, "v3.1": 2023.85, "v4.0": 2024.45, "v4.1": 2024.85, "v5.0": 2025.4,
+    "v5.1": 2025.85, "v6.0": 2026.46,
+}  # fmt: skip
 # Machines of v0.6 whose descriptions are not JSON: their names' beginnings.
 _UNDESCRIBED = {"dgx1": "V100-SXM2", "dgx2": "V100-SXM3"}
 # Training Kinetics in 15 Minutes, table 3: seconds of 100 epochs of TSM by nodes of six V100.

@@ -24,14 +24,9 @@ LINK_SHARE = 0.8
 # Tokens of a WMT sentence on average, with GNMT's end symbol.
 _GNMT_LENGTH = 34
 _ACCELERATORS = {
-    "tpu-v2": "TPU v3",
-    "tpu-v3": "TPU v3",
-    "tpu-v4": "TPU v4",
-    "tpu-v4-megacore": "TPU v4",
-    "tpu-v5e": "TPU v5e",
-    "tpu-v5p": "TPU v5p",
-    "tpu-v6e": "TPU v6e",
-}
+    "tpu-v2": "TPU v3", "tpu-v3": "TPU v3", "tpu-v4": "TPU v4", "tpu-v4-megacore": "TPU v4",
+    "tpu-v5e": "TPU v5e", "tpu-v5p": "TPU v5p", "tpu-v6e": "TPU v6e",
+}  # fmt: skip
 
 
 @functools.cache

@@ -130,15 +130,10 @@ def simulate(total: float, steps: float, workers: int, faults: Faults, seed: int
     every = faults.checkpoint or (best_interval(durations, rate, faults, young, seed) if rate else math.inf)
     timeline = _Timeline(durations, rate, faults, every, np.random.default_rng(seed))
     return Result(
-        total=math.fsum(durations) if not rate and not faults.checkpoint else timeline.total,
-        closed=total,
-        step=float(sampled.mean()),
-        failures=timeline.failures,
-        lost=timeline.lost,
-        checkpoint=every if rate or faults.checkpoint else 0.0,
-        young=young,
-        saving=timeline.saving,
-    )
+        total=math.fsum(durations) if not rate and not faults.checkpoint else timeline.total, closed=total,
+        step=float(sampled.mean()), failures=timeline.failures, lost=timeline.lost,
+        checkpoint=every if rate or faults.checkpoint else 0.0, young=young, saving=timeline.saving,
+    )  # fmt: skip
 
 
 def step_seconds(

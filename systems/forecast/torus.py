@@ -27,13 +27,9 @@ from systems.compile.targets import MEGACORE
 _LOCAL, _RING = 3, 2
 # {device kind: shortest and longest side that close to a ring}.
 _RINGS = {
-    "tpu-v2": (16, 16),
-    "tpu-v3": (32, 32),
-    "tpu-v5e": (16, 16),
-    "tpu-v6e": (16, 16),
-    "tpu-v4": (4, 64),
+    "tpu-v2": (16, 16), "tpu-v3": (32, 32), "tpu-v5e": (16, 16), "tpu-v6e": (16, 16), "tpu-v4": (4, 64),
     MEGACORE: (4, 64),
-}
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,13 +64,10 @@ class Torus:
         """
         cores = 1 if kind == MEGACORE else chip["replicas"]
         return cls(
-            sides=tuple(int(side) for side in topology.partition(":")[2].split("x")),
-            rings=_RINGS[kind],
-            cores=cores,
-            link=chip["link_bandwidth"] * share,
-            hop=chip["hop_seconds"],
+            sides=tuple(int(side) for side in topology.partition(":")[2].split("x")), rings=_RINGS[kind],
+            cores=cores, link=chip["link_bandwidth"] * share, hop=chip["hop_seconds"],
             memory=chip["memory_bandwidth"] / cores * share,
-        )
+        )  # fmt: skip
 
     def box(self, replicas: int) -> tuple[int, ...]:
         """Chips along each side of the box that `replicas` consecutive replicas fill."""

@@ -7,17 +7,10 @@ import systems
 # Converges a little slower than the reference does at batch size 8 (compliance/data/rcp.json).
 SAMPLES = 3456
 HEADER = {
-    "global_batch_size": 8,
-    "opt_base_learning_rate": 0.0004,
-    "opt_learning_rate_training_steps": 1024,
-    "opt_gradient_clip_norm": 0.3,
-    "opt_adamw_weight_decay": 0.0001,
-    "gradient_accumulation_steps": 1,
-    "lora_alpha": 32,
-    "lora_rank": 16,
-    "train_samples": 3901,
-    "eval_samples": 173,
-}
+    "global_batch_size": 8, "opt_base_learning_rate": 0.0004, "opt_learning_rate_training_steps": 1024,
+    "opt_gradient_clip_norm": 0.3, "opt_adamw_weight_decay": 0.0001, "gradient_accumulation_steps": 1,
+    "lora_alpha": 32, "lora_rank": 16, "train_samples": 3901, "eval_samples": 173,
+}  # fmt: skip
 RUNS = 10
 
 
@@ -66,13 +59,9 @@ def log(
 def description(**changes):
     """A system description in the words of rounds from 4.0 on."""
     return {
-        **systems.load("dgx-1"),
-        "submitter": "Other Lab",
-        "division": "closed",
-        "status": "Available on-premise",
-        "system_name": "box",
-        **changes,
-    }
+        **systems.load("dgx-1"), "submitter": "Other Lab", "division": "closed",
+        "status": "Available on-premise", "system_name": "box", **changes,
+    }  # fmt: skip
 
 
 def write_code(folder):

@@ -44,12 +44,8 @@ def described(**changes):
     import systems
 
     content = {
-        **systems.load(SYSTEM),
-        "submitter": "Example",
-        "division": "closed",
-        "status": "onprem",
-        **changes,
-    }
+        **systems.load(SYSTEM), "submitter": "Example", "division": "closed", "status": "onprem", **changes,
+    }  # fmt: skip
     return {name: value for name, value in content.items() if value is not None}
 
 

@@ -99,12 +99,9 @@ def test_a_hook_runs(tmp_path, status, code):
 def test_the_types_of_the_page_have_these_fields():
     rows = re.findall(r"^\| `(\w+)` \| (`.*)\|$", PAGE, re.MULTILINE)
     types = {
-        "Outcome": api.Outcome,
-        "Verdict": verdict.Verdict,
-        "Finding": findings.Finding,
-        "LogResult": LogResult,
-        "Submission": Submission,
-    }
+        "Outcome": api.Outcome, "Verdict": verdict.Verdict, "Finding": findings.Finding,
+        "LogResult": LogResult, "Submission": Submission,
+    }  # fmt: skip
     named = {name: fields for name, fields in rows if name in types}
     assert set(named) == set(types)
     for name, fields in named.items():

@@ -152,12 +152,9 @@ def test_a_full_disk_is_one_line():
 def test_a_report_s_name_that_is_not_utf8_is_shown_as_an_escape(log):
     path = os.fsencode(log.parent) + b"/\xff.html"
     done = subprocess.run(
-        [sys.executable, "-m", "timetotrain", "report", log, "-o", path],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
-        capture_output=True,
-        timeout=60,
-    )
+        [sys.executable, "-m", "timetotrain", "report", log, "-o", path], cwd=ROOT,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"}, capture_output=True, timeout=60,
+    )  # fmt: skip
     assert done.returncode == 0 and b"\\udcff.html: 1 run" in done.stdout and not done.stderr
 
 

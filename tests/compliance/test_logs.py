@@ -79,16 +79,13 @@ def test_several_records_on_a_line_are_read_and_reported(tmp_path):
 
 
 BROKEN = {
-    "not json": ("line-json", ":::MLLOG hello"),
-    "cut": ("line-json", LINE[:60]),
+    "not json": ("line-json", ":::MLLOG hello"), "cut": ("line-json", LINE[:60]),
     "more behind": ("line-json", LINE + " {}"),
     "too many digits": ("line-json", LINE.replace("7", "9" * 5000)),
     "deep": ("line-json", ":::MLLOG " + "[" * 200_000),
     "deep inside": ("line-json", LINE.replace(": 7", ": " + "[" * 100_000)),
-    "a list": ("line-form", ":::MLLOG [1, 2]"),
-    "a number": ("line-form", ":::MLLOG 17"),
-    "null": ("line-form", ":::MLLOG null"),
-    "no time": ("line-field", LINE.replace("time_ms", "time_s")),
+    "a list": ("line-form", ":::MLLOG [1, 2]"), "a number": ("line-form", ":::MLLOG 17"),
+    "null": ("line-form", ":::MLLOG null"), "no time": ("line-field", LINE.replace("time_ms", "time_s")),
     "no key": ("line-field", LINE.replace('"key"', '"kee"')),
     "no value": ("line-field", LINE.replace('"value"', '"vale"')),
     "no metadata": ("line-field", LINE.replace("metadata", "meta")),
@@ -101,7 +98,7 @@ BROKEN = {
     "seconds without a time": ("line-form", ":::MLL seed: {}"),
     "seconds with dots": ("line-field", SECONDS.replace("12.5", "1.2.3")),
     "seconds cut": ("line-json", SECONDS[:-3]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BROKEN)

@@ -12,22 +12,12 @@ from lab.bench.harness import stock_checker
 
 Lines = list[list]
 HEADER = {
-    "submission_org": "org",
-    "submission_platform": "machine",
-    "submission_division": "closed",
-    "submission_status": "onprem",
-    "submission_benchmark": "minigo",
-    "submission_poc_name": "name",
-    "submission_entry": "entry",
-    "cache_clear": True,
-    "init_start": None,
-    "opt_base_learning_rate": [0.32, 0.032],
-    "opt_learning_rate_decay_boundary_steps": [12500],
-    "global_batch_size": 8192,
-    "virtual_losses": 8,
-    "init_stop": None,
-    "run_start": None,
-}
+    "submission_org": "org", "submission_platform": "machine", "submission_division": "closed",
+    "submission_status": "onprem", "submission_benchmark": "minigo", "submission_poc_name": "name",
+    "submission_entry": "entry", "cache_clear": True, "init_start": None,
+    "opt_base_learning_rate": [0.32, 0.032], "opt_learning_rate_decay_boundary_steps": [12500],
+    "global_batch_size": 8192, "virtual_losses": 8, "init_stop": None, "run_start": None,
+}  # fmt: skip
 
 
 def valid() -> Lines:

@@ -23,15 +23,10 @@ CASES = list(made_logs.every_case())
 EVENTS = {"init_start", "init_stop", "run_start", "run_stop", "block_start", "block_stop", "epoch_start"}
 EVENTS |= {"epoch_stop", "eval_start", "eval_stop", "eval_accuracy"}
 HEADER = {
-    "submission_benchmark": "llama2_70b_lora",
-    "submission_division": "closed",
-    "submission_org": "Example",
-    "submission_platform": "box",
-    "submission_status": "onprem",
-    "cache_clear": True,
-    "seed": 7,
+    "submission_benchmark": "llama2_70b_lora", "submission_division": "closed", "submission_org": "Example",
+    "submission_platform": "box", "submission_status": "onprem", "cache_clear": True, "seed": 7,
     **llama_logs.HEADER,
-}
+}  # fmt: skip
 
 
 @pytest.fixture

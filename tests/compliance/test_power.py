@@ -88,16 +88,11 @@ def test_the_energy_is_the_sum_of_readings_times_the_time_since_the_one_before(t
 
 
 STOCK_TEXTS = {
-    "plain": log(),
-    "efficiency": log(efficiency=0.94),
-    "gaps": log(step=1700, gap=(50, 90)),
-    "no stop": log(stop=False),
-    "early stop": log(stop=START + 100_000),
-    "late start": log(start=START + 50_000),
-    "no start": log(start=False),
-    "no length": log(stop=START - 5000),
-    "disordered": "\n".join(reversed(log().splitlines())),
-}
+    "plain": log(), "efficiency": log(efficiency=0.94), "gaps": log(step=1700, gap=(50, 90)),
+    "no stop": log(stop=False), "early stop": log(stop=START + 100_000),
+    "late start": log(start=START + 50_000), "no start": log(start=False),
+    "no length": log(stop=START - 5000), "disordered": "\n".join(reversed(log().splitlines())),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STOCK_TEXTS)

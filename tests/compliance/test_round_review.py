@@ -110,12 +110,8 @@ def test_between_two_points_both_are_named():
 
 def arguments(tmp_path, *trees, **changes):
     whole = {
-        "trees": [*trees],
-        "output": tmp_path / "page.html",
-        "csv": None,
-        "ruleset": None,
-        "deadline": None,
-    }
+        "trees": [*trees], "output": tmp_path / "page.html", "csv": None, "ruleset": None, "deadline": None,
+    }  # fmt: skip
     return argparse.Namespace(**whole | changes)
 
 

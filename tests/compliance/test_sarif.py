@@ -11,15 +11,10 @@ from tests.compliance import result_logs
 # The properties that SARIF 2.1.0 requires, and their types, of the objects that we write (sections 3.13, 3.14, 3.18,
 # 3.19, 3.24, 3.27, 3.28, 3.29, 3.30, 3.49 of the standard).
 REQUIRED = {
-    "log": {"version": str, "runs": list},
-    "run": {"tool": dict},
-    "tool": {"driver": dict},
-    "driver": {"name": str},
-    "rule": {"id": str},
-    "result": {"message": dict},
-    "message": {"text": str},
+    "log": {"version": str, "runs": list}, "run": {"tool": dict}, "tool": {"driver": dict},
+    "driver": {"name": str}, "rule": {"id": str}, "result": {"message": dict}, "message": {"text": str},
     "invocation": {"executionSuccessful": bool},
-}
+}  # fmt: skip
 HOSTILE = Finding(
     "a.b", "error", "a b/\udcff&?#.txt", 2, "<script>\x1b[2J\ud800", 'm "<&>"\x00', "e", "\x07f", "x", (2, 9)
 )

@@ -29,25 +29,14 @@ from systems.forecast.accelerators import Given
 H100 = accelerators.table()["H100-SXM5"] | {"name": "H100-SXM5"}
 # Names as v6.0's descriptions, cloud providers and nvidia-smi write them.
 NAMES = {
-    "NVIDIA H100 80GB HBM3": "H100-SXM5",
-    "NVIDIA H100-PCIe-80GB": "H100-PCIe",
-    "H100 NVL Tensor Core GPU (PCIe)": "H100-NVL",
-    "NVIDIA H200 NVL 141GB": "H200-NVL",
-    "NVIDIA Blackwell GPU (B200-SXM-180GB)": "B200",
-    "NVIDIA Blackwell Ultra GPU (GB300)": "GB300",
-    "NVIDIA A100 - PCIe - 80 GB": "A100-PCIe-80GB",
-    "A100-SXM4-40GB": "A100-SXM4-40GB",
-    "NVIDIA A10": "A10",
-    "NVIDIA A10G": "A10G",
-    "AMD Instinct MI325X 256GB HBM3e": "MI325X",
-    "Intel(R) Gaudi(R) 2 AI Accelerator": "Gaudi 2",
-    "Intel Gaudi3": "Gaudi 3",
-    "TPU-trillium": "TPU v6e",
-    "TPU7x (Ironwood)": "TPU 7x",
-    "NVIDIA L40S": "L40S",
-    "NVIDIA L40": "L40",
-    "GeForce GTX 1080": "",
-}
+    "NVIDIA H100 80GB HBM3": "H100-SXM5", "NVIDIA H100-PCIe-80GB": "H100-PCIe",
+    "H100 NVL Tensor Core GPU (PCIe)": "H100-NVL", "NVIDIA H200 NVL 141GB": "H200-NVL",
+    "NVIDIA Blackwell GPU (B200-SXM-180GB)": "B200", "NVIDIA Blackwell Ultra GPU (GB300)": "GB300",
+    "NVIDIA A100 - PCIe - 80 GB": "A100-PCIe-80GB", "A100-SXM4-40GB": "A100-SXM4-40GB", "NVIDIA A10": "A10",
+    "NVIDIA A10G": "A10G", "AMD Instinct MI325X 256GB HBM3e": "MI325X",
+    "Intel(R) Gaudi(R) 2 AI Accelerator": "Gaudi 2", "Intel Gaudi3": "Gaudi 3", "TPU-trillium": "TPU v6e",
+    "TPU7x (Ironwood)": "TPU 7x", "NVIDIA L40S": "L40S", "NVIDIA L40": "L40", "GeForce GTX 1080": "",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

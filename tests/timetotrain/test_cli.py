@@ -85,11 +85,7 @@ def test_the_overview_names_every_verb_and_benchmark(capsys):
 def test_a_closed_pipe_is_no_traceback():
     code = "import sys; from timetotrain.cli import main; sys.exit(main(['systems', 'list']))"
     done = subprocess.run(
-        f'"{sys.executable}" -c "{code}" | true',
-        shell=True,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+        f'"{sys.executable}" -c "{code}" | true', shell=True, cwd=ROOT, capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
     assert "Traceback" not in done.stderr

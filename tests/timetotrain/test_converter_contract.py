@@ -12,13 +12,10 @@ from tests.benchmarks import check_all
 from timetotrain.use import data
 
 SOURCES = {
-    "resnet": custom_sources.photographs,
-    "ssd": custom_sources.objects,
-    "maskrcnn": custom_sources.objects,
-    "transformer": custom_sources.sentences,
-    "gnmt": custom_sources.sentences,
+    "resnet": custom_sources.photographs, "ssd": custom_sources.objects, "maskrcnn": custom_sources.objects,
+    "transformer": custom_sources.sentences, "gnmt": custom_sources.sentences,
     "tsm_kinetics": custom_sources.clips,
-}
+}  # fmt: skip
 LIBRARIES = {"gnmt": "sacremoses", "transformer": "official"}
 
 

@@ -21,26 +21,18 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def run(*words, status=0, **variables):
     done = subprocess.run(
-        [sys.executable, "-m", "timetotrain", "run", *map(str, words)],
-        cwd=ROOT,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-m", "timetotrain", "run", *map(str, words)], cwd=ROOT,
+        env={**os.environ, **variables}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == status, done.stderr
     return done.stdout if status == 0 else done.stderr
 
 
 def script(benchmark, *words, **variables):
     done = subprocess.run(
-        [ROOT / benchmark / "run_and_time.sh", "--print_command", *words],
-        cwd=ROOT,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [ROOT / benchmark / "run_and_time.sh", "--print_command", *words], cwd=ROOT,
+        env={**os.environ, **variables}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
     return done.stdout
 
 
@@ -90,12 +82,9 @@ def test_data_of_one_s_own_are_left_alone_under_the_tiny_preset(tmp_path):
 def test_relative_paths_are_the_caller_s(tmp_path):
     words = ["DATA_DIR=d", "RESULT_DIR=r", "SYSTEM=cpu-tiny", ROOT / "mnist/run_and_time.sh"]
     done = subprocess.run(
-        ["env", *words, "--print_command", "--checkpoint_dir=c", "--init=w.npz"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        ["env", *words, "--print_command", "--checkpoint_dir=c", "--init=w.npz"], cwd=tmp_path,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     for name, value in {
         "data_dir": "d",
         "result_dir": "r",

@@ -194,27 +194,20 @@ def content(one: Answer) -> dict[str, Any]:
     """The answer for JSON."""
     machine = one.machine
     found: dict[str, Any] = {
-        "benchmark": one.benchmark,
-        "system": one.system,
-        "accelerators": machine.accelerators,
-        "accelerator": machine.chip["name"],
-        "assumptions": list(one.notes),
-        "reason": one.reason,
-    }
+        "benchmark": one.benchmark, "system": one.system, "accelerators": machine.accelerators,
+        "accelerator": machine.chip["name"], "assumptions": list(one.notes), "reason": one.reason,
+    }  # fmt: skip
     if one.reason:
         return found
     fit, (name, error) = memory.fit(one.benchmark, machine.chip, machine.accelerators), _error(one)
     return found | {
-        "minutes": one.minutes,
-        "interval_minutes": list(one.interval),
+        "minutes": one.minutes, "interval_minutes": list(one.interval),
         "error_percent": {"of": name, "median": error[0], "90th": error[1]},
         "evidence": one.estimate.evidence,
-        "ordinary_minutes": [factor * one.minutes for factor in own.ORDINARY],
-        "own_minutes": _mine(one),
-        "epochs": one.epochs,
-        "step_shares": shares.of_preset(one.benchmark, one.system),
+        "ordinary_minutes": [factor * one.minutes for factor in own.ORDINARY], "own_minutes": _mine(one),
+        "epochs": one.epochs, "step_shares": shares.of_preset(one.benchmark, one.system),
         "memory_bytes": fit and {"needed": fit.needed, "held": fit.held},
-    }
+    }  # fmt: skip
 
 
 def money_of(one: Answer, options: argparse.Namespace) -> money.Price | None:

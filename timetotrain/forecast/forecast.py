@@ -73,14 +73,9 @@ def run(options: argparse.Namespace) -> int:
             raise UserError(f"--{name}={value:g}: must be a positive number")
     given = Given(options.peak, options.bandwidth)
     one = answer.of(
-        options.benchmark,
-        options.system,
-        options.accelerators,
-        batch=options.batch,
-        epochs=options.epochs,
-        assume=options.assume,
-        given=given,
-    )
+        options.benchmark, options.system, options.accelerators, batch=options.batch, epochs=options.epochs,
+        assume=options.assume, given=given,
+    )  # fmt: skip
     content, lines = answer.content(one), answer.lines(one)
     for more in (
         answer.money_and_energy(one, options),

@@ -51,14 +51,10 @@ class Offer:
 
         low, high = self.interval
         return (
-            self.machine,
-            f"{self.minutes:.3g}",
-            f"{low:.3g} to {high:.3g}",
-            money.spread(self.usd) if self.usd else "no price",
-            f"{self.kwh:.3g}" if self.kwh else "unknown",
-            self.prices,
-            self.evidence,
-        )
+            self.machine, f"{self.minutes:.3g}", f"{low:.3g} to {high:.3g}",
+            money.spread(self.usd) if self.usd else "no price", f"{self.kwh:.3g}" if self.kwh else "unknown",
+            self.prices, self.evidence,
+        )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
@@ -100,17 +96,11 @@ def offers(benchmark: str, most: int, path: Path | None) -> list[Offer]:
         for size in sizes.known(benchmark, chip, chip["per_node"], most):
             many = size.accelerators
             power = money.energy(chip, many, size.minutes, (size.low, size.high))
-            found.append(
-                Offer(
-                    f"{many}x{name}",
-                    size.minutes,
-                    (size.low, size.high),
-                    cost.dollars(many, size.minutes) if cost else None,
-                    power.kwh if power else None,
-                    cost.of(many).told() if cost else "",
-                    size.evidence,
-                )
-            )
+            found.append(Offer(
+                f"{many}x{name}", size.minutes, (size.low, size.high),
+                cost.dollars(many, size.minutes) if cost else None, power.kwh if power else None,
+                cost.of(many).told() if cost else "", size.evidence,
+            ))  # fmt: skip
     return found
 
 

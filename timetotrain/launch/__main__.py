@@ -38,12 +38,9 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--port", type=int, default=plan.PORT, help="where several hosts meet (%(default)s)")
     flags.add_argument(
-        "--max_restarts",
-        type=int,
-        default=0,
-        metavar="N",
+        "--max_restarts", type=int, default=0, metavar="N",
         help="after a failure, start all processes again, at most N times from one checkpoint (%(default)s)",
-    )
+    )  # fmt: skip
     flags.add_argument(
         "--min_processes",
         type=int,

@@ -178,18 +178,12 @@ def ranks(hosts: Sequence[Host]) -> list[Rank]:
 def horovod_environment(rank: Rank, address: str, port: int, interface: str = "") -> dict[str, str]:
     """Returns what horovodrun sets (horovod/runner/gloo_run.py) for a rendezvous server at `address`:`port`."""
     environment = {
-        "HOROVOD_HOSTNAME": rank.host,
-        "HOROVOD_RANK": str(rank.rank),
-        "HOROVOD_SIZE": str(rank.size),
-        "HOROVOD_LOCAL_RANK": str(rank.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(rank.local_size),
-        "HOROVOD_CROSS_RANK": str(rank.cross_rank),
-        "HOROVOD_CROSS_SIZE": str(rank.cross_size),
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-    }
+        "HOROVOD_HOSTNAME": rank.host, "HOROVOD_RANK": str(rank.rank), "HOROVOD_SIZE": str(rank.size),
+        "HOROVOD_LOCAL_RANK": str(rank.local_rank), "HOROVOD_LOCAL_SIZE": str(rank.local_size),
+        "HOROVOD_CROSS_RANK": str(rank.cross_rank), "HOROVOD_CROSS_SIZE": str(rank.cross_size),
+        "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+    }  # fmt: skip
     environment |= {name: os.environ.get(name, value) for name, value in _HOROVOD_DEFAULTS.items()}
     if interface:
         environment |= {"HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}

@@ -22,11 +22,8 @@ from common.errors import Parser, UserError, answering, near
 
 TRIALS = 40  # Default, unless the sampler is grid.
 OBJECTIVES = {
-    "quality": ("quality",),
-    "accuracy": ("quality",),
-    "time": ("time",),
-    "both": ("quality", "time"),
-}
+    "quality": ("quality",), "accuracy": ("quality",), "time": ("time",), "both": ("quality", "time"),
+}  # fmt: skip
 
 
 @answering("free space there, or choose another --result-dir; the same command takes a search up")

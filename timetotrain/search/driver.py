@@ -94,13 +94,10 @@ class Search:
 
     def _check(self, name: str) -> None:
         identity = {
-            "benchmark": self.command.benchmark,
-            "flags": list(self.command.flags),
-            "objectives": list(self.plan.objectives),
-            "part": self.command.part,
-            "sampler": self.plan.sampler,
+            "benchmark": self.command.benchmark, "flags": list(self.command.flags),
+            "objectives": list(self.plan.objectives), "part": self.command.part, "sampler": self.plan.sampler,
             "space": {k: optuna.distributions.distribution_to_json(v) for k, v in self.plan.space.items()},
-        }
+        }  # fmt: skip
         # List trials before reading the attributes: a search writes its attributes before its first trial.
         trials = sorted(self.folder.glob("trial-*"))
         recorded = self.study.user_attrs

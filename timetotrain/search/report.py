@@ -61,13 +61,10 @@ def _row(trial: FrozenTrial, plan: Plan) -> dict[str, Any]:
     notes = trial.user_attrs
     state = {TrialState.COMPLETE: "done", TrialState.PRUNED: "no result"}.get(trial.state, "failed")
     return {
-        "trial": trial.number,
-        **{field: trial.params.get(field, "") for field in plan.space},
-        "quality": notes.get("quality"),
-        "minutes": notes.get("minutes"),
-        "state": state,
+        "trial": trial.number, **{field: trial.params.get(field, "") for field in plan.space},
+        "quality": notes.get("quality"), "minutes": notes.get("minutes"), "state": state,
         "message": notes.get("message", ""),
-    }
+    }  # fmt: skip
 
 
 def _table(trials: Sequence[FrozenTrial], plan: Plan, chosen: set[int]) -> str:

@@ -113,22 +113,13 @@ def attempt(
       EndedError: a signal has ended the children.
     """
     command = [
-        sys.executable,
-        "-m",
-        benchmarks.command(benchmark),
-        *flags,
-        f"--result_dir={folder}",
-        "--run=0",
-    ]
+        sys.executable, "-m", benchmarks.command(benchmark), *flags, f"--result_dir={folder}", "--run=0",
+    ]  # fmt: skip
     with open(folder / "output.txt", "w") as output:
         status = children.run(
-            command,
-            started,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+            command, started, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             env={**environment, **os.environ},
-        )
+        )  # fmt: skip
     return status, command
 
 

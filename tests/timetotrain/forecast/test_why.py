@@ -122,13 +122,10 @@ def trace(folder, events, device=()):
 
 # Of 100 ms: batch 0 to 20, product 15 to 80, sum 70 to 95; what waits for others computes nothing.
 EVENTS = [
-    ("profiled steps", 0, 100),
-    ("train/IteratorGetNext:IteratorGetNext", 0, 20),
-    ("model/MatMul:MatMul", 15, 80),
-    ("sum/CollectiveReduceV2:CollectiveReduceV2", 70, 95),
-    ("while:While", 0, 100),
-    ("late/MatMul:MatMul", 100, 200),
-]
+    ("profiled steps", 0, 100), ("train/IteratorGetNext:IteratorGetNext", 0, 20),
+    ("model/MatMul:MatMul", 15, 80), ("sum/CollectiveReduceV2:CollectiveReduceV2", 70, 95),
+    ("while:While", 0, 100), ("late/MatMul:MatMul", 100, 200),
+]  # fmt: skip
 
 
 def test_a_trace_beside_the_log_splits_its_step(tmp_path, capsys):

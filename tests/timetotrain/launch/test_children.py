@@ -142,12 +142,9 @@ def test_a_session_is_killed_as_a_whole() -> None:
 
 # {Part of the checkout: its place in the parent}, as in the wheel.
 MODULES = {
-    "common/__init__.py": "common/__init__.py",
-    "common/errors.py": "common/errors.py",
-    "common/files.py": "common/files.py",
-    "common/config": "common/config",
-    "timetotrain/launch": "launch",
-}
+    "common/__init__.py": "common/__init__.py", "common/errors.py": "common/errors.py",
+    "common/files.py": "common/files.py", "common/config": "common/config", "timetotrain/launch": "launch",
+}  # fmt: skip
 ELSEWHERE = """
 import sys
 from parent.common.config import benchmarks

@@ -172,11 +172,8 @@ def test_every_launcher_starts_containers(monkeypatch, tmp_path):
 
 def test_a_container_sees_the_folder_of_every_file_that_a_flag_names():
     flags = [
-        "--init=/a/w.pth",
-        "--config.init=/b/w",
-        "--config.backbone=/c/w",
-        "--config.initial_weights=/d/w",
-    ]
+        "--init=/a/w.pth", "--config.init=/b/w", "--config.backbone=/c/w", "--config.initial_weights=/d/w",
+    ]  # fmt: skip
     flags += ["--evaluate=/e/w.npz", "--export=/f/w", "--config.system=/g/x"]
     assert containers.mounts(flags, "/home") == ["/home", *(f"/{name}" for name in "abcdef")]
 

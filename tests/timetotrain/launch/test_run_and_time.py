@@ -16,12 +16,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 def script(benchmark, *flags, **environment):
     return subprocess.run(
-        [str(ROOT / benchmark / "run_and_time.sh"), *flags],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+        [str(ROOT / benchmark / "run_and_time.sh"), *flags], env={**os.environ, **environment},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("how", [{"PRINT_COMMAND": "1"}, {}])
@@ -97,12 +94,9 @@ def test_run_and_time_passes_a_signal_on_and_ends_after_the_run(number, runs, tm
 def test_a_run_that_ends_at_once_on_a_signal_to_all_keeps_its_status(code, runs, tmp_path):
     environment = {**fake(tmp_path / "python", HANDLES.format(code)), "NEXP": str(runs)}
     process = subprocess.Popen(
-        [ROOT / "resnet" / "run_and_time.sh"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
+        [ROOT / "resnet" / "run_and_time.sh"], env=environment, stdout=subprocess.PIPE, text=True,
         start_new_session=True,
-    )
+    )  # fmt: skip
     assert process.stdout.readline() == "runs\n"
     os.killpg(process.pid, signal.SIGTERM)
     process.communicate(timeout=30)

@@ -47,12 +47,9 @@ glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not on gli
 def run(code: str, *arguments: str, **environment: str) -> str:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS)}
     found = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env=clean | environment,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", code, *arguments], env=clean | environment, capture_output=True, text=True,
         timeout=60,
-    )
+    )  # fmt: skip
     assert found.returncode == 0, found.stderr
     return found.stdout.strip()
 

@@ -33,14 +33,9 @@ def command(*arguments):
 
 def run(*arguments, **environment):
     done = subprocess.run(
-        command(*arguments),
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+        command(*arguments), cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+        timeout=400, check=False,
+    )  # fmt: skip
     assert "Traceback" not in done.stderr + done.stdout, done.stderr
     return done
 

@@ -33,13 +33,9 @@ def test_a_run_of_two_processes(tmp_path, data):
     flags = [*QUICK, *HOROVOD, f"--data_dir={data}", f"--checkpoint_dir={tmp_path / 'saved'}"]
     flags.append(f"--result_dir={tmp_path / 'out'}")
     first = subprocess.run(
-        launched(*flags, "--config.train_epochs=2"),
-        cwd=processes.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+        launched(*flags, "--config.train_epochs=2"), cwd=processes.ROOT, capture_output=True, text=True,
+        timeout=400, check=False,
+    )  # fmt: skip
     assert first.returncode == 1, first.stderr
     # The second process prints nothing, and the launcher nothing about a run that ended as announced.
     assert "rank 1" not in first.stderr and first.stderr.count("initialising") == 1

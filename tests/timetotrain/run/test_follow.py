@@ -33,23 +33,14 @@ def records(steps=20, loss=lambda step: 2.0 / step):
     yield HEAD
     for step in range(1, steps + 1):
         yield {
-            "kind": "train",
-            "step": step,
-            "seconds": 0.5 * step,
-            "time": 1e9 + step,
-            "loss": loss(step),
-            "learning_rate": 0.1,
-            "examples_per_second": 16.0,
-        }
+            "kind": "train", "step": step, "seconds": 0.5 * step, "time": 1e9 + step, "loss": loss(step),
+            "learning_rate": 0.1, "examples_per_second": 16.0,
+        }  # fmt: skip
         if step % 5 == 0:
             yield {
-                "kind": "evaluation",
-                "step": step,
-                "time": 1e9 + step,
-                "epoch": step // 5,
-                "seconds": 0.5 * step,
-                "value": step / 50,
-            }
+                "kind": "evaluation", "step": step, "time": 1e9 + step, "epoch": step // 5,
+                "seconds": 0.5 * step, "value": step / 50,
+            }  # fmt: skip
 
 
 def written(path, content):

@@ -19,12 +19,9 @@ CODE = "import sys; sys.modules['tensorflow'] = None; from timetotrain.run impor
 
 def ask(benchmark, *arguments):
     return subprocess.run(
-        [sys.executable, "-c", CODE.format(benchmark), *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", CODE.format(benchmark), *arguments], cwd=ROOT, capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", benchmarks.NAMES)

@@ -63,16 +63,12 @@ def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
         name = signal.Signals(launcher_signal).name
         return Cause(-1, f"{name} to the launcher: the run stopped", 128 + launcher_signal, True)
     suspects: Sequence[tuple[Callable[[Worker], str], str]] = (
-        (lambda w: w.frozen, "ended_at"),
-        (_killed, "ended_at"),
-        (_signalled, "signal"),
-        (lambda w: _failed(w, False), "error"),
-        (lambda w: _aborted(w, False), "ended_at"),
-        (lambda w: _failed(w, True), "error"),
-        (lambda w: _aborted(w, True), "ended_at"),
+        (lambda w: w.frozen, "ended_at"), (_killed, "ended_at"), (_signalled, "signal"),
+        (lambda w: _failed(w, False), "error"), (lambda w: _aborted(w, False), "ended_at"),
+        (lambda w: _failed(w, True), "error"), (lambda w: _aborted(w, True), "ended_at"),
         (_exited, "ended_at"),
         (lambda w: "lost the connection to the others" if "lost" in w.told else "", "lost"),
-    )
+    )  # fmt: skip
     for sentence, when in suspects:
         guilty = [w for w in workers if sentence(w)]
         if guilty:

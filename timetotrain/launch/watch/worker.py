@@ -63,14 +63,9 @@ class Worker:
         beats, write = os.pipe()
         try:
             self.process = subprocess.Popen(
-                command,
-                env={**environment, VARIABLE: str(write)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                pass_fds=(write,),
-            )
+                command, env={**environment, VARIABLE: str(write)}, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, pass_fds=(write,),
+            )  # fmt: skip
         finally:
             os.close(write)
         self.beats = Lines(beats)

@@ -33,12 +33,9 @@ def launch(orders, processes=2, **limits):
     """The launcher's result and the workers that still run."""
     mark = f"{time.time_ns()}-{os.getpid()}"
     result = subprocess.run(
-        arguments({**orders, "mark": mark}, processes, limits.items()),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+        arguments({**orders, "mark": mark}, processes, limits.items()), cwd=ROOT, capture_output=True,
+        text=True, timeout=60,
+    )  # fmt: skip
     return result, left_over(mark)
 
 
