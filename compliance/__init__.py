@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from compliance.api import Outcome, Verdict, check, check_paths
+    from compliance.api import Outcome, Verdict, check
 
-__all__ = ["Outcome", "Verdict", "check", "check_paths"]
+__all__ = ["Outcome", "Verdict", "check"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,7 +1,6 @@
 """Checks logs, results folders and whole submission trees: the library behind `timetotrain check`.
 
-`check` returns an `Outcome`: the verdict, the files, the findings, and the result of each log. `check_paths` returns
-only the findings.
+`check` returns an `Outcome`: the verdict, the files, the findings, and the result of each log.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import UserError
-from compliance.findings import ADVICE, ERROR, Finding
+from compliance.findings import ADVICE, ERROR
 from compliance.log import rules
 from compliance.log.check_log import LogResult, check_logs
 from compliance.submission.verdict import Outcome
@@ -101,13 +100,3 @@ def _one_path(
     if log is not None or GO != by_findings.answer != verdict.answer != NO_GO:
         verdict = by_findings
     return outcome._replace(findings=findings, verdict=verdict)
-
-
-def check_paths(
-    paths: Sequence[str | os.PathLike],
-    ruleset: str | None = None,
-    division: str | None = None,
-    packaging: bool = False,
-) -> list[Finding]:
-    """Returns the findings of `check`. Equal findings become one, with all line numbers in `lines`."""
-    return check(paths, ruleset, division, packaging).findings

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from compliance.api import check_paths
+from compliance.api import check
 from tests.benchmarks import log_name, records, runner
 
 # Per benchmark: the range of the quality, and logged values.
@@ -20,7 +20,7 @@ def test_reaches_its_target_with_a_log_that_passes(benchmark: str, tmp_path: pat
     done = runner(benchmark, timeout=600)(tmp_path / "tiny", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     log = tmp_path / log_name(benchmark)
-    assert [f for f in check_paths([log]) if f.severity == "error"] == []
+    assert [f for f in check([log]).findings if f.severity == "error"] == []
     values = {r["key"]: r["value"] for r in records(log)}
     assert least <= values["eval_accuracy"] <= most
     assert {key: values[key] for key in ("smoke_run", *logged)} == {"smoke_run": True, **logged}

@@ -11,7 +11,6 @@ import pytest
 import compliance
 from common.errors import UserError
 from compliance import Outcome, Verdict, api, check, formats
-from compliance.api import check_paths
 from compliance.findings import Finding, Groups
 from compliance.log.check_log import LogResult
 from tests.compliance import result_logs
@@ -103,15 +102,15 @@ def test_the_verdict_of_several_paths_names_the_path(tmp_path):
 
 def test_wrong_usage_is_one_line(tmp_path):
     with pytest.raises(UserError, match="no such file"):
-        check_paths([tmp_path / "absent"])
+        check([tmp_path / "absent"])
     with pytest.raises(UserError, match="unknown ruleset"):
-        check_paths([tmp_path], ruleset="0.5.0")
+        check([tmp_path], ruleset="0.5.0")
 
 
 def test_equal_findings_are_grouped_with_every_line(tmp_path):
     path = tmp_path / "log.txt"
     path.write_text(result_logs.log("resnet") + ":::MLLOG nonsense\n" * 1000)
-    (finding,) = check_paths([path])
+    (finding,) = check([path]).findings
     assert (finding.rule, len(finding.lines), finding.lines[1] - finding.lines[0]) == ("line-json", 1000, 1)
     groups = Groups()
     one = Finding("a", "error", "p", 1, "", "m", "e", "f", "x")

@@ -12,7 +12,7 @@ import pytest
 import compliance.log.lines
 import compliance.submission.tree_runs
 from common.errors import UserError
-from compliance.api import PACKAGING_ERRORS, check, check_paths
+from compliance.api import PACKAGING_ERRORS, check
 from compliance.log.check_log import check_log
 from compliance.submission.coherence import compare
 from systems import schema
@@ -60,7 +60,7 @@ def only(findings, rule):
 def test_a_proper_tree_has_no_finding(tmp_path):
     org = tree(tmp_path, "resnet", "gnmt")
     assert schema.validate(described()) == []
-    assert check_paths([org]) == []
+    assert check([org]).findings == []
     outcome = check([tmp_path])
     assert (len(outcome.logs), len(outcome.files), outcome.findings) == (15, 16, [])
 
@@ -70,31 +70,31 @@ def test_both_published_layouts_of_the_code_are_taken(tmp_path):
     inside = org / "benchmarks" / "resnet" / "implementations" / "tf"
     inside.mkdir(parents=True)
     shutil.move(org / "benchmarks" / "resnet" / SYSTEM, inside / SYSTEM)
-    assert check_paths([org]) == []
+    assert check([org]).findings == []
     shutil.move(inside / SYSTEM, inside.parent / SYSTEM)
-    assert check_paths([org]) == []
+    assert check([org]).findings == []
 
 
 def test_missing_files_are_advice_and_errors_for_the_packager(tmp_path):
     org = tree(tmp_path, code=False, description=False)
     (org / "results" / SYSTEM / "resnet" / "result_4.txt").unlink()
-    findings = check_paths([org])
+    findings = check([org]).findings
     assert rules_of(findings) == ["tree.file-missing", "tree.run-count", "tree.system-missing"]
     assert rules_of(findings, "error") == ["tree.run-count", "tree.system-missing"]
-    assert rules_of(check_paths([org / "results"]), "error") == []  # a part of a submission
-    assert rules_of(check_paths([org], packaging=True), "error") == rules_of(findings)
+    assert rules_of(check([org / "results"]).findings, "error") == []  # a part of a submission
+    assert rules_of(check([org], packaging=True).findings, "error") == rules_of(findings)
     scripts = org / "benchmarks" / "resnet" / SYSTEM
     scripts.mkdir(parents=True)
     (scripts / "setup.sh").write_text("")
-    (missing,) = only(check_paths([org]), "tree.file-missing")
+    (missing,) = only(check([org]).findings, "tree.file-missing")
     names = f"README.md, init_datasets.sh, run_and_time.sh, {SYSTEM}_<implementation>.json"
     assert missing.message == f"Missing: {names}."
 
 
 def test_an_empty_tree_is_an_error(tmp_path):
-    assert rules_of(check_paths([tmp_path]), "error") == ["tree.empty"]
+    assert rules_of(check([tmp_path]).findings, "error") == ["tree.empty"]
     (tmp_path / "results" / SYSTEM / "resnet").mkdir(parents=True)
-    assert rules_of(check_paths([tmp_path]), "error") == ["tree.empty", "tree.no-results"]
+    assert rules_of(check([tmp_path]).findings, "error") == ["tree.empty", "tree.no-results"]
 
 
 def test_copies_of_a_resnet_log_under_bert_are_found(tmp_path):
@@ -102,7 +102,7 @@ def test_copies_of_a_resnet_log_under_bert_are_found(tmp_path):
     place.mkdir(parents=True)
     for index in range(10):
         (place / f"result_{index}.txt").write_text(result_logs.log("resnet"))
-    findings = check_paths([tmp_path])
+    findings = check([tmp_path]).findings
     assert len(only(findings, "tree.benchmark")) == 10
     assert len(only(findings, "tree.duplicate")) == 9
     assert "seed 1000" in only(findings, "tree.seed")[0].found
@@ -115,14 +115,14 @@ def test_a_benchmark_s_long_name_is_cut_to_a_line(tmp_path):
     text = result_logs.log("resnet").replace(named.format("resnet"), named.format("x" * 200))
     assert "x" * 200 in text
     (org / "results" / SYSTEM / "resnet" / "result_0.txt").write_text(text)
-    (found,) = only(check_paths([org]), "tree.benchmark")
+    (found,) = only(check([org]).findings, "tree.benchmark")
     assert found.found == "x" * 80
 
 
 def test_a_directory_of_an_unknown_benchmark_is_an_error(tmp_path):
     org = tree(tmp_path)
     (org / "results" / SYSTEM / "resnet").rename(org / "results" / SYSTEM / "mask")
-    findings = check_paths([org])
+    findings = check([org]).findings
     assert only(findings, "tree.benchmark-unknown")[0].fix == "did you mean maskrcnn?"
 
 
@@ -138,7 +138,7 @@ def test_a_directory_of_an_unknown_benchmark_is_an_error(tmp_path):
 def test_directory_log_and_description_must_agree(tmp_path, changes, rule, severity):
     org = tree(tmp_path)
     (org / "systems" / f"{SYSTEM}.json").write_text(json.dumps(described(**changes)))
-    assert rule in rules_of(check_paths([org]), severity)
+    assert rule in rules_of(check([org]).findings, severity)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "null", '{"a": ' + "[" * 100_000, b"\xff\xfe\x00"])
@@ -146,14 +146,14 @@ def test_a_description_that_is_no_object_is_one_finding(tmp_path, content):
     org = tree(tmp_path)
     path = org / "systems" / f"{SYSTEM}.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert rules_of(check_paths([org])) == ["system.json"]
+    assert rules_of(check([org]).findings) == ["system.json"]
 
 
 def test_logs_of_another_system_are_found(tmp_path):
     org = tree(tmp_path)
     for path in (org / "results" / SYSTEM / "resnet").iterdir():
         path.write_text(path.read_text().replace('"dgx-1"', '"dgx-2"'))
-    assert rules_of(check_paths([org]), "advice") == ["tree.system"]
+    assert rules_of(check([org]).findings, "advice") == ["tree.system"]
 
 
 def test_one_failed_run_is_dropped_and_two_leave_no_score(tmp_path):
@@ -161,7 +161,7 @@ def test_one_failed_run_is_dropped_and_two_leave_no_score(tmp_path):
     place = org / "results" / SYSTEM / "resnet"
     for index, said in ((0, "drops it as the slowest"), (1, "there is no score")):
         (place / f"result_{index}.txt").write_text(result_logs.log("resnet", index, status="aborted"))
-        assert said in only(check_paths([org]), "tree.score")[0].message
+        assert said in only(check([org]).findings, "tree.score")[0].message
 
 
 def test_links_are_not_followed_and_said_to_be_unchecked(tmp_path):
@@ -169,15 +169,15 @@ def test_links_are_not_followed_and_said_to_be_unchecked(tmp_path):
     path = org / "results" / SYSTEM / "resnet" / "result_0.txt"
     shutil.move(path, tmp_path / "outside.txt")
     path.symlink_to(tmp_path / "outside.txt")
-    assert "not-checked" in rules_of(check_paths([org]), "error")
+    assert "not-checked" in rules_of(check([org]).findings, "error")
 
 
 def test_a_smoke_run_is_advice(tmp_path):
     path = tmp_path / "log.txt"
     path.write_text(result_logs.log("resnet", smoke=True))
-    assert "smoke_run" in rules_of(check_paths([path]), "advice")
-    assert rules_of(check_paths([path]), "error") == []
-    assert "smoke_run" in rules_of(check_paths([path], packaging=True), "error")
+    assert "smoke_run" in rules_of(check([path]).findings, "advice")
+    assert rules_of(check([path]).findings, "error") == []
+    assert "smoke_run" in rules_of(check([path], packaging=True).findings, "error")
 
 
 def test_a_run_that_set_no_target_is_not_checked_and_never_packaged(tmp_path):
@@ -204,7 +204,7 @@ def test_a_run_that_set_no_target_is_not_checked_and_never_packaged(tmp_path):
     assert outcome.errors == [] and "no_mlperf_result" in rules_of(outcome.findings)
     assert outcome.verdict.line == "not checked: no quality target was set, so there is no result"
     assert not outcome.logs[0].passes
-    assert "no_mlperf_result" in rules_of(check_paths([path], packaging=True), "error")
+    assert "no_mlperf_result" in rules_of(check([path], packaging=True).findings, "error")
 
 
 def test_a_folder_of_logs_with_other_names_is_checked(tmp_path):
@@ -220,9 +220,9 @@ def test_many_logs_give_the_same_findings_as_one_by_one(tmp_path, monkeypatch):
     org = tree(tmp_path)
     place = org / "results" / SYSTEM / "resnet"
     (place / "result_2.txt").write_text(result_logs.log("resnet", 2, status="aborted"))
-    alone = check_paths([org])
+    alone = check([org]).findings
     monkeypatch.setattr(module, "_POOL_BYTES", 0)
-    assert check_paths([org]) == alone
+    assert check([org]).findings == alone
     assert check_log(str(place / "result_2.txt")).passes is False
 
 
@@ -253,17 +253,17 @@ def test_names_of_systems_as_they_were_published(platform, directory, says):
 def test_a_placeholder_in_a_description_is_advice_and_an_error_for_the_packager(tmp_path):
     org = tree(tmp_path)
     (org / "systems" / f"{SYSTEM}.json").write_text(json.dumps(described(cooling="TODO")))
-    (found,) = check_paths([org])
+    (found,) = check([org]).findings
     assert (found.rule, found.severity) == ("system.field", "advice")
     assert "cooling: 'TODO' is a placeholder" in found.message
-    assert [one.severity for one in check_paths([org], packaging=True)] == ["error"]
+    assert [one.severity for one in check([org], packaging=True).findings] == ["error"]
 
 
 def test_a_copy_in_another_directory_is_found(tmp_path):
     org = tree(tmp_path)
     other = org / "results" / "v100-8" / "resnet"
     shutil.copytree(org / "results" / SYSTEM / "resnet", other)
-    found = only(check_paths([org]), "tree.duplicate")
+    found = only(check([org]).findings, "tree.duplicate")
     assert len(found) == 5 and all(one.path.startswith(str(other)) for one in found)
 
 
@@ -298,7 +298,7 @@ def test_a_log_that_cannot_be_read_leaves_the_rest_of_the_tree_checked(tmp_path,
     for also in ([], [compliance.log.lines]):
         for module in also:
             monkeypatch.setattr(module, "open", refusing_open, raising=False)
-        found = check_paths([org])
+        found = check([org]).findings
         (unread,) = only(found, "not-checked")
         assert unread.path.endswith("result_1.txt") and unread.severity == "error"
         assert "Permission denied" in unread.found
@@ -312,7 +312,7 @@ def test_a_log_that_cannot_be_read_leaves_the_rest_of_the_tree_checked(tmp_path,
 def test_a_directory_of_code_that_cannot_be_read_is_one_finding(tmp_path, monkeypatch, name):
     org = tree(tmp_path)
     monkeypatch.setattr(os, "listdir", denied(name)[1])
-    (found,) = check_paths([org])
+    (found,) = check([org]).findings
     assert (found.rule, found.severity, found.found) == ("not-checked", "error", "Permission denied")
     assert Path(found.path).name == name and "make it readable" in found.fix
 
@@ -327,14 +327,14 @@ def test_a_description_out_of_reach_is_one_finding(tmp_path, monkeypatch):
         return opened(path, *how)
 
     monkeypatch.setattr(os, "open", refused)
-    (found,) = check_paths([org])
+    (found,) = check([org]).findings
     assert (found.rule, found.severity) == ("system.json", "error") and "Permission denied" in found.found
 
 
 def test_a_linked_directory_is_said_to_be_unchecked(tmp_path):
     org = tree(tmp_path)
     (org / "results" / "linked").symlink_to(org / "results" / SYSTEM)
-    (found,) = only(check_paths([org]), "not-checked")
+    (found,) = only(check([org]).findings, "not-checked")
     assert found.path.endswith("results/linked") and found.severity == "error"
 
 
@@ -345,7 +345,7 @@ def test_open_logs_are_not_submitted_as_closed(tmp_path):
         path.write_text(
             text.replace('"submission_division", "value": "closed"', '"submission_division", "value": "open"')
         )
-    assert "tree.division" in rules_of(check_paths([org]), "error")
+    assert "tree.division" in rules_of(check([org]).findings, "error")
 
 
 def test_a_linked_directory_of_code_hides_no_logs(tmp_path):
@@ -353,7 +353,7 @@ def test_a_linked_directory_of_code_hides_no_logs(tmp_path):
     code = org / "benchmarks" / "resnet"
     code.mkdir(parents=True, exist_ok=True)
     (code / "linked").symlink_to(tmp_path)
-    assert only(check_paths([org]), "not-checked") == []
+    assert only(check([org]).findings, "not-checked") == []
 
 
 def test_a_resumed_run_is_advice_and_an_error_for_the_packager(tmp_path):
@@ -364,15 +364,15 @@ def test_a_resumed_run_is_advice_and_an_error_for_the_packager(tmp_path):
         at, lines[at].replace('"init_stop"', '"resumed_from_step"').replace('"value": null', '"value": 40')
     )
     path.write_text("".join(lines))
-    (found,) = check_paths([path])
+    (found,) = check([path]).findings
     assert (found.rule, found.severity, found.line) == ("resumed_from_step", "advice", at + 1)
-    assert [one.severity for one in check_paths([path], packaging=True)] == ["error"]
+    assert [one.severity for one in check([path], packaging=True).findings] == ["error"]
 
 
 def test_a_log_without_a_line_that_can_be_read_was_not_checked(tmp_path):
     path = tmp_path / "log.txt"
     path.write_text(result_logs.log("resnet", 0).replace('"time_ms"', '"time_s"'))
-    assert rules_of(check_paths([path])) == ["line-field", "not-checked"]
+    assert rules_of(check([path]).findings) == ["line-field", "not-checked"]
 
 
 @pytest.mark.parametrize(("path", "says"), [("", "an empty path"), ("/dev/null", "is not a plain file")])
@@ -384,7 +384,7 @@ def test_a_path_that_is_no_log_is_one_clear_line(path, says):
 def test_no_log_is_passed_over_in_silence(tmp_path):
     org = tree(tmp_path)
     (org / "results" / SYSTEM / "resnet" / "run.log").write_text(result_logs.log("resnet", 7))
-    (found,) = check_paths([org])
+    (found,) = check([org]).findings
     assert (found.rule, found.severity) == ("not-checked", "advice") and found.path.endswith("run.log")
     (tmp_path / "loose" / "deep").mkdir(parents=True)
     (tmp_path / "loose" / "result_0.txt").write_text(result_logs.log("resnet", 0))

@@ -12,7 +12,7 @@ import pytest
 
 import systems
 from common.errors import UserError
-from compliance.api import check_paths
+from compliance.api import check
 from compliance.packaging import own_runs, package, package_output
 from compliance.packaging.own_runs import IMPLEMENTATION
 from tests.compliance import result_logs
@@ -127,7 +127,7 @@ def test_every_benchmark_is_accepted_by_the_stock_tools_and_ours(tmp_path, resul
 
     assert call(results(*BENCHMARKS), tmp_path / "out", source) == 0
     org = tmp_path / "out" / "Example"
-    assert check_paths([org], packaging=True) == []
+    assert check([org], packaging=True).findings == []
     caplog.set_level(logging.INFO)
     mlp_compliance.enqueued_configs.clear()
     package_checker.check_training_package(

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from compliance.api import check_paths
+from compliance.api import check
 from ptb.presets import PRESETS
 from tests.benchmarks import (
     assert_follows_legw,
@@ -21,7 +21,7 @@ BATCHES = [20 * 2**i for i in range(6)]
 def test_log_passes_the_checker(name: str, tmp_path: pathlib.Path) -> None:
     config = PRESETS[name]
     scripted_log(config, tmp_path / "result_0.txt", missed=1e4)
-    errors = [f.rule for f in check_paths([tmp_path / "result_0.txt"]) if f.severity == "error"]
+    errors = [f.rule for f in check([tmp_path / "result_0.txt"]).findings if f.severity == "error"]
     assert not errors
     assert config.division == ("closed" if name.removeprefix("cpu-").isdigit() else "open")
 

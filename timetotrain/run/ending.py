@@ -71,9 +71,9 @@ def verdict(config: RunConfig, log: pathlib.Path) -> str:
     """Returns what the checker says of a log; a run without a target is not a result."""
     if config.logged_target is None:
         return f"no MLPerf result: {events.NO_TARGET}"
-    from compliance.api import check_paths
+    from compliance.api import check
 
-    findings = check_paths([log])
+    findings = check([log]).findings
     errors = [f for f in findings if f.severity == "error"]
     command = f"(timetotrain check {log})"
     if not errors:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from compliance.api import check_paths
+from compliance.api import check
 from tests.common.distributed.replicas import processes
 from tests.timetotrain.run.test_cli import QUICK, command, final_weights, images, records_of, run, write_data
 
@@ -50,7 +50,7 @@ def test_a_run_of_two_processes(tmp_path, data):
         "run.json",
     ]
     log = folder / "result_0.txt"
-    assert {f.rule for f in check_paths([log]) if f.severity == "error"} == {"eval_accuracy.target"}
+    assert {f.rule for f in check([log]).findings if f.severity == "error"} == {"eval_accuracy.target"}
     keys = [r["key"] for r in records_of(log)]
     assert keys.count("eval_accuracy") == keys.count("block_start") == 2
     assert "not reached in 10 steps" in records_of(log)[-1]["metadata"]["reason"]

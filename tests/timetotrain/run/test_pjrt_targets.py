@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from common.config import benchmarks
-from compliance.api import check_paths
+from compliance.api import check
 from tests.benchmarks import log_name, runner, stock_findings, untimed
 
 pytestmark = [
@@ -38,7 +38,7 @@ def trained(benchmark: str, data: pathlib.Path, results: pathlib.Path, *flags: s
     done = runner(benchmark, timeout=TIMEOUT)(data, results, "--replicas=pjrt", seed, *flags)
     assert done.returncode == 0, done.stdout + done.stderr
     log = results / log_name(benchmark)
-    assert [finding for finding in check_paths([log]) if finding.severity == "error"] == []
+    assert [finding for finding in check([log]).findings if finding.severity == "error"] == []
     if benchmark in KNOWN:
         assert stock_findings(log) == []
     return untimed(log)

@@ -12,7 +12,7 @@ import types
 
 import pytest
 
-from compliance.api import check_paths
+from compliance.api import check
 from timetotrain.launch.watch import progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
@@ -352,4 +352,4 @@ def test_the_launcher_ends_the_log_of_a_killed_rank_0(tmp_path):
     assert last["metadata"]["reason"] == "rank 0 was killed by SIGKILL"
     assert [p.name for p in tmp_path.iterdir()] == ["result_0.txt"]
     # The log is sound, but ends early: no evaluation, hence no quality and no block.
-    assert not [f for f in check_paths([path]) if f.rule.startswith("line")]
+    assert not [f for f in check([path]).findings if f.rule.startswith("line")]
