@@ -72,6 +72,14 @@ class Network:
         self._seen.add(values.shape)
         return found
 
+    def classes(self, encoded: Sequence[bytes]) -> list[list[dict[str, Any]]]:
+        """Returns the best classes, [{name, score}], of each file or text; of a video's frames, of all together."""
+        found = self(_array(encoded))
+        return [
+            [{"name": _name(name), "score": round(float(score), 6)} for name, score in zip(*row)]
+            for row in zip(found["top_names"], found["top_scores"])
+        ]
+
     def measured(self) -> str:
         """Returns a line with a call's median latency and the throughput, without the first call of each shape.
 
@@ -249,28 +257,17 @@ def _pictures(network: Network, files: Sequence[str], batch: int, score: float) 
                 encoded.append(pictures.checked(pictures.contents(name), network.reading.png)[0].encoded)
             except pictures.BadPictureError as error:
                 faults[place] = f"{name}: no picture: {error}; leave it out"
-        found = network(_array(encoded)) if encoded else {}
-        row = 0
+        if network.kind == "classes":
+            rows = ({"classes": classes} for classes in (network.classes(encoded) if encoded else ()))
+        else:
+            found = network(_array(encoded)) if encoded else {}
+            rows = (_objects({k: v[i] for k, v in found.items()}, score) for i in range(len(encoded)))
         for place, name in enumerate(names):
-            if place in faults:
-                yield {"file": name, "error": faults[place]}
-                continue
-            one = {key: value[row] for key, value in found.items()}
-            row += 1
-            yield {"file": name, **(_classes(one) if network.kind == "classes" else _objects(one, score))}
+            yield {"file": name, **({"error": faults[place]} if place in faults else next(rows))}
 
 
 def _array(encoded: Sequence[bytes]) -> np.ndarray:
     return np.array([*encoded, b""], object)[:-1]
-
-
-def _classes(one: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    return {
-        "classes": [
-            {"name": _name(name), "score": round(float(score), 6)}
-            for name, score in zip(one["top_names"], one["top_scores"])
-        ]
-    }
 
 
 def _name(name: bytes) -> str:
@@ -298,17 +295,15 @@ def _texts(network: Network, files: Sequence[str], batch: int) -> Iterator[dict]
         part = lines[start : start + batch]
         sound = [line for line in part if "error" not in line]
         results = (_translated if network.codec else _followed)(network, sound)
-        for line, result in zip(sound, results):
+        for line, result in zip(sound, results, strict=True):
             line.update(result)
         yield from part
 
 
 def _followed(network: Network, part: Sequence[dict]) -> list[dict]:
     """Returns the words that may follow each text."""
-    if not part:
-        return []
-    found = network(_array([line["text"].encode() for line in part]))
-    return [{"next": _classes({k: v[i] for k, v in found.items()})["classes"]} for i in range(len(part))]
+    texts = [line["text"].encode() for line in part]
+    return [{"next": words} for words in network.classes(texts)] if texts else []
 
 
 def _translated(network: Network, part: Sequence[dict]) -> list[dict]:

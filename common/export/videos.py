@@ -20,16 +20,15 @@ def answer(network: Any, name: str, part: float = PART) -> dict[str, Any]:
     """
     clip = videos.read(name, network.reading.short_side)
     frames, times = clip.frames, clip.times
-    whole = network(array(frames))
     return {
         "file": name,
         "seconds": round(times[-1], 3),
-        "classes": _named(whole),
+        "classes": network.classes(frames)[0],
         "times": [
             {
                 "from": round(times[first], 3),
                 "to": round(times[last], 3),
-                **_named(network(array(frames[first:last])))[0],
+                **network.classes(frames[first:last])[0][0],
             }
             for first, last in parts(times, part)
         ],
@@ -44,15 +43,3 @@ def parts(times: Sequence[float], part: float) -> list[tuple[int, int]]:
     count = min(max(1, round(times[-1] / part)), max(1, len(times) - 1))
     ends = np.searchsorted(times[:-1], np.arange(count + 1) * times[-1] / count)
     return [(int(a), int(b)) for a, b in zip(ends, ends[1:]) if b > a]
-
-
-def array(frames: Sequence[bytes]) -> np.ndarray:
-    """Returns frames as the network's input."""
-    return np.array([*frames, b""], object)[:-1]
-
-
-def _named(found: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    return [
-        {"name": name.decode(errors="replace"), "score": round(float(score), 6)}
-        for name, score in zip(found["top_names"][0], found["top_scores"][0])
-    ]

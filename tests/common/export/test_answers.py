@@ -135,6 +135,11 @@ def test_a_video_has_labels_by_time(photo, tmp_path):
     assert "none.mp4: cannot be decoded" in bad["error"] and good == answer
     (bad,) = inference.ask(network("video", call), [photo])
     assert bad["error"] == f"{photo}: a picture, and this network takes videos; leave it out"
+    long = np.array([[b"x" * 10**6] * 2], object)  # Of a stranger's network.
+    (answer,) = inference.ask(
+        network("video", lambda values: {**classifier(values), "top_names": long}), [str(path)]
+    )
+    assert {len(one["name"]) for one in (*answer["classes"], *answer["times"])} == {200}
 
 
 def test_a_video_that_claims_a_long_time_has_no_more_parts_than_frames():

@@ -129,6 +129,20 @@ def test_a_run_without_gain_is_saturated(values, losses, ends):
         assert not advice.saturated(dataclasses.replace(config, **off), records)
 
 
+@pytest.mark.parametrize("name", [name for name in CURVES if "-data" in name])
+def test_a_recorded_run_without_enough_data_ends_early_with_its_best(name):
+    preset = benchmarks.module(name.split("-")[0], "presets").PRESETS["cpu-tiny"]
+    config = dataclasses.replace(preset, quality_target=None, patience=5, train_steps=9999)
+    records = [
+        {"kind": "evaluation", "step": step, "value": value, "loss": loss}
+        for step, value, loss in CURVES[name]["evaluations"]
+    ]
+    scores = [config.quality.score(r["value"]) for r in records]
+    ends = [n for n in range(1, len(records) + 1) if advice.saturated(config, records[:n])]
+    assert not ends or max(scores[: ends[0]]) >= max(scores) - 0.001
+    assert bool(ends) == (name != "mnist-data1")  # Its quality rises to the end.
+
+
 # Real runs from nothing: benchmark, classes, examples, epochs, whether the best quality was above the baseline.
 RUNS = [
     ("resnet", 20, 10000, 4, True),  # Tiny ImageNet: 42.3 %, regression 27.3 %.
