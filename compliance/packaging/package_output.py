@@ -65,13 +65,15 @@ class Part:
         return self.runs[0][0].path.parent
 
 
-def plan(parts: list[Part], description: bytes, top: str, system: str, implementation: str) -> list[Entry]:
+def plan(
+    benchmarks: list[Part], description: bytes, top: str, system: str, implementation: str
+) -> list[Entry]:
     """Lists every file of the tree, in order: benchmarks, results, and the description of the system.
 
     Raises UserError for a scaling.json of the review committee that holds no factor; one that does goes along.
     """
     entries = [Entry(f"{top}/systems/{system}.json", description)]
-    for part in parts:
+    for part in benchmarks:
         place, results = f"{top}/benchmarks/{part.benchmark}", f"{top}/results/{system}/{part.benchmark}"
         for path, (mode, content) in part.code.items():
             entries.append(Entry(f"{place}/implementations/{implementation}/{path}", content, mode))

@@ -111,14 +111,14 @@ def pruned(benchmark: str, ruleset: str) -> tuple[Point, ...]:
     if not every:
         return ()
     fastest = min(every, key=lambda point: point.mean)
-    points_ = [point for point in every if point.batch >= fastest.batch]
+    kept = [point for point in every if point.batch >= fastest.batch]
     runs, at = rounds.required_runs(benchmark, ruleset), 1
-    while at < len(points_) - 1:
-        if points_[at].mean > _between(points_[at].batch, points_[at - 1], points_[at + 1], runs).mean:
-            del points_[at]
+    while at < len(kept) - 1:
+        if kept[at].mean > _between(kept[at].batch, kept[at - 1], kept[at + 1], runs).mean:
+            del kept[at]
         else:
             at += 1
-    return tuple(points_)
+    return tuple(kept)
 
 
 def judge(
@@ -126,7 +126,7 @@ def judge(
     ruleset: str,
     batch: object,
     to_converge: Sequence[float | None],
-    kept: tuple[Point, ...] | None = None,
+    pruned_points: tuple[Point, ...] | None = None,
 ) -> Convergence:
     """Judges the runs of one folder.
 
@@ -137,7 +137,7 @@ def judge(
       to_converge: epochs (or samples) of each run; None for a run that did not converge.
       kept: the points to compare with, by batch size; None: `pruned`.
     """
-    kept = pruned(benchmark, ruleset) if kept is None else kept
+    pruned_points = pruned(benchmark, ruleset) if pruned_points is None else pruned_points
     drop = rounds.may_fail(benchmark)
     if isinstance(batch, bool) or not isinstance(batch, (int, float)) or not 0 < batch < 1e18:
         return Convergence(FAIL, "the logs give no global_batch_size")
@@ -149,11 +149,11 @@ def judge(
         runs = "1 run" if len(to_converge) == 1 else f"{len(to_converge)} runs"
         return Convergence(UNDECIDED, f"{runs}; {wanted}", batch)
     mean = olympic_mean([math.inf if value is None else value for value in to_converge], drop)
-    point, kind = find(benchmark, ruleset, batch, kept)
+    point, kind = find(benchmark, ruleset, batch, pruned_points)
     if point is None:
-        largest = f"; the largest has {kept[-1].batch:g}" if kept else ""
+        largest = f"; the largest has {pruned_points[-1].batch:g}" if pruned_points else ""
         without = f"no reference for batch size {batch:g}{largest}"
-        reason = without if kept else f"the round has no convergence points of {benchmark}"
+        reason = without if pruned_points else f"the round has no convergence points of {benchmark}"
         return Convergence(NO_REFERENCE, reason, batch, mean)
     least = point.least
     scaling = max(1.0, point.mean / mean) if mean > 0 else 1.0
@@ -193,20 +193,24 @@ def olympic_mean(values: Sequence[float], drop: int) -> float:
     return fmean(sorted(values)[drop : len(values) - drop])
 
 
-def find(benchmark: str, ruleset: str, batch: float, kept: tuple[Point, ...]) -> tuple[Point | None, str]:
+def find(
+    benchmark: str, ruleset: str, batch: float, pruned_points: tuple[Point, ...]
+) -> tuple[Point | None, str]:
     """Returns (point to compare with, kind). A batch above all points has none, one below all gets the smallest."""
-    point, kind = _nearest(benchmark, ruleset, batch, kept)
+    point, kind = _nearest(benchmark, ruleset, batch, pruned_points)
     if point is not None and rounds.number(ruleset) >= _EARLIER_FROM:
         point = point._replace(least=point.least - _EARLIER.get(benchmark, 0))
     return point, kind
 
 
-def _nearest(benchmark: str, ruleset: str, batch: float, kept: tuple[Point, ...]) -> tuple[Point | None, str]:
-    for point in kept:
+def _nearest(
+    benchmark: str, ruleset: str, batch: float, pruned_points: tuple[Point, ...]
+) -> tuple[Point | None, str]:
+    for point in pruned_points:
         if point.batch == batch:
             return point, "point"
-    below = [point for point in kept if point.batch < batch]
-    above = [point for point in kept if point.batch > batch]
+    below = [point for point in pruned_points if point.batch < batch]
+    above = [point for point in pruned_points if point.batch > batch]
     if not above:
         return None, ""
     if not below:

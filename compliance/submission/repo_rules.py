@@ -26,14 +26,14 @@ def repository(org: Path) -> Iterator[Finding]:
     for directory, names, files in os.walk(org):
         own = _OF_CHECKOUT if checkout and Path(directory) == org else frozenset()
         for name in sorted(own & {*names, *files}):
-            wanted, about = "results/, systems/ and benchmarks/ alone", {"wording": "tree.name.checkout"}
-            yield finding("tree.name", ADVICE, os.path.join(directory, name), wanted, name, **about)
+            expected, about = "results/, systems/ and benchmarks/ alone", {"wording": "tree.name.checkout"}
+            yield finding("tree.name", ADVICE, os.path.join(directory, name), expected, name, **about)
         names[:] = sorted({*names} - own - _OWN)
         for name in (*names, *sorted({*files} - own)):
             path = os.path.join(directory, name)
             if name.startswith(".") or " " in name:
-                wanted = "no space, and no dot at the beginning"
-                yield finding("tree.name", ERROR, path, wanted, repr(name)[:80])
+                expected = "no space, and no dot at the beginning"
+                yield finding("tree.name", ERROR, path, expected, repr(name)[:80])
             yield from _one(path)
 
 

@@ -244,16 +244,18 @@ def _missing_by_benchmark(root: Path, pairs: list[str]) -> Iterator[Finding]:
                 if (readme and script) or number > _MAX_FOLDERS:
                     break
         except FileNotFoundError:
-            wanted = f"benchmarks/{benchmark}/ with the code that ran"
-            yield finding("tree.file-missing", ADVICE, root, wanted, "none", name=f"benchmarks/{benchmark}/")
+            expected = f"benchmarks/{benchmark}/ with the code that ran"
+            yield finding(
+                "tree.file-missing", ADVICE, root, expected, "none", name=f"benchmarks/{benchmark}/"
+            )
             continue
         except OSError as error:
             yield unreadable_directory(error.filename, error)
             continue
         missing = [name for name, here in (("README.md", readme), ("run_and_time.sh", script)) if not here]
         if missing:
-            wanted = f"{' and '.join(missing)} below benchmarks/{benchmark}/"
-            yield finding("tree.file-missing", ADVICE, top, wanted, "none", name=" and ".join(missing))
+            expected = f"{' and '.join(missing)} below benchmarks/{benchmark}/"
+            yield finding("tree.file-missing", ADVICE, top, expected, "none", name=" and ".join(missing))
 
 
 def _raise(error: OSError) -> None:

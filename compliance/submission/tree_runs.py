@@ -49,8 +49,8 @@ def one_folder(
       strict: True if a finding that refuses a submission is an error, False if it is advice.
     """
     if benchmark is None:
-        wanted = "results/<system>/<benchmark>/result_<i>.txt"
-        return None, [finding("tree.layout", ADVICE, path, wanted, str(path)), *same_seed(path, group)]
+        expected = "results/<system>/<benchmark>/result_<i>.txt"
+        return None, [finding("tree.layout", ADVICE, path, expected, str(path)), *same_seed(path, group)]
     bad = ERROR if strict else ADVICE
     flags = tree_params.flags(org, path)
     runs = [_run(one, ruleset, tree_params.BERT_SAMPLES in flags) for one in group]
@@ -72,8 +72,8 @@ def one_folder(
         judged = rcp.of_runs(benchmark, ruleset, runs)
         findings += _about_convergence(path, judged, bad, tree_params.RCP_BYPASS in flags, ruleset)
     if problem := factor(path, judged).problem:
-        wanted = "a scaling_factor of at least the convergence test's own"
-        findings.append(finding("tree.scaling", ERROR, path / scaling.NAME, wanted, problem))
+        expected = "a scaling_factor of at least the convergence test's own"
+        findings.append(finding("tree.scaling", ERROR, path / scaling.NAME, expected, problem))
     if rounds.number(ruleset) >= _SEEDS_FROM:
         findings += plausibility.remarks(path, runs, description, benchmark)
     batch = runs[0].batch if len({one.batch for one in runs}) == 1 else None

@@ -120,16 +120,16 @@ def _bytes(one: Instruction) -> int:
     return sum(element_bytes(kind) * math.prod(sides) for kind, sides in one.shapes)
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(counts: dict[str, Any]) -> list[str]:
     """Formats `launches`'s result as report lines; loops with equal iterations and kernels share a line."""
     mega = 1e6
     told = [
-        f"  launches    {found['kernels']} kernels, {found['loop_kernels']} of them in loops; reads "
-        f"{found['bytes_read'] / mega:.0f} MB, writes {found['bytes_written'] / mega:.0f} MB; "
-        f"{found['copies']['count']} copies of {found['copies']['bytes'] / mega:.0f} MB"
+        f"  launches    {counts['kernels']} kernels, {counts['loop_kernels']} of them in loops; reads "
+        f"{counts['bytes_read'] / mega:.0f} MB, writes {counts['bytes_written'] / mega:.0f} MB; "
+        f"{counts['copies']['count']} copies of {counts['copies']['bytes'] / mega:.0f} MB"
     ]
     alike: dict[tuple, int] = {}
-    for loop in found["loops"]:
+    for loop in counts["loops"]:
         kinds = ", ".join(f"{kind} {n}" for kind, n in sorted(loop["kinds"].items()))
         key = loop["turns"], loop["kernels"], kinds
         alike[key] = alike.get(key, 0) + 1

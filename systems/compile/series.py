@@ -84,7 +84,7 @@ def keep(
     system: str,
     kind: str,
     program: str,
-    found: dict[str, dict],
+    reports_by_program: dict[str, dict],
     shapes: Sequence[int] = (),
     results: Path = RESULTS,
 ) -> dict[str, Any]:
@@ -98,9 +98,13 @@ def keep(
     """
     # Steps of the other kind may have been compiled earlier.
     before = record_of(benchmark, system, results) or {}
-    programs = before.get("programs", {}) | {name: store.name_of(report) for name, report in found.items()}
+    programs = before.get("programs", {}) | {
+        name: store.name_of(report) for name, report in reports_by_program.items()
+    }
     # A step without collectives is compiled for one replica.
-    replicas = max([before.get("replicas", 0), *(report["replicas"] for report in found.values())])
+    replicas = max(
+        [before.get("replicas", 0), *(report["replicas"] for report in reports_by_program.values())]
+    )
     rest = {"kind": kind, "replicas": replicas, "programs": programs}
     if shapes:
         rest["lengths"] = list(shapes)

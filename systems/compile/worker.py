@@ -73,14 +73,14 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
     } | ({"unread": unread} if unread else {})
 
 
-def _write_text(made: Any, place: Path) -> str:
+def _write_text(executable: Any, place: Path) -> str:
     """Writes the optimised program's text; returns the reason if it cannot, else ''.
 
     libtpu's programs for v6e may contain an asynchronous operation with several operands, which jaxlib 0.10.2 cannot
     read.
     """
     try:
-        place.write_text(made.hlo_modules()[0].to_string())
+        place.write_text(executable.hlo_modules()[0].to_string())
     except RuntimeError as error:
         return _first_line(error)
     return ""
@@ -127,10 +127,10 @@ def _compile(devices: list, module: Any, replicas: int) -> Any:
     return devices[0].client.compile(module, xla_client.DeviceList(tuple(devices)), options)
 
 
-def _cost(made: Any) -> dict[str, float]:
+def _cost(executable: Any) -> dict[str, float]:
     """The compiler's own cost analysis; {} if there is none (XLA:GPU)."""
     try:
-        analysis = made.cost_analysis() or {}
+        analysis = executable.cost_analysis() or {}
     except Exception:  # Some clients do not implement it, or the result is unreadable.
         return {}
     analysis = analysis[0] if isinstance(analysis, list) else analysis

@@ -172,17 +172,17 @@ class Law:
                 weights = (FREEDOM + 1) / (FREEDOM + ((own * pull) ** 2 + spread) / noise)
         return cls(rows, at, numbers, mean, weights, pull, inverse)
 
-    def predict(self, wanted: Points) -> tuple[np.ndarray, np.ndarray]:
-        """(ln of the minutes, standard deviation), [wanted], of runs of one benchmark on one accelerator.
+    def predict(self, asked: Points) -> tuple[np.ndarray, np.ndarray]:
+        """(ln of the minutes, standard deviation), [asked], of runs of one benchmark on one accelerator.
 
         Without the inverse, the deviation follows from the scores of the benchmark and of the accelerator alone, so it
         is an upper bound.
         """
-        across = kernel(wanted, self.at, self.numbers)
-        logs = self.mean + across @ self.pull - wanted.many - wanted.speed
-        prior = np.diag(kernel(wanted, wanted, self.numbers)) + self.numbers["noise"] ** 2
+        across = kernel(asked, self.at, self.numbers)
+        logs = self.mean + across @ self.pull - asked.many - asked.speed
+        prior = np.diag(kernel(asked, asked, self.numbers)) + self.numbers["noise"] ** 2
         if self.inverse is None:
-            mine, alike = self.at.benchmark == wanted.benchmark[0], self.at.chip == wanted.chip[0]
+            mine, alike = self.at.benchmark == asked.benchmark[0], self.at.chip == asked.chip[0]
             others = np.flatnonzero(alike & ~mine)
             near = np.append(np.flatnonzero(mine), others[:: -(-len(others) // _ALIKE) or 1])
             at, across = self.at.take(near), across[:, near]
@@ -226,12 +226,11 @@ def committed() -> dict[str, Any]:
 @functools.cache
 def law() -> Law:
     """The law of all published scores, as `python -m systems.forecast fit` found it."""
-    kept, rows = committed(), scores.rows()
-    if len(kept["pull"]) != len(rows):
+    saved, rows = committed(), scores.rows()
+    if len(saved["pull"]) != len(rows):
         raise UserError(f"{PATH.name}: fitted to other scores; run `python -m systems.forecast fit`")
-    return Law(
-        rows, points(rows), kept["kernel"], kept["mean"], np.array(kept["weights"]), np.array(kept["pull"])
-    )
+    weights, pull = (np.array(saved[name]) for name in ("weights", "pull"))
+    return Law(rows, points(rows), saved["kernel"], saved["mean"], weights, pull)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,7 +287,7 @@ def estimates(benchmark: str, chip: Mapping[str, Any], sizes: Sequence[int]) -> 
         return [Estimate(benchmark, size, 0.0, 0.0, 0.0, reason, reason) for size in sizes]
     logs, deviation = law().curve(benchmark, chip, sizes, year_of(benchmark))
     least, most = (end(row.accelerators for row in rows) for end in (min, max))
-    found = []
+    answers = []
     for size, log, spread in zip(sizes, logs, committed()["width"] * deviation):
         evidence, reason = _evidence(rows, str(chip["name"]), size), ""
         if not least / BEYOND <= size <= most * BEYOND:
@@ -297,8 +296,8 @@ def estimates(benchmark: str, chip: Mapping[str, Any], sizes: Sequence[int]) -> 
             reason = f"the interval spans a factor of {math.exp(2 * spread):.0f}: {evidence}"
         minutes = math.exp(log)
         low, high = minutes * math.exp(-spread), minutes * math.exp(spread)
-        found.append(Estimate(benchmark, size, minutes, low, high, evidence, reason))
-    return found
+        answers.append(Estimate(benchmark, size, minutes, low, high, evidence, reason))
+    return answers
 
 
 def _evidence(rows: Sequence[Score], chip: str, size: int) -> str:

@@ -115,7 +115,7 @@ def left_out(whole: Law, group: str) -> list[Tested]:
     inverse = np.linalg.inv(prior + np.diag(noise / whole.weights))
     pull = inverse @ (law.goal(rows, whole.at) - whole.mean)
     of_benchmark = _groups(range(len(rows)), lambda i: rows[i].benchmark)
-    found = []
+    tests = []
     for mine in of_benchmark:
         for members in _groups(mine, lambda i: GROUPS[group](rows[i])):
             own = np.linalg.inv(inverse[np.ix_(members, members)])
@@ -124,8 +124,8 @@ def left_out(whole: Law, group: str) -> list[Tested]:
             gone = set(members)
             others = [rows[i] for i in mine if i not in gone]
             for i, error, spread in zip(members, wrong, np.sqrt(np.maximum(variance, 1e-9))):
-                found.append(Tested(rows[i], float(error), float(spread), *look_up(rows[i], others)))
-    return found
+                tests.append(Tested(rows[i], float(error), float(spread), *look_up(rows[i], others)))
+    return tests
 
 
 def summary(tests: Sequence[Tested], width: float) -> dict[str, Any]:
@@ -135,16 +135,18 @@ def summary(tests: Sequence[Tested], width: float) -> dict[str, Any]:
         each = [100 * math.expm1(abs(value)) for value in values]
         return [round(float(np.median(each)), 1), round(float(np.percentile(each, 90)), 1)] if each else []
 
-    found: dict[str, Any] = {"scores": len(tests), "law": error(t.wrong for t in tests)}
-    found["inside"] = round(sum(bool(abs(t.wrong) <= width * t.deviation) for t in tests) / len(tests), 3)
+    all_errors: dict[str, Any] = {"scores": len(tests), "law": error(t.wrong for t in tests)}
+    all_errors["inside"] = round(
+        sum(bool(abs(t.wrong) <= width * t.deviation) for t in tests) / len(tests), 3
+    )
     for name in ("median", "scaled"):
         told = [t for t in tests if getattr(t, name) is not None]
-        found[name] = {
+        all_errors[name] = {
             "scores": len(told),
             "look-up": error(getattr(t, name) for t in told),
             "law": error(t.wrong for t in told),
         }
-    return found
+    return all_errors
 
 
 def refit(numbers: Mapping[str, float]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

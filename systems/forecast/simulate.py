@@ -220,9 +220,9 @@ class _Timeline:
                     f"{self.failures} failures before the run ended: shorten --checkpoint or --restart, or raise --mtbf"
                 )
             reached = int(np.searchsorted(ends, start + until, side="right"))
-            kept = reached // per * per
-            begun = (ends[kept - 1] if kept else 0.0) - start
+            saved = reached // per * per
+            begun = (ends[saved - 1] if saved else 0.0) - start
             # A failure loses the steps since the last checkpoint; a failure before the first step loses none.
             self.lost += until - max(begun, 0.0) + faults.restart
             now += until + faults.restart
-            done = max(done, kept)
+            done = max(done, saved)

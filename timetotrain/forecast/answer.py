@@ -193,14 +193,14 @@ def notes(one: Answer) -> list[str]:
 def content(one: Answer) -> dict[str, Any]:
     """The answer for JSON."""
     machine = one.machine
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "benchmark": one.benchmark, "system": one.system, "accelerators": machine.accelerators,
         "accelerator": machine.chip["name"], "assumptions": list(one.notes), "reason": one.reason,
     }  # fmt: skip
     if one.reason:
-        return found
+        return fields
     fit, (name, error) = memory.fit(one.benchmark, machine.chip, machine.accelerators), _error(one)
-    return found | {
+    return fields | {
         "minutes": one.minutes, "interval_minutes": list(one.interval),
         "error_percent": {"of": name, "median": error[0], "90th": error[1]},
         "evidence": one.estimate.evidence,
@@ -233,13 +233,13 @@ def _cost(one: Answer, options: argparse.Namespace) -> tuple[dict[str, Any], lis
         ]
     ends = cost.dollars(many, one.minutes)
     counts = {"submission": options.runs or runs_of(one.benchmark), "search": options.trials or 0}
-    found = {"run": list(ends), "offers": [dataclasses.asdict(offer) for offer in cost.of(many).offers]}
+    dollars = {"run": list(ends), "offers": [dataclasses.asdict(offer) for offer in cost.of(many).offers]}
     text = f"cost: {money.spread(ends)} USD a run"
     for name, count in counts.items():
         if count:
-            found[name] = [count * end for end in ends]
-            text += f", {money.spread(found[name])} a {name} of {count}"
-    return {"cost": found}, [f"{text}; {cost.of(many).told()}"]
+            dollars[name] = [count * end for end in ends]
+            text += f", {money.spread(dollars[name])} a {name} of {count}"
+    return {"cost": dollars}, [f"{text}; {cost.of(many).told()}"]
 
 
 def money_and_energy(one: Answer, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
@@ -250,19 +250,19 @@ def money_and_energy(one: Answer, options: argparse.Namespace) -> tuple[dict[str
     """
     if one.reason:
         return {}, []
-    found, told = _cost(one, options)
+    fields, told = _cost(one, options)
     if options.own:
         row, line = _measured(options.own, one.minutes)
-        found, told = found | {"own_power": row}, [*told, line]
+        fields, told = fields | {"own_power": row}, [*told, line]
     power = money.energy(one.machine.chip, one.machine.accelerators, one.minutes, one.interval)
     if not power:
-        return found, [*told, f"energy: the power of {one.machine.chip['name']} is unpublished"]
+        return fields, [*told, f"energy: the power of {one.machine.chip['name']} is unpublished"]
     watts = one.machine.chip["watts"]
     told.append(
         f"energy: {power.kwh:.3g} kWh ({power.low:.3g} to {power.high:.3g}): boards of {watts} W times "
         f"{money.ratio()[0]:.2f}, as published power logs have it"
     )
-    return found | {"energy_kwh": dataclasses.asdict(power)}, told
+    return fields | {"energy_kwh": dataclasses.asdict(power)}, told
 
 
 def _measured(folder: Path, minutes: float) -> tuple[dict[str, Any] | None, str]:

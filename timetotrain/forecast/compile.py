@@ -121,15 +121,15 @@ def _manifest(folder: Path) -> dict:
     """Reads an export's manifest; raises UserError if it is invalid or a program's file is missing."""
     fix = f"python -m BENCHMARK --export={folder} writes one"
     try:
-        found = json.loads((folder / "manifest.json").read_text())
+        manifest = json.loads((folder / "manifest.json").read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"--export={folder}: no export ({type(error).__name__}); {fix}") from error
-    if wrong := _wrong(found):
+    if wrong := _wrong(manifest):
         raise UserError(f"--export={folder}: manifest.json: {wrong}; {fix}")
-    for program in found["programs"]:
+    for program in manifest["programs"]:
         if not (folder / program["file"]).is_file():
             raise UserError(f"--export={folder}: {program['file']} is missing; {fix}")
-    return found
+    return manifest
 
 
 def _wrong(manifest: Any) -> str:
@@ -163,50 +163,50 @@ def lines(name: str, report: dict) -> list[str]:
     if "error" in report:
         return [head, f"  does not compile: {report['error']}"]
     memory, mib = report["memory"], 2**20
-    parts = ", ".join(
+    sizes = ", ".join(
         f"{part.replace('_', ' ')} {memory[part] / mib:.0f}"
         for part in ("argument", "temp", "generated_code")
     )
     verdict = "fits" if report["fits"] else "DOES NOT FIT"
-    found = [
+    text = [
         head,
         f"  memory      {report['needed_bytes'] / mib:.0f} of {report['device_bytes'] / mib:.0f} MiB a device, "
-        f"{verdict} ({parts})",
+        f"{verdict} ({sizes})",
     ]
     if "unread" in report:
-        return [*found, f"  not read    the optimised program's text: {report['unread']}"]
+        return [*text, f"  not read    the optimised program's text: {report['unread']}"]
     if "cycles" in report:
         kinds = ", ".join(f"{kind} {n / 1e6:.2f}" for kind, n in report["cycles"]["by_kind"].items())
-        found.append(f"  cycles      {report['cycles']['total'] / 1e6:.2f} million ({kinds})")
+        text.append(f"  cycles      {report['cycles']['total'] / 1e6:.2f} million ({kinds})")
         time = report["estimated_ms"]
-        found.append(
+        text.append(
             f"  estimate    {'no clock known' if time is None else f'{time:.2f} ms'} by cycles, "
             f"{report['optimal_ms']:.2f} ms by flops and bytes; without the exchange"
         )
         layers = list(report["cycles"]["by_layer"].items())[:5]
-        found.append("  dearest     " + ", ".join(f"{layer} {n / 1e6:.2f}" for layer, n in layers))
+        text.append("  dearest     " + ", ".join(f"{layer} {n / 1e6:.2f}" for layer, n in layers))
     if "kernels" in report:
         calls = ", ".join(f"{call} {n}" for call, n in report["kernels"]["calls"].items()) or "none"
         types, wide = (
             ", ".join(f"{k} {n}" for k, n in report["kernels"][part].items()) or "none"
             for part in ("matrix_types", "wide_matrices")
         )
-        found.append(f"  kernels     {calls}")
-        found.append(f"  products    {types}; wider than 16 bits: {wide}")
+        text.append(f"  kernels     {calls}")
+        text.append(f"  products    {types}; wider than 16 bits: {wide}")
     if "launches" in report:
-        found += launches.lines(report["launches"])
+        text += launches.lines(report["launches"])
     for row in report["collectives"][:8]:
         size = f"{row['groups']} x {row['group_size']}" if row["group_size"] else "all"
-        found.append(
+        text.append(
             f"  exchange    {row['count']} {row['operation']} over {size}, {row['bytes'] / 1e6:.2f} MB "
             f"{row['strategy']}"
         )
     left = report["copies"]
-    found.append(
+    text.append(
         f"  copies      {left['count']}, {left['bytes'] / 1e6:.1f} MB, {left['cycles'] / 1e6:.2f} million cycles"
     )
-    found.append(f"  64-bit      {report['wide_arithmetic'] or 'none'}")
-    found.append(
+    text.append(f"  64-bit      {report['wide_arithmetic'] or 'none'}")
+    text.append(
         f"  compiler    {report['compile_seconds']} s, {report['compiler_gigabytes']} GB, {report['compiler']}"
     )
-    return found
+    return text

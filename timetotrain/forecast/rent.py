@@ -68,18 +68,18 @@ def run(options: argparse.Namespace) -> int:
         value = getattr(options, name)
         if value is not None and not 0 < value < 1e9:
             raise UserError(f"--{name}={value:g}: must be a positive number")
-    found = offers(options.benchmark, options.most, options.prices)
+    chosen = offers(options.benchmark, options.most, options.prices)
     if within:
-        found = [one for one in found if one.minutes <= within]
+        chosen = [one for one in chosen if one.minutes <= within]
     if options.budget:
-        found = [one for one in found if one.usd and one.usd[0] <= options.budget]
-    found = sorted(found, key=_order(options.by))[: options.rows]
+        chosen = [one for one in chosen if one.usd and one.usd[0] <= options.budget]
+    chosen = sorted(chosen, key=_order(options.by))[: options.rows]
     if options.json:
-        print(json.dumps([dataclasses.asdict(one) for one in found], indent=1))
+        print(json.dumps([dataclasses.asdict(one) for one in chosen], indent=1))
         return 0
-    print("\n".join(_lines(options.benchmark, found)))
+    print("\n".join(_lines(options.benchmark, chosen)))
     if options.output:
-        _write(options.output, options.benchmark, found)
+        _write(options.output, options.benchmark, chosen)
     return 0
 
 
@@ -89,19 +89,19 @@ def offers(benchmark: str, most: int, path: Path | None) -> list[Offer]:
     from timetotrain.forecast import sizes
 
     law.known(benchmark)
-    table, found = money.prices(path), []
+    table, choices = money.prices(path), []
     for name in accelerators.known_names():
         chip = accelerators.table()[name] | {"name": name}
         cost = table.get(name)
         for size in sizes.known(benchmark, chip, chip["per_node"], most):
             many = size.accelerators
             power = money.energy(chip, many, size.minutes, (size.low, size.high))
-            found.append(Offer(
+            choices.append(Offer(
                 f"{many}x{name}", size.minutes, (size.low, size.high),
                 cost.dollars(many, size.minutes) if cost else None, power.kwh if power else None,
                 cost.of(many).told() if cost else "", size.evidence,
             ))  # fmt: skip
-    return found
+    return choices
 
 
 def _order(by: str) -> Any:
@@ -120,22 +120,22 @@ def _minutes(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-def _lines(benchmark: str, found: list[Offer]) -> list[str]:
+def _lines(benchmark: str, chosen: list[Offer]) -> list[str]:
     from systems.forecast import law_fit
     from timetotrain.forecast import answer
 
-    if not found:
+    if not chosen:
         return [f"{benchmark}: nothing to rent: no machine of which the forecast can say meets the limits"]
     half, most = answer.errors()[law_fit.LATER]["law"]
     head = f"{benchmark}: true error, later rounds: half within {half:.1f} %, nine of ten within {most:.0f} %"
-    rows = [_HEAD[:5], *(one.cells()[:5] for one in found)]
+    rows = [_HEAD[:5], *(one.cells()[:5] for one in chosen)]
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     told = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
-    sellers = {one.machine.split("x", 1)[1]: one.prices for one in found if one.prices}
+    sellers = {one.machine.split("x", 1)[1]: one.prices for one in chosen if one.prices}
     return [head, "", *told, "", *(f"{name}: {text}" for name, text in sellers.items())]
 
 
-def _write(path: Path, benchmark: str, found: list[Offer]) -> None:
+def _write(path: Path, benchmark: str, chosen: list[Offer]) -> None:
     def row(cells: tuple[str, ...], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
@@ -144,8 +144,8 @@ def _write(path: Path, benchmark: str, found: list[Offer]) -> None:
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>",
         "<style>body{font:15px sans-serif;margin:2em}td,th{padding:.3em .8em;text-align:left}"
         "tr:nth-child(even){background:#eee}</style>",
-        f"<h1>{title}</h1><p>{html.escape(_lines(benchmark, found)[0])}</p>",
-        "<table>" + row(_HEAD, "th") + "".join(row(one.cells(), "td") for one in found) + "</table></html>",
+        f"<h1>{title}</h1><p>{html.escape(_lines(benchmark, chosen)[0])}</p>",
+        "<table>" + row(_HEAD, "th") + "".join(row(one.cells(), "td") for one in chosen) + "</table></html>",
     ]
     try:
         path.write_text("\n".join(page) + "\n", encoding="utf-8")

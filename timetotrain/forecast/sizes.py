@@ -36,26 +36,26 @@ def of(one: Answer, options: argparse.Namespace) -> tuple[dict[str, Any], list[s
     cost = answer.money_of(one, options)
     if options.budget and not cost:
         raise UserError("--budget: this accelerator has no price; give --price=USD or --prices=FILE")
-    found = known(one.benchmark, chip, max(one.machine.per_node, 1))
-    if not found:
+    estimates = known(one.benchmark, chip, max(one.machine.per_node, 1))
+    if not estimates:
         return {"sizes": []}, [f"other sizes: cannot say: published scores are too far from {chip['name']}"]
     told = ["", f"{'accelerators':>12}  {'minutes':>9}  {'nine of ten between':>21}  {'USD':>21}"]
     rows = []
-    for size in found:
+    for size in estimates:
         ends = cost.dollars(size.accelerators, size.minutes) if cost else ()
         between = f"{size.low:.3g} to {size.high:.3g}"
         told.append(f"{size.accelerators:>12}  {size.minutes:>9.3g}  {between:>21}  {money.spread(ends):>21}")
         rows.append(dataclasses.asdict(size) | {"usd": list(ends)})
     if options.deadline:
-        fast = [size for size in found if size.minutes <= options.deadline]
+        fast = [size for size in estimates if size.minutes <= options.deadline]
         best = min(fast, key=lambda size: (_usd(cost, size), size.accelerators), default=None)
         told.append(_best(best, cost, f"within {options.deadline:g} minutes", "cheapest"))
     if options.budget:
-        within = [size for size in found if _usd(cost, size) <= options.budget]
+        within = [size for size in estimates if _usd(cost, size) <= options.budget]
         best = min(within, key=lambda size: size.minutes, default=None)
         told.append(_best(best, cost, f"for {options.budget:g} USD", "fastest"))
     if options.plot:
-        _plot(options.plot, found, cost, f"{one.benchmark} on {chip['name']}")
+        _plot(options.plot, estimates, cost, f"{one.benchmark} on {chip['name']}")
     return {"sizes": rows}, told
 
 
@@ -71,11 +71,11 @@ def _best(size: Estimate | None, cost: money.Price | None, limit: str, which: st
     return f"{which} {limit}: {size.accelerators} accelerators, {size.minutes:.3g} minutes{dollars}"
 
 
-def _plot(path: Path, found: list[Estimate], cost: money.Price | None, title: str) -> None:
+def _plot(path: Path, estimates: list[Estimate], cost: money.Price | None, title: str) -> None:
     try:
         from systems.forecast import plot
 
-        plot.sizes(path, found, cost, title)
+        plot.sizes(path, estimates, cost, title)
     except ImportError as error:
         raise UserError(
             f"--plot={path}: needs matplotlib ({error}); install it, or leave out --plot"

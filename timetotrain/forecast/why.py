@@ -186,13 +186,13 @@ def _recorded(path: Path) -> tuple[dict[str, float], str]:
 def _evaluations(run: Run) -> list[Interval]:
     """The evaluations' intervals; one without an end lasts until the next eval_accuracy."""
     known = [one.time_ms for one in run.evaluations]
-    found = []
+    spans = []
     for span in run.evals:
         if span.stop is not None:
-            found.append((span.start, span.stop))
+            spans.append((span.start, span.stop))
         elif span.start is not None:
-            found.append((span.start, min((t for t in known if t >= span.start), default=None)))
-    return found
+            spans.append((span.start, min((t for t in known if t >= span.start), default=None)))
+    return spans
 
 
 def _clipped(spans: Sequence[tuple[float | None, float | None]], begin: float, end: float) -> list[Interval]:
@@ -204,20 +204,20 @@ def _clipped(spans: Sequence[tuple[float | None, float | None]], begin: float, e
 def _counts(run: Run, blocks: int) -> dict[str, float]:
     """The training's length to the target in steps and epochs, as far as the log tells them, else its blocks."""
     batch, samples = (number(run.header.get(key)) for key in ("global_batch_size", "train_samples"))
-    done, found = run.epochs, {}
+    done, counts = run.epochs, {}
     if done and run.unit == "steps":
-        found["steps"] = done
+        counts["steps"] = done
     elif done and run.unit == "samples" and batch:
-        found["steps"] = done / batch
+        counts["steps"] = done / batch
     elif done and run.unit == "epochs":
-        found["epochs"] = done
+        counts["epochs"] = done
         if batch and samples and samples >= batch:
-            found["steps"] = done * samples / batch
+            counts["steps"] = done * samples / batch
     elif done:
-        found["epochs"] = done
-    if "steps" in found and "epochs" not in found and batch and samples and samples >= batch:
-        found["epochs"] = found["steps"] * batch / samples
-    return found or {"blocks": float(max(1, blocks))}
+        counts["epochs"] = done
+    if "steps" in counts and "epochs" not in counts and batch and samples and samples >= batch:
+        counts["epochs"] = counts["steps"] * batch / samples
+    return counts or {"blocks": float(max(1, blocks))}
 
 
 def table(first: Shape, second: Shape) -> list[str]:
