@@ -1,8 +1,19 @@
-"""Runs the machine's own query programs: lscpu, nvidia-smi. TensorFlow-free."""
+"""Asks the machine what it has: its own query programs (lscpu, nvidia-smi) and packages. TensorFlow-free."""
 
+import contextlib
 import os
 import shutil
 import subprocess
+from importlib import metadata
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Returns {package: version} of those packages that are installed, without importing them."""
+    installed = {}
+    for package in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            installed[package] = metadata.version(package)
+    return installed
 
 
 def output(*command: str, seconds: float = 10) -> str:

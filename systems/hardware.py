@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-from importlib import metadata
 from pathlib import Path
 
 from common import machine_tools
@@ -147,21 +146,13 @@ def _network(classes: Path) -> dict[str, str]:
 def _software(os_release: str) -> dict[str, str]:
     name = re.search(r'^PRETTY_NAME="?([^"\n]+)', os_release, re.M)
     stack = [f"Python {platform.python_version()}"]
-    stack += [f"{package} {version}" for package in _STACK if (version := _version(package))]
-    tensorflow = _version("tensorflow")
+    stack += [f"{package} {version}" for package, version in machine_tools.versions(*_STACK).items()]
+    tensorflow = machine_tools.versions("tensorflow").get("tensorflow")
     return {
         "operating_system": name[1] if name else f"{platform.system()} {platform.release()}".strip(),
         "framework": f"TensorFlow {tensorflow}" if tensorflow else "",
         "other_software_stack": ", ".join(stack),
     }
-
-
-def _version(package: str) -> str:
-    """Reads the version from the package's metadata, since importing TensorFlow would take seconds."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _text(path: Path) -> str:

@@ -9,7 +9,6 @@ import pathlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 
 from common import machine_tools
 
@@ -104,7 +103,7 @@ def of_jax(listed: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
     if not listed or (platforms and not {"cuda", "gpu"} & set(platforms.split(","))):
         return []
     for package, (driver, capability) in _RUNTIMES.items():
-        if _installed(package):
+        if machine_tools.versions(package):
             fits = all(gpu.driver >= driver and gpu.capability >= capability for gpu in listed)
             return _visible(listed, environment.get("CUDA_VISIBLE_DEVICES")) if fits else []
     return []
@@ -136,13 +135,6 @@ def parse_gpus(rows: list[list[str]]) -> list[Gpu]:
     """Parses nvidia-smi's rows, such as ["81559", "9.0", "580.65.06"], to GPUs; the driver may be unknown."""
     found = [re.fullmatch(r"(\d+),([\d.]+),(?:(\d+)[\d.]*|\D*)", ",".join(row)) for row in rows]
     return [Gpu(int(m[1]) << 20, float(m[2]), int(m[3] or 0)) for m in found if m]
-
-
-def _installed(package: str) -> bool:
-    try:
-        return bool(metadata.version(package))
-    except metadata.PackageNotFoundError:
-        return False
 
 
 def _text(path: pathlib.Path) -> str:

@@ -6,13 +6,13 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import tqdm
 
+from common import machine_tools
 from common.config import data_description
 from common.config.data_description import Description
 from common.data import pictures
@@ -318,6 +318,7 @@ def finish(
         write_atomically(out / HELD_OUT, text.encode())
     names = sorted({path.name for pattern in patterns for path in out.glob(pattern)})
     files = data_description.listed(out, names)
+    installed = machine_tools.versions("timetotrain").get("timetotrain", "of a checkout")
     description = Description(
         benchmark,
         tuple(labels),
@@ -325,20 +326,13 @@ def finish(
         dict(defaults or {}),
         files,
         data_description.digest(files),
-        f"timetotrain data {benchmark}, version {_version()}",
+        f"timetotrain data {benchmark}, version {installed}",
         {"train": split[0], "eval": split[1]},
         tuple(map(printable, broken)),
         dict(zip(("value", "what"), baseline)) if baseline else {},
     )
     data_description.write(out, description)
     return description
-
-
-def _version() -> str:
-    try:
-        return metadata.version("timetotrain")
-    except metadata.PackageNotFoundError:  # A checkout.
-        return "of a checkout"
 
 
 def balance(labels: Sequence[str], train: Sequence[str], held: Sequence[str]) -> list[tuple[str, int, int]]:

@@ -3,8 +3,8 @@
 import os
 import pathlib
 import re
-from importlib import metadata
 
+from common import machine_tools
 from common.config import hardware
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -50,7 +50,7 @@ def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
 def _check_jax(config: RunConfig, accelerator: str) -> None:
     """Checks that jax has a runtime for the machine's devices and sees GPUs; otherwise jax would use the CPU."""
     for kind, (packages, fix) in _RUNTIMES.items():
-        if kind in accelerator and not any(map(_installed, packages)):
+        if kind in accelerator and not machine_tools.versions(*packages):
             raise UserError(
                 f"config.hardware={config.hardware}: jax has no runtime for its devices ({accelerator}) here; {fix}; "
                 f"{_GO_ON}"
@@ -61,13 +61,6 @@ def _check_jax(config: RunConfig, accelerator: str) -> None:
             "or driver too old for jax's CUDA (`make gpu CUDA=12`), or a variable hides them; "
             f"{_GO_ON}"
         )
-
-
-def _installed(package: str) -> bool:
-    try:
-        return bool(metadata.version(package))
-    except metadata.PackageNotFoundError:
-        return False
 
 
 def needed_here(config: RunConfig) -> int:

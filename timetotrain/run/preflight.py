@@ -5,7 +5,6 @@ timed. Process 0 prints.
 """
 
 import hashlib
-import importlib.metadata
 import os
 import pathlib
 import platform
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from common import machine_tools
 from common.config.schema import RunConfig
 from common.distributed import heartbeat
 from common.errors import UserError
@@ -110,13 +110,8 @@ def _same(spread: Callable[[int], tuple[int, int]], text: str) -> tuple[bool, st
 
 
 def _versions() -> str:
-    versions = [f"Python {platform.python_version()}"]
-    for name in _PACKAGES:
-        try:
-            versions.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ", ".join(versions)
+    packages = {"Python": platform.python_version(), **machine_tools.versions(*_PACKAGES)}
+    return ", ".join(f"{name} {version}" for name, version in packages.items())
 
 
 def _listing(folder: pathlib.Path) -> str:

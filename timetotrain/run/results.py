@@ -7,10 +7,9 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from typing import Any
 
-from common import files
+from common import files, machine_tools
 from common.config.digest import digest, to_dict
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -65,13 +64,7 @@ def _starting_weights(weights: Any) -> str:
 
 def versions(more: Sequence[str] = ()) -> dict[str, str]:
     """Returns the versions of Python, of packages that affect a result, and of `more`; absent ones are left out."""
-    versions_here = {"python": sys.version.split()[0]}
-    for name in (*PACKAGES, *more):
-        try:
-            versions_here[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions_here
+    return {"python": sys.version.split()[0], **machine_tools.versions(*PACKAGES, *more)}
 
 
 def git_state() -> dict[str, Any]:

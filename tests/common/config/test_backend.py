@@ -43,7 +43,7 @@ def runtime(monkeypatch):
     """Sets which of jax's runtimes are installed."""
 
     def install(*packages):
-        monkeypatch.setattr(hardware, "_installed", lambda package: package in packages)
+        monkeypatch.setattr(hardware.machine_tools, "versions", lambda package: package in packages)
 
     return install
 

@@ -175,20 +175,22 @@ def test_a_run_that_cannot_use_its_gpus_is_one_line_and_writes_nothing(tmp_path,
 def test_jax_without_a_runtime_for_the_machine_is_named(monkeypatch, gpus, hardware, packages, fix):
     gpus(0)
     asked = []
-    monkeypatch.setattr(devices, "_installed", lambda name: asked.append(name))
+    monkeypatch.setattr(devices.machine_tools, "versions", lambda *names: asked.extend(names))
     config = toy.config(hardware=hardware, replicas="pjrt")
     with pytest.raises(UserError, match=rf"no runtime for its devices .*; {fix}.*--allow_cpu"):
         devices.check(config)
     assert asked == packages
     monkeypatch.setattr(devices.hardware, "jax_gpus", lambda: 8)
     for package in packages:
-        monkeypatch.setattr(devices, "_installed", lambda name, package=package: name == package)
+        monkeypatch.setattr(
+            devices.machine_tools, "versions", lambda *names, package=package: package in names
+        )
         devices.check(config)  # TensorFlow needs no GPU then.
     devices.check(toy.config(hardware="local", replicas="pjrt"))
 
 
 def test_gpus_that_jax_does_not_see_are_one_line(monkeypatch):
-    monkeypatch.setattr(devices, "_installed", lambda name: True)
+    monkeypatch.setattr(devices.machine_tools, "versions", lambda *names: names)
     monkeypatch.setattr(devices.hardware, "jax_gpus", lambda: 0)
     with pytest.raises(
         UserError, match=r"^config.hardware=h100-8: jax sees no GPU .*; --allow_cpu trains without$"
