@@ -64,6 +64,19 @@ def description(**changes):
     }  # fmt: skip
 
 
+def tree(org, logs=None, *, system="box", results="results", described="", code=""):
+    """Writes a submitter's folder of ten sound runs, or of `logs`; `code`: its folder below that of the benchmark."""
+    place = org / results / system / "llama2_70b_lora"
+    place.mkdir(parents=True)
+    for index, text in enumerate(map(log, range(RUNS)) if logs is None else logs):
+        (place / f"result_{index}.txt").write_text(text)
+    (org / "systems").mkdir()
+    (org / "systems" / f"{system}.json").write_text(described or json.dumps(description()))
+    if code:
+        (write_code(org / "benchmarks" / "llama2_70b_lora" / code) / ".gitignore").unlink()
+    return org
+
+
 def write_code(folder):
     """A folder of code with the scripts of the rules."""
     folder.mkdir(parents=True)

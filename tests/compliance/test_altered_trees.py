@@ -27,17 +27,9 @@ def tree(tmp_path):
     """Returns make(logs, folder, submitter), which writes a tree of round 5.1 and returns the submitter's folder."""
 
     def make(logs=None, folder="Other_Lab", description=None):
-        org = tmp_path / "training_results_v5.1" / folder
-        place = org / "results" / "box" / "llama2_70b_lora"
-        place.mkdir(parents=True)
-        for index, text in enumerate(logs or [llama_logs.log(index) for index in range(10)]):
-            (place / f"result_{index}.txt").write_text(text)
-        (org / "systems").mkdir()
         described = json.dumps(llama_logs.description(**(description or {})))
-        (org / "systems" / "box.json").write_text(described)
-        llama_logs.write_code(org / "benchmarks" / "llama2_70b_lora" / "implementations" / "nemo")
-        (org / "benchmarks" / "llama2_70b_lora" / "implementations" / "nemo" / ".gitignore").unlink()
-        return org
+        org = tmp_path / "training_results_v5.1" / folder
+        return llama_logs.tree(org, logs, described=described, code="implementations/nemo")
 
     return make
 

@@ -119,13 +119,6 @@ def test_a_benchmark_s_long_name_is_cut_to_a_line(tmp_path):
     assert found.found == "x" * 80
 
 
-def test_a_directory_of_an_unknown_benchmark_is_an_error(tmp_path):
-    org = tree(tmp_path)
-    (org / "results" / SYSTEM / "resnet").rename(org / "results" / SYSTEM / "mask")
-    findings = check([org]).findings
-    assert only(findings, "tree.benchmark-unknown")[0].fix == "did you mean maskrcnn?"
-
-
 @pytest.mark.parametrize(
     ("changes", "rule", "severity"),
     [
@@ -149,11 +142,39 @@ def test_a_description_that_is_no_object_is_one_finding(tmp_path, content):
     assert rules_of(check([org]).findings) == ["system.json"]
 
 
-def test_logs_of_another_system_are_found(tmp_path):
+def linked(place):
+    (place / "result_0.txt").rename(place.parents[3] / "outside.txt")
+    (place / "result_0.txt").symlink_to(place.parents[3] / "outside.txt")
+
+
+def reworded(old, new):
+    return lambda place: [path.write_text(path.read_text().replace(old, new)) for path in place.iterdir()]
+
+
+DIVISION = '"submission_division", "value": "{}"'
+
+
+@pytest.mark.parametrize(
+    ("alter", "rule", "severity", "fix"),
+    [
+        (reworded('"dgx-1"', '"dgx-2"'), "tree.system", "advice", ""),
+        (reworded(DIVISION.format("closed"), DIVISION.format("open")), "tree.division", "error", ""),
+        (linked, "not-checked", "error", ""),
+        (lambda place: (place.parents[1] / "linked").symlink_to(place.parent), "not-checked", "error", ""),
+        (
+            lambda place: place.rename(place.with_name("mask")),
+            "tree.benchmark-unknown",
+            "error",
+            "did you mean maskrcnn?",
+        ),
+    ],
+    ids=["another system", "another division", "a link", "a linked directory", "an unknown benchmark"],
+)
+def test_a_fault_of_the_folder_of_runs_is_found(tmp_path, alter, rule, severity, fix):
     org = tree(tmp_path)
-    for path in (org / "results" / SYSTEM / "resnet").iterdir():
-        path.write_text(path.read_text().replace('"dgx-1"', '"dgx-2"'))
-    assert rules_of(check([org]).findings, "advice") == ["tree.system"]
+    alter(org / "results" / SYSTEM / "resnet")
+    (told,) = only(check([org]).findings, rule)
+    assert told.severity == severity and fix in told.fix
 
 
 def test_one_failed_run_is_dropped_and_two_leave_no_score(tmp_path):
@@ -162,14 +183,6 @@ def test_one_failed_run_is_dropped_and_two_leave_no_score(tmp_path):
     for index, said in ((0, "drops it as the slowest"), (1, "there is no score")):
         (place / f"result_{index}.txt").write_text(result_logs.log("resnet", index, status="aborted"))
         assert said in only(check([org]).findings, "tree.score")[0].message
-
-
-def test_links_are_not_followed_and_said_to_be_unchecked(tmp_path):
-    org = tree(tmp_path)
-    path = org / "results" / SYSTEM / "resnet" / "result_0.txt"
-    shutil.move(path, tmp_path / "outside.txt")
-    path.symlink_to(tmp_path / "outside.txt")
-    assert "not-checked" in rules_of(check([org]).findings, "error")
 
 
 def test_a_smoke_run_is_advice(tmp_path):
@@ -329,23 +342,6 @@ def test_a_description_out_of_reach_is_one_finding(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", refused)
     (found,) = check([org]).findings
     assert (found.rule, found.severity) == ("system.json", "error") and "Permission denied" in found.found
-
-
-def test_a_linked_directory_is_said_to_be_unchecked(tmp_path):
-    org = tree(tmp_path)
-    (org / "results" / "linked").symlink_to(org / "results" / SYSTEM)
-    (found,) = only(check([org]).findings, "not-checked")
-    assert found.path.endswith("results/linked") and found.severity == "error"
-
-
-def test_open_logs_are_not_submitted_as_closed(tmp_path):
-    org = tree(tmp_path)
-    for path in (org / "results" / SYSTEM / "resnet").iterdir():
-        text = path.read_text()
-        path.write_text(
-            text.replace('"submission_division", "value": "closed"', '"submission_division", "value": "open"')
-        )
-    assert "tree.division" in rules_of(check([org]).findings, "error")
 
 
 def test_a_linked_directory_of_code_hides_no_logs(tmp_path):

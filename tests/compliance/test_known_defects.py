@@ -18,17 +18,12 @@ HUGE = {"5,000 digits": "9" * 5000, "1e999": "1e999"}
 
 def submission(folder, failed=()):
     """A submitter's folder of round 5.0 whose ten logs obey all rules; the first run is the fastest."""
-    org = folder / "training_results_v5.0" / "Other_Lab"
-    place = org / "results" / "box" / BENCHMARK
-    place.mkdir(parents=True)
-    for index in range(llama_logs.RUNS):
-        text = llama_logs.log(index, status="aborted" if index in failed else "success")
-        (place / f"result_{index}.txt").write_text(text)
-    (org / "systems").mkdir()
-    (org / "systems" / "box.json").write_text(json.dumps(llama_logs.description()))
-    code = llama_logs.write_code(org / "benchmarks" / BENCHMARK / "box")
-    (code / ".gitignore").unlink()
-    (code / "box_torch.json").write_text("{}")
+    logs = (
+        llama_logs.log(index, status="aborted" if index in failed else "success")
+        for index in range(llama_logs.RUNS)
+    )
+    org = llama_logs.tree(folder / "training_results_v5.0" / "Other_Lab", logs, code="box")
+    (org / "benchmarks" / BENCHMARK / "box" / "box_torch.json").write_text("{}")
     return org
 
 

@@ -100,15 +100,8 @@ FAST = 3072  # samples to converge: the score of such runs is scaled
 
 def write_tree(folder, samples=FAST):
     """A submitter's folder whose ten runs converge after `samples` samples; returns its logs."""
-    org = folder / "Other_Lab"
-    place = org / "results" / "box" / "llama2_70b_lora"
-    place.mkdir(parents=True)
-    for index in range(10):
-        text = llama_logs.log(index).replace(str(llama_logs.SAMPLES), str(samples))
-        (place / f"result_{index}.txt").write_text(text)
-    (org / "systems").mkdir()
-    (org / "systems" / "box.json").write_text(json.dumps(llama_logs.description()))
-    return sorted(place.glob("*.txt"))
+    texts = (llama_logs.log(index).replace(str(llama_logs.SAMPLES), str(samples)) for index in range(10))
+    return sorted(llama_logs.tree(folder / "Other_Lab", texts).rglob("result_*.txt"))
 
 
 def judged(org, ruleset):

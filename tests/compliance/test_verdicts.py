@@ -27,16 +27,9 @@ def tree(tmp_path):
     """Returns make(change, description, results), which writes a sound tree of ten runs but for what it changes."""
 
     def make(change=lambda index, text: text, description="", results="results", name="Other_Lab"):
-        org = tmp_path / name
-        place = org / results / "box" / "llama2_70b_lora"
-        place.mkdir(parents=True)
-        for index in range(10):
-            (place / f"result_{index}.txt").write_text(change(index, llama_logs.log(index)))
-        (org / "systems").mkdir()
-        (org / "systems" / "box.json").write_text(description or json.dumps(llama_logs.description()))
-        llama_logs.write_code(org / "benchmarks" / "llama2_70b_lora" / "implementations" / "nemo")
-        (org / "benchmarks" / "llama2_70b_lora" / "implementations" / "nemo" / ".gitignore").unlink()
-        return org
+        logs = (change(index, llama_logs.log(index)) for index in range(10))
+        code = "implementations/nemo"
+        return llama_logs.tree(tmp_path / name, logs, results=results, described=description, code=code)
 
     return make
 
