@@ -13,8 +13,8 @@ PRACTICE = "smoke runs are practice, not results"
 class Verdict(NamedTuple):
     """The answer to "would this be accepted?": `answer` is GO, NO_GO or NOT_CHECKED; `reasons` are short sentences.
 
-    NOT_CHECKED means that nothing is wrong, but there is no result to accept: smoke runs, or a folder without logs in
-    the layout of a submission.
+    NOT_CHECKED means that no rule is broken, but there is no result to accept: for example smoke runs, runs without a
+    target, or a folder without logs in the layout of a submission.
     """
 
     answer: str

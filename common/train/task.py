@@ -1,7 +1,7 @@
 """Defines what a benchmark gives to the loop: training and evaluation from a single replica's view.
 
-Losses are weighted sums, never means: a total, its weight, and what divides the total. So benchmarks never divide by
-the number of replicas or correct for padded batches.
+Losses are weighted sums, never means: a total, its weight, and what divides the total. So no benchmark divides a loss
+by the number of replicas, or corrects it for padded batches.
 """
 
 import abc

@@ -77,7 +77,7 @@ def verdict(config: RunConfig, log: pathlib.Path) -> str:
     errors = [f for f in findings if f.severity == "error"]
     command = f"(timetotrain check {log})"
     if not errors:
-        return f"passes, {len(findings)} pieces of advice {command}"
+        return f"passes, {counted(len(findings), 'piece')} of advice {command}"
     return f"{counted(len(errors), 'error')}: {errors[0].message} {command}"
 
 

@@ -103,10 +103,13 @@ def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
     search = Search(name, plan, command, folder, storage)
     search.run(args.processes, lambda line: print(line, flush=True))
     print(publish(search.study, plan, folder))
-    print(f"table   {folder / 'search.md'}\npicture {folder / 'search.png'}")
+    print(f"table   {folder / 'search.md'}")
+    has_result = any(t.values for t in search.study.trials)
+    if has_result:
+        print(f"picture {folder / 'search.png'}")
     if search.ended_by:
         return 128 + search.ended_by
-    return 0 if any(t.values for t in search.study.trials) else 1
+    return 0 if has_result else 1
 
 
 def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
