@@ -176,7 +176,7 @@ def test_the_errors_of_the_forecasts() -> None:
     later, chip, system = (kept[name]["law"] for name in ("later rounds", "accelerator", "system"))
     assert f"half are within {later[0]:.1f} %, nine of ten within {later[1]:.1f} %" in README
     assert (
-        f"scores: {chip[0]:.1f} and {chip[1]:.1f} %, without the system's: {system[0]:.1f} and {system[1]:.1f} %"
+        f"errors are {chip[0]:.1f} and {chip[1]:.1f} %; without the system's, {system[0]:.1f} and {system[1]:.1f} %"
         in README
     )
     page = (markdown.ROOT / "docs/prediction.md").read_text(encoding="utf-8")
