@@ -24,28 +24,14 @@ def photographs(folder: Path, count: int = 10, size: int = 64) -> Path:
 
 def odd_pictures(folder: Path, count: int, size: tuple[int, int] = (40, 28)) -> list[Path]:
     """Pictures of many formats, modes, depths and orientations, each of its own pixels."""
+    # The last two: a suffix that is not there, and a wrong one.
     kinds = [
-        ("JPEG", "RGB", ".jpg"),
-        ("JPEG", "L", ".jfif"),
-        ("JPEG", "CMYK", ".jpe"),
-        ("PNG", "RGB", ".png"),
-        ("PNG", "RGBA", ".png"),
-        ("PNG", "LA", ".png"),
-        ("PNG", "P", ".png"),
-        ("PNG", "I;16", ".png"),
-        ("PNG", "1", ".PNG"),
-        ("TIFF", "RGB", ".tif"),
-        ("TIFF", "I;16", ".tiff"),
-        ("TIFF", "F", ".tif"),
-        ("TIFF", "CMYK", ".tif"),
-        ("WEBP", "RGBA", ".webp"),
-        ("GIF", "P", ".gif"),
-        ("BMP", "RGB", ".bmp"),
-        ("JPEG2000", "RGB", ".jp2"),
-        ("PPM", "RGB", ".ppm"),
-        ("JPEG", "RGB", ""),  # A suffix that is not there.
-        ("PNG", "RGB", ".jpg"),  # A wrong one.
-    ]
+        ("JPEG", "RGB", ".jpg"), ("JPEG", "L", ".jfif"), ("JPEG", "CMYK", ".jpe"), ("PNG", "RGB", ".png"),
+        ("PNG", "RGBA", ".png"), ("PNG", "LA", ".png"), ("PNG", "P", ".png"), ("PNG", "I;16", ".png"),
+        ("PNG", "1", ".PNG"), ("TIFF", "RGB", ".tif"), ("TIFF", "I;16", ".tiff"), ("TIFF", "F", ".tif"),
+        ("TIFF", "CMYK", ".tif"), ("WEBP", "RGBA", ".webp"), ("GIF", "P", ".gif"), ("BMP", "RGB", ".bmp"),
+        ("JPEG2000", "RGB", ".jp2"), ("PPM", "RGB", ".ppm"), ("JPEG", "RGB", ""), ("PNG", "RGB", ".jpg"),
+    ]  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     made = []
     for number in range(count):

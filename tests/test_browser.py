@@ -4,8 +4,6 @@ Skipped where there is no Chromium: on Debian `apt-get install chromium` brings 
 """
 
 import argparse
-import dataclasses
-import functools
 import io
 import json
 import threading
@@ -20,7 +18,6 @@ from common.data.folder_conversion import Card, Made
 from common.data.report import Report
 from compliance.report import compare
 from compliance.report import page as report_page
-from compliance.submission import scores
 from tests import browser
 from tests.compliance import llama_logs, result_logs
 from tests.timetotrain.run.test_follow import records, written
@@ -351,32 +348,3 @@ def test_a_page_written_again_is_read_again(fast, tmp_path):
     path.write_text(page.render(list(records(20))))
     fast.until(f"document.querySelector('dl') && {STEP}.includes('20 of 40')")
     assert fast.run("document.body.className") == "time" and fast.errors == []
-
-
-# ------------------------------------------------------------------------------------------- a large page
-
-
-def test_a_page_of_two_hundred_folders(chromium, tmp_path, record_property):
-    """It loads, sorts and filters; the times are reported, and nothing is asserted of them."""
-    card = scores.score_directory(_tree(tmp_path) / "results" / "dgx-1" / "resnet")
-    renamed = functools.partial(dataclasses.replace, card)
-    cards = [renamed(system=f"system-{n}", score=1000.0 - n, path=tmp_path / str(n)) for n in range(200)]
-    path = tmp_path / "all.html"
-    path.write_text(report_page.page(cards))
-    chromium.look()
-    started = time.perf_counter()
-    chromium.open(path)
-    loaded = time.perf_counter() - started
-    column, _ = _sort(chromium, "Score")
-    assert _column(chromium, column)[0] == "801.00"
-    sorted_at = time.perf_counter() - started
-    chromium.run("words.value = 'system-77'; words.dispatchEvent(new Event('input'))")
-    assert _column(chromium, 2) == ["system-77"]
-    seconds = chromium.run("performance.getEntriesByName('index answers')[0].startTime / 1000")
-    size = path.stat().st_size / 1e6
-    said = (
-        f"{size:.1f} MB: index answers at {seconds:.2f} s, loaded at {loaded:.2f}, sorted at {sorted_at:.2f}"
-    )
-    record_property("two_hundred_folders", said)
-    print(said)
-    assert chromium.errors == []

@@ -106,6 +106,17 @@ def test_by_file_each_file_has_a_process_and_the_journal_says_what_is_left(proje
     assert ended.value.code == 0 and "2 tests have passed before" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("processes", [0, 2])
+def test_other_sources_begin_another_journal(project, monkeypatch, processes):
+    command = ["-q", f"-n{processes}", "--journal=journal.txt", "tests/test_first.py"]
+    named = "tests/test_first.py::test_first"
+    assert [run_tests.main(command) for _ in range(2)] == [0, run_tests.NO_TESTS], "none is left"
+    assert (project / "journal.txt").read_text().splitlines() == ["here", named]
+    monkeypatch.setenv(journal.SOURCES, "there")
+    assert run_tests.main(command) == 0
+    assert (project / "journal.txt").read_text().splitlines() == ["there", named]
+
+
 def test_each_test_of_a_large_file_is_a_part(project, monkeypatch):
     monkeypatch.setattr(run_tests, "EACH_TEST", ("tests/test_second.py",))
     text = "import pytest\n@pytest.mark.parametrize('n', ['a b', 'c'])\ndef test_second(n): pass\n"

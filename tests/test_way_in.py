@@ -256,21 +256,8 @@ def test_tsm_crops(shape: tuple[int, int]) -> None:
     source, ours = set(), set()
     for h, w in pairs:
         down, right = (height - h) // 4, (width - w) // 4
-        for x, y in [
-            (0, 0),
-            (4, 0),
-            (0, 4),
-            (4, 4),
-            (2, 2),
-            (0, 2),
-            (4, 2),
-            (2, 4),
-            (2, 0),
-            (1, 1),
-            (3, 1),
-            (1, 3),
-            (3, 3),
-        ]:
+        corners_and_edges = ((0, 0), (4, 0), (0, 4), (4, 4), (2, 2), (0, 2), (4, 2), (2, 4), (2, 0))
+        for x, y in (*corners_and_edges, (1, 1), (3, 1), (1, 3), (3, 3)):
             source.add((y * down, x * right, h, w))
     for pair in range(len(pairs)):
         for place in range(13):
