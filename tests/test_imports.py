@@ -23,10 +23,7 @@ ROOMS = (
     *("data", "layers", "train", "detection", "text", "export"),
 )
 # Entries that start the program by a name below it. They hold no code of their own.
-THIN_ENTRIES = (
-    *("systems/__main__.py", "systems/forecast/__main__.py"),
-    *(f"{name}/__main__.py" for name in BENCHMARKS),
-)
+THIN_ENTRIES = tuple(f"{name}/__main__.py" for name in BENCHMARKS)
 # What the checker and the systems may import of common/. These import nothing of the project but each other.
 LEAVES = {
     "compliance": ["common.errors", "common.files", "common.untrusted"],

@@ -40,7 +40,9 @@ def training(benchmark: str) -> Iterator[tuple[RunConfig, dict[str, Any]]]:
     """Yields (preset, result) of a benchmark's training steps; skips the test where none is compiled."""
     found = [row for row in programs() if row[0] == benchmark and row[2].startswith("train")]
     if not found:
-        pytest.skip(f"no training step of {benchmark} is compiled yet: python -m systems compile {benchmark}")
+        pytest.skip(
+            f"no training step of {benchmark} is compiled yet: timetotrain systems compile {benchmark}"
+        )
     for _, system, _, report in found:
         yield preset(benchmark, system), report
 
@@ -50,7 +52,7 @@ def of_pod(benchmark: str) -> tuple[RunConfig, dict[str, Any]]:
     for config, report in training(benchmark):
         if config.system == POD:
             return config, report
-    pytest.skip(f"not compiled yet: python -m systems compile {benchmark} --system={POD}")
+    pytest.skip(f"not compiled yet: timetotrain systems compile {benchmark} --system={POD}")
 
 
 def over_all(report: dict[str, Any]) -> list[dict[str, Any]]:

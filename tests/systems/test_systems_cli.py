@@ -1,4 +1,4 @@
-"""Tests python -m systems: output, exit statuses, and no traceback for bad input."""
+"""Tests timetotrain systems: output, exit statuses, and no traceback for bad input."""
 
 import json
 import os
@@ -82,7 +82,9 @@ def test_nothing_imports_tensorflow_and_a_closed_pipe_is_no_error():
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
     process = subprocess.Popen(
-        [sys.executable, "-m", "systems", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "timetotrain", "systems", "list"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     process.stdout.close()
     assert b"Traceback" not in process.stderr.read()
@@ -102,7 +104,7 @@ def test_a_name_that_is_not_utf8_is_shown_as_an_escape(tmp_path):
     with open(path, "w") as file:
         json.dump(systems.load("dgx-1"), file)
     done = subprocess.run(
-        [sys.executable, "-m", "systems", "validate", "--ruleset", "0.7.0", "--draft", path],
+        [sys.executable, "-m", "timetotrain", "systems", "validate", "--ruleset", "0.7.0", "--draft", path],
         env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
         capture_output=True,
     )
@@ -110,7 +112,7 @@ def test_a_name_that_is_not_utf8_is_shown_as_an_escape(tmp_path):
 
 
 def test_a_full_disk_and_ctrl_c_are_one_line(monkeypatch, capsys):
-    command = f"{sys.executable} -m systems list > /dev/full"
+    command = f"{sys.executable} -m timetotrain systems list > /dev/full"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.returncode == 2
     assert (

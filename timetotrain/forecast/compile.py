@@ -1,4 +1,4 @@
-"""`python -m systems compile BENCHMARK --system=NAME`: compiles a preset's steps for absent devices and reports.
+"""`timetotrain systems compile BENCHMARK --system=NAME`: compiles a preset's steps for absent devices and reports.
 
 Without --system, compiles every preset of the benchmark; with benchmark `all`, every preset of every benchmark.
 """
