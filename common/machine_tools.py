@@ -16,6 +16,15 @@ def versions(*packages: str) -> dict[str, str]:
     return installed
 
 
+def text(path: os.PathLike) -> str:
+    """Returns the text of a file, such as one of /proc; "" if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def output(*command: str, seconds: float = 10) -> str:
     """Returns a command's output in the C locale; '' if it is not installed, fails or takes longer than `seconds`."""
     if not shutil.which(command[0]):

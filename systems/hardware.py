@@ -25,9 +25,9 @@ def detect(root: Path = Path("/")) -> tuple[dict[str, str], list[str]]:
     """
     fields = {
         "system_name": platform.node().split(".")[0], "number_of_nodes": "1",
-        **parse_lscpu(machine_tools.output("lscpu")), **_memory(_text(root / "proc/meminfo")),
+        **parse_lscpu(machine_tools.output("lscpu")), **_memory(machine_tools.text(root / "proc/meminfo")),
         **_storage(root / "sys/block"), **_network(root / "sys/class"),
-        **parse_gpus(machine_tools.nvidia_smi(*_GPU_FIELDS)), **_software(_text(root / "etc/os-release")),
+        **parse_gpus(machine_tools.nvidia_smi(*_GPU_FIELDS)), **_software(machine_tools.text(root / "etc/os-release")),
     }  # fmt: skip
     description = {name: fields.get(name, "") for name in NAMES}
     missing = [
@@ -104,10 +104,10 @@ def _storage(blocks: Path) -> dict[str, str]:
     """Disks with a size, by kind; loop, ram and optical devices do not count as storage."""
     kinds: dict[str, int] = {}
     for disk in _entries(blocks):
-        sectors = _integer(_text(disk / "size"))  # always in units of 512 bytes
+        sectors = _integer(machine_tools.text(disk / "size"))  # always in units of 512 bytes
         if not sectors or re.match(r"loop|ram|zram|sr|dm-|md|fd", disk.name):
             continue
-        spins = _text(disk / "queue/rotational").strip() == "1"
+        spins = machine_tools.text(disk / "queue/rotational").strip() == "1"
         virtual = disk.name.startswith(("vd", "xvd"))  # a virtual disk hides the kind of the hardware
         kind = (
             "NVMe SSD"
@@ -131,13 +131,13 @@ def _network(classes: Path) -> dict[str, str]:
     """Adapters that are up, with the speed that the driver reports (Ethernet: in Mbit/s)."""
     links: dict[str, int] = {}
     for adapter in _entries(classes / "net"):
-        speed = _integer(_text(adapter / "speed"))
+        speed = _integer(machine_tools.text(adapter / "speed"))
         if speed and speed > 0 and (adapter / "device").exists():
             label = f"{speed / 1000:g} Gbit/s Ethernet"
             links[label] = links.get(label, 0) + 1
     for adapter in _entries(classes / "infiniband"):
         for port in _entries(adapter / "ports"):
-            if rate := re.match(r"(\d+) Gb/sec", _text(port / "rate")):
+            if rate := re.match(r"(\d+) Gb/sec", machine_tools.text(port / "rate")):
                 label = f"{rate[1]} Gbit/s InfiniBand"
                 links[label] = links.get(label, 0) + 1
     return {"host_networking": ", ".join(f"{n} x {label}" for label, n in links.items())} if links else {}
@@ -153,13 +153,6 @@ def _software(os_release: str) -> dict[str, str]:
         "framework": f"TensorFlow {tensorflow}" if tensorflow else "",
         "other_software_stack": ", ".join(stack),
     }
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _entries(folder: Path) -> list[Path]:

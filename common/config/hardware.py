@@ -72,14 +72,16 @@ def jax_gpus() -> int:
 
 def cpu_flags(root: pathlib.Path = pathlib.Path("/")) -> set[str]:
     """Returns the CPU's instruction-set flags from /proc/cpuinfo below `root`; none if that file is absent."""
-    return set(re.findall(r"\w+", _text(root / "proc/cpuinfo").partition("flags")[2].partition("\n")[0]))
+    return set(
+        re.findall(r"\w+", machine_tools.text(root / "proc/cpuinfo").partition("flags")[2].partition("\n")[0])
+    )
 
 
 def _memory(root: pathlib.Path) -> int:
-    total = re.search(r"^MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"), re.M)
+    total = re.search(r"^MemTotal:\s+(\d+) kB", machine_tools.text(root / "proc/meminfo"), re.M)
     limits = [int(total[1]) * 1024] if total else []
     for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = _text(root / name).strip()
+        text = machine_tools.text(root / name).strip()
         limits += [int(text)] if text.isdigit() else []
     return min(limits, default=4 * _GIB)
 
@@ -135,10 +137,3 @@ def parse_gpus(rows: list[list[str]]) -> list[Gpu]:
     """Parses nvidia-smi's rows, such as ["81559", "9.0", "580.65.06"], to GPUs; the driver may be unknown."""
     found = [re.fullmatch(r"(\d+),([\d.]+),(?:(\d+)[\d.]*|\D*)", ",".join(row)) for row in rows]
     return [Gpu(int(m[1]) << 20, float(m[2]), int(m[3] or 0)) for m in found if m]
-
-
-def _text(path: pathlib.Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -12,10 +12,11 @@ import os
 import resource
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from common import machine_tools
 
 # Set before importing jax: skip the search for devices and the metadata server; let several processes load libtpu.
 _ENVIRONMENT = {
@@ -140,13 +141,7 @@ def _cost(executable: Any) -> dict[str, float]:
 
 def versions() -> dict[str, str]:
     """Returns {package: version} of the packages that determine a program."""
-    installed = {}
-    for package in _PACKAGES:
-        try:
-            installed[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return installed
+    return machine_tools.versions(*_PACKAGES)
 
 
 def main(arguments: list[str]) -> int:

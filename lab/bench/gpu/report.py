@@ -7,10 +7,10 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from common import machine_tools
 from common.errors import UserError
 
 FORMAT = 1
@@ -30,12 +30,7 @@ def described() -> dict[str, Any]:
         rows = [line.split(", ") for line in with_gpu.stdout.strip().splitlines()]
         if with_gpu.returncode == 0 and rows:
             found = dict(zip(_ASKED, rows[0])) | {"count": len(rows)}
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    versions = {"python": platform.python_version(), **machine_tools.versions(*_PACKAGES)}
     return {"nvidia_smi": found, "cores": os.cpu_count(), "versions": versions}
 
 

@@ -7,10 +7,10 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from common import machine_tools
 from common.config.hardware import cpu_flags
 from lab.bench.harness import ROOT
 
@@ -38,22 +38,14 @@ def machine(*packages: str) -> dict[str, Any]:
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), cpu)
-    versions = {package: _version(package) for package in ("tensorflow", "tf-keras", *packages)}
     return {
         "cpu": cpu,
         "instructions": next((name for flag, name in _INSTRUCTIONS.items() if flag in flags), ""),
         "cores": os.cpu_count(),
         "load_before": os.getloadavg(),
         "python": platform.python_version(),
-        **{package: found for package, found in versions.items() if found},
+        **machine_tools.versions("tensorflow", "tf-keras", *packages),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def write(result: Mapping[str, Any], output: Path) -> None:
