@@ -9,7 +9,7 @@ many steps the process has run, and every replica has the same. cuDNN needs a ca
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,19 +18,26 @@ from common.distributed.replicas.xla import embedded, tensor_type
 
 # A masked score's bias: jax's, because cuDNN subtracts large numbers wrongly ("get_large_negative_number" there).
 MASKED = {tf.bfloat16: -float(2 << 40), tf.float16: -float(2 << 14)}
-# Contracted dimensions of both operands and their two batch dimensions, for [b, n, heads, size]; see jax's file.
-_FORWARD = {"bmm1": (3, 3, "02", "02"), "bmm2": (3, 1, "01", "02")}
+# XLA's settings of both kernels, as jax writes them; `_settings` adds what depends on the operands.
+_SETTINGS = json.loads(
+    """{"algorithm": {"algo_id": "0", "math_type": "TENSOR_OP_MATH", "tuning_knobs": {"17": "1", "24": "0"},
+    "is_cudnn_frontend": true, "workspace_size": "0"}, "is_flash_attention": true, "mask_type": "NO_MASK",
+    "sliding_window_length": 0, "max_seg_per_batch": 1, "is_paged_attention": false}"""
+)
+_LAYOUT = json.loads(
+    """{"dim_level_types": [], "dim_unique": [], "dim_ordered": [], "minor_to_major": ["3", "2", "1", "0"], "tiles": [],
+    "element_size_in_bits": "0", "memory_space": "0", "index_primitive_type": "PRIMITIVE_TYPE_INVALID",
+    "pointer_primitive_type": "PRIMITIVE_TYPE_INVALID", "dynamic_shape_metadata_prefix_bytes": "0"}"""
+)
+# Of each product the contracted and the batch dimensions of both operands, for [b, n, heads, size].
+_FORWARD = {"bmm1": ("3", "3", "02", "02"), "bmm2": ("3", "1", "01", "02")}
 _BACKWARD = {
-    "bmm1_grad_gemm1": (2, 1, "01", "02"),
-    "bmm1_grad_gemm2": (3, 1, "01", "02"),
-    "bmm2_grad_gemm1": (2, 1, "01", "02"),
-    "bmm2_grad_gemm2": (3, 3, "02", "02"),
+    "bmm1_grad_gemm1": ("2", "1", "01", "02"),
+    "bmm1_grad_gemm2": ("3", "1", "01", "02"),
+    "bmm2_grad_gemm1": ("2", "1", "01", "02"),
+    "bmm2_grad_gemm2": ("3", "3", "02", "02"),
 }
-_NO_LAYOUT = {
-    **dict.fromkeys(("dim_level_types", "dim_unique", "dim_ordered", "tiles"), ()),
-    **dict.fromkeys(("element_size_in_bits", "memory_space", "dynamic_shape_metadata_prefix_bytes"), "0"),
-    **dict.fromkeys(("index_primitive_type", "pointer_primitive_type"), "PRIMITIVE_TYPE_INVALID"),
-}
+_SIDES = ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")
 
 
 def fused_attention(
@@ -58,11 +65,9 @@ def fused_attention(
         b, q, heads, _ = query.shape
         bias = tf.where(allowed, tf.zeros([], query.dtype), tf.constant(MASKED[query.dtype], query.dtype))
         name = "__cudnn$fmhaScaleBiasSoftmax" + ("Dropout" if dropout else "")
-        settings = _settings(query, key, scale, dropout, seed)
-        statistics = ([b, heads, q], tf.float32)
-        output, kept = _called(
-            name, settings | _products(_FORWARD), [query, key, value, bias], 1, [statistics]
-        )
+        settings = _settings(query, key) | {"fmha_scale": scale, "dropout_rate": dropout, "seed": seed}
+        more = [([b, heads, q], tf.float32)]  # The softmax's statistics.
+        output, kept = _called(name, settings | _products(_FORWARD), [query, key, value, bias], 1, more)
 
         def gradient(above: tf.Tensor) -> list[tf.Tensor]:
             operands = [query, key, value, kept, above, bias, output]
@@ -73,39 +78,22 @@ def fused_attention(
     return attend(query, key, value)
 
 
-def _settings(query: tf.Tensor, key: tf.Tensor, scale: float, dropout: float, seed: int) -> dict[str, Any]:
+def _settings(query: tf.Tensor, key: tf.Tensor) -> dict[str, Any]:
     (b, q, heads, _), memory = query.shape, key.shape[1]
-    return {
-        "algorithm": {
-            "algo_id": "0",
-            "math_type": "TENSOR_OP_MATH",
-            "tuning_knobs": {"17": "1", "24": "0"},
-            "is_cudnn_frontend": True,
-            "workspace_size": "0",
-        },
-        "fmha_scale": scale,
-        "intermediate_tensor_shape": {
-            "element_type": {tf.bfloat16: "BF16", tf.float16: "F16"}[query.dtype],
-            "dimensions": [str(side) for side in (b, heads, q, memory)],
-            "tuple_shapes": [],
-            "layout": {"minor_to_major": ["3", "2", "1", "0"], **_NO_LAYOUT},
-            "is_dynamic_dimension": [False] * 4,
-        },
-        "is_flash_attention": True,
-        "mask_type": "NO_MASK",
-        "dropout_rate": dropout,
-        "seed": seed,
-        "sliding_window_length": 0,
-        "max_seg_per_batch": 1,
-        "is_paged_attention": False,
+    weights = {
+        "element_type": {tf.bfloat16: "BF16", tf.float16: "F16"}[query.dtype],
+        "dimensions": [str(side) for side in (b, heads, q, memory)],
+        "tuple_shapes": [],
+        "layout": _LAYOUT,
+        "is_dynamic_dimension": [False] * 4,
     }
+    return {**_SETTINGS, "intermediate_tensor_shape": weights}
 
 
-def _products(dimensions: dict[str, tuple[int, int, str, str]]) -> dict[str, Any]:
-    sides = ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")
+def _products(dimensions: dict[str, tuple[str, ...]]) -> dict[str, Any]:
     return {
         f"{name}_dot_dimension_numbers": {
-            f"{side}_dimensions": list(str(numbers)) for side, numbers in zip(sides, of_product)
+            f"{side}_dimensions": list(numbers) for side, numbers in zip(_SIDES, of_product)
         }
         for name, of_product in dimensions.items()
     }
@@ -119,25 +107,30 @@ def _called(
     cuDNN's results are [b, heads, n, size] with the heads next to the last dimension in memory. A scratch memory, whose
     size XLA sets, is the last result.
     """
-    shapes = [x.shape.as_list() for x in operands[:like]]
-    results = [([b, heads, n, size], operands[0].dtype) for b, n, heads, size in shapes] + list(more)
-    layouts = ["[3, 1, 2, 0]"] * like + [str(list(range(len(s)))[::-1]) for s, _ in more] + ["[0]"]
-    ranks = [f"dense<{list(range(len(x.shape)))[::-1]}> : tensor<{len(x.shape)}xindex>" for x in operands]
+    dtype, shapes = operands[0].dtype, [x.shape.as_list() for x in operands[:like]]
+    results = [([b, heads, n, size], dtype) for b, n, heads, size in shapes] + list(more)
     kinds = [tensor_type(*result) for result in results] + ["tensor<0xui8>"]
+    layouts = [[3, 1, 2, 0]] * like + [_row_major(len(shape)) for shape, _ in more] + [[0]]
     config = json.dumps({"operation_queue_id": "0", "cudnn_fmha_backend_config": settings}).replace(
         '"', "\\22"
     )
-    layouts = [f"dense<{one}> : tensor<{one.count(',') + 1}xindex>" for one in layouts]
     text = (
         f"  %r:{len(kinds)} = stablehlo.custom_call @{name}({', '.join(f'%x{i}' for i in range(len(operands)))}) "
-        f'{{api_version = 2 : i32, backend_config = "{config}", operand_layouts = [{", ".join(ranks)}], '
-        f"result_layouts = [{', '.join(layouts)}]}} : "
+        f'{{api_version = 2 : i32, backend_config = "{config}", '
+        f"operand_layouts = [{_dense(_row_major(len(x.shape)) for x in operands)}], "
+        f"result_layouts = [{_dense(layouts)}]}} : "
         f"({', '.join(tensor_type(x.shape, x.dtype) for x in operands)}) -> ({', '.join(kinds)})\n"
     )
-    names = []
-    for i, (kind, shape) in enumerate(zip(kinds, shapes)):
-        target = tensor_type(shape, operands[0].dtype)
-        text += f"  %t{i} = stablehlo.transpose %r#{i}, dims = [0, 2, 1, 3] : ({kind}) -> {target}\n"
-        names.append(f"%t{i}")
-    names += [f"%r#{i}" for i in range(like, len(results))]
-    return embedded(operands, text, names, [*((s, operands[0].dtype) for s in shapes), *more])
+    for i, shape in enumerate(shapes):
+        kind = f"({kinds[i]}) -> {tensor_type(shape, dtype)}"
+        text += f"  %t{i} = stablehlo.transpose %r#{i}, dims = [0, 2, 1, 3] : {kind}\n"
+    names = [f"%t{i}" for i in range(like)] + [f"%r#{i}" for i in range(like, len(results))]
+    return embedded(operands, text, names, [*((shape, dtype) for shape in shapes), *more])
+
+
+def _row_major(rank: int) -> list[int]:
+    return list(reversed(range(rank)))
+
+
+def _dense(layouts: Iterable[list[int]]) -> str:
+    return ", ".join(f"dense<{layout}> : tensor<{len(layout)}xindex>" for layout in layouts)
