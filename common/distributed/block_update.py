@@ -151,11 +151,11 @@ class Block(Piece):
     def slot_parts(self, values: Sequence[np.ndarray], initial: np.ndarray) -> np.ndarray:
         if not initial.ndim:
             return super().slot_parts(values, initial)
-        parts = np.zeros([self.replicas, *self.grid.block], values[0].dtype)
-        for replica, block in enumerate(parts):
+        blocks = np.zeros([self.replicas, *self.grid.block], values[0].dtype)
+        for replica, block in enumerate(blocks):
             inside, there = self.grid.own(replica)
             block[there] = values[0].reshape(self.grid.shape)[inside]
-        return parts
+        return blocks
 
 
 class BlockUpdate(ShardedUpdate):

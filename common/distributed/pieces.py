@@ -80,20 +80,20 @@ class Piece:
 
     def own(self, weights: Sequence[tf.Variable], part: tf.Tensor | int, replicas: Replicas) -> tf.Tensor:
         """Inside `run`: returns part number `part` of the members."""
-        parts = []
+        slices = []
         for i, length in zip(self.members, self.widths, strict=True):
             flat = tf.reshape(weights[i].read_value(), [-1])
             excess = length * self.replicas - flat.shape[0]
             if not excess:
-                parts.append(replicas.cut(flat, [part * length], [length]))
+                slices.append(replicas.cut(flat, [part * length], [length]))
                 continue
             # The last parts extend past the end: read the last `length` elements and shift them.
             start = tf.minimum(part * length, flat.shape[0] - length)
             shift = tf.minimum(part * length - start, length)
             last = replicas.cut(flat, [start], [length])
             padded = tf.concat([last, tf.zeros([length], flat.dtype)], 0)
-            parts.append(replicas.cut(padded, [shift], [length]))
-        return tf.reshape(tf.concat(parts, 0) if len(parts) > 1 else parts[0], self.shape)
+            slices.append(replicas.cut(padded, [shift], [length]))
+        return tf.reshape(tf.concat(slices, 0) if len(slices) > 1 else slices[0], self.shape)
 
     def slot_shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Returns the shape of each member's slot, from the shape of a part of it."""

@@ -96,12 +96,12 @@ class Dropout(tf_keras.layers.Layer):
         group = self.replicas.replica_id() // self.partitions * count + index
         if hardware:
             state = self.seed % 2**32, group, draw, self.seed >> 32 & 0xFFFFFFFF
-            kept = self._halves_kept([self.replicas.random_words(state, blocks)])
+            bits = self._halves_kept([self.replicas.random_words(state, blocks)])
         elif self.replicas.narrow:
-            kept = self._halves_kept(self._narrow_words(blocks, draw, group))
+            bits = self._halves_kept(self._narrow_words(blocks, draw, group))
         else:
-            kept = self._kept_by_kernel(blocks, draw, group)
-        return kept if cut else tf.reshape(kept[:, :size], tf.shape(x))
+            bits = self._kept_by_kernel(blocks, draw, group)
+        return bits if cut else tf.reshape(bits[:, :size], tf.shape(x))
 
     def _kept_by_kernel(
         self, blocks: list[int | tf.Tensor], draw: tf.Tensor, group: tf.Tensor | int

@@ -49,12 +49,12 @@ class Network(NamedTuple):
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns {name: shape} in this project's names and layouts."""
-        found: dict[str, tuple[int, ...]] = {}
+        by_name: dict[str, tuple[int, ...]] = {}
 
         def conv(name: str, norm: str, inputs: int, outputs: int, size: int) -> None:
-            found[f"{name}/kernel"] = (size, size, inputs, outputs)
+            by_name[f"{name}/kernel"] = (size, size, inputs, outputs)
             for part in ("gamma", "beta", "moving_mean", "moving_variance"):
-                found[f"{norm}/{part}"] = (outputs,)
+                by_name[f"{norm}/{part}"] = (outputs,)
 
         conv("conv1", "bn1", 3, WIDTH, 7)
         inputs = WIDTH
@@ -69,7 +69,7 @@ class Network(NamedTuple):
                 if inputs != outputs:
                     conv(f"{name}.downsample.0", f"{name}.downsample.1", inputs, outputs, 1)
                 inputs = outputs
-        return found | {"fc/kernel": (inputs, CLASSES), "fc/bias": (CLASSES,)}
+        return by_name | {"fc/kernel": (inputs, CLASSES), "fc/bias": (CLASSES,)}
 
 
 RESNET34 = Network("ResNet-34", (3, 4, 6, 3), False)
@@ -120,11 +120,11 @@ def convert(
     arrays = checked(weight_files.read(options.file, kind), network, options.file)
     lines.append(f"layout     {network.name}, {len(arrays)} arrays")
     try:
-        with whole(options.out) as made:
+        with whole(options.out) as partial:
             # A file object, because savez would append .npz to another name.
-            with open(made, "wb") as file:
+            with open(partial, "wb") as file:
                 np.savez(file, **arrays)
-            lines.append(_compared(stages, strides, options, made))
+            lines.append(_compared(stages, strides, options, partial))
     except OSError as error:
         raise UserError(f"{options.out}: cannot write: {error.strerror}; {FIX}") from error
     return [*lines, f"weights    {options.out}"]
@@ -136,40 +136,40 @@ def _digest(path: pathlib.Path, expected: str) -> str:
     if expected and (not DIGITS <= len(expected) <= 64 or set(expected) - set("0123456789abcdef")):
         raise UserError(f"WEIGHTS_SHA256={expected}: give the SHA-256, or its first {DIGITS} digits or more")
     try:
-        found = files.sha256(path)
+        digest = files.sha256(path)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; name a file of weights") from error
     if not expected:
-        return f"unverified SHA-256 {found}: no digest was published with this name; give yours as WEIGHTS_SHA256"
-    if not found.startswith(expected):
-        raise UserError(f"{path}: SHA-256 is {found}, must begin with {expected}; download it again")
-    return f"verified   SHA-256 {found}, by {len(expected)} digits"
+        return f"unverified SHA-256 {digest}: no digest was published with this name; give yours as WEIGHTS_SHA256"
+    if not digest.startswith(expected):
+        raise UserError(f"{path}: SHA-256 is {digest}, must begin with {expected}; download it again")
+    return f"verified   SHA-256 {digest}, by {len(expected)} digits"
 
 
 def checked(
-    found: Mapping[str, np.ndarray], network: Network, path: pathlib.Path
+    arrays: Mapping[str, np.ndarray], network: Network, path: pathlib.Path
 ) -> Mapping[str, np.ndarray]:
     """Returns the arrays, which must be those of `network`.
 
     Raises UserError if an array is missing, has another shape, is not finite, or belongs to another network.
     """
-    wanted = network.shapes()
+    shapes = network.shapes()
     fix = f"give torchvision's {network.name}"
-    for name, shape in wanted.items():
-        if name not in found:
+    for name, shape in shapes.items():
+        if name not in arrays:
             raise UserError(f"{path}: no {name}; {fix}")
-        if found[name].shape != shape:
-            raise UserError(f"{path}: {name} has shape {list(found[name].shape)}, not {list(shape)}; {fix}")
-        if found[name].dtype.kind != "f" or not np.isfinite(found[name]).all():
+        if arrays[name].shape != shape:
+            raise UserError(f"{path}: {name} has shape {list(arrays[name].shape)}, not {list(shape)}; {fix}")
+        if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all():
             raise UserError(f"{path}: {name} holds values that are no finite numbers; {fix}")
-    other = sorted(set(found) - set(wanted))
+    other = sorted(set(arrays) - set(shapes))
     if other:
         raise UserError(f"{path}: {other[0]} is no array of this network; {fix}")
-    return found
+    return arrays
 
 
 def _compared(
-    stages: Stages | None, strides: Sequence[int], options: argparse.Namespace, made: pathlib.Path
+    stages: Stages | None, strides: Sequence[int], options: argparse.Namespace, converted: pathlib.Path
 ) -> str:
     """Computes an image with PyTorch and with the benchmark's network; raises UserError if they differ."""
     if stages is None or not options.file.name.removesuffix(".unverified").endswith((".pth", ".pt")):
@@ -191,7 +191,7 @@ def _compared(
             raise UserError(f"TORCH_PYTHON={python}: {last}; name a Python with PyTorch")
         with np.load(answer) as file:
             theirs = [file[f"arr_{i}"].transpose(0, 2, 3, 1) for i in range(len(strides))]
-    ours = stages(made, images, Single())
+    ours = stages(converted, images, Single())
     worst = 0.0
     for number, (mine, other) in enumerate(zip(ours, theirs, strict=True), 1):
         error = float(np.abs(mine - other).max() / np.abs(other).max())
@@ -205,10 +205,10 @@ def _compared(
 
 def block_outputs(network: tf_keras.Model, names: Sequence[str]) -> list[tf.Tensor]:
     """Returns residual blocks' outputs, found by last batch norm: the output of the ReLU after the sum after it."""
-    found = []
+    outputs = []
     for name in names:
         layer = network.get_layer(name)
         for _ in range(2):
             layer = layer.outbound_nodes[0].outbound_layer
-        found.append(layer.output)
-    return found
+        outputs.append(layer.output)
+    return outputs

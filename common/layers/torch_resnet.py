@@ -38,14 +38,14 @@ def main(weights_path: str, images_path: str, out: str, epsilon: str, *strides: 
     with torch.no_grad():
         x = torch.from_numpy(np.load(images_path)).permute(0, 3, 1, 2)
         x = functional.max_pool2d(functional.relu(conv(x, "conv1", "bn1", 2)), 3, 2, 1)
-        found = []
+        stages = []
         for stage, stride in enumerate(map(int, strides), 1):
             number = 0
             while f"layer{stage}.{number}.conv1.weight" in weights:
                 x = block(x, f"layer{stage}.{number}", stride if number == 0 else 1)
                 number += 1
-            found.append(x.numpy())
-    np.savez(out, *found)
+            stages.append(x.numpy())
+    np.savez(out, *stages)
 
 
 if __name__ == "__main__":

@@ -30,17 +30,17 @@ def kind_of(model: tf_keras.layers.Layer) -> dict[Hashable, str]:
     the class and the name of the attribute that holds the variable decide. Raises UserError if a trainable variable's
     kind is unknown; the layer that owns it needs an attribute `kinds`.
     """
-    found: dict[Hashable, str] = {}
+    kinds: dict[Hashable, str] = {}
     for layer in [model, *(m for m in model.submodules if isinstance(m, tf_keras.layers.Layer))]:
         for attribute, value in vars(layer).items():
             if isinstance(value, tf.Variable) and value.trainable:
                 kind = _kind(layer, attribute)
                 if kind:
-                    found[value.ref()] = kind
-    missing = [v.name for v in model.trainable_variables if v.ref() not in found]
+                    kinds[value.ref()] = kind
+    missing = [v.name for v in model.trainable_variables if v.ref() not in kinds]
     if missing:
         raise UserError(f"no kind for {missing[0]}: give the layer that owns it an attribute `kinds`")
-    return {v.ref(): found[v.ref()] for v in model.trainable_variables}
+    return {v.ref(): kinds[v.ref()] for v in model.trainable_variables}
 
 
 def outputs(model: tf_keras.layers.Layer) -> set[Hashable]:

@@ -75,12 +75,12 @@ def read(path: str | os.PathLike, kind: str = "") -> Arrays:
 
 def of_state_dict(arrays: Mapping[str, np.ndarray]) -> Arrays:
     """Gives torchvision's arrays this project's names and layouts; names with "/" already are this project's."""
-    found: Arrays = {}
+    renamed: Arrays = {}
     norms = {name.removesuffix(".running_mean") for name in arrays if name.endswith(".running_mean")}
     for name, array in arrays.items():
         layer, _, part = name.removeprefix("module.").rpartition(".")
         if "/" in name:
-            found[name] = array
+            renamed[name] = array
         elif layer in norms:
             ours = {
                 "weight": "gamma",
@@ -89,13 +89,13 @@ def of_state_dict(arrays: Mapping[str, np.ndarray]) -> Arrays:
                 "running_var": "moving_variance",
             }
             if part in ours:
-                found[f"{layer}/{ours[part]}"] = array
+                renamed[f"{layer}/{ours[part]}"] = array
         elif part == "weight" and array.ndim >= 2:
             # [out, in, ...] to [..., in, out]
-            found[f"{layer}/kernel"] = np.transpose(array, [*range(2, array.ndim), 1, 0])
+            renamed[f"{layer}/kernel"] = np.transpose(array, [*range(2, array.ndim), 1, 0])
         else:
-            found[f"{layer}/{part}"] = array
-    return found
+            renamed[f"{layer}/{part}"] = array
+    return renamed
 
 
 def _safetensors(path: pathlib.Path) -> Arrays:
@@ -130,11 +130,11 @@ def checked_reader(prefix: pathlib.Path) -> Any:
     """
     reader = tf.train.load_checkpoint(os.fspath(prefix))
     types, shapes = reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
-    wanted = sum(math.prod(shape) * (types[name].size or 1) for name, shape in shapes.items())
+    needed = sum(math.prod(shape) * (types[name].size or 1) for name, shape in shapes.items())
     data = f"{prefix.name}.data-"
     there = sum(path.stat().st_size for path in prefix.parent.iterdir() if path.name.startswith(data))
-    if wanted > there + _SPARE:
-        raise ValueError(f"its variables have {wanted} bytes, their files {there}")
+    if needed > there + _SPARE:
+        raise ValueError(f"its variables have {needed} bytes, their files {there}")
     return reader
 
 
@@ -163,11 +163,11 @@ def hdf_arrays(path: str | os.PathLike) -> Arrays:
     import h5py
 
     with h5py.File(path, "r") as file:
-        found = dict(_leaves(file))
-        size = sum(value.nbytes for value in found.values())
+        values = dict(_leaves(file))
+        size = sum(value.nbytes for value in values.values())
         if size > os.path.getsize(path) + _SPARE:
             raise ValueError(f"its arrays have {size} bytes, the file has fewer")
-        return {name: np.array(value) for name, value in found.items()}
+        return {name: np.array(value) for name, value in values.items()}
 
 
 def _leaves(group: Any) -> Iterator[tuple[str, Any]]:
@@ -195,16 +195,16 @@ def keras_names(arrays: Mapping[str, np.ndarray]) -> Arrays:
 
     Its convolutions have a bias, which the next batch norm subtracts again, so the bias goes into the moving mean.
     """
-    found: Arrays = {}
+    renamed: Arrays = {}
     for name, array in arrays.items():
         layer, _, part = name.rpartition("/")
-        found[f"{torchvision_name(layer.rpartition('/')[2])}/{part}"] = array
-    for name in [n for n in found if n.endswith("/moving_mean")]:
+        renamed[f"{torchvision_name(layer.rpartition('/')[2])}/{part}"] = array
+    for name in [n for n in renamed if n.endswith("/moving_mean")]:
         layer = name.removesuffix("/moving_mean")
         before = layer.replace("bn", "conv") if "downsample" not in layer else f"{layer[:-1]}0"
-        if before != layer and f"{before}/bias" in found:
-            found[name] = found[name] - found.pop(f"{before}/bias")
-    return found
+        if before != layer and f"{before}/bias" in renamed:
+            renamed[name] = renamed[name] - renamed.pop(f"{before}/bias")
+    return renamed
 
 
 def torchvision_name(name: str) -> str:

@@ -136,12 +136,12 @@ class _Group:
         """Reduce-scatter. For bfloat16, an exchange and a float32 sum, which sends half the bytes."""
         if self._size == 1:
             return tf.identity(x)
-        parts = self._parts(x, axis)
+        rows = self._parts(x, axis)
         if x.dtype == tf.bfloat16:
-            received = self._moved(self._hvd.alltoall, parts)
+            received = self._moved(self._hvd.alltoall, rows)
             total = tf.cast(tf.reduce_sum(tf.cast(received, tf.float32), 0), x.dtype)
         else:
-            total = self._hvd.reducescatter(parts, op=self._hvd.Sum, process_set=self._set)[0]
+            total = self._hvd.reducescatter(rows, op=self._hvd.Sum, process_set=self._set)[0]
         return self._set_shape(total, x, axis, 1 / self._size)
 
     def exchange(self, x: tf.Tensor, axis: int) -> tf.Tensor:

@@ -300,15 +300,15 @@ class Batches:
 
     def _stacked(self, size: int) -> Iterator[tuple[Any, int]]:
         steps = self._read()
-        while found := list(itertools.islice(steps, size)):
-            padded = found + [found[-1]] * (size - len(found))
+        while batches := list(itertools.islice(steps, size)):
+            padded = batches + [batches[-1]] * (size - len(batches))
             # Transpose: from [steps][replicas][leaves] to [replicas][leaves], each leaf stacked over steps.
             try:
                 own = [list(map(np.stack, zip(*b, strict=True))) for b in zip(*padded, strict=True)]
             except ValueError as error:
                 text = f"config.steps_per_execution={size}: batches of one call have several shapes; use 1"
                 raise tf.errors.InvalidArgumentError(None, None, text) from error
-            yield self._placed(own), len(found)
+            yield self._placed(own), len(batches)
 
     def _placed(self, own: Sequence[Sequence[np.ndarray]]) -> Any:
         """Places the batches of this process's replicas, each a list of arrays, on the devices."""

@@ -220,7 +220,7 @@ def embedded(
         f"module {{ func.func @main({given}) -> ({kinds}) {{\n{operations}"
         f"  return {', '.join(names)} : {kinds}\n}} }}"
     )
-    found = gen_xla_ops.xla_call_module(
+    values = gen_xla_ops.xla_call_module(
         operands,
         version=_MODULE_VERSION,
         module=text.encode(),
@@ -232,4 +232,4 @@ def embedded(
         function_list=[],
         has_token_input_output=False,
     )
-    return [tf.ensure_shape(y, shape) for y, (shape, _) in zip(found, results)]
+    return [tf.ensure_shape(y, shape) for y, (shape, _) in zip(values, results)]

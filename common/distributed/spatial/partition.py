@@ -69,13 +69,13 @@ class Spatial:
         """
         if self.partitions == 1:
             return x
-        parts, height = self.partitions, self.height(x)
+        count, height = self.partitions, self.height(x)
         if building():
-            return tf.concat([x] * parts, 1)[: self._own(x.shape[0]), :height]
+            return tf.concat([x] * count, 1)[: self._own(x.shape[0]), :height]
         rows = self._replicas.all_to_all(self._filled(x), axis=0, groups=self.groups)
         _, each, width, channels = rows.shape
-        rows = tf.transpose(tf.reshape(rows, [parts, -1, each, width, channels]), [1, 0, 2, 3, 4])
-        return tf.reshape(rows, [-1, parts * each, width, channels])[:, :height]
+        rows = tf.transpose(tf.reshape(rows, [count, -1, each, width, channels]), [1, 0, 2, 3, 4])
+        return tf.reshape(rows, [-1, count * each, width, channels])[:, :height]
 
     def own_images(self, x: tf.Tensor) -> tf.Tensor:
         """Returns this replica's share, [ceil(b/k), ...], of `x` [b, ...]; its whole group holds `x`.
