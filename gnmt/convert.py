@@ -23,10 +23,9 @@ from typing import Any
 
 from common.errors import Parser, UserError, answering
 from common.text import bpe, conversion, parallel
-from common.text.conversion import Text
+from common.text.conversion import Encoded, Text
 from gnmt.config import Data
 
-Encoded = tuple[list[int], list[int]]
 _FILES = Data()
 # Maximum tokens per side and maximum ratio of the sides: clean-corpus-n.perl 1 80 in the reference's data script.
 MOST_WORDS, MOST_RATIO = 80, 9
@@ -87,13 +86,15 @@ def convert(folder: Path, train: Text, evaluation: Text, settings: Settings) -> 
         if settings.eval_length:
             held_out = _short_held(folder, held_out, settings, dropped)
         for name, side in ((_FILES.eval_source, 0), (_FILES.eval_reference, 1)):
-            _write_lines(folder / name, (pair[side] for pair in held_out))
+            conversion.write_lines(folder / name, (pair[side] for pair in held_out))
         encoded = _encoded(folder, tokens, pool)
-        fitting = _short(encoded, settings.max_length, dropped)
+        fitting = conversion.within(
+            encoded, lambda p: max(len(p[0]), len(p[1]) + 1), settings.max_length, dropped
+        )
         rows = ({"source": source, "target": target} for source, target in fitting)
         pairs = conversion.deal(folder, rows, settings.shards, "pairs")
     numbers = {"pairs": pairs, "eval": len(held_out), "vocabulary": size} | dataclasses.asdict(dropped)
-    _write_text(folder / "convert.json", json.dumps(numbers, indent=1))
+    conversion.write_text(folder / "convert.json", json.dumps(numbers, indent=1))
     return numbers
 
 
@@ -150,24 +151,13 @@ def _encoding(folder: Path, counts: collections.Counter[str], settings: Settings
         encoding = bpe.Bpe(settings.codes, settings.vocabulary)
         for given, name in ((settings.codes, _FILES.codes), (settings.vocabulary, _FILES.vocabulary)):
             if given.resolve() != (folder / name).resolve():
-                _write_text(folder / name, given.read_text(encoding="utf-8"))
+                conversion.write_text(folder / name, given.read_text(encoding="utf-8"))
         return len(encoding)
     codes = bpe.learn(counts, settings.merges)
-    _write_lines(folder / _FILES.codes, codes)
+    conversion.write_lines(folder / _FILES.codes, codes)
     vocabulary = bpe.vocabulary_of(counts, codes)
-    _write_lines(folder / _FILES.vocabulary, vocabulary)
+    conversion.write_lines(folder / _FILES.vocabulary, vocabulary)
     return len(vocabulary)
-
-
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    _write_text(path, "".join(f"{line}\n" for line in lines))
-
-
-def _write_text(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; free some space") from error
 
 
 def _encoded(folder: Path, tokens: Path, pool: Callable) -> Iterator[Encoded]:
@@ -195,14 +185,6 @@ def _numbers(codes: Path, vocabulary: Path, pairs: list[tuple[list[str], list[st
         )
         for source, target in pairs
     ]
-
-
-def _short(pairs: Iterable[Encoded], longest: int, dropped: parallel.Dropped) -> Iterator[Encoded]:
-    for source, target in pairs:
-        if max(len(source), len(target) + 1) <= longest:
-            yield source, target
-        else:
-            dropped.too_long += 1
 
 
 def _short_held(

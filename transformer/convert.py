@@ -23,12 +23,11 @@ from typing import Any
 from common.errors import Parser, UserError, answering
 from common.files import whole
 from common.text import conversion, parallel, subwords
-from common.text.conversion import Text
+from common.text.conversion import Encoded, Text
 from common.text.subwords import Subwords
 from transformer.config import NOTE, Data
 from transformer.packing import pack
 
-Encoded = tuple[list[int], list[int]]
 _FILES = Data()
 
 
@@ -79,9 +78,9 @@ def convert(
             held_out, lambda pair: len(words.encode(pair[0])), settings.eval_length, dropped
         )
     for name, side in ((_FILES.eval_source, 0), (_FILES.eval_reference, 1)):
-        _write_text(folder / name, (pair[side] for pair in held_out))
+        conversion.write_lines(folder / name, (pair[side] for pair in held_out))
     encoded = _encoded(train.pairs(dropped if settings.drop_bad else None), words.path, settings.workers)
-    fitting = _short(encoded, settings.max_length, dropped)
+    fitting = conversion.within(encoded, lambda pair: max(map(len, pair)), settings.max_length, dropped)
     counted = _Counter(fitting)
     packed = _Counter(pack(counted, settings.packed_length))
 
@@ -94,7 +93,7 @@ def convert(
         yield from (row.features() for row in packed)
         # Shards get their names after the last row, so no shard ever exists without the note.
         lengths = {"max_length": settings.max_length, "packed_length": settings.packed_length}
-        _write_text(folder / NOTE, [json.dumps(lengths | counts(), indent=1)])
+        conversion.write_lines(folder / NOTE, [json.dumps(lengths | counts(), indent=1)])
 
     conversion.deal(folder, rows(), settings.shards, "packed sequences")
     return counts()
@@ -123,7 +122,7 @@ def _prepare(folder: Path, settings: Settings) -> None:
 
 def _vocabulary(path: Path, train: Text, vocabulary: Path | int, settings: Settings) -> Subwords:
     """Builds the vocabulary at `path` from the training text, or copies it there."""
-    with _writing(path):
+    with conversion.writing(path):
         if isinstance(vocabulary, int):
             path.unlink(missing_ok=True)  # Left by an interrupted conversion; no shards exist.
             with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
@@ -148,21 +147,6 @@ def _clean(folder: Path, train: Text, drop_bad: bool) -> list[Path]:
     return paths
 
 
-def _write_text(path: Path, lines: Iterable[str]) -> None:
-    with _writing(path), whole(path) as made:
-        made.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; free some space or name another DATA_DIR"
-        ) from error
-
-
 def _encoded(pairs: Iterable[parallel.Pair], vocabulary: Path, workers: int) -> Iterator[Encoded]:
     encode = functools.partial(_encode, vocabulary)
     with conversion.progress("encoding") as bar, conversion.pool(workers) as pool:
@@ -179,14 +163,6 @@ def _words(vocabulary: Path) -> Subwords:
 def _encode(vocabulary: Path, pairs: list[parallel.Pair]) -> list[Encoded]:
     words = _words(vocabulary)
     return [(words.encode(source), words.encode(target)) for source, target in pairs]
-
-
-def _short(pairs: Iterable[Encoded], longest: int, dropped: parallel.Dropped) -> Iterator[Encoded]:
-    for pair in pairs:
-        if max(map(len, pair)) <= longest:
-            yield pair
-        else:
-            dropped.too_long += 1
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -23,6 +23,7 @@ from common.errors import UserError
 from common.files import whole
 from common.text import parallel
 
+Encoded = tuple[list[int], list[int]]  # The tokens of source and target.
 CHUNK = 5000  # Number of pairs that a worker converts at once.
 
 
@@ -123,6 +124,38 @@ def chunks(items: Iterable) -> Iterator[list]:
 def progress(title: str) -> tqdm.tqdm:
     """Returns a progress bar of pairs, shown only in a terminal."""
     return tqdm.tqdm(unit=" pairs", desc=title, disable=not sys.stderr.isatty())
+
+
+def within(
+    pairs: Iterable[Encoded], length: Callable[[Encoded], int], longest: int, dropped: parallel.Dropped
+) -> Iterator[Encoded]:
+    """Yields the encoded pairs whose `length` is at most `longest`; counts the others in `dropped`."""
+    for pair in pairs:
+        if length(pair) <= longest:
+            yield pair
+        else:
+            dropped.too_long += 1
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises UserError in place of an error of the file system."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot write {path}: {reason}; free some space or name another DATA_DIR") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file as a whole or not at all; raises UserError if it cannot be written."""
+    with writing(path), whole(path) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """As `write_text`."""
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def deal(folder: Path, rows: Iterable[Mapping[str, Sequence[int]]], shards: int, unit: str) -> int:
