@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,16 @@ from tests.common.train import toy
 LENGTHS = (2, 3, 5)
 
 
+def varied(batches: tf.data.Dataset, per_step: int = 1) -> tf.data.Dataset:
+    """Repeats the vectors of a step's `per_step` batches by a factor from the step's number."""
+
+    def repeat(i: tf.Tensor, batch: dict) -> dict:
+        length = tf.gather(LENGTHS, (i // per_step) % 3)
+        return {**batch, "x": tf.repeat(batch["x"][:, None], length, axis=1)}
+
+    return batches.enumerate().map(repeat)
+
+
 class Task(toy.Task):
     """Repeats the toy's vectors by a factor from the step's number; records the traced and the run shapes."""
 
@@ -29,21 +38,12 @@ class Task(toy.Task):
         self.traced: list[int] = []
         self.ran: list[int] = []
 
-    def _varied(
-        self, batches: tf.data.Dataset, length_of: Callable[[tf.Tensor], tf.Tensor]
-    ) -> tf.data.Dataset:
-        def repeat(i: tf.Tensor, batch: dict) -> dict:
-            return {**batch, "x": tf.repeat(batch["x"][:, None], length_of(i), axis=1)}
-
-        return batches.enumerate().map(repeat)
-
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
         per_step = self.config.global_batch_size // shard.count // batch_size
-        batches = super().train_input(shard, batch_size, start_step)
-        return self._varied(batches, lambda i: tf.gather(LENGTHS, (i // per_step) % 3))
+        return varied(super().train_input(shard, batch_size, start_step), per_step)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        return self._varied(super().synthetic_input(batch_size), lambda i: tf.gather(LENGTHS, i % 3))
+        return varied(super().synthetic_input(batch_size))
 
     def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
         return super().synthetic_input(batch_size)
@@ -140,19 +140,12 @@ class Evaluating(toy.Task):
         super().__init__(config)
         self.traced: list[int] = []
 
-    def _varied(self, batches: tf.data.Dataset, copies: int) -> tf.data.Dataset:
-        def repeat(i: tf.Tensor, batch: dict) -> dict:
-            length = tf.gather(LENGTHS, (i // copies) % 3)
-            return {**batch, "x": tf.repeat(batch["x"][:, None], length, axis=1)}
-
-        return batches.enumerate().map(repeat)
-
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
         copies = self.config.eval_batch_size // shard.count // batch_size
-        return self._varied(super().eval_input(shard, batch_size), copies)
+        return varied(super().eval_input(shard, batch_size), copies)
 
     def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
-        return self._varied(super().synthetic_input(batch_size), 1)
+        return varied(super().synthetic_input(batch_size))
 
     def evaluate(self, model, batch):
         self.traced.append(batch["x"].shape[1])
@@ -177,9 +170,6 @@ def test_evaluation_batches_of_several_shapes_count_as_if_there_were_one(count):
 
 class Both(Evaluating, Task):
     """Batches of several shapes in training and in evaluation."""
-
-    def _varied(self, batches: tf.data.Dataset, lengths: Any) -> tf.data.Dataset:
-        return (Task if callable(lengths) else Evaluating)._varied(self, batches, lengths)
 
     def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
         return self.synthetic_input(batch_size)
