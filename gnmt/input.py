@@ -19,7 +19,7 @@ from common.data.bucketing import Buckets
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.files import check_there
-from common.text import bpe, parallel
+from common.text import bpe, parallel, subwords
 from gnmt.config import Config
 from gnmt.corpus import FIX, SIDES, Corpus, Side, load
 
@@ -191,7 +191,7 @@ def encoding(config: Config, data_dir: str | os.PathLike) -> bpe.Bpe:
 @functools.lru_cache(maxsize=1)
 def _encoding(codes: str, vocabulary: str, size: int, folder: Path) -> bpe.Bpe:
     found = bpe.Bpe(folder / codes, folder / vocabulary)
-    bpe.check_size(found, size)
+    subwords.check_size(found, size)
     return found
 
 

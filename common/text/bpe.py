@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.text.subwords import check_entries, lines_of
 
 UNK, BOS, EOS = 0, 1, 2
 SPECIAL = ("<unk>", "<s>", "</s>")
@@ -99,15 +100,6 @@ class Bpe:
         return self._moses[language]
 
 
-def check_size(bpe: Bpe, expected: int) -> None:
-    """Raises UserError if the vocabulary's size differs from the network's."""
-    if len(bpe) != expected:
-        raise UserError(
-            f"{bpe.path} has {len(bpe)} tokens, config.vocabulary_size is {expected}: "
-            "it belongs to another network; set one or the other"
-        )
-
-
 def learn(counts: Mapping[str, int], merges: int) -> list[str]:
     """Learns merges; returns the lines of a merges file.
 
@@ -149,33 +141,16 @@ def vocabulary_of(counts: Mapping[str, int], codes: Sequence[str]) -> list[str]:
 
 def read_vocabulary(path: Path) -> list[str]:
     """Reads a vocabulary; raises UserError, with file and line, if the file is not a vocabulary."""
-    lines = _lines(path)
+    lines = lines_of(path)
     if tuple(lines[: len(SPECIAL)]) != SPECIAL:
         raise UserError(f"{path}: its first lines must be {', '.join(SPECIAL)}; is it a vocabulary?")
-    seen: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        if not line or line.split() != [line]:
-            raise UserError(f"{path}: line {number} is no token: {line[:40]!r}; is it a vocabulary?")
-        if line in seen:
-            raise UserError(f"{path}: line {number} repeats line {seen[line]}, {line[:40]}; get a sound copy")
-        seen[line] = number
+    check_entries(path, lines, lambda line: line.split() == [line], "token")
     return lines
 
 
 def _checked_codes(path: Path) -> list[str]:
-    lines = _lines(path)
+    lines = lines_of(path)
     for number, line in enumerate(lines, 1):
         if len(line.split(" ")) != 2 and not (number == 1 and line.startswith("#version:")):
             raise UserError(f"{path}: line {number} is no merge: {line[:40]!r}; is it a file of merges?")
     return lines
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not UTF-8; get a sound copy") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; init_datasets.sh makes it") from error
-    lines = text.split("\n")
-    return lines[:-1] if lines[-1] == "" else lines

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from common.errors import UserError
 from common.files import whole
@@ -76,11 +77,11 @@ class Subwords:
         return self._tokenizer.decode(before_end)
 
 
-def check_size(subwords: Subwords, expected: int) -> None:
-    """Raises UserError if the vocabulary's size differs from the network's."""
-    if len(subwords) != expected:
+def check_size(vocabulary: Any, expected: int) -> None:
+    """Raises UserError if the size of a vocabulary (`Subwords`, or a Bpe) differs from the network's."""
+    if len(vocabulary) != expected:
         raise UserError(
-            f"{subwords.path} has {len(subwords)} subwords, config.vocabulary_size is {expected}: "
+            f"{vocabulary.path} has {len(vocabulary)} tokens, config.vocabulary_size is {expected}: "
             "it belongs to another network; set one or the other"
         )
 
@@ -158,22 +159,38 @@ def _search(scratch: Path, texts: Sequence[str], size: int) -> str | None:
 
 def _reserved(path: Path) -> list[str]:
     """Checks the file; returns its first two entries as written; padding is "<pad>", or "<pad>_" in MLPerf's file."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not UTF-8; is it a vocabulary?") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; init_datasets.sh makes it") from error
-    lines = lines[:-1] if lines[-1] == "" else lines
-    seen: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        quoted = len(line) > 2 and line[0] == line[-1] and line[0] in "'\""
-        if not quoted:
-            raise UserError(f"{path}: line {number} is no quoted subword: {line[:40]!r}; is it a vocabulary?")
-        if line in seen:
-            raise UserError(f"{path}: line {number} repeats line {seen[line]}, {line[:40]}; get a sound copy")
-        seen[line] = number
+    lines = lines_of(path)
+    check_entries(
+        path, lines, lambda line: len(line) > 2 and line[0] == line[-1] and line[0] in "'\"", "quoted subword"
+    )
     first = [line[1:-1] for line in lines[:2]]
     if [entry.rstrip("_") for entry in first] != list(RESERVED):
         raise UserError(f"{path}: line 1 and 2 must be '<pad>' and '<EOS>'; is it a vocabulary?")
     return first
+
+
+def lines_of(path: Path) -> list[str]:
+    """Returns the lines of a vocabulary's file.
+
+    Raises:
+      UserError: the file cannot be read, or is not UTF-8.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8; get a sound copy") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; init_datasets.sh makes it") from error
+    lines = text.split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def check_entries(path: Path, lines: Sequence[str], fits: Callable[[str], bool], entry: str) -> None:
+    """Raises UserError, with file and line, if a line does not fit as an `entry` of a vocabulary, or repeats one."""
+    seen: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if not fits(line):
+            raise UserError(f"{path}: line {number} is no {entry}: {line[:40]!r}; is it a vocabulary?")
+        if line in seen:
+            raise UserError(f"{path}: line {number} repeats line {seen[line]}, {line[:40]}; get a sound copy")
+        seen[line] = number

@@ -34,11 +34,6 @@ class Probe:
             )
         return loss, time.perf_counter() - began, time.process_time() - used
 
-    def times_of(self, steps: int) -> list[float]:
-        """Returns the seconds of each of `steps` training steps on synthetic data, after one that does not count."""
-        result = self._loop.call(self._loop.synthetic(True), self._loop.synthetic(False), steps + 1, 0)
-        return np.diff(result.times).tolist()
-
     def evaluate(self) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
         """Returns sums and arrays of one evaluation with the current weights, without a training step."""
         held_out = self._loop.dataset(

@@ -83,7 +83,7 @@ def test_a_bad_vocabulary_is_one_line(tmp_path, content, message):
 
 
 def test_a_vocabulary_of_another_network_is_one_line(vocabulary, tmp_path):
-    with pytest.raises(UserError, match=r"vocab has \d+ subwords, config.vocabulary_size is 7"):
+    with pytest.raises(UserError, match=r"vocab has \d+ tokens, config.vocabulary_size is 7"):
         subwords.check_size(vocabulary, 7)
     with pytest.raises(UserError, match="cannot read .*missing"):
         subwords.Subwords(tmp_path / "missing")

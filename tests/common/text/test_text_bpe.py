@@ -9,7 +9,7 @@ import tarfile
 import pytest
 
 from common.errors import UserError
-from common.text import bpe, parallel
+from common.text import bpe, parallel, subwords
 
 apply_bpe = pytest.importorskip("subword_nmt.apply_bpe", reason="subword-nmt absent")
 pytest.importorskip("sacremoses", reason="sacremoses absent")
@@ -66,9 +66,9 @@ def test_characters_unseen_are_unknown(tmp_path):
 
 def test_a_vocabulary_of_another_network_is_one_line(tmp_path):
     encoding = made(tmp_path, LINES, 10)
-    bpe.check_size(encoding, len(encoding))
+    subwords.check_size(encoding, len(encoding))
     with pytest.raises(UserError, match=r"vocab has \d+ tokens, config.vocabulary_size is 7"):
-        bpe.check_size(encoding, 7)
+        subwords.check_size(encoding, 7)
 
 
 @pytest.mark.parametrize(
