@@ -11,6 +11,7 @@ from pathlib import Path
 
 from compliance.code import config_files
 from compliance.code.config_files import Values
+from compliance.log.logs import numeral
 from compliance.submission.runs import Run
 
 SAME, DIFFERENT, NOT_FOUND = "same", "different", "not found"
@@ -168,24 +169,14 @@ def _quietly(path: Path, known: Values) -> Values:
 def _setting(name: str, logged: object, values: Values) -> Setting:
     words = [prefix + word for word in (*NAMES[name], name) for prefix in _PREFIXES]
     texts = tuple(dict.fromkeys(text for word in words for text in values.get(word, ())))
-    numbers = tuple(text for text in texts if _number(text) is not None)
-    number = _number(logged)
+    numbers = tuple(text for text in texts if numeral(text) is not None)
+    number = numeral(logged)
     if not numbers or number is None:
         return Setting(name, logged, numbers, NOT_FOUND)
-    if any(math.isclose(_number(text), number, rel_tol=1e-9) for text in numbers):
+    if any(math.isclose(numeral(text), number, rel_tol=1e-9) for text in numbers):
         return Setting(name, logged, numbers, SAME)
     # Another value is none if a program's output may override it.
     return Setting(name, logged, numbers, NOT_FOUND if "" in texts else DIFFERENT)
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        found = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return found if math.isfinite(found) else None
 
 
 def of_tree(org: Path, folders: Mapping[Path, Sequence[Run]]) -> Iterator[tuple[Path, list[Path], Agreement]]:

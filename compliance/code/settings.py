@@ -48,7 +48,10 @@ def compare(root: Path) -> list[tuple[Path, list[Path], Agreement | None]]:
     agreements: list[tuple[Path, list[Path], Agreement | None]] = []
     for org, folders in orgs.items():
         logs = {folder: plain_files(folder, "result_*.txt") for folder in folders}
-        runs = {folder: [read_or_empty(log, None) for log in logs[folder]] for folder in folders}
+        runs = {
+            folder: [read_or_empty(log, None, until="run_start") for log in logs[folder]]
+            for folder in folders
+        }
         agreements += (named := list(agreement.of_tree(org, runs)))
         agreements += [
             (one, logs[one], None) for one in folders if one not in {folder for folder, _, _ in named}

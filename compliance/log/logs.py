@@ -341,6 +341,14 @@ def _text(line: bytes | str) -> str:
     return shortened if isinstance(shortened, str) else shortened.decode("utf-8", "replace")
 
 
+def numeral(value: object) -> float | None:
+    """Returns a number, or a text that writes one, as a finite float; None for anything else."""
+    try:
+        return number(float(value) if isinstance(value, str) else value)
+    except ValueError:
+        return None
+
+
 def number(value: object) -> float | None:
     """Returns a finite float, or None for anything else (booleans, text, NaN, integers beyond a float)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -3,7 +3,6 @@
 docs/compliance.md ("Plausibility") has each rule's rate of false alarms on published folders.
 """
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from compliance.findings import ADVICE, Finding, finding
+from compliance.log.logs import numeral
 from compliance.submission.runs import Run
 from compliance.submission.tree_system import accelerators
 
@@ -64,7 +64,7 @@ def _alike(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
 def _jittered(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     """A run whose results follow another's much closer than runs of other seeds do: a copy with changed digits."""
     curves = [
-        {one.at: value for one in run.results if (value := _number(one.value)) is not None} for run in runs
+        {one.at: value for one in run.results if (value := numeral(one.value)) is not None} for run in runs
     ]
     distances = []
     for (first, a), (second, b) in combinations(enumerate(curves), 2):
@@ -127,7 +127,7 @@ def _values(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     """Hyperparameters that are not a finite number of 0 or more; -1 training steps are common in published logs."""
     for key in sorted({key for one in runs for key in one.hyperparameters if _NUMBERS.fullmatch(key)}):
         for one in runs:
-            number = _number(one.hyperparameters.get(key, "0"))
+            number = numeral(one.hyperparameters.get(key, "0"))
             unlimited = number == -1 and key.endswith("_training_steps")
             if key.endswith(("_steps", "_epochs")) and _is_schedule(one.hyperparameters.get(key, "0")):
                 continue
@@ -141,7 +141,7 @@ def _sizes(path: Path, runs: Sequence[Run], description: dict | None) -> Iterato
     """Batches and data sets that cannot be."""
     said = runs[0].hyperparameters
     batch, steps, train, held = (
-        _number(said.get(key, ""))
+        numeral(said.get(key, ""))
         for key in ("global_batch_size", "gradient_accumulation_steps", "train_samples", "eval_samples")
     )
     if batch and steps and (batch % steps or (accelerators(description) or 0) > 64 * batch / steps):
@@ -170,16 +170,8 @@ def _fast(path: Path, runs: Sequence[Run], description: dict | None, benchmark: 
 
 def _is_schedule(text: str) -> bool:
     """Whether a value is a list of numbers of 0 or more."""
-    numbers = [_number(part) for part in text[1:-1].split(",") if text != "[]"]
+    numbers = [numeral(part) for part in text[1:-1].split(",") if text != "[]"]
     return text[:1] + text[-1:] == "[]" and all(number is not None and number >= 0 for number in numbers)
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
 
 
 def _named(runs: Sequence[Run]) -> str:

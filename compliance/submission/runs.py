@@ -185,8 +185,10 @@ class RunReader:
         )  # fmt: skip
 
 
-def read_run(path: str | Path, ruleset: str | None = None, bert_samples: bool = False) -> Run:
-    """Reads one log of round v0.6 or later.
+def read_run(
+    path: str | Path, ruleset: str | None = None, bert_samples: bool = False, until: str = ""
+) -> Run:
+    """Reads one log of round v0.6 or later; `until`: only up to the first record of this key.
 
     Raises UserError if the file cannot be read. Odd lines are counted, never raised.
     """
@@ -194,13 +196,15 @@ def read_run(path: str | Path, ruleset: str | None = None, bert_samples: bool = 
     reader = RunReader(path, ruleset, bert_samples)
     for record in read_log(path, ruleset):
         reader.add(record)
+        if until and record.key == until:
+            break
     return reader.run()
 
 
-def read_or_empty(path: str | Path, ruleset: str | None, bert_samples: bool = False) -> Run:
+def read_or_empty(path: str | Path, ruleset: str | None, **how: bool | str) -> Run:
     """Reads one log as `read_run` does; the run of a log that cannot be read, which has a finding, is empty."""
     try:
-        return read_run(path, ruleset, bert_samples)
+        return read_run(path, ruleset, **how)
     except UserError:
         return RunReader(path, ruleset or "0.7.0").run()
 

@@ -88,7 +88,7 @@ def _run(result: LogResult, ruleset: str, bert_samples: bool) -> Run:
     """Returns a log's run, read again if another checker judged it; it is empty if the log cannot be read."""
     if result.run is not None and not bert_samples:
         return result.run
-    return read_or_empty(result.path, ruleset, bert_samples)
+    return read_or_empty(result.path, ruleset, bert_samples=bert_samples)
 
 
 def _power(
