@@ -32,15 +32,10 @@ _RULES = {
 }
 # The ResNet-50 run whose step is exported.
 _LOOP = (
-    *(
-        "--system=tpu-v3-32",
-        "--config.hardware=local",
-        "--config.ruleset=0.7.0",
-        "--config.division=open",
-        "--config.num_replicas=1",
-    ),
-    *("--config.global_batch_size=256", "--config.eval_batch_size=256", "--config.batch_norm_span=256"),
-)
+    "--system=tpu-v3-32", "--config.hardware=local", "--config.ruleset=0.7.0", "--config.division=open",
+    "--config.num_replicas=1", "--config.global_batch_size=256", "--config.eval_batch_size=256",
+    "--config.batch_norm_span=256",
+)  # fmt: skip
 
 
 class Stage(NamedTuple):

@@ -26,15 +26,8 @@ _ALONE = ["--config.replicas=single", "--config.num_replicas=1"]
 
 def _full(system: str, batch: int, *more: str) -> list[str]:
     sizes = [f"--config.global_batch_size={batch}", f"--config.eval_batch_size={batch}"]
-    return [
-        f"--system={system}",
-        "--config.hardware=h200-1",
-        "--config.precision=bf16",
-        *_ALONE,
-        *sizes,
-        *more,
-        "--export_reference=none",
-    ]
+    card = [f"--system={system}", "--config.hardware=h200-1", "--config.precision=bf16"]
+    return [*card, *_ALONE, *sizes, *more, "--export_reference=none"]
 
 
 def _small(batch: int, *more: str) -> list[str]:
