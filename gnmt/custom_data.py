@@ -20,9 +20,7 @@ from gnmt.presets import PRESETS
 
 PREVIEW = "cpu-multi30k"  # The page reads the records with this preset.
 _FILES = Data()
-# (Text size limit in bytes, number of merges), following lab/studies/multi30k (29,000 pairs) and WMT.
-_MERGES = ((200_000, 1000), (2_000_000, 4000), (50_000_000, 8000))
-_LARGE_MERGES = 32000
+_LARGE_MERGES = 32000  # As in the published configuration.
 _LONGEST = 75  # Maximum tokens per side, from the reference's filter (gnmt/convert.py).
 _ROOM = 10  # Tokens by which a translation may exceed the longest reference, including the end of sentence.
 _EVAL_LENGTHS = 2  # Sentences to evaluate on may have as many times the tokens of those to train on.
@@ -40,9 +38,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     """
     languages = options.languages or _languages(sources, options.report)
     with custom_text.prepared(sources, options) as pairs:
-        merges = options.vocabulary_size or next(
-            (n for most, n in _MERGES if pairs.bytes < most), _LARGE_MERGES
-        )
+        merges = options.vocabulary_size or custom_text.vocabulary_size(pairs.bytes, _LARGE_MERGES)
         if folder_conversion.start(out, "gnmt"):
             custom_text.clear(out)
         settings = converter.Settings(

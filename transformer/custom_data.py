@@ -21,9 +21,7 @@ from transformer.presets import PRESETS
 
 PREVIEW = "cpu-multi30k"  # The page reads the records with this preset.
 _FILES = Data()
-# (Text size limit in bytes, number of subwords), following lab/studies/multi30k (29,000 pairs) and WMT.
-_VOCABULARIES = ((200_000, 1000), (2_000_000, 4000), (50_000_000, 8000))
-_LARGE_VOCABULARY = 32768
+_LARGE_VOCABULARY = 32768  # As in the published configuration.
 # Maximum tokens in a sentence and tokens in a packed row: first the rules' values (docs/sources.md, mlperf 1.4), then
 # cpu-multi30k's values for short text.
 _LENGTHS, _SHORT_LENGTHS = (80, 256), (60, 128)
@@ -43,7 +41,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         longest, packed = _LENGTHS if pairs.common * _PIECES > _SHORT_LENGTHS[0] else _SHORT_LENGTHS
         longest = options.max_length or longest
         packed = max(packed, longest)
-        size = options.vocabulary_size or vocabulary_size(pairs.bytes)
+        size = options.vocabulary_size or custom_text.vocabulary_size(pairs.bytes, _LARGE_VOCABULARY)
         if folder_conversion.start(out, "transformer"):
             custom_text.clear(out)
         # A split of ours leaves out what the decoder cannot take.
@@ -79,11 +77,6 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     )
     facts = [*custom_text.facts(pairs, counts), ("packed rows", f"{counts['packed']} of {packed} tokens")]
     return Made(description, (), "pairs", facts)
-
-
-def vocabulary_size(size: int) -> int:
-    """Returns the number of subwords for a text of `size` bytes."""
-    return next((number for most, number in _VOCABULARIES if size < most), _LARGE_VOCABULARY)
 
 
 def preview(data_dir: Path, description: Description, count: int) -> list[Card]:

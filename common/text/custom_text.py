@@ -21,6 +21,8 @@ from common.text import parallel, subwords
 from common.text.conversion import Text
 
 MOST_HELD = 3000  # Maximum number of held-out pairs; WMT's newstest2014 has 3,003.
+# (Text size limit in bytes, number of merges or subwords), following lab/studies/multi30k (29,000 pairs).
+_VOCABULARIES = ((200_000, 1000), (2_000_000, 4000), (50_000_000, 8000))
 SHARD_BYTES = 16 << 20  # Of text.
 # Maximum characters of a side, and for each token that --max-length allows: longer pairs are left out before the
 # vocabulary is learnt, which takes memory by the square of a word's length. Subwords have 5 characters on average.
@@ -243,6 +245,11 @@ def baseline(
     """
     held = list(parallel.read_pairs(sources, references))
     return baselines.nearest(pairs.train.pairs(), held, score)
+
+
+def vocabulary_size(size: int, largest: int) -> int:
+    """Returns the number of merges or subwords for a text of `size` bytes; `largest` for a corpus such as WMT."""
+    return next((number for most, number in _VOCABULARIES if size < most), largest)
 
 
 def shards(pairs: Pairs) -> int:
