@@ -1,1 +1,1 @@
-"""Maintains the repository: builds Horovod and the documents, runs the tests, and lists the slow ones."""
+"""Maintains the repository: tests and faults for them, documents, containers, Horovod, tables of published results."""

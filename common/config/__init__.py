@@ -1,1 +1,1 @@
-"""Configuration of a run: schema, presets, overrides, steps and epochs, digests, the form of log lines."""
+"""Configuration of a run: schema, presets, overrides, checks, steps and epochs, digests, `--system=here`."""

@@ -1,1 +1,1 @@
-"""Input pipelines: TFRecord files, record streams, padding, length buckets, and helpers for converters."""
+"""Input pipelines (TFRecord files, record streams, padding, length buckets), and conversion of files into records."""

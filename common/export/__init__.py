@@ -1,4 +1,4 @@
-"""Exports steps as StableHLO that any PJRT client runs: `python -m BENCHMARK --export=DIR`, see docs/replay.md.
+"""Exports steps (docs/replay.md) and trained networks (docs/export-and-predict.md), and answers with such networks.
 
-lab/bench/replay.py, which runs an export, also uses rules.py. That module imports only numpy; the others TensorFlow.
+rules.py, which lab/bench/replay.py uses too, imports only numpy; recipe.py imports numpy and Pillow.
 """

@@ -23,7 +23,7 @@ from common.train.serving import Serving
 # A whole number may be at most MOST_TIMES the largest value in the benchmark's presets. Any number up to FINE is
 # allowed.
 MOST_TIMES, FINE = 16, 256
-MOST_INPUT = 1 << 28  # Maximum numbers in one network input; an hour of 224 x 224 pixel frames has fewer.
+MOST_INPUT = 1 << 28  # Maximum numbers in one network input: 1,783 RGB frames of 224 x 224 pixels.
 _SPARE = 1 << 20  # Weights that a network may have in addition to its file's, for derived ones.
 _MOST_TEXT = 4096  # Maximum characters of a text and numbers of a list.
 _RUN = {field.name for field in dataclasses.fields(RunConfig)}

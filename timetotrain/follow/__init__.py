@@ -1,1 +1,1 @@
-"""Draws the page that follows a run (learning curves, progress, examples) from the files beside its log."""
+"""Shows a run from the files next to its log: a page (learning curves, progress, examples), or TensorBoard's events."""

@@ -1,1 +1,1 @@
-"""Supplies the presets to the models and compilers of systems/: `timetotrain forecast`, `systems compile`."""
+"""Supplies the presets to the models and compilers of systems/: the verbs forecast, rent, why and systems."""

@@ -99,7 +99,7 @@ def attempt(
     """Runs a benchmark once; its results and its messages, output.txt, go to `folder`.
 
     Args:
-      benchmark: its name, or that of a module of it, such as "mnist.study".
+      benchmark: its name.
       flags: its flags, without --result_dir and --run.
       folder: the run's own.
       children: runs the command as a child of this process.

@@ -1,1 +1,1 @@
-"""Applies trained networks and your own files: the verbs data, predict and export."""
+"""Converts your own files and applies trained networks: the verbs data, weights, export and predict."""

@@ -1,1 +1,1 @@
-"""Builds the documents: checks links, writes measurement tables, generates the site."""
+"""Builds the documents: writes measurement tables, generates the site."""
