@@ -19,11 +19,11 @@ from common.layers.dense import product, rows
 from common.layers.dropout import TimeDropout, drop
 from common.layers.lstm import LSTM, inputs_part, side_by_side
 from common.layers.precision import Precision
-from common.layers.xla import for_gpu
+from common.layers.xla import for_gpu, under_xla
 from gnmt.attention import Attention, Memory
 from gnmt.config import Config
 from gnmt.recurrent import attend_in_turn
-from gnmt.wavefront import Query, wavefront
+from gnmt.wavefront import wavefront
 
 # State of the hypotheses: {"lstms": [(h, c), ...], and in Google's wiring "context": [rows, width]}.
 State = dict[str, Any]
@@ -112,7 +112,7 @@ class Encoder(tf_keras.layers.Layer):
         # Reverses each sentence within its length, so that the backward LSTM starts at its end, not in the padding.
         both = side_by_side([self.forward, self.backward], [x, _reversed(x, lengths)])
         x = tf.concat([both[0], _reversed(both[1], lengths)], -1)
-        if in_one_loop(self.replicas, self.lstms, x):
+        if len(self.lstms) > 1 and for_gpu(self.replicas) and in_one_loop(self.lstms, x):
             return self._in_one_loop(x, rest, training)
         for i, (lstm, dropout) in enumerate(zip(self.lstms, rest)):
             y, _ = lstm(drop(dropout, x, training))
@@ -129,7 +129,7 @@ class Encoder(tf_keras.layers.Layer):
         first = self.lstms[0]
         z = inputs_part(forward, first.kernel[: forward.shape[-1]], first.precision)
         residual = [i > 0 for i in range(len(self.lstms))]
-        return wavefront(self.lstms, backward, residual, masks, scale, z)
+        return wavefront(self.lstms, backward, residual, masks, scale, z)[0]
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
         """Counts the multiply-adds for a sentence of maximum length."""
@@ -137,10 +137,10 @@ class Encoder(tf_keras.layers.Layer):
         return self.length * sum(lstm.multiply_adds_per_step() for lstm in lstms)
 
 
-def in_one_loop(replicas: Replicas, lstms: list[LSTM], x: tf.Tensor) -> bool:
-    """Whether a loop for all layers pays: on a GPU, if the layers are built and all sizes known."""
-    usable = len(lstms) > 1 and all(lstm.built and lstm.hoisted for lstm in lstms)
-    return usable and None not in x.shape and for_gpu(replicas)
+def in_one_loop(lstms: Sequence[LSTM], *inputs: tf.Tensor) -> bool:
+    """Whether a `wavefront` can run the layers: under XLA, if they are built and all sizes known."""
+    usable = all(lstm.built and lstm.hoisted for lstm in lstms)
+    return usable and under_xla() and all(None not in x.shape for x in inputs)
 
 
 def kept(
@@ -186,44 +186,43 @@ class Decoder(tf_keras.layers.Layer):
     def call(self, x: tf.Tensor, source: tf.Tensor, lengths: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Decodes: [n, b, width], the encoder's [m, b, width], int32 [b] -> [n, b, width]; states begin at zero."""
         memory = self.attention.memory(source, lengths)
-        if (
-            self.feeds_back
-            and self.attention.attends
-            and in_one_loop(self.replicas, [self.first, *self.lstms], x)
-            and None not in source.shape
-        ):
-            return self._in_one_loop(x, memory, training)
+        if self.feeds_back and self.attention.attends and in_one_loop([self.first, *self.lstms], x, source):
+            x, context = self._in_one_loop(x, memory, training)
+            return x if context is None else self._rest(x, context, training)
         x = drop(self.dropouts[0], x, training)
         if self.feeds_back:
-            masks = self._context_masks(x, training)
+            ones = tf.ones_like(x)
+            masks = drop(self.context_dropout, ones, training)
+            masks = None if masks is ones else masks
             x, context = attend_in_turn(self.first, self.attention, memory, x, masks, self.config.hoisted)
         else:
             x, _ = self.first(x)
             found, _ = self.attention(tf.transpose(x, [1, 0, 2]), memory)
             context = tf.transpose(found, [1, 0, 2])
+        return self._rest(x, context, training)
+
+    def _rest(self, x: tf.Tensor, context: tf.Tensor, training: bool) -> tf.Tensor:
+        """Runs the layers after the first, one after the other."""
         for i, (lstm, dropout) in enumerate(zip(self.lstms, self.dropouts[1:])):
             y, _ = lstm(drop(dropout, tf.concat([x, context], -1), training))
             x = y + x if i else y
         return x
 
-    def _in_one_loop(self, x: tf.Tensor, memory: Memory, training: bool) -> tf.Tensor:
-        both = tf.concat([x, x], -1)
-        dropouts, inputs = [*self.dropouts, self.context_dropout], [x, *[both] * len(self.lstms), x]
-        masks, scale = kept(dropouts, inputs, training)
+    def _in_one_loop(
+        self, x: tf.Tensor, memory: Memory, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Runs all layers on a GPU; elsewhere the first, and returns the contexts too."""
+        if not for_gpu(self.replicas):
+            x = drop(self.dropouts[0], x, training)
+            z = inputs_part(x, self.first.kernel[: x.shape[-1]], self.precision)
+            masks, scale = kept([self.context_dropout], [x], training)
+            return wavefront([self.first], None, [False], masks, scale, z, self.attention, memory)
+        inputs = [x, *[tf.concat([x, x], -1)] * len(self.lstms), x]
+        masks, scale = kept([*self.dropouts, self.context_dropout], inputs, training)
         if masks:
             masks[0] = tf.concat([masks[0], masks.pop()], -1)
-        attention = self.attention
-        memory = memory._replace(keys=memory.keys + attention.bias)
-        query = Query(tf.convert_to_tensor(attention.query_kernel), memory, attention.scaled_direction())
         residual = [i > 1 for i in range(len(self.dropouts))]
-        return wavefront([self.first, *self.lstms], x, residual, masks, scale, query=query)
-
-    def _context_masks(self, x: tf.Tensor, training: bool) -> tf.Tensor | None:
-        if self.context_dropout is None:
-            return None
-        ones = tf.ones_like(x)
-        masks = drop(self.context_dropout, ones, training)
-        return None if masks is ones else masks
+        return wavefront([self.first, *self.lstms], x, residual, masks, scale, None, self.attention, memory)
 
     def start(self, rows: int) -> State:
         """Creates the states of `rows` hypotheses before their first token."""

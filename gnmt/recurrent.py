@@ -14,9 +14,7 @@ from common.layers.dense import rows
 from common.layers.lstm import LSTM, cell, inputs_part
 from common.layers.precision import Precision
 from common.layers.scan import Tensors, delayed, scan
-from common.layers.xla import under_xla
 from gnmt.attention import Attention, Memory
-from gnmt.recurrent_compiled import attend_compiled
 
 
 def attend_in_turn(
@@ -45,12 +43,6 @@ def attend_in_turn(
         lstm.build([None, None, 2 * width])
     x_kernel, context_kernel = tf.split(lstm.kernel, 2)
     recurrent = tf.concat([context_kernel, lstm.recurrent_kernel], 0)
-    if hoisted and attention.attends and under_xla() and None not in memory.keys.shape:
-        z = inputs_part(x, x_kernel, lstm.precision)
-        weights = lstm.bias, context_kernel, lstm.recurrent_kernel, attention.query_kernel
-        weights = tuple(tf.convert_to_tensor(w) for w in weights)
-        memory = memory._replace(keys=memory.keys + attention.bias)
-        return attend_compiled(z, weights, memory, attention.scaled_direction(), masks, lstm.precision)
     run = _hoisted if hoisted else _plain
     return run(lstm, attention, memory, x, masks, x_kernel, recurrent)
 
@@ -78,7 +70,7 @@ def _plain(
         return (h, c, context), (h, context)
 
     sequences = (x,) if masks is None else (x, masks)
-    return scan(step, _zeros(x, lstm), sequences, [lstm.units] * 2)[1]
+    return scan(step, _zeros(x, lstm), sequences)[1]
 
 
 def _hoisted(
@@ -112,7 +104,7 @@ def _hoisted(
         return (h, c, context), (h, context)
 
     sequences = (z, queries) if masks is None else (z, queries, masks)
-    _, (outputs, contexts) = scan(step, zeros, sequences, [lstm.units] * 2)
+    _, (outputs, contexts) = scan(step, zeros, sequences)
     seen = delayed(zeros[2], contexts)
     seen = seen if masks is None else seen * masks
     states += [tf.concat([seen, delayed(zeros[0], outputs)], -1), outputs]

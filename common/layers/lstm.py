@@ -136,8 +136,7 @@ def plain(
         after = (m * new_h + (1 - m) * h, m * new_c + (1 - m) * c)
         return after, (m * after[0],)
 
-    units = recurrent.shape[0]
-    (h, c), (outputs,) = scan(step, state, (x,) if mask is None else (x, mask), [units])
+    (h, c), (outputs,) = scan(step, state, (x,) if mask is None else (x, mask))
     return outputs, (h, c)
 
 
@@ -254,14 +253,8 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
             gates = [tf.cast(x, stored) for x in (i, f, g, o)]
             return (new_h, new_c), (*gates, new_h, new_c, *([squashed] if keeps_tanh else []))
 
-        widths, dtypes = (
-            [recurrent.shape[-2]] * (6 + keeps_tanh),
-            [stored] * 4 + [variable] * (2 + keeps_tanh),
-        )
         sequences = (z,) if mask is None else (z, mask)
-        (h, c), (i, f, g, o, hs, cs, *squashed) = scan(
-            step, (h0, c0), sequences, widths, stack=False, dtypes=dtypes
-        )
+        (h, c), (i, f, g, o, hs, cs, *squashed) = scan(step, (h0, c0), sequences, stack=False)
 
         def gradient(d_outputs: tf.Tensor, d_h: tf.Tensor, d_c: tf.Tensor) -> Tensors:
             saved = [i, f, g, o, *(squashed or [cs]), delayed(c0, cs)]
@@ -300,9 +293,7 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
             return (d_h, d_c), (tf.cast(dz, stored),)
 
         inputs = [*saved, d_outputs, *([] if mask is None else [mask])]
-        (d_h0, d_c0), (dz,) = scan(
-            step, (d_h, d_c), inputs, [matrix.shape[-1]], reverse=True, dtypes=[stored]
-        )
+        (d_h0, d_c0), (dz,) = scan(step, (d_h, d_c), inputs, reverse=True)
         return dz, d_h0, d_c0
 
     return core

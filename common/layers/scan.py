@@ -27,10 +27,8 @@ def scan(
     step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]],
     state: Sequence[tf.Tensor],
     sequences: Sequence[Steps],
-    widths: Sequence[int | Sequence[int]],
     reverse: bool = False,
     stack: bool = True,
-    dtypes: Sequence[tf.DType] = (),
 ) -> tuple[Tensors, tuple[Steps, ...]]:
     """Returns (last state, outputs) of `step(state, inputs) -> (state, outputs)` along axis 0 of `sequences`.
 
@@ -39,20 +37,17 @@ def scan(
       state: the initial state.
       sequences: tensors [T, ...], or lists of T tensors, as an unrolled loop returns them; for lists, T is at most
         `UNROLLED_STEPS`.
-      widths: last dimensions of the outputs, whose others are the state's; or their whole shapes.
       reverse: whether to go from the last element to the first; outputs keep their inputs' positions.
       stack: False leaves the outputs of an unrolled loop as lists of T tensors, which saves a copy if another loop
         reads them.
-      dtypes: of the outputs; () means the state's.
     """
     state = tuple(state)
-    dtypes = dtypes or [state[0].dtype] * len(widths)
     lists = [s for s in sequences if isinstance(s, list)]
     length = len(lists[0]) if lists else sequences[0].shape[0]
     compiled = under_xla()
     if length is None or (not lists and length > (UNROLLED_IN_XLA if compiled else UNROLLED_STEPS)):
         turn = steps_of_a_turn(length) if compiled else 1
-        return _while(step, state, sequences, widths, dtypes, reverse, turn)
+        return _while(step, state, sequences, reverse, turn)
     parts = list(zip(*(s if isinstance(s, list) else tf.unstack(s, length) for s in sequences)))
     outputs = []
     for inputs in reversed(parts) if reverse else parts:
@@ -81,22 +76,20 @@ def _while(
     step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]],
     state: Tensors,
     sequences: Sequence[tf.Tensor],
-    widths: Sequence[int | Sequence[int]],
-    dtypes: Sequence[tf.DType],
     reverse: bool,
     turn: int,
 ) -> tuple[Tensors, Tensors]:
     """Runs a loop whose turns compute `turn` steps each; `turn` divides the length."""
-    static, lead = sequences[0].shape[0], state[0].shape[:-1]
+    static = sequences[0].shape[0]
     length = tf.shape(sequences[0])[0] if static is None else static
     turns = length // turn
     arrays = []
     for s in sequences:
         s = s if turn == 1 else tf.reshape(s, [turns, turn, *s.shape[1:]])
         arrays.append(tf.TensorArray(s.dtype, turns, element_shape=s.shape[1:]).unstack(s))
-    sides = [[*lead, n] if isinstance(n, int) else list(n) for n in widths]
-    shapes = [side if turn == 1 else [turn, *side] for side in sides]
-    results = tuple(tf.TensorArray(d, turns, element_shape=shape) for d, shape in zip(dtypes, shapes))
+    like = _outputs_of(step, state, sequences)
+    shapes = [x.shape if turn == 1 else [turn, *x.shape] for x in like]
+    results = tuple(tf.TensorArray(x.dtype, turns, element_shape=shape) for x, shape in zip(like, shapes))
 
     def body(i: tf.Tensor, state: Tensors, results: tuple) -> tuple:
         at = turns - 1 - i if reverse else i
@@ -114,7 +107,14 @@ def _while(
         r.stack() if turn == 1 else tf.reshape(r.stack(), [static, *s[1:]]) for r, s in zip(results, shapes)
     ]
     # Keeps a static length static.
-    return state, tuple(tf.ensure_shape(x, [static, *side]) for x, side in zip(stacks, sides))
+    return state, tuple(tf.ensure_shape(x, [static, *one.shape]) for x, one in zip(stacks, like))
+
+
+def _outputs_of(step: Callable, state: Tensors, sequences: Sequence[tf.Tensor]) -> tuple[tf.TensorSpec, ...]:
+    """Returns the specs of a step's outputs; traces it in a graph of its own, which no program holds."""
+    before = tuple(tf.TensorSpec(x.shape, x.dtype) for x in state)
+    inputs = tuple(tf.TensorSpec(x.shape[1:], x.dtype) for x in sequences)
+    return tf.function(step, autograph=False).get_concrete_function(before, inputs).structured_outputs[1]
 
 
 def _steps(step: Callable, state: Tensors, inputs: Sequence[tf.Tensor], reverse: bool, turn: int) -> tuple:

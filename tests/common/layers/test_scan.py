@@ -31,7 +31,7 @@ def test_a_compiled_loop_of_several_steps_a_turn_equals_a_step_at_a_time(length,
 
         with tf.GradientTape() as tape:
             tape.watch(x)
-            (last,), (outputs,) = scan.scan(step, (start,), (x,), [WIDTH], reverse)
+            (last,), (outputs,) = scan.scan(step, (start,), (x,), reverse)
             loss = tf.reduce_sum(last * last) + tf.reduce_sum(outputs * outputs)
         return last, outputs, tape.gradient(loss, x)
 
