@@ -85,9 +85,10 @@ class _Loop:
         self.reads = self.units * (stacked + (real is not None))
         self.contexts = 0 if real is None else max(1, self.layers - 1)  # Contexts that a step reads.
         time = np.arange(self.steps)[:, None] - np.arange(self.layers)
-        active = tf.constant(((time >= 0) & (time < self.length))[..., None, None], self.variable)
+        active = (time >= 0) & (time < self.length)
+        self.always = bool(active.all())
         # For each step: 1 for the layers that compute a time step of theirs, [S, L, 1, 1]; [S, L, b, reads].
-        self.given = [active]
+        self.given = [tf.constant(active[..., None, None], self.variable)]
         if masks is not None:
             self.given.append(tf.stack([self._padded(mask, late) for late, mask in enumerate(masks)], 1))
 
@@ -154,7 +155,7 @@ class _Loop:
             for part in z:
                 gates += self._of_layer(tf.cast(part, self.variable), 0)
             i, f, g, o, c, _, h = cell(gates, c)
-            h, c = h * given[0], c * given[0]
+            h, c = (h, c) if self.always else (h * given[0], c * given[0])
             attention: Tensors = ()
             if contexts:
                 attention = self._attend(self._times(h[0], attended[0]), *attended[1:])
@@ -219,7 +220,8 @@ class _Loop:
                 slopes = self._attention_slopes(d_contexts[0], inputs[-3:], *attended[1:])
                 d_h += self._of_layer(self._times(slopes[0], to_output), 0)
             i, f, g, o = (tf.cast(gate, self.variable) for gate in gates)
-            dz, d_c = cell_gradient(i, f, g, o, c_before, tf.tanh(c), d_h * given[0], d_c * given[0])
+            d_h, d_c = (d_h, d_c) if self.always else (d_h * given[0], d_c * given[0])
+            dz, d_c = cell_gradient(i, f, g, o, c_before, tf.tanh(c), d_h, d_c)
             d_read, d_h = tf.split(self._times(dz, transposed), [self.reads, units], -1)
             d_read, of_x = self._masked(d_read, given), []
             if self.stacked:
