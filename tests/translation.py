@@ -50,7 +50,7 @@ class Server:
             "EUROPARL_URL": f"{self.address}/europarl",
             "NEWSTEST_URL": f"{self.address}/test",
         }
-        return datasets.script(f"{benchmark}/init_datasets.sh", **settings, **variables)
+        return datasets.script(f"{benchmark}/init_datasets.sh", **settings | variables)
 
 
 @contextlib.contextmanager
