@@ -92,7 +92,7 @@ def observe(
     """
     mark = scratch / "mark" / "run_start"
     mark.parent.mkdir()
-    found = Observed(set(), set(), False)
+    actual = Observed(set(), set(), False)
     watch = Watch(data_dir, mark.parent)
     command = [sys.executable, "-m", "tests.before_the_clock", str(mark), benchmark]
     command += ["--system=cpu-tiny", f"--data_dir={data_dir}", f"--result_dir={scratch / 'results'}", *flags]
@@ -100,22 +100,22 @@ def observe(
         run = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
         try:
             end = time.monotonic() + seconds
-            while time.monotonic() < end and not found.after:
+            while time.monotonic() < end and not actual.after:
                 ended = run.poll() is not None
                 paths = list(watch.accesses(0.5))
                 for path in paths:
                     if path == mark:
-                        found.started = True
+                        actual.started = True
                     else:
                         name = path.relative_to(data_dir).as_posix()
-                        (found.after if found.started else found.before).add(name)
+                        (actual.after if actual.started else actual.before).add(name)
                 if ended and not paths:
                     break
         finally:
             run.kill()
             run.wait()
             watch.close()
-    return found
+    return actual
 
 
 def main() -> None:

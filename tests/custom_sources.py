@@ -95,14 +95,14 @@ def voc(folder: Path, count: int = 10, size: int = 96) -> Path:
     for image in content["images"]:
         stem = Path(image["file_name"]).stem
         Image.open(source / "images" / image["file_name"]).save(folder / "JPEGImages" / f"{stem}.jpg")
-        found = ""
+        actual = ""
         for item in content["annotations"]:
             if item["image_id"] == image["id"]:
                 x, y, w, h = item["bbox"]
                 corners = {"xmin": x + 1, "ymin": y + 1, "xmax": x + w, "ymax": y + h}
                 box = "".join(f"<{side}>{value}</{side}>" for side, value in corners.items())
-                found += f"<object><name>{names[item['category_id']]}</name><bndbox>{box}</bndbox></object>"
-        text = f"<annotation><filename>{stem}.jpg</filename>{found}</annotation>"
+                actual += f"<object><name>{names[item['category_id']]}</name><bndbox>{box}</bndbox></object>"
+        text = f"<annotation><filename>{stem}.jpg</filename>{actual}</annotation>"
         (folder / "Annotations" / f"{stem}.xml").write_text(text)
     (source / "labels.json").unlink()
     for path in (source / "images").iterdir():

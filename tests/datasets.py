@@ -19,11 +19,11 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     """Serves files, also from a byte offset, like a server of archives."""
 
     def send_head(self):
-        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        expected = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         path = pathlib.Path(self.translate_path(self.path))
-        if not wanted or not path.is_file():
+        if not expected or not path.is_file():
             return super().send_head()
-        content, first = path.read_bytes(), int(wanted[1])
+        content, first = path.read_bytes(), int(expected[1])
         self.send_response(206)
         self.send_header("Content-Length", str(len(content) - first))
         self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")

@@ -177,12 +177,12 @@ def test_the_index_sorts_numbers_and_words_both_ways_with_no_score_last(chromium
     chromium.look()
     chromium.open(pages["index"])
     column, how = _sort(chromium, "Score")
-    found = _column(chromium, column)
-    numbers = [float(text) for text in found if text != "–"]
+    actual = _column(chromium, column)
+    numbers = [float(text) for text in actual if text != "–"]
     assert how == "ascending" and numbers == sorted(numbers) and len(numbers) == 3
-    assert found[3:] == ["–", "–"] and numbers == [9.0, 32.0, 100.0]
+    assert actual[3:] == ["–", "–"] and numbers == [9.0, 32.0, 100.0]
     _, how = _sort(chromium, "Score")
-    assert how == "descending" and _column(chromium, column) == [*found[2::-1], "–", "–"]
+    assert how == "descending" and _column(chromium, column) == [*actual[2::-1], "–", "–"]
     column, _ = _sort(chromium, "Benchmark")
     assert _column(chromium, column) == ["maskrcnn", "resnet", "resnet", "ssd", "transformer"]
     assert chromium.run("document.querySelectorAll('[aria-sort]').length") == 1

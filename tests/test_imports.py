@@ -73,12 +73,12 @@ def _imported(node, path=""):
 
 def files(*folders):
     """The Python files in folders, at any depth, or single files."""
-    found = []
+    actual = []
     for folder in folders:
         path = ROOT / folder
-        found += [path] if path.is_file() else sorted(path.rglob("*.py"))
-    assert found, folders
-    return found
+        actual += [path] if path.is_file() else sorted(path.rglob("*.py"))
+    assert actual, folders
+    return actual
 
 
 def within(name, parts):

@@ -131,12 +131,12 @@ def hops(node: ast.AST, names: Names) -> int:
 def test_a_preset_is_read_in_one_file_with_at_most_two_hops(benchmark: str) -> None:
     """A reader goes from a preset to its base or optimizer, then to the names in that, no further, and in one file."""
     path = ROOT / benchmark / "presets.py"
-    found = list(expressions(ast.Name(id="PRESETS"), path))
-    written = [name for name, _, _ in found if name]
+    actual = list(expressions(ast.Name(id="PRESETS"), path))
+    written = [name for name, _, _ in actual if name]
     presets = [name for b, name in EVERY if b == benchmark]
-    families = len(found) - len(written)
+    families = len(actual) - len(written)
     assert [name for name in presets if not families or name in written] == written
-    far = {name or ast.unparse(node): hops(node, names_in(file)) for name, node, file in found}
+    far = {name or ast.unparse(node): hops(node, names_in(file)) for name, node, file in actual}
     assert max(far.values()) <= 2, {name: n for name, n in far.items() if n > 2}
 
 

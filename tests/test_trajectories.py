@@ -96,12 +96,12 @@ def worst(name: str) -> dict[str, float]:
 
     @tf.function(autograph=False)
     def apply(step: tf.Tensor, *gradients: tf.Tensor) -> tf.Tensor:
-        found = optimizers.clipped(gradients, config.optimizer.clip_replica_norm)
+        actual = optimizers.clipped(gradients, config.optimizer.clip_replica_norm)
         if not config.optimizer.one_warmup_delta:
-            found = optimizers.with_bias_factor(
-                found, list(KINDS.values()), config.optimizer.bias_gradient_factor
+            actual = optimizers.with_bias_factor(
+                actual, list(KINDS.values()), config.optimizer.bias_gradient_factor
             )
-        with tf.control_dependencies(update.apply(found, rate(step), step)):
+        with tf.control_dependencies(update.apply(actual, rate(step), step)):
             return tf.constant(0)
 
     result = dict.fromkeys(KINDS, 0.0)

@@ -176,12 +176,12 @@ def test_ssd(name: str) -> None:
         boxes, classes = ssd_objects(window, flip)
         cut = cut[:, ::-1] if flip else cut
         source = (google_colours if google else torch_colours)(cut, np.asarray(change))
-        found = ssd.augment.train(tf.constant(picture), BOXES, tf.constant([1, 2, 3]), key, size, data)
+        actual = ssd.augment.train(tf.constant(picture), BOXES, tf.constant([1, 2, 3]), key, size, data)
         same_pixels(
-            found[0], source, 0.51 if google else 8
+            actual[0], source, 0.51 if google else 8
         )  # Pillow rounds after each change, which the next doubles.
-        np.testing.assert_allclose(found[1], boxes, atol=1e-6)
-        assert found[2].numpy().tolist() == classes.tolist()
+        np.testing.assert_allclose(actual[1], boxes, atol=1e-6)
+        assert actual[2].numpy().tolist() == classes.tolist()
     assert flips == {False, True}
     config = dataclasses.replace(ssd_presets.PRESETS[name], image_size=size)
     same_pixels(

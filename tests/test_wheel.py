@@ -110,11 +110,11 @@ def test_one_import_name(wheel):
 
 
 def test_every_file_of_the_packages_is_there(wheel):
-    wanted = {f"timetotrain/{name}" for name in tracked() if name.split("/")[0] in PARTS}
-    wanted |= {name for name in tracked() if name.startswith("timetotrain/")}
-    wanted -= {f"timetotrain/{name}/setup.sh" for name in PARTS}
+    expected = {f"timetotrain/{name}" for name in tracked() if name.split("/")[0] in PARTS}
+    expected |= {name for name in tracked() if name.startswith("timetotrain/")}
+    expected -= {f"timetotrain/{name}/setup.sh" for name in PARTS}
     packed = {name for name in wheel.namelist() if not name.startswith("timetotrain-")}
-    assert packed == wanted
+    assert packed == expected
 
 
 def test_no_file_imports_a_package_of_the_checkout(wheel):
@@ -139,7 +139,7 @@ def test_a_command_line_asks_for_the_module_s_name(wheel):
 
     So do `_PACKAGE`, a module's own prefix, and the modules of `timetotrain`, whose names do not change.
     """
-    found = 0
+    actual = 0
     for name in wheel.namelist():
         if name.endswith(".py"):
             for node in ast.walk(ast.parse(wheel.read(name))):
@@ -150,8 +150,8 @@ def test_a_command_line_asks_for_the_module_s_name(wheel):
                         prefixes = ("benchmarks.command(", "f'{_PACKAGE}", "'timetotrain")
                         known = text.startswith(prefixes) or "__" in text
                         assert known, f"{name}: {text}"
-                        found += 1
-    assert found
+                        actual += 1
+    assert actual
 
 
 def test_an_import_becomes_the_wheel_s(builder):

@@ -115,25 +115,25 @@ class _Maker:
 
     def _candidates(self, spec):
         """The constants of a key's rules, what its formulas compute, and some numbers."""
-        found = []
+        actual = []
 
         def constants(part):
             if isinstance(part, dict):
                 for one in part.values():
                     constants(one)
             elif isinstance(part, list):
-                found.append(part)
+                actual.append(part)
                 for one in part:
                     constants(one)
             else:
-                found.append(part)
+                actual.append(part)
 
         constants(
             {name: spec[name] for name in ("value", "target", "formula", "first_formula") if name in spec}
         )
-        numbers = [one for one in found if isinstance(one, (int, float))]
+        numbers = [one for one in actual if isinstance(one, (int, float))]
         computed = []
-        for one in found:
+        for one in actual:
             if isinstance(one, list):
                 try:
                     computed.append(compile_formula(one)(None, {}, self.state))
@@ -141,4 +141,4 @@ class _Maker:
                     continue
         middle = [(one + other) / 2 for one in numbers for other in numbers]
         pairs = [{"BBOX": one, "SEGM": one} for one in (*numbers, 0.5)]
-        return [*computed, *(one for one in found if not isinstance(one, list)), *middle, *_NUMBERS, *pairs]
+        return [*computed, *(one for one in actual if not isinstance(one, list)), *middle, *_NUMBERS, *pairs]

@@ -46,13 +46,13 @@ def test_a_complete_tree_is_accepted(tmp_path, capsys):
 
 def test_some_runs_leave_it_open_with_a_probability(tmp_path, capsys):
     org = tree(tmp_path, map(llama_logs.log, range(4)))
-    found = judged(org)
-    (one,) = found.answers
-    assert found.answer == OPEN and 0.9 < found.probability < 1 and one.runs == 4
+    actual = judged(org)
+    (one,) = actual.answers
+    assert actual.answer == OPEN and 0.9 < actual.probability < 1 and one.runs == 4
     assert one.advice == "go on: 6 more runs"
     assert main(["accept", str(org), "--format", "json"]) == 0
     content = json.loads(capsys.readouterr().out)
-    assert content["probability"] == found.probability and content["folders"][0]["needed"] == 10
+    assert content["probability"] == actual.probability and content["folders"][0]["needed"] == 10
 
 
 def fast(text):

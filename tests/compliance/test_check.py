@@ -311,11 +311,11 @@ def test_a_log_that_cannot_be_read_leaves_the_rest_of_the_tree_checked(tmp_path,
     for also in ([], [compliance.log.lines]):
         for module in also:
             monkeypatch.setattr(module, "open", refusing_open, raising=False)
-        found = check([org]).findings
-        (unread,) = only(found, "not-checked")
+        actual = check([org]).findings
+        (unread,) = only(actual, "not-checked")
         assert unread.path.endswith("result_1.txt") and unread.severity == "error"
         assert "Permission denied" in unread.found
-        assert [Path(one.path).name for one in only(found, "tree.duplicate")] == [
+        assert [Path(one.path).name for one in only(actual, "tree.duplicate")] == [
             "result_2.txt",
             "result_3.txt",
         ]

@@ -45,11 +45,11 @@ def rows(*sides):
 
 
 def test_runs(folders):
-    found = rows(*folders)
-    assert (found["score, minutes"].a, found["score, minutes"].b) == ("32.00", "17.00")
-    assert found["score, minutes"].note == "x 0.5312"
-    assert (found["lars_opt_base_learning_rate"].a, found["lars_opt_base_learning_rate"].b) == ("13", "10")
-    assert not found["global_batch_size"].differs and not found["quality"].differs
+    actual = rows(*folders)
+    assert (actual["score, minutes"].a, actual["score, minutes"].b) == ("32.00", "17.00")
+    assert actual["score, minutes"].note == "x 0.5312"
+    assert (actual["lars_opt_base_learning_rate"].a, actual["lars_opt_base_learning_rate"].b) == ("13", "10")
+    assert not actual["global_batch_size"].differs and not actual["quality"].differs
 
 
 def test_text_shows_what_differs_and_all_on_request(folders, capsys):

@@ -80,14 +80,14 @@ def test_a_file_that_the_shell_file_names_fills_in_what_it_leaves_out(tmp_path):
     code_of(
         tmp_path, **{"a.sh": "export EXP=/workspace/conf/a.yaml PRIMUS_LR=0.0008\nGBS=32\n", "a.yaml": yaml}
     )
-    found = answers(tmp_path, "a.sh")
+    actual = answers(tmp_path, "a.sh")
     names = (
         "opt_base_learning_rate",
         "opt_end_learning_rate",
         "opt_learning_rate_warmup_steps",
         "global_batch_size",
     )
-    assert [found[name] for name in names] == ["same"] * 4 and found["max_steps"] == "not found"
+    assert [actual[name] for name in names] == ["same"] * 4 and actual["max_steps"] == "not found"
 
 
 def test_a_file_of_the_name_in_the_system_s_folder_is_taken(tmp_path):
@@ -274,13 +274,13 @@ def test_compiled_files_archives_and_caches_are_one_line_of_advice_each(tmp_path
         "tool": b"\x7fELF\2", "data.tar.gz": b"x" * 10, "__pycache__/a.cpython-312.pyc": b"x", "script": b"#!/bin/sh\n",
     }  # fmt: skip
     org = tree(tmp_path, "v5.1", **files)
-    found = {one.rule: one for one in litter.of_code(org / "benchmarks")}
-    assert set(found) == {"tree.compiled", "tree.archive", "tree.cache"}
+    actual = {one.rule: one for one in litter.of_code(org / "benchmarks")}
+    assert set(actual) == {"tree.compiled", "tree.archive", "tree.cache"}
     assert (
-        found["tree.compiled"].found.endswith("and 3 more, 0.0 MB")
-        and "data.tar.gz" in found["tree.archive"].found
+        actual["tree.compiled"].found.endswith("and 3 more, 0.0 MB")
+        and "data.tar.gz" in actual["tree.archive"].found
     )
-    assert "__pycache__" in found["tree.cache"].found
+    assert "__pycache__" in actual["tree.cache"].found
     assert {one.rule for one in found_in(org, "tree.c")} == {"tree.compiled", "tree.cache"}
 
 

@@ -55,14 +55,14 @@ def test_batches_are_free_rates_a_group_and_fixed_values_stay(tmp_path):
         tmp_path / "other", "Other", batch=16, opt_base_learning_rate=6e-4, opt_end_learning_rate=6e-5,
         opt_learning_rate_warmup_steps=64, opt_learning_rate_decay_steps=1_199_936, tensor_parallelism=2,
     )  # fmt: skip
-    found = borrowed(runs(tmp_path / "own"), other)
-    assert found.refused == () and kinds(found) == {
+    actual = borrowed(runs(tmp_path / "own"), other)
+    assert actual.refused == () and kinds(actual) == {
         "opt_base_learning_rate": "group", "opt_end_learning_rate": "fixed", "opt_learning_rate_warmup_steps": "group",
         "global_batch_size": "batch", "opt_learning_rate_decay_steps": "fixed", "tensor_parallelism": "system",
     }  # fmt: skip
-    fixed = {row.name: row.rule for row in found.rows if row.kind == "fixed"}
+    fixed = {row.name: row.rule for row in actual.rows if row.kind == "fixed"}
     assert fixed["opt_learning_rate_decay_steps"] == "value = (1200000 - opt_learning_rate_warmup_steps)"
-    assert fixed["opt_end_learning_rate"] == "0.1 x opt_base_learning_rate" and found.same == 6
+    assert fixed["opt_end_learning_rate"] == "0.1 x opt_base_learning_rate" and actual.same == 6
 
 
 @pytest.mark.parametrize(

@@ -120,11 +120,11 @@ def test_this_projects_own_logs_are_of_the_round_they_are_made_for(tmp_path):
 
 def test_a_benchmark_of_hpc_is_said_to_be_not_covered():
     checker = StreamChecker("6.1.0")
-    found = []
+    actual = []
     for number, record in enumerate(made_logs.log("6.1.0", "closed", "flux1")):
         value = "cosmoflow" if record["key"] == "submission_benchmark" else record["value"]
-        found += checker.feed(parse_line(":::MLLOG " + json.dumps({**record, "value": value}), number))
-    assert any("HPC is not covered" in finding.message for finding in [*found, *checker.finish()])
+        actual += checker.feed(parse_line(":::MLLOG " + json.dumps({**record, "value": value}), number))
+    assert any("HPC is not covered" in finding.message for finding in [*actual, *checker.finish()])
 
 
 def test_optimizer_names_with_a_space_are_checked(tmp_path):

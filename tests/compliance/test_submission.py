@@ -123,11 +123,11 @@ def test_an_open_submission_has_no_test_of_convergence(tmp_path):
 def test_different_hyperparameters_are_advice(tmp_path):
     logs = [made.log(index).replace("0.0004", "0.0005" if index else "0.0004") for index in range(10)]
     outcome = judged(made.tree(tmp_path, logs=logs))
-    (found,) = outcome.findings
-    assert (found.rule, found.severity) == (
+    (actual,) = outcome.findings
+    assert (actual.rule, actual.severity) == (
         "tree.settings",
         "advice",
-    ) and "opt_base_learning_rate" in found.fix
+    ) and "opt_base_learning_rate" in actual.fix
 
 
 @pytest.mark.parametrize(

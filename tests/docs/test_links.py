@@ -81,14 +81,14 @@ def headings() -> set[tuple[str, str]]:
 
 
 def citations() -> set[tuple[str, str]]:
-    found = set()
+    actual = set()
     for name in markdown.tracked("*.py", "*.sh", "*.md"):
         if name == "docs/sources.md" or name.startswith("tests/docs/"):
             continue
         for old, new, numbers in _CITED.findall((markdown.ROOT / name).read_text(encoding="utf-8")):
             notes = {"tf_distribution": "tf"}.get(old or new, old or new)
-            found |= {(notes, number) for number in re.findall(r"\d+(?:\.\d+)?", numbers)}
-    return found
+            actual |= {(notes, number) for number in re.findall(r"\d+(?:\.\d+)?", numbers)}
+    return actual
 
 
 def test_every_cited_entry_is_there() -> None:

@@ -130,11 +130,11 @@ def run_and_time(text: str) -> list[str]:
     for line in text.splitlines():
         if target := re.match(r"make (\w+)", line):
             commands += output("make", "-n", target[1]).splitlines()
-    found = [
+    actual = [
         run[1] for line in commands if (run := re.search(r"SYSTEM=cpu-tiny \./(\w+)/run_and_time\.sh", line))
     ]
-    assert found, f"{text!r} runs no benchmark"
-    return found
+    assert actual, f"{text!r} runs no benchmark"
+    return actual
 
 
 @pytest.mark.parametrize("page", PAGES)

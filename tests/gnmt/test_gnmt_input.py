@@ -144,14 +144,14 @@ def test_evaluation_counts_every_sentence_once_on_any_number_of_replicas(data):
 def test_an_evaluation_is_padded_with_its_shortest_sentence(data):
     """A search ends with its slowest sentence, so padding must not be slower than the shortest real sentence."""
     folder, config = data
-    found = []
+    actual = []
     for i in range(3):
         for batch in pipeline.eval_input(
             one_batch_a_step(config, 4, 3), folder, Shard(i, 3), 4
         ).as_numpy_iterator():
-            found += [dict(zip(batch, row)) for row in zip(*batch.values())]
-    real = [row for row in found if row["weight"]]
-    fillers = [row for row in found if not row["weight"]]
+            actual += [dict(zip(batch, row)) for row in zip(*batch.values())]
+    real = [row for row in actual if row["weight"]]
+    fillers = [row for row in actual if not row["weight"]]
     shortest = min(real, key=lambda row: row["source_length"])["source_length"]
     assert len(real) == 10 and len(fillers) == 2 and shortest > 2
     for filler in fillers:

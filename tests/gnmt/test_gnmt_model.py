@@ -230,20 +230,20 @@ def test_stepwise_decoding_equals_recomputing_everything(wiring, coverage):
     # EOS becomes likely, so that hypotheses of different lengths compete.
     network.softmax.kernel.assign(0.5 * network.softmax.kernel)
     data = batch()
-    found = network.translate(tf.constant(data["source"]), tf.constant(data["source_length"]))
+    actual = network.translate(tf.constant(data["source"]), tf.constant(data["source_length"]))
     # Full-size sources are longer than the unrolled steps, so the search is also tested with loops, in a graph.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan, "UNROLLED_STEPS", 0)
         looped = tf.function(network.translate, autograph=False)(
             tf.constant(data["source"]), tf.constant(data["source_length"])
         )
-    np.testing.assert_array_equal(found.tokens, looped.tokens)
+    np.testing.assert_array_equal(actual.tokens, looped.tokens)
     plain = Transcription(network, values)
     for i, length in enumerate(data["source_length"]):
         best = naive_search(plain, data["source"][i, :length], 6, 3, 0.6, coverage)
         score, tokens = best[0]
-        np.testing.assert_allclose(found.scores[i, 0], score, rtol=1e-8)
-        assert tuple(found.tokens[i, 0, : len(tokens)].numpy()) == tokens
+        np.testing.assert_allclose(actual.scores[i, 0], score, rtol=1e-8)
+        assert tuple(actual.tokens[i, 0, : len(tokens)].numpy()) == tokens
 
 
 def test_a_wide_beam_finds_the_best_of_all_translations():
@@ -257,7 +257,7 @@ def test_a_wide_beam_finds_the_best_of_all_translations():
     network = build(config)
     plain = Transcription(network, values)
     source = np.array([[3, 4, 2], [4, 2, 0]], np.int32)
-    found = network.translate(tf.constant(source), tf.constant([3, 2]))
+    actual = network.translate(tf.constant(source), tf.constant([3, 2]))
     for i, length in enumerate((3, 2)):
         memory = plain.encode(source[i, :length])
         best = (-np.inf, ())
@@ -275,8 +275,8 @@ def test_a_wide_beam_finds_the_best_of_all_translations():
                 for last in range(5) if n == 3 else [EOS]:
                     score = (log_p + log_probs[last]) / ((5 + n) / 6) ** 0.6 + penalty
                     best = max(best, (score, (*middle, last)))
-        np.testing.assert_allclose(found.scores[i, 0], best[0], rtol=1e-8)
-        assert tuple(found.tokens[i, 0, : len(best[1])].numpy()) == best[1]
+        np.testing.assert_allclose(actual.scores[i, 0], best[0], rtol=1e-8)
+        assert tuple(actual.tokens[i, 0, : len(best[1])].numpy()) == best[1]
 
 
 def parameters(config: Config) -> int:

@@ -21,7 +21,7 @@ def detections(net, batch):
     limits = config.rpn_eval_pre_nms, config.rpn_eval_post_nms, config.rpn_nms_iou
     regions = rpn.propose(features.logits, features.codes, anchors, batch["image_info"], *limits)
     said = net.heads(features.maps, regions.boxes)
-    found = []
+    actual = []
     for image, info in enumerate(batch["image_info"].numpy()):
         there = regions.valid[image].numpy()
         boxes, logits, codes = (x[image].numpy()[there] for x in (regions.boxes, said.logits, said.codes))
@@ -42,8 +42,8 @@ def detections(net, batch):
         maps = [x[image : image + 1] for x in features.maps]
         crops = net.crops[1](maps, tf.constant(np.stack([box for _, _, box in of_image])[None]))
         masks = net.mask_head(crops)[0].numpy()
-        found.append([(*d, 1 / (1 + np.exp(-m[..., d[1]]))) for d, m in zip(of_image, masks)])
-    return found
+        actual.append([(*d, 1 / (1 + np.exp(-m[..., d[1]]))) for d, m in zip(of_image, masks)])
+    return actual
 
 
 @pytest.mark.parametrize("shape", [(64, 128), pytest.param((128, 64), marks=pytest.mark.e2e)])
@@ -54,21 +54,21 @@ def test_detections_equal_the_loop(shape):
     for layer in (net.first.get_layer("rpn_box"), net.box_head.score, net.box_head.box):
         layer.kernel.assign(0.05 * layer.kernel)
     batch = small.tensors(small.batch(net.config, shape, seed=5))
-    found = detect(net, batch, net.config)
+    actual = detect(net, batch, net.config)
     count = net.config.detections
-    assert {k: v.shape[1:] for k, v in found.items()} == {
+    assert {k: v.shape[1:] for k, v in actual.items()} == {
         "boxes": (count, 4), "scores": (count,), "classes": (count,), "masks": (count, 8, 8)
     }  # fmt: skip
-    assert found["boxes"].dtype == tf.float64  # An evaluation divides them before it rounds them.
-    assert found["scores"].dtype == found["masks"].dtype == tf.float32
+    assert actual["boxes"].dtype == tf.float64  # An evaluation divides them before it rounds them.
+    assert actual["scores"].dtype == actual["masks"].dtype == tf.float32
     for image, expected in enumerate(detections(net, batch)):
         n = len(expected)
         assert n > 3
         scores, classes, boxes, masks = zip(*expected)
-        np.testing.assert_array_equal(found["classes"][image], np.pad(classes, (0, count - n)))
-        np.testing.assert_allclose(found["scores"][image], np.pad(scores, (0, count - n)), rtol=1e-6)
-        np.testing.assert_allclose(found["boxes"][image][:n], boxes, rtol=1e-5, atol=1e-4)
-        np.testing.assert_allclose(found["masks"][image][:n], masks, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(actual["classes"][image], np.pad(classes, (0, count - n)))
+        np.testing.assert_allclose(actual["scores"][image], np.pad(scores, (0, count - n)), rtol=1e-6)
+        np.testing.assert_allclose(actual["boxes"][image][:n], boxes, rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(actual["masks"][image][:n], masks, rtol=1e-5, atol=1e-6)
 
 
 def test_shifted_anchors_shift_the_proposals():

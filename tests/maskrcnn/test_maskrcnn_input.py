@@ -83,13 +83,13 @@ def test_batches_have_the_element_spec_of_the_synthetic_ones(data_dir):
 @pytest.mark.parametrize("count", [1, 2])
 def test_evaluation_has_every_image_once_and_padding_of_weight_zero(data_dir, count):
     steps = -(-CONFIG.examples_per_evaluation // 4)
-    found = [
+    actual = [
         batches(pipeline.eval_input(CONFIG, data_dir, Shard(i, count), 4 // count, steps), 99)
         for i in range(count)
     ]
-    for together in zip(*found, strict=True):
+    for together in zip(*actual, strict=True):
         assert len({b["image"].shape for b in together}) == 1
-    flat = [b for shard in found for b in shard]
+    flat = [b for shard in actual for b in shard]
     ids, weights = (np.concatenate([b[name] for b in flat]) for name in ("image_id", "weight"))
     expected = {i["id"] for i in content_of(data_dir, "val")["images"]}
     assert sorted(ids[weights > 0].tolist()) == sorted(expected) and len(ids) == 4 * steps
@@ -161,7 +161,7 @@ def test_a_cut_mask_is_the_mask_at_the_centres_of_equal_parts():
     whole[8:30, 10:42] = rng.integers(0, 2, [11, 16]).repeat(2, 0).repeat(2, 1)
     png = tf.io.encode_png(whole[..., None])
     box = np.array([8 / 40, 10 / 50, 30 / 40, 42 / 50], np.float32)
-    (found,) = augment.cut_masks(
+    (actual,) = augment.cut_masks(
         tf.stack([png]), tf.constant(box[None]), tf.constant([40, 50], tf.int64), 11
     ).numpy()
     rows = 8 + (np.arange(11) + 0.5) * 2
@@ -175,7 +175,7 @@ def test_a_cut_mask_is_the_mask_at_the_centres_of_equal_parts():
         return (np.array([1 - a, a]) @ part @ np.array([1 - b, b])) >= 0.5
 
     expected = np.array([[at(y, x) for x in columns] for y in rows])
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_empty_images_and_crowds_are_treated_as_published(data_dir):
@@ -354,9 +354,9 @@ def test_grouping_gives_each_example_once_an_epoch_and_can_be_entered_anywhere(e
     stream = grouping.batches(Shard())
     whole = [next(stream) for _ in range(max(60, 4 * examples // batch))]
     seen = set()
-    for found in whole:
-        assert (groups[found.examples] == found.group).all() and len(found.examples) == batch
-        pairs = set(zip(found.epochs.tolist(), found.examples.tolist()))
+    for actual in whole:
+        assert (groups[actual.examples] == actual.group).all() and len(actual.examples) == batch
+        pairs = set(zip(actual.epochs.tolist(), actual.examples.tolist()))
         assert len(pairs) == batch and not pairs & seen
         seen |= pairs
     done = {e for e, _ in seen if e < min(whole[-1].epochs.min(), whole[-2].epochs.min()) - 1}
@@ -366,8 +366,8 @@ def test_grouping_gives_each_example_once_an_epoch_and_can_be_entered_anywhere(e
     for start in (1, 17, 50):
         again = grouping.batches(Shard(), start)
         for expected in whole[start : start + 8]:
-            found = next(again)
-            assert np.array_equal(found.examples, expected.examples) and found.group == expected.group
+            actual = next(again)
+            assert np.array_equal(actual.examples, expected.examples) and actual.group == expected.group
 
 
 def test_cpu_tiny_is_the_generated_set():

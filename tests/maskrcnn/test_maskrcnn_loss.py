@@ -41,14 +41,14 @@ def test_rpn_score_is_divided_by_all_anchors_wanted_per_image():
     """ln 2 for each of five sampled anchors of logit 0, in two images that sample 8 each; others do not count."""
     positive = tf.constant([[True, False, False, False], [True, True, False, False]])
     negative = tf.constant([[False, True, False, False], [False, False, True, False]])
-    wanted = rpn.Targets(tf.zeros([2, 4, 4], tf.float64), positive, negative)
+    expected = rpn.Targets(tf.zeros([2, 4, 4], tf.float64), positive, negative)
     logits = [doubles([[0, 0], [0, 0]]), doubles([[9, 9], [0, 9]])]
     one = doubles([1, 1])
-    assert value(loss.rpn_score_loss(logits, wanted, one, 8)) == pytest.approx(
+    assert value(loss.rpn_score_loss(logits, expected, one, 8)) == pytest.approx(
         5 * math.log(2) / 16, rel=1e-12
     )
     # Without the second image.
-    found = loss.rpn_score_loss(logits, wanted, doubles([1, 0]), 8)
+    found = loss.rpn_score_loss(logits, expected, doubles([1, 0]), 8)
     assert value(found) == pytest.approx(2 * math.log(2) / 8, rel=1e-12)
 
 
@@ -73,24 +73,24 @@ def test_rpn_losses_of_the_reference_are_divided_by_all_sampled_anchors():
     codes = [doubles([[[1.0, 0, 0, 0], [7, 7, 7, 7]]]), doubles([[[0, 0.09, 0, 0], [7, 7, 7, 7]]])]
     # PyTorch's smooth L1 of beta: e^2 / (2 beta) below beta, and |e| - beta / 2 above.
     expected = ((1 - 1 / 18) + 0.09**2 * 9 / 2) / 3
-    found = loss.rpn_box_loss_of_samples(codes, wanted, doubles([1]))
-    assert value(found) == pytest.approx(expected, rel=1e-12)
+    actual = loss.rpn_box_loss_of_samples(codes, wanted, doubles([1]))
+    assert value(actual) == pytest.approx(expected, rel=1e-12)
     # An image of weight 0 counts in neither.
     two = rpn.Targets(*(tf.repeat(x, 2, axis=0) for x in wanted))
-    found = loss.rpn_box_loss_of_samples([tf.repeat(x, 2, axis=0) for x in codes], two, doubles([1, 0]))
-    assert value(found) == pytest.approx(expected, rel=1e-12)
+    actual = loss.rpn_box_loss_of_samples([tf.repeat(x, 2, axis=0) for x in codes], two, doubles([1, 0]))
+    assert value(actual) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_box_loss_of_the_reference_is_divided_by_all_regions():
     """With 8 of 512 regions positive, a mean over them is 16 times the reference's loss."""
     rng = np.random.default_rng(0)
-    wanted = regions([[1] * 8 + [0] * 504], np.zeros([1, 512, 4]))
+    expected = regions([[1] * 8 + [0] * 504], np.zeros([1, 512, 4]))
     codes = doubles(rng.normal(size=[1, 512, 2, 4]))
-    google = value(loss.box_loss(codes, wanted, doubles([1])))
-    assert google / value(loss.box_loss(codes, wanted, doubles([1]), of_samples=True)) == pytest.approx(16)
+    google = value(loss.box_loss(codes, expected, doubles([1])))
+    assert google / value(loss.box_loss(codes, expected, doubles([1]), of_samples=True)) == pytest.approx(16)
     valid = [[True] * 256 + [False] * 256]
     fewer = value(
-        loss.box_loss(codes, wanted._replace(valid=tf.constant(valid)), doubles([1]), of_samples=True)
+        loss.box_loss(codes, expected._replace(valid=tf.constant(valid)), doubles([1]), of_samples=True)
     )
     assert google / fewer == pytest.approx(8)
 
@@ -259,7 +259,7 @@ class Transcription:
 
     def mask_wanted(self, region, box, mask):
         size, number = self.config.mask_size, len(mask)
-        padded, found = np.pad(mask.astype(float), 1), np.zeros([size, size])
+        padded, actual = np.pad(mask.astype(float), 1), np.zeros([size, size])
         for i in range(size):
             for j in range(size):
                 y = (region[0] + (region[2] - region[0]) * (i + 0.5) / size - box[0]) / (box[2] - box[0])
@@ -270,8 +270,8 @@ class Transcription:
                     v, u = y - a, x - b
                     upper = (1 - u) * padded[a, b] + u * padded[a, b + 1]
                     lower = (1 - u) * padded[a + 1, b] + u * padded[a + 1, b + 1]
-                    found[i, j] = (1 - v) * upper + v * lower >= 0.5
-        return found
+                    actual[i, j] = (1 - v) * upper + v * lower >= 0.5
+        return actual
 
     def losses(self):
         config, net = self.config, self.net
@@ -351,12 +351,12 @@ def test_losses_equal_the_transcription(shape, seed, divisors):
         terms = loss.losses(net, batch, config, tf.constant(step, tf.int64))
         return {name: value(term) for name, term in terms.items()}
 
-    found = losses(7)
+    actual = losses(7)
     expected = Transcription(net, arrays, 7, config).losses()
-    assert found == pytest.approx(expected, rel=1e-8)
+    assert actual == pytest.approx(expected, rel=1e-8)
     # The two samples depend on the step and the images.
     again = losses(8)
-    assert all(again[name] != found[name] for name in ("rpn_score", "class"))
+    assert all(again[name] != actual[name] for name in ("rpn_score", "class"))
 
 
 def test_an_image_of_weight_0_does_not_count():
@@ -389,11 +389,11 @@ def test_proposals_equal_the_loop_also_compiled():
 
         args = [doubles(x) for x in logits], [doubles(x) for x in codes], tf.constant(info)
         for jit in (False, True):
-            found = tf.function(propose, jit_compile=jit, autograph=False)(*args)
+            actual = tf.function(propose, jit_compile=jit, autograph=False)(*args)
             for image in range(2):
                 rows = [x[image] for x in logits], [x[image] for x in codes]
                 expected = proposed(*rows, anchors, info[image], candidates, proposals, threshold)
-                count = int(found.valid[image].numpy().sum())
-                assert count == len(expected) > 20 and found.valid[image].numpy()[:count].all()
+                count = int(actual.valid[image].numpy().sum())
+                assert count == len(expected) > 20 and actual.valid[image].numpy()[:count].all()
                 boxes = np.stack([box for _, box in expected])
-                np.testing.assert_allclose(found.boxes[image][:count], boxes, rtol=1e-8, atol=1e-8)
+                np.testing.assert_allclose(actual.boxes[image][:count], boxes, rtol=1e-8, atol=1e-8)

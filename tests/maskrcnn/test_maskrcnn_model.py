@@ -178,7 +178,7 @@ def test_mask_head_equals_numpy():
     net = network()
     part = {k: [w.numpy() for w in v.weights] for k, v in named(net.mask_head).items()}
     crops = np.random.default_rng(3).normal(size=[2, 3, 4, 4, 4])
-    found = net.mask_head(tf.constant(crops))
+    actual = net.mask_head(tf.constant(crops))
     x = crops.reshape(6, 4, 4, 4)
     for name in ("mask_conv1", "mask_conv2"):
         x = relu(conv3(x, part[name][0]) + part[name][1])
@@ -188,22 +188,22 @@ def test_mask_head_equals_numpy():
         larger[:, i::2, j::2] = relu(x @ kernel[i, j].T + bias)
     kernel, bias = part["mask_score"]
     expected = larger @ kernel[0, 0] + bias
-    assert found.shape == (2, 3, 8, 8, 4)
-    np.testing.assert_allclose(np.reshape(found, expected.shape), expected, rtol=1e-8)
+    assert actual.shape == (2, 3, 8, 8, 4)
+    np.testing.assert_allclose(np.reshape(actual, expected.shape), expected, rtol=1e-8)
 
 
 def test_mask_logits_and_gradients_of_one_class_are_those_of_all():
     net, rng = network(), np.random.default_rng(4)
     crops = tf.constant(rng.normal(size=[2, 3, 4, 4, 4]))
     classes, weight = tf.constant([[0, 3, 1], [1, 2, 3]]), tf.constant(rng.normal(size=[2, 3, 8, 8]))
-    found = []
+    actual = []
     for one in (lambda: net.mask_head.of_class(crops, classes), lambda: of_all(net, crops, classes)):
         with tf.GradientTape() as tape:
             tape.watch(crops)
             logits = one()
             total = tf.reduce_sum(weight * logits)
-        found.append([logits, *tape.gradient(total, [crops, *net.mask_head.trainable_variables])])
-    for mine, other in zip(*found, strict=True):
+        actual.append([logits, *tape.gradient(total, [crops, *net.mask_head.trainable_variables])])
+    for mine, other in zip(*actual, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-8, atol=1e-10)
 
 
@@ -330,12 +330,12 @@ def test_bf16_computes_convolutions_in_bf16_and_the_rest_in_fp32():
 
 def published(width: int) -> dict[str, np.ndarray]:
     """Arrays with the names and shapes of torchvision's ResNet-50, `fc` included."""
-    rng, found = np.random.default_rng(0), {}
+    rng, actual = np.random.default_rng(0), {}
 
     def conv(name, norm, inputs, outputs, size):
-        found[f"{name}.weight"] = rng.normal(0, 0.2, [outputs, inputs, size, size])
+        actual[f"{name}.weight"] = rng.normal(0, 0.2, [outputs, inputs, size, size])
         for part in ("weight", "bias", "running_mean", "running_var"):
-            found[f"{norm}.{part}"] = rng.uniform(0.5, 1.5, outputs)
+            actual[f"{norm}.{part}"] = rng.uniform(0.5, 1.5, outputs)
 
     conv("conv1", "bn1", 3, width, 7)
     inputs = width
@@ -349,8 +349,8 @@ def published(width: int) -> dict[str, np.ndarray]:
             if block == 0:
                 conv(f"{name}.downsample.0", f"{name}.downsample.1", inputs, 4 * filters, 1)
             inputs = 4 * filters
-    found["fc.weight"] = np.zeros([1000, inputs])
-    return found
+    actual["fc.weight"] = np.zeros([1000, inputs])
+    return actual
 
 
 def test_a_published_backbone_is_read_frozen_or_not(tmp_path):

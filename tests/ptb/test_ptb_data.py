@@ -98,15 +98,15 @@ def test_an_evaluation_predicts_every_word_but_the_first_once(words, streams, wi
     config = dataclasses.replace(
         CONFIG, num_eval_examples=words, eval_batch_size=streams * count, num_steps=width
     )
-    found, batches = [], []
+    actual, batches = [], []
     for i in range(count):
         taken = list(pipeline.eval_input(config, np.arange(words, dtype=np.int32), Shard(i, count), streams))
         batches.append(len(taken))
         for b in taken:
             real = b["weight"].numpy() > 0
-            found += b["targets"].numpy()[real].tolist()
+            actual += b["targets"].numpy()[real].tolist()
             assert (b["targets"].numpy()[real] == b["words"].numpy()[real] + 1).all()
-    assert sorted(found) == list(range(1, words))
+    assert sorted(actual) == list(range(1, words))
     assert batches == [Clock.of(config).eval_steps] * count
 
 

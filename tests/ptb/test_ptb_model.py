@@ -268,7 +268,7 @@ def test_bfloat16_is_of_products_alone() -> None:
     cpu = pathlib.Path("/proc/cpuinfo")
     # On processors without bfloat16 products, rounding alone amounts to 0.0133 (AVX2).
     bound = 0.01 if not cpu.exists() or "avx512_bf16" in cpu.read_text() else 0.015
-    found = {}
+    actual = {}
     for name in ("fp32", "bf16"):
         tf_keras.utils.set_random_seed(5)
         config = dataclasses.replace(SMALL, global_batch_size=64, vocabulary_size=50, units=16)
@@ -280,6 +280,6 @@ def test_bfloat16_is_of_products_alone() -> None:
             functools.partial(_first, network, words, state), targets, network.trainable_variables
         )
         assert all(value.dtype == tf.float32 for value in values)
-        found[name] = values
-    for got, want in zip(found["bf16"], found["fp32"], strict=True):
+        actual[name] = values
+    for got, want in zip(actual["bf16"], actual["fp32"], strict=True):
         assert tf.norm(got - want) < bound * tf.norm(want)

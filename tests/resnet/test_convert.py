@@ -81,19 +81,19 @@ def arguments(sources, data_dir, *more):
 
 def read(data_dir, pattern):
     """{file name of the image: features}."""
-    found = {}
+    actual = {}
     for file in tfrecords.list_files(data_dir, pattern, ""):
         for record in tfrecords.read(file):
             feature = tf.train.Example.FromString(record).features.feature
             name = feature["image/filename"].bytes_list.value[0].decode()
-            assert name not in found
-            found[name] = {
+            assert name not in actual
+            actual[name] = {
                 "label": feature["image/class/label"].int64_list.value[0],
                 "synset": feature["image/class/synset"].bytes_list.value[0].decode(),
                 "size": [feature[f"image/{side}"].int64_list.value[0] for side in ("height", "width")],
                 "encoded": feature["image/encoded"].bytes_list.value[0],
             }
-    return found
+    return actual
 
 
 def check(data_dir, pictures):

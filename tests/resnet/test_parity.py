@@ -85,12 +85,12 @@ def _our_layers(network: tf_keras.Model) -> list[tf_keras.layers.Layer]:
 def _their_layers(network: tf_keras.Model) -> list[tf_keras.layers.Layer]:
     backbone = network.backbone
     stem = [layer for layer in backbone.layers if layer.weights and not hasattr(layer, "_conv1")]
-    found = stem
+    actual = stem
     for block in (layer for layer in backbone.layers if hasattr(layer, "_conv1")):
-        found += [block._conv1, block._norm1, block._conv2, block._norm2, block._conv3, block._norm3]
+        actual += [block._conv1, block._norm1, block._conv2, block._norm2, block._conv3, block._norm3]
         if block._use_projection:
-            found += [block._shortcut, block._norm0]
-    return [*found, next(layer for layer in network.layers if isinstance(layer, tf_keras.layers.Dense))]
+            actual += [block._shortcut, block._norm0]
+    return [*actual, next(layer for layer in network.layers if isinstance(layer, tf_keras.layers.Dense))]
 
 
 def _pair(name: str):

@@ -21,15 +21,15 @@ CONFIG = dataclasses.replace(PRESETS["cpu-tiny"], width=4, global_batch_size=1)
 
 def published(width: int = 4) -> dict[str, np.ndarray]:
     """Arrays with the names and shapes of torchvision's ResNet-34, `layer4` and `fc` included."""
-    rng, found = np.random.default_rng(0), {}
+    rng, actual = np.random.default_rng(0), {}
 
     def conv(name, inputs, outputs, size):
-        found[f"{name}.weight"] = rng.normal(0, 0.2, [outputs, inputs, size, size])
+        actual[f"{name}.weight"] = rng.normal(0, 0.2, [outputs, inputs, size, size])
 
     def norm(name, channels):
         for part in ("weight", "bias", "running_mean", "running_var"):
-            found[f"{name}.{part}"] = rng.uniform(0.5, 1.5, channels)
-        found[f"{name}.num_batches_tracked"] = np.array(3)
+            actual[f"{name}.{part}"] = rng.uniform(0.5, 1.5, channels)
+        actual[f"{name}.num_batches_tracked"] = np.array(3)
 
     conv("conv1", 3, width, 7)
     norm("bn1", width)
@@ -46,8 +46,8 @@ def published(width: int = 4) -> dict[str, np.ndarray]:
                 conv(f"{name}.downsample.0", inputs, outputs, 1)
                 norm(f"{name}.downsample.1", outputs)
             inputs = outputs
-    found["fc.weight"] = np.zeros([1000, inputs])
-    return found
+    actual["fc.weight"] = np.zeros([1000, inputs])
+    return actual
 
 
 def forward(arrays: dict[str, np.ndarray], x: np.ndarray) -> tf.Tensor:

@@ -57,14 +57,14 @@ def test_downloads_verifies_and_converts_with_masks(server, tmp_path):
     assert done.returncode == 0, done.stderr
     for split, total in (("train", 7), ("val", 5)):
         content = json.loads((tmp_path / f"instances_{split}2017.json").read_text())
-        found = [
+        actual = [
             coco_records.parse(record, masks=True)
             for path in sorted(tmp_path.glob(f"{split}-*.tfrecord"))
             for record in tfrecords.read(path)
         ]
-        assert len(found) == total
-        assert {int(f["image_id"]) for f in found} == {image["id"] for image in content["images"]}
-        assert sum(len(f["masks"]) for f in found) == len(content["annotations"])
+        assert len(actual) == total
+        assert {int(f["image_id"]) for f in actual} == {image["id"] for image in content["images"]}
+        assert sum(len(f["masks"]) for f in actual) == len(content["annotations"])
 
 
 def test_a_wrong_checksum_ends_with_one_line(server, tmp_path):

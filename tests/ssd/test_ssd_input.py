@@ -59,14 +59,14 @@ def test_batches_have_the_element_spec_of_the_synthetic_ones(data_dir):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_evaluation_has_every_image_once_and_padding_of_weight_zero(data_dir, count):
-    found = [
+    actual = [
         b
         for i in range(count)
         for b in batches(
             pipeline.eval_input(one_batch_a_step(CONFIG, 4, count), data_dir, Shard(i, count), 4), 99
         )
     ]
-    ids, weights = (np.concatenate([b[name] for b in found]) for name in ("image_id", "weight"))
+    ids, weights = (np.concatenate([b[name] for b in actual]) for name in ("image_id", "weight"))
     expected = {i["id"] for i in json.loads((data_dir / "instances_val2017.json").read_text())["images"]}
     assert sorted(ids[weights > 0].tolist()) == sorted(expected) and len(ids) % (4 * count) == 0
     assert (ids[weights == 0] == -1).all() and (weights == 0).any()
@@ -76,12 +76,12 @@ def test_the_plain_image_is_only_resized():
     image = tf.constant(np.random.default_rng(0).integers(0, 256, [40, 30, 3], np.uint8))
     plain = Data(crop=False, flip=False, brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0)
     boxes, classes = tf.constant([[0.1, 0.2, 0.5, 0.6]]), tf.constant([3])
-    found, same_boxes, same_classes = augment.train(
+    actual, same_boxes, same_classes = augment.train(
         image, boxes, classes, tf.constant([0, 1], tf.int64), 24, plain
     )
     # No augmentation changes the image, but rounding twice may change a value by one.
     expected = pipeline.whole(image, Config(image_size=24)).numpy()
-    np.testing.assert_allclose(found.numpy().astype(int), expected, atol=1)
+    np.testing.assert_allclose(actual.numpy().astype(int), expected, atol=1)
     np.testing.assert_array_equal(same_boxes, boxes)
     np.testing.assert_array_equal(same_classes, classes)
 

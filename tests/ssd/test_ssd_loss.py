@@ -89,21 +89,21 @@ def test_targets_of_all_8732_anchors():
     rng = np.random.default_rng(1)
     boxes, classes = scene(rng)
     anchors = model.anchors(Config())
-    found = loss.targets(tf.constant(boxes), tf.constant(classes, tf.int32), tf.constant(anchors), 0.5)
+    actual = loss.targets(tf.constant(boxes), tf.constant(classes, tf.int32), tf.constant(anchors), 0.5)
     for i in range(3):
         codes, labels = naive_targets(boxes[i], classes[i], anchors, 0.5)
-        np.testing.assert_array_equal(found.classes[i], labels)
-        np.testing.assert_allclose(found.codes[i], codes, rtol=1e-8, atol=1e-12)
+        np.testing.assert_array_equal(actual.classes[i], labels)
+        np.testing.assert_allclose(actual.codes[i], codes, rtol=1e-8, atol=1e-12)
         assert set(classes[i][:4]) <= set(labels.tolist())
 
 
 def test_an_image_without_objects_has_no_loss_and_no_gradient():
     anchors = tf.constant(model.anchors(PRESETS["cpu-tiny"]))
-    wanted = loss.targets(tf.zeros([1, 5, 4], tf.float64), tf.zeros([1, 5], tf.int32), anchors, 0.5)
+    expected = loss.targets(tf.zeros([1, 5, 4], tf.float64), tf.zeros([1, 5], tf.int32), anchors, 0.5)
     codes = tf.random.stateless_normal([1, anchors.shape[0], 4], [0, 1], dtype=tf.float64)
     with tf.GradientTape() as tape:
         tape.watch(codes)
-        losses = loss.per_image(codes, tf.pad(codes, [[0, 0], [0, 0], [0, 1]]), wanted, 3)
+        losses = loss.per_image(codes, tf.pad(codes, [[0, 0], [0, 0], [0, 1]]), expected, 3)
     assert losses.numpy().tolist() == [0] and not tape.gradient(losses, codes).numpy().any()
 
 
@@ -131,9 +131,9 @@ def test_loss_equals_the_transcription():
 
 def test_loss_by_hand():
     """Two classes, logits 0: every entropy is ln 2. One positive of five anchors, off by 0.5 and by 3."""
-    wanted = loss.Targets(tf.zeros([1, 5, 4]), tf.constant([[1, 0, 0, 0, 0]]))
+    expected = loss.Targets(tf.zeros([1, 5, 4]), tf.constant([[1, 0, 0, 0, 0]]))
     codes = tf.constant([[[0.5, 3.0, 0, 0]] + [[9.0, 9, 9, 9]] * 4])
     logits = tf.constant([[[0.0, 0], [1, 0], [2, 0], [3, 0], [4, 0]]])
     hard = [math.log(1 + math.exp(-x)) for x in (1, 2, 3)]
-    found = loss.per_image(codes, logits, wanted, 3)
+    found = loss.per_image(codes, logits, expected, 3)
     np.testing.assert_allclose(found, [0.125 + 2.5 + math.log(2) + sum(hard)], rtol=1e-6)

@@ -54,14 +54,14 @@ def stock(config: Config) -> tf_keras.Model:
         maps.append(x)
 
     def heads(values):
-        found = []
+        actual = []
         for x, number in zip(maps, config.anchors_per_cell):
             y = conv(x, number * values, 3, 1, 1, True)
             y = layers.Reshape([-1, number, values], dtype="float64")(y)
-            found.append(
+            actual.append(
                 layers.Reshape([-1, values], dtype="float64")(layers.Permute([2, 1, 3], dtype="float64")(y))
             )
-        return layers.concatenate(found, axis=1, dtype="float64")
+        return layers.concatenate(actual, axis=1, dtype="float64")
 
     return tf_keras.Model(images, [heads(4), heads(config.num_classes)])
 

@@ -31,9 +31,9 @@ def test_scores_are_probabilities_beside_the_background(monkeypatch: pytest.Monk
     monkeypatch.setattr(task, "_outputs", lambda *_, **__: outputs)
     monkeypatch.setattr(task, "_spatial", Spatial(Single(), 1), raising=False)  # As `build` makes it.
     batch = {"image": tf.zeros([1, 8, 8, 3]), "image_id": tf.constant([7]), "weight": tf.constant([1.0])}
-    found = task.evaluate(None, batch).arrays
+    actual = task.evaluate(None, batch).arrays
     powers = np.exp(logits[0] - logits[0].max(-1, keepdims=True))
     probabilities = powers / powers.sum(-1, keepdims=True)
     wanted = sorted((probabilities[p, k] for p, k in zip(chosen, (1, 4, 2), strict=True)), reverse=True)
-    np.testing.assert_allclose(found["scores"][0, :3], wanted, rtol=1e-6)
-    assert list(found["classes"][0, :3].numpy()) == [4, 2, 1]
+    np.testing.assert_allclose(actual["scores"][0, :3], wanted, rtol=1e-6)
+    assert list(actual["classes"][0, :3].numpy()) == [4, 2, 1]

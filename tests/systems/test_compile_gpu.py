@@ -69,13 +69,13 @@ def records() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("benchmark", "system"), records())
 def test_a_preset_of_fp16_multiplies_in_16_bits(benchmark: str, system: str) -> None:
     for name, report in series.reports(series.record_of(benchmark, system)).items():
-        found = report["kernels"]
+        actual = report["kernels"]
         unnamed = [
-            x for x in found["wide_matrices"] if not any(re.fullmatch(p, x) for p in FULL.get(benchmark, {}))
+            x for x in actual["wide_matrices"] if not any(re.fullmatch(p, x) for p in FULL.get(benchmark, {}))
         ]
         assert not unnamed, f"{name}: in 32 bits"
-        assert set(found["matrix_types"]) <= {"f16", "f32"}
-        assert found["matrix_types"]["f16"] > 10 * sum(found["wide_matrices"].values())
+        assert set(actual["matrix_types"]) <= {"f16", "f32"}
+        assert actual["matrix_types"]["f16"] > 10 * sum(actual["wide_matrices"].values())
 
 
 @pytest.mark.parametrize("system", [system for benchmark, system in records() if benchmark == "gnmt"])

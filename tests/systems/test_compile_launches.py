@@ -47,14 +47,14 @@ ROW, WHOLE, COUNTER = 8 * 4, 32 * 4, 4
 
 
 def test_kernels_bytes_and_loops_are_counted() -> None:
-    found = launches.launches(hlo.Program(PROGRAM.replace("KNOWN", KNOWN)))
-    assert found["kernels"] == 4 * 2 + 2 and found["loop_kernels"] == 4 * 2
+    actual = launches.launches(hlo.Program(PROGRAM.replace("KNOWN", KNOWN)))
+    assert actual["kernels"] == 4 * 2 + 2 and actual["loop_kernels"] == 4 * 2
     # A turn reads one row and writes it in place; the call's scratch memory does not count.
     turn = (ROW + COUNTER) + (ROW + COUNTER)
-    assert found["bytes_read"] == 4 * turn + 2 * WHOLE + WHOLE
-    assert found["bytes_written"] == 4 * 2 * ROW + WHOLE + WHOLE
-    assert found["copies"] == {"count": 1, "bytes": WHOLE}
-    assert found["loops"] == [{"name": "net/while", "turns": 4, "kernels": 2, "kinds": {"other": 2}}]
+    assert actual["bytes_read"] == 4 * turn + 2 * WHOLE + WHOLE
+    assert actual["bytes_written"] == 4 * 2 * ROW + WHOLE + WHOLE
+    assert actual["copies"] == {"count": 1, "bytes": WHOLE}
+    assert actual["loops"] == [{"name": "net/while", "turns": 4, "kernels": 2, "kinds": {"other": 2}}]
 
 
 def test_a_loop_of_unknown_length_counts_once_and_says_so() -> None:

@@ -26,24 +26,24 @@ def preset(benchmark: str, system: str) -> RunConfig:
 @functools.cache
 def programs() -> list[tuple[str, str, str, dict[str, Any]]]:
     """(benchmark, system, step, result) of every TPU preset that was compiled."""
-    found = []
+    actual = []
     for benchmark, system, kind in presets.to_compile():
         record = series.record_of(benchmark, system)
         if kind.startswith("tpu") and record:
             reports = series.reports(record)
-            found += [(benchmark, system, name, report) for name, report in reports.items()]
+            actual += [(benchmark, system, name, report) for name, report in reports.items()]
     # Of a program that jaxlib cannot read, only the memory is known.
-    return [row for row in found if not {"error", "unread"} & row[3].keys()]
+    return [row for row in actual if not {"error", "unread"} & row[3].keys()]
 
 
 def training(benchmark: str) -> Iterator[tuple[RunConfig, dict[str, Any]]]:
     """Yields (preset, result) of a benchmark's training steps; skips the test where none is compiled."""
-    found = [row for row in programs() if row[0] == benchmark and row[2].startswith("train")]
-    if not found:
+    actual = [row for row in programs() if row[0] == benchmark and row[2].startswith("train")]
+    if not actual:
         pytest.skip(
             f"no training step of {benchmark} is compiled yet: timetotrain systems compile {benchmark}"
         )
-    for _, system, _, report in found:
+    for _, system, _, report in actual:
         yield preset(benchmark, system), report
 
 
@@ -134,8 +134,8 @@ def test_the_second_stage_of_mask_rcnn_is_on_the_cores_of_a_group() -> None:
 
 def test_no_step_has_arithmetic_of_64_bits() -> None:
     wide = {(b, s, step): dict(report["wide_arithmetic"]) for b, s, step, report in programs()}
-    for (benchmark, _, _), found in wide.items():
+    for (benchmark, _, _), actual in wide.items():
         # The input of Mask R-CNN has ids of 64 bits: taking the low half of them, once, is no arithmetic.
         if benchmark == "maskrcnn":
-            assert found.pop("X64SplitLow", 0) <= 1
-    assert not {place: found for place, found in wide.items() if found}
+            assert actual.pop("X64SplitLow", 0) <= 1
+    assert not {place: actual for place, actual in wide.items() if actual}

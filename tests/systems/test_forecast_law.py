@@ -182,11 +182,11 @@ def test_a_look_up_against_its_naive_form():
         scores.Score("v4.0", "a", "s", "bert", "L4", n, t)
         for n, t in ((8, 10.0), (8, 30.0), (8, 12.0), (16, 6.0))
     ]
-    wanted = scores.Score("v4.1", "b", "t", "bert", "L4", 8, 24.0)
-    middle, _ = law_fit.look_up(wanted, rows)
+    expected = scores.Score("v4.1", "b", "t", "bert", "L4", 8, 24.0)
+    middle, _ = law_fit.look_up(expected, rows)
     assert middle == pytest.approx(math.log(24 / 12))
-    _, scaled = law_fit.look_up(dataclasses.replace(wanted, accelerators=32), rows)
-    assert scaled == pytest.approx(math.log(24 / 3)) and law_fit.look_up(wanted, []) == (None, None)
+    _, scaled = law_fit.look_up(dataclasses.replace(expected, accelerators=32), rows)
+    assert scaled == pytest.approx(math.log(24 / 3)) and law_fit.look_up(expected, []) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -77,16 +77,16 @@ def machine(tmp_path, monkeypatch):
 
 
 def test_a_whole_machine(machine):
-    found, missing = systems.detect(machine)
-    assert tuple(found) == NAMES
-    assert found["host_memory_capacity"] == "512.0 GiB"
-    assert found["host_storage_type"] == "NVMe SSD, HDD"
-    assert found["host_storage_capacity"] == "1920 GB, 1000 GB"
-    assert found["host_networking"] == "1 x 100 Gbit/s Ethernet, 2 x 100 Gbit/s InfiniBand"
-    assert found["operating_system"] == "Ubuntu 18.04.3 LTS"
+    actual, missing = systems.detect(machine)
+    assert tuple(actual) == NAMES
+    assert actual["host_memory_capacity"] == "512.0 GiB"
+    assert actual["host_storage_type"] == "NVMe SSD, HDD"
+    assert actual["host_storage_capacity"] == "1920 GB, 1000 GB"
+    assert actual["host_networking"] == "1 x 100 Gbit/s Ethernet, 2 x 100 Gbit/s InfiniBand"
+    assert actual["operating_system"] == "Ubuntu 18.04.3 LTS"
     assert {"submitter", "division", "status", "cooling", "host_processor_interconnect"} <= set(missing)
     assert not {"hw_notes", "accelerator_model_name"} & set(missing)
-    assert validate(found, submission=False) == []
+    assert validate(actual, submission=False) == []
 
 
 def test_an_empty_machine_is_described_without_a_crash(tmp_path, monkeypatch):

@@ -177,12 +177,12 @@ def test_pascal_vocs_boxes_are_cocos(tmp_path):
     checked("ssd", tmp_path / "a")
     boxes = []
     for out in ("a", "b"):
-        found = []
+        actual = []
         for split in ("train", "val"):
             content = json.loads((tmp_path / out / f"instances_{split}2017.json").read_text())
             stems = {image["id"]: image["file_name"].split("/")[-1][0] for image in content["images"]}
-            found += [(stems[i["image_id"]], i["category_id"], i["bbox"]) for i in content["annotations"]]
-        boxes.append(sorted(found))
+            actual += [(stems[i["image_id"]], i["category_id"], i["bbox"]) for i in content["annotations"]]
+        boxes.append(sorted(actual))
     assert boxes[0] == boxes[1]
 
 

@@ -229,18 +229,18 @@ def shard(path, files):
 
 def test_photographs_of_a_webdataset_are_those_of_folders(tmp_path, capsys):
     source = custom_sources.photographs(tmp_path / "photos", 4)
-    found = sorted(source.glob("*/*.jpg"))
+    actual = sorted(source.glob("*/*.jpg"))
     shards = tmp_path / "shards"
     shards.mkdir()
     for number in range(2):
         files = {}
-        for path in found[number::2]:
+        for path in actual[number::2]:
             label = path.parent.name
             about = {".cls": label.encode()} if number else {".json": json.dumps({"label": label}).encode()}
             files |= {f"./{path.stem}{end}": data for end, data in about.items()}
             files[f"./{path.stem}.jpg"] = path.read_bytes()
         files |= {
-            "nobody.jpg": found[0].read_bytes(),
+            "nobody.jpg": actual[0].read_bytes(),
             "broken.jpg": b"no",
             "broken.cls": b"red",
             "words.txt": b"",
@@ -252,15 +252,15 @@ def test_photographs_of_a_webdataset_are_those_of_folders(tmp_path, capsys):
     assert "train-0000.tar/nobody: no class: neither KEY.cls nor KEY.json has one" in said
     assert "train-0001.tar/broken.jpg: no whole picture" in said
     made = data_description.read(tmp_path / "made")
-    assert made.labels == ("blue", "fire") and sum(made.split.values()) == len(found)
+    assert made.labels == ("blue", "fire") and sum(made.split.values()) == len(actual)
     held = (tmp_path / "made" / folder_conversion.HELD_OUT).read_text().splitlines()
     assert all(name.startswith("train-000") and name.endswith(".jpg") for name in held)
 
     (shards / "train-0001.tar").rename(shards / "val-0000.tar")
     assert convert("resnet", shards, tmp_path / "split") == 0
     assert data_description.read(tmp_path / "split").split == {
-        "train": len(found) // 2,
-        "eval": len(found) // 2,
+        "train": len(actual) // 2,
+        "eval": len(actual) // 2,
     }
 
 

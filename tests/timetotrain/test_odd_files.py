@@ -22,13 +22,13 @@ from tests.timetotrain.converting import convert, reported
 
 def records(out, pattern="*-of-*"):
     """{file name of a picture or video: its record's features}."""
-    found = {}
+    actual = {}
     for path in sorted(out.glob(pattern)):
         for record in tfrecords.read(path) if not path.name.endswith(".npz") else ():
             features = tf.train.Example.FromString(record).features.feature
             name = features["image/filename"] if "image/filename" in features else features["video/name"]
-            found[name.bytes_list.value[0].decode().rpartition("/")[2]] = features
-    return found
+            actual[name.bytes_list.value[0].decode().rpartition("/")[2]] = features
+    return actual
 
 
 SOURCES = {

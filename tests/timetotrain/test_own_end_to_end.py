@@ -60,12 +60,12 @@ def _skip(benchmark: str) -> None:
 def test_generated(kind: str, tmp_path: Path) -> None:
     case = GENERATED[kind]
     _skip(case.benchmark)
-    found = four_commands(case, tmp_path, SHORT)
-    assert found.ending.evaluations
-    assert found.answers and case.answer in found.answers[0]
+    actual = four_commands(case, tmp_path, SHORT)
+    assert actual.ending.evaluations
+    assert actual.answers and case.answer in actual.answers[0]
     if case.answer in ("classes", "times"):
         labels = json.loads((tmp_path / "records" / "description.json").read_text())["labels"]
-        named = found.answers[0][case.answer]
+        named = actual.answers[0][case.answer]
         assert {answer["name"] for answer in named} <= set(labels) and named
 
 

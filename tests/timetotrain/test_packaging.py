@@ -19,14 +19,14 @@ PYPROJECT = (ROOT / "pyproject.toml").read_text()
 
 def test_the_citation_has_what_its_format_demands():
     """The required fields and types of Citation File Format 1.2.0."""
-    found = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert found["cff-version"] == "1.2.0" and found["type"] == "software"
+    actual = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert actual["cff-version"] == "1.2.0" and actual["type"] == "software"
     assert all(
-        isinstance(found[name], str) for name in ("message", "title", "abstract", "version", "license")
+        isinstance(actual[name], str) for name in ("message", "title", "abstract", "version", "license")
     )
-    assert found["authors"] and all(isinstance(author["name"], str) for author in found["authors"])
-    assert found["version"] == timetotrain.__version__
-    assert found["license"] == re.search(r'^license = "(.*)"', PYPROJECT, re.M)[1]
+    assert actual["authors"] and all(isinstance(author["name"], str) for author in actual["authors"])
+    assert actual["version"] == timetotrain.__version__
+    assert actual["license"] == re.search(r'^license = "(.*)"', PYPROJECT, re.M)[1]
 
 
 def test_the_changelog_has_this_version_and_what_comes():

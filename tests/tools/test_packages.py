@@ -24,11 +24,11 @@ def pinned():
 
 
 def test_the_project_s_own_packages_come_first_and_each_once():
-    found = packages.packages(["train", "train"])
+    actual = packages.packages(["train", "train"])
     own = project()["dependencies"]
-    assert found[: len(own)] == own and len(set(found)) == len(found)
-    assert packages.packages(["train"], alone=True) == found[len(own) :]
-    assert any(one.startswith("jax==") for one in found)
+    assert actual[: len(own)] == own and len(set(actual)) == len(actual)
+    assert packages.packages(["train"], alone=True) == actual[len(own) :]
+    assert any(one.startswith("jax==") for one in actual)
 
 
 def test_the_lock_file_pins_every_extra_as_pyproject_does():

@@ -51,7 +51,7 @@ def attention(query, key, value, allowed, scale, dropout, seed):
 @pytest.mark.parametrize("form", ["cpu", "gpu", "gpu, fused"])
 def test_a_compiled_step_equals_the_plain_one(monkeypatch, form):
     """Loss and gradients are the same under XLA, for a GPU too, in float64, with dropout."""
-    found, fused = [], form == "gpu, fused"
+    actual, fused = [], form == "gpu, fused"
     monkeypatch.setattr(layers, "fused_attention", attention)
     monkeypatch.setattr(Single, "platform", "NVIDIA H200" if "gpu" in form else "")
     for compiled in (True, False):
@@ -69,8 +69,8 @@ def test_a_compiled_step_equals_the_plain_one(monkeypatch, form):
         function = tf.function(step, jit_compile=compiled, autograph=False)
         graph = function.get_concrete_function().graph.as_graph_def()
         assert ("Einsum" in {node.op for node in graph.node}) == (compiled and "gpu" in form)
-        found.append(function())
-    for one, other in zip(*found, strict=True):
+        actual.append(function())
+    for one, other in zip(*actual, strict=True):
         assert np.linalg.norm(one - other) <= 1e-9 * np.linalg.norm(other)
 
 
@@ -136,14 +136,14 @@ def test_cached_decoding_equals_recomputing_everything(likely_end):
     positions = np.tile(np.arange(decode.source_length, dtype=np.int32), [2, 1])
     # A shorter search, because the naive one takes a pass for every token of every hypothesis.
     network.config = dataclasses.replace(PLAIN, decode=dataclasses.replace(decode, extra_length=-4))
-    found = network.translate(tf.constant(ids), tf.constant(positions))
-    assert found.tokens.shape == [2, 3, 6]
+    actual = network.translate(tf.constant(ids), tf.constant(positions))
+    assert actual.tokens.shape == [2, 3, 6]
     for i, source in enumerate(rows):
         score, tokens = naive_search(network, source, 6, decode.beam_size)
-        assert tuple(found.tokens[i, 0, : len(tokens)].numpy()) == tokens
+        assert tuple(actual.tokens[i, 0, : len(tokens)].numpy()) == tokens
         assert (tokens[-1] == EOS) == likely_end
         np.testing.assert_allclose(
-            found.scores[i, 0], score, rtol=1e-6
+            actual.scores[i, 0], score, rtol=1e-6
         )  # The search keeps its scores in fp32.
 
 
@@ -153,16 +153,16 @@ def test_a_translation_does_not_depend_on_the_padding_of_its_source():
         PLAIN.serving_length == PLAIN.packed_length - PLAIN.decode.extra_length > PLAIN.decode.source_length
     )
     network, steps = build(), PLAIN.decode.target_length
-    found = []
+    actual = []
     for length in (PLAIN.decode.source_length, PLAIN.serving_length):
         ids = np.zeros([1, length], np.int32)
         source = pairs(1)[0][0][0]
         ids[0, : len(source)] = source
         decode = dataclasses.replace(PLAIN.decode, extra_length=steps - length)
         network.config = dataclasses.replace(PLAIN, decode=decode)
-        found.append(network.translate(tf.constant(ids), tf.range(length)[None]))
-    np.testing.assert_array_equal(found[0].tokens, found[1].tokens)
-    np.testing.assert_allclose(found[0].scores, found[1].scores, rtol=1e-6)
+        actual.append(network.translate(tf.constant(ids), tf.range(length)[None]))
+    np.testing.assert_array_equal(actual[0].tokens, actual[1].tokens)
+    np.testing.assert_allclose(actual[0].scores, actual[1].scores, rtol=1e-6)
 
 
 def test_position_signal_is_a_sine_and_a_cosine_of_each_wavelength():

@@ -80,11 +80,11 @@ def faults(config: Config, path: pathlib.Path, value: float | None = None) -> li
 def test_the_log_of_a_preset_breaks_nothing_but_the_target(name: str, tmp_path: pathlib.Path) -> None:
     config = PRESETS[name]
     assert config.division == ("open" if name.startswith("cpu-") else "closed")
-    found = faults(config, tmp_path / "result_0.txt")
+    actual = faults(config, tmp_path / "result_0.txt")
     # No division accepts a target below the benchmark's.
     low = config.quality_target < 0.74
     broken = ["eval_accuracy.target", "run_stop.status"] if low else []
-    assert [fault.partition(":")[0] for fault in found] == broken
+    assert [fault.partition(":")[0] for fault in actual] == broken
 
 
 @pytest.mark.parametrize(

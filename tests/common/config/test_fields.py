@@ -40,17 +40,17 @@ class Whole(Part):
 
 
 def test_fields_of_groups_and_bases():
-    found = fields.describe(Whole(), Part)
-    assert [(f.path, f.group, f.own) for f in found] == [
+    actual = fields.describe(Whole(), Part)
+    assert [(f.path, f.group, f.own) for f in actual] == [
         *(("one", "", False), ("two", "", False), ("last", "", False)),
         *(("part.one", "part", True), ("part.two", "part", True), ("part.last", "part", True)),
         ("name", "", True),
     ]
-    assert found[0].meaning == found[1].meaning == "a meaning of two lines: with a colon."
-    assert (found[2].meaning, found[5].meaning, found[6].meaning) == ("another meaning.", "the last.", "")
-    assert [f.text for f in found] == ["1", "0.5,1.0", "true", "1", "0.5,1.0", "true", ""]
-    assert [f.kind for f in found[:3]] == ["whole number", "numbers a,b,...", "true or false"]
-    assert found[6].kind == "text, or none"
+    assert actual[0].meaning == actual[1].meaning == "a meaning of two lines: with a colon."
+    assert (actual[2].meaning, actual[5].meaning, actual[6].meaning) == ("another meaning.", "the last.", "")
+    assert [f.text for f in actual] == ["1", "0.5,1.0", "true", "1", "0.5,1.0", "true", ""]
+    assert [f.kind for f in actual[:3]] == ["whole number", "numbers a,b,...", "true or false"]
+    assert actual[6].kind == "text, or none"
     assert fields.purpose(Whole) == "Two lines in one."
 
 

@@ -23,15 +23,15 @@ ARRAYS = {
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_sound_files_are_read_as_numpy_reads_them(tmp_path, save):
     save(tmp_path / "a.npz", **ARRAYS)
-    found = npz.read(tmp_path / "a.npz")
+    actual = npz.read(tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as expected:
-        assert list(found) == expected.files
+        assert list(actual) == expected.files
         for name in expected.files:
-            np.testing.assert_array_equal(found[name], expected[name])
+            np.testing.assert_array_equal(actual[name], expected[name])
             assert (
-                found[name].dtype == expected[name].dtype
-                and not found[name].flags.writeable
-                or not found[name].size
+                actual[name].dtype == expected[name].dtype
+                and not actual[name].flags.writeable
+                or not actual[name].size
             )
     with npz.opened(tmp_path / "a.npz") as archive:
         assert "floats" in archive and "other" not in archive

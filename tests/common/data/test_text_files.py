@@ -219,12 +219,12 @@ def test_a_bad_table_is_one_line_with_file_and_number(tmp_path, content, message
 def test_any_bytes_are_lines_or_one_error(tmp_path_factory, content):
     path = written(tmp_path_factory.getbasetemp(), content, "fuzzed")
     try:
-        found = list(text_files.lines(path))
+        actual = list(text_files.lines(path))
     except UserError as error:
         assert str(path) in str(error) and "\n" not in str(error)
     else:
-        assert [line.number for line in found] == list(range(1, len(found) + 1))
-        assert all((line.text is None) == bool(line.fault) for line in found)
+        assert [line.number for line in actual] == list(range(1, len(actual) + 1))
+        assert all((line.text is None) == bool(line.fault) for line in actual)
 
 
 CELLS = st.text(st.sampled_from('ab,;"\t\n\r \\/.\0é\ud7ff') | st.characters(codec="utf-8"), max_size=8)
@@ -237,11 +237,11 @@ def test_any_table_is_examples_or_one_error(tmp_path_factory, rows, separator, h
     content = "\n".join(separator.join(row) for row in rows).encode()
     path = written(tmp_path_factory.getbasetemp(), content, "fuzzed.csv")
     try:
-        found = tables.examples(tables.read(path))
+        actual = tables.examples(tables.read(path))
     except UserError as error:
         assert str(path) in str(error)
     else:
-        assert all(e.label == text_files.normal(e.label) and e.label and e.path.name for e in found)
+        assert all(e.label == text_files.normal(e.label) and e.label and e.path.name for e in actual)
 
 
 @pytest.mark.parametrize(

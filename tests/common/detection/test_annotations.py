@@ -228,16 +228,16 @@ def test_boxes_and_masks_turn_with_a_picture_whose_entry_has_the_stored_size(tmp
     exif[0x0112] = orientation
     Image.fromarray(pixels).save(tmp_path / "p0.jpg", exif=exif, quality=100)
     (tmp_path / "labels.json").write_text(json.dumps(values))
-    (image,), (found,), _, report = tidied(tmp_path, masks=True)
+    (image,), (actual,), _, report = tidied(tmp_path, masks=True)
     from common.data import pictures
 
     upright = pictures.decoded(pictures.read((tmp_path / "p0.jpg").read_bytes()).encoded)[..., 0] > 128
     assert (image["width"], image["height"]) == (HEIGHT, WIDTH)
-    left, top, across, down = map(round, found["bbox"])
+    left, top, across, down = map(round, actual["bbox"])
     inside = np.zeros_like(upright)
     inside[top : top + down, left : left + across] = True
     assert (inside == upright).all() and coco_tidy.TURNED_ALONG in report.changed
-    mask = coco_mask.decode(shapes.encoded(found["segmentation"], WIDTH, HEIGHT)) > 0
+    mask = coco_mask.decode(shapes.encoded(actual["segmentation"], WIDTH, HEIGHT)) > 0
     assert (mask == upright).mean() > 0.98
 
 

@@ -25,13 +25,13 @@ def random_boxes(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def naive_iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    found = np.zeros([len(a), len(b)], a.dtype)
+    actual = np.zeros([len(a), len(b)], a.dtype)
     for j, (ymin, xmin, ymax, xmax) in enumerate(b):
         height = np.maximum(np.minimum(a[:, 2], ymax) - np.maximum(a[:, 0], ymin), 0)
         width = np.maximum(np.minimum(a[:, 3], xmax) - np.maximum(a[:, 1], xmin), 0)
         union = (a[:, 2] - a[:, 0]) * (a[:, 3] - a[:, 1]) + (ymax - ymin) * (xmax - xmin) - height * width
-        found[:, j] = height * width / np.where(union > 0, union, 1)
-    return found
+        actual[:, j] = height * width / np.where(union > 0, union, 1)
+    return actual
 
 
 def official(name: str):
@@ -94,7 +94,7 @@ def test_clip_and_flip():
 
 def naive_anchors() -> np.ndarray:
     """Makes the anchors one by one, (cy, cx, h, w), after the SSD paper and docs/sources.md, mlperf 2."""
-    found = []
+    actual = []
     for level in range(6):
         size, step = (38, 19, 10, 5, 3, 1)[level], (8, 16, 32, 64, 100, 300)[level]
         small, large = (21, 45, 99, 153, 207, 261, 315)[level : level + 2]
@@ -104,8 +104,8 @@ def naive_anchors() -> np.ndarray:
             shapes += [wide, wide[::-1]]
         for h, w in shapes:
             for y, x in itertools.product(range(size), repeat=2):
-                found.append([(y + 0.5) * step / 300, (x + 0.5) * step / 300, h / 300, w / 300])
-    return np.clip(found, 0, 1)
+                actual.append([(y + 0.5) * step / 300, (x + 0.5) * step / 300, h / 300, w / 300])
+    return np.clip(actual, 0, 1)
 
 
 def test_there_are_8732_anchors_in_the_published_order():
@@ -145,14 +145,14 @@ def test_matching_equals_the_loop(positive, negative, force):
         valid = rng.random(6) < (0.7 if case else 0)
         both = np.stack([truths, truths[::-1]]), np.stack([valid, valid[::-1]])
         overlaps = matching.overlaps(*map(tf.constant, both), tf.constant(grid)[None])
-        found = matching.match(overlaps, positive, negative, force)
+        actual = matching.match(overlaps, positive, negative, force)
         iou = boxes.iou(tf.constant(grid), tf.constant(truths)).numpy()
         index, state = naive_match(iou, valid, positive, negative, force)
-        np.testing.assert_array_equal(found.state[0], state)
-        np.testing.assert_array_equal(found.index[0], index)
+        np.testing.assert_array_equal(actual.state[0], state)
+        np.testing.assert_array_equal(actual.index[0], index)
         index, state = naive_match(iou[:, ::-1], valid[::-1], positive, negative, force)
-        np.testing.assert_array_equal(found.state[1], state)
-        np.testing.assert_array_equal(found.index[1], index)
+        np.testing.assert_array_equal(actual.state[1], state)
+        np.testing.assert_array_equal(actual.index[1], index)
 
 
 def test_an_overlap_of_just_the_threshold_is_positive_and_one_below_is_not():
@@ -290,13 +290,13 @@ def test_compiled_suppression_is_greedy_across_its_own_tiles_and_rounds():
 
 
 def naive_detections(corners, scores, score_threshold, iou_threshold, candidates, detections):
-    found = []
+    actual = []
     for c in range(scores.shape[1]):
         order = np.argsort(-scores[:, c], kind="stable")[:candidates]
         order = order[scores[order, c] > score_threshold]
         kept = greedy(corners[order], np.ones(len(order), bool), iou_threshold)
-        found += [(scores[i, c], c + 1, *corners[i]) for i in order[kept]]
-    return sorted(found, key=lambda d: -d[0])[:detections]
+        actual += [(scores[i, c], c + 1, *corners[i]) for i in order[kept]]
+    return sorted(actual, key=lambda d: -d[0])[:detections]
 
 
 @pytest.mark.parametrize("classes", [nms.CLASSES, 2])
@@ -306,12 +306,12 @@ def test_detections_per_class_equal_the_loop(classes, monkeypatch):
     rng = np.random.default_rng(6)
     corners, scores = random_boxes(rng, 4, 60), rng.random([4, 60, 5])
     scores[3] = 0.01
-    found = nms.per_class(tf.constant(corners), tf.constant(scores), 0.3, 0.5, 20, 50)
+    actual = nms.per_class(tf.constant(corners), tf.constant(scores), 0.3, 0.5, 20, 50)
     per_box = np.repeat(corners[:, :, None], 5, 2)
     again = nms.per_class(tf.constant(per_box), tf.constant(scores), 0.3, 0.5, 20, 50)
     for i in range(4):
         expected = naive_detections(corners[i], scores[i], 0.3, 0.5, 20, 50)
-        for result in (found, again):
+        for result in (actual, again):
             count = int(result.valid[i].numpy().sum())
             assert count == len(expected) and (count == 0) == (i == 3)
             rows = zip(result.scores[i].numpy(), result.classes[i].numpy(), *result.boxes[i].numpy().T)

@@ -245,11 +245,11 @@ def test_statistics_are_exactly_those_of_plain_pycocotools(tmp_path):
         truth = COCO(annotations)
         plain = COCOeval(truth, truth.loadRes(np.array(rows)), "bbox")
         plain.evaluate(), plain.accumulate(), plain.summarize()
-    found = coco_eval.average_precision(annotations, results, "bbox")
-    assert 0 < found["AP"] < 1
-    assert list(found.values())[:12] == plain.stats.tolist()
-    by_class = coco_eval.by_class(found)
-    assert len(by_class) > 1 and np.mean([*by_class.values()]) == pytest.approx(found["AP"])
+    actual = coco_eval.average_precision(annotations, results, "bbox")
+    assert 0 < actual["AP"] < 1
+    assert list(actual.values())[:12] == plain.stats.tolist()
+    by_class = coco_eval.by_class(actual)
+    assert len(by_class) > 1 and np.mean([*by_class.values()]) == pytest.approx(actual["AP"])
     for number, value in zip(
         plain.params.catIds, by_class.values(), strict=True
     ):  # As pycocotools of it alone.

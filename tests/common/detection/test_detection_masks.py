@@ -178,7 +178,7 @@ def random_arrays(content: dict, columns: int = 9, padding: int = 3) -> dict[str
 def test_scores_are_exactly_those_of_plain_pycocotools(tmp_path):
     annotations, content = generated(tmp_path)
     arrays = random_arrays(content)
-    found = scores(annotations, coco_eval.parts(arrays, 7), range(1, 12))
+    actual = scores(annotations, coco_eval.parts(arrays, 7), range(1, 12))
     sizes = {i["id"]: (i["height"], i["width"]) for i in content["images"]}
     plain = {"bbox": [], "segm": []}
     for row, image in enumerate(arrays["image_id"].tolist()):
@@ -201,8 +201,8 @@ def test_scores_are_exactly_those_of_plain_pycocotools(tmp_path):
             truth = COCO(annotations)
             evaluation = COCOeval(truth, truth.loadRes(results), kind)
             evaluation.evaluate(), evaluation.accumulate(), evaluation.summarize()
-        assert 0 < found[kind]["AP"] < 1
-        assert list(found[kind].values()) == evaluation.stats.tolist(), kind
+        assert 0 < actual[kind]["AP"] < 1
+        assert list(actual[kind].values()) == evaluation.stats.tolist(), kind
 
 
 def test_parts_hold_each_image_once_and_no_empty_columns(tmp_path):

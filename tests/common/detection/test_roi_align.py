@@ -31,7 +31,7 @@ def some_boxes(rng: np.random.Generator, images: int, count: int) -> np.ndarray:
 def naive(features: dict[int, np.ndarray], boxes: np.ndarray, size: int, sampling: int) -> np.ndarray:
     """ROIAlign bin by bin, after section 3 of Mask R-CNN and section 4.2 of FPN."""
     images, count = boxes.shape[:2]
-    found = np.zeros([images, count, size, size, features[2].shape[-1]])
+    actual = np.zeros([images, count, size, size, features[2].shape[-1]])
     for b in range(images):
         for n, box in enumerate(boxes[b]):
             area = max((box[2] - box[0]) * (box[3] - box[1]), 1e-12)
@@ -44,8 +44,8 @@ def naive(features: dict[int, np.ndarray], boxes: np.ndarray, size: int, samplin
                         for t in range(sampling):
                             y = y0 + (y1 - y0) * (i + (s + 0.5) / sampling) / size
                             x = x0 + (x1 - x0) * (j + (t + 0.5) / sampling) / size
-                            found[b, n, i, j] += bilinear(here, y, x) / sampling**2
-    return found
+                            actual[b, n, i, j] += bilinear(here, y, x) / sampling**2
+    return actual
 
 
 def bilinear(image: np.ndarray, y: float, x: float) -> np.ndarray:
@@ -129,13 +129,13 @@ def test_all_levels_are_used_and_get_gradients_compiled():
             inputs = {k: tf.cast(v, dtype) for k, v in features.items()}
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
-                found = roi_align.roi_align(inputs, boxes, 2)
-                loss = tf.reduce_sum(tf.cast(found, tf.float32))
-            return found, tape.gradient(loss, inputs)
+                actual = roi_align.roi_align(inputs, boxes, 2)
+                loss = tf.reduce_sum(tf.cast(actual, tf.float32))
+            return actual, tape.gradient(loss, inputs)
 
-        found, gradients = run()
-        assert found.dtype == dtype
-        np.testing.assert_allclose(tf.cast(found, tf.float32), expected, rtol=error, atol=error)
+        actual, gradients = run()
+        assert actual.dtype == dtype
+        np.testing.assert_allclose(tf.cast(actual, tf.float32), expected, rtol=error, atol=error)
         # A bin's weights add up to 1: four bins of each box, of two channels.
         for level in LEVELS:
             assert gradients[level].dtype == dtype
@@ -144,7 +144,7 @@ def test_all_levels_are_used_and_get_gradients_compiled():
 
 def naive_crop(mask: np.ndarray, inside: np.ndarray, box: np.ndarray, size: int) -> np.ndarray:
     """Bilinear samples at the centres of the grid's cells; outside of the mask there are zeros."""
-    found, number = np.zeros([size, size]), len(mask)
+    actual, number = np.zeros([size, size]), len(mask)
     padded = np.pad(mask, 1)
     for i in range(size):
         for j in range(size):
@@ -153,8 +153,8 @@ def naive_crop(mask: np.ndarray, inside: np.ndarray, box: np.ndarray, size: int)
             y = (y - inside[0]) / (inside[2] - inside[0]) * number + 0.5
             x = (x - inside[1]) / (inside[3] - inside[1]) * number + 0.5
             if 0 <= y <= number + 1 and 0 <= x <= number + 1:
-                found[i, j] = bilinear(padded, y, x)
-    return found
+                actual[i, j] = bilinear(padded, y, x)
+    return actual
 
 
 def test_crops_of_masks_equal_the_transcription():

@@ -113,15 +113,15 @@ def test_a_compiled_sample_is_the_same():
 
 def naive_anchors(height: int, width: int) -> np.ndarray:
     """Sides 8 * 2^l, l = 2 ... 6, (width, height) times (1, 1), (1.4, .7), (.7, 1.4) (docs/sources.md, mlperf 2)."""
-    found = []
+    actual = []
     for level in range(2, 7):
         stride = 2**level
         for w, h in ((1, 1), (1.4, 0.7), (0.7, 1.4)):
             for y in np.arange(stride / 2, height, stride):
-                found += [
+                actual += [
                     [y, x, 8 * stride * h, 8 * stride * w] for x in np.arange(stride / 2, width, stride)
                 ]
-    return np.array(found)
+    return np.array(actual)
 
 
 def test_a_pyramid_s_anchors():

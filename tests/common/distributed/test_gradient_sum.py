@@ -200,15 +200,15 @@ def test_a_sharded_update_moves_as_many_bytes_as_a_sum_and_half_as_many_over_bf1
 def test_buckets_hold_every_tensor_once_and_keep_to_the_limit(sizes, doubles, limit):
     dtypes = [tf.float64 if i in doubles else tf.float32 for i in range(len(sizes))]
     tensors = [tf.TensorSpec([s], d) for s, d in zip(sizes, dtypes)]
-    found = gradient_sum.buckets(tensors, limit)
-    assert sorted(i for bucket in found for i in bucket) == list(range(len(sizes)))
+    actual = gradient_sum.buckets(tensors, limit)
+    assert sorted(i for bucket in actual for i in bucket) == list(range(len(sizes)))
     size = [s * d.size for s, d in zip(sizes, dtypes)]
-    for bucket in found:
+    for bucket in actual:
         assert bucket == sorted(bucket, reverse=True)
         assert len({dtypes[i] for i in bucket}) == 1
         assert len(bucket) == 1 or sum(size[i] for i in bucket) <= limit
         assert len(bucket) == 1 or all(8 * size[i] < limit for i in bucket), "large ones travel alone"
-    joined = [b for b in found if 8 * size[b[0]] < limit]
+    joined = [b for b in actual if 8 * size[b[0]] < limit]
     for bucket, after in zip(joined, joined[1:]):
         full = sum(size[i] for i in bucket) + size[after[0]] > limit
         assert full or dtypes[after[0]] != dtypes[bucket[0]], "a bucket ended early"

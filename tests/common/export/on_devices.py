@@ -18,14 +18,14 @@ def run(folder: pathlib.Path, manifest: dict, program: dict) -> None:
     """Runs one program and saves what it gives."""
     replay = Replay(folder, manifest, program)
     report = replay.check()
-    found = {f"output {name}": value for name, value in replay.last_outputs.items()}
+    actual = {f"output {name}": value for name, value in replay.last_outputs.items()}
     if program["kind"] == "train":
         assert report["unequal_copies"] == [], report["unequal_copies"]
-        found["losses"] = np.array(report["losses"])
+        actual["losses"] = np.array(report["losses"])
         replay.reset()
         replay.step()
-        found |= {f"state {name}": value for name, value in replay.values().items()}
-    np.savez(folder / f"{program['name']}.npz", **{k.replace("/", "."): v for k, v in found.items()})
+        actual |= {f"state {name}": value for name, value in replay.values().items()}
+    np.savez(folder / f"{program['name']}.npz", **{k.replace("/", "."): v for k, v in actual.items()})
 
 
 def main() -> None:

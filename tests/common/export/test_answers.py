@@ -152,8 +152,8 @@ def test_text_in_text_out(tmp_path):
     codec = Codec(lambda text: [int(w) for w in text.split()], lambda t: " ".join(str(x) for x in t if x), 4)
     (tmp_path / "text.txt").write_text("3 4\n\n5 6 7\n")
     reverse = network("translation", lambda tokens: {"tokens": tokens[:, ::-1]}, codec)
-    found = list(inference.ask(reverse, [str(tmp_path / "text.txt")]))
-    assert [(a["line"], a["text"], a["translation"]) for a in found] == [
+    actual = list(inference.ask(reverse, [str(tmp_path / "text.txt")]))
+    assert [(a["line"], a["text"], a["translation"]) for a in actual] == [
         (1, "3 4", "4 3"),
         (3, "5 6 7", "7 6 5"),
     ]
@@ -164,9 +164,9 @@ def test_text_in_text_out(tmp_path):
     )
     assert short["translation"] == "4 3", "one long line refuses only itself"
     (tmp_path / "latin.txt").write_bytes("3\nä\n4".encode("latin-1"))
-    found = list(inference.ask(reverse, [str(tmp_path / "latin.txt")]))
-    assert [a.get("translation") for a in found] == ["3", None, "4"]
-    assert found[1]["error"].endswith("latin.txt: line 2: not UTF-8")
+    actual = list(inference.ask(reverse, [str(tmp_path / "latin.txt")]))
+    assert [a.get("translation") for a in actual] == ["3", None, "4"]
+    assert actual[1]["error"].endswith("latin.txt: line 2: not UTF-8")
     (tmp_path / "wide.txt").write_text("3 4\n", encoding="utf-16")
     assert [a["translation"] for a in inference.ask(reverse, [str(tmp_path / "wide.txt")])] == ["4 3"]
     (tmp_path / "text.gz").write_bytes(gzip.compress(b"3 4\n"))

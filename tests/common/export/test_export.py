@@ -226,14 +226,14 @@ def check_training_step(folder, manifest, steps, name, batch):
     assert train["state_error"]["relative"] <= 1e-9
     steps.reset()
     steps.train({key: tf.constant(a.value) for key, a in batch.items()})
-    found, moved = np.load(saved), 0
+    actual, moved = np.load(saved), 0
     # Pairs by position, because Keras continues the layer numbers within a process.
     for about, (path, variable) in zip(manifest["state"], steps.variables.items(), strict=True):
         expected, before = variable.numpy(), steps.state[path].value
         moved += not np.array_equal(expected, before)
         key = about["name"].replace("/", ".")
-        if key in found:
-            error = np.linalg.norm(found[key] - expected) / (np.linalg.norm(expected) or 1)
+        if key in actual:
+            error = np.linalg.norm(actual[key] - expected) / (np.linalg.norm(expected) or 1)
             assert error <= 1e-9, path
         else:
             assert np.array_equal(expected, before), f"{path} is no part of the program"

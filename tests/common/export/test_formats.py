@@ -87,16 +87,16 @@ def compare(found, expected):
 def test_only_detections_of_equal_score_may_change_places():
     rng = np.random.default_rng(0)
     expected = {"boxes": rng.uniform(0, 50, [50, 20, 4]).astype(np.float32), "scores": np.full([50, 20], 0.5)}
-    found = {name: value.copy() for name, value in expected.items()}
-    found["boxes"][3, [4, 5]] = found["boxes"][3, [5, 4]]
-    compare(found, expected)
-    found["boxes"][7, 7, 2] += 1
+    actual = {name: value.copy() for name, value in expected.items()}
+    actual["boxes"][3, [4, 5]] = actual["boxes"][3, [5, 4]]
+    compare(actual, expected)
+    actual["boxes"][7, 7, 2] += 1
     with pytest.raises(AssertionError, match="boxes"):
-        compare(found, expected)
-    found = {**expected, "scores": expected["scores"].copy()}
-    found["scores"][3, 4] += 1e-4
+        compare(actual, expected)
+    actual = {**expected, "scores": expected["scores"].copy()}
+    actual["scores"][3, 4] += 1e-4
     with pytest.raises(AssertionError, match="scores"):
-        compare(found, expected)
+        compare(actual, expected)
 
 
 def export_and_compare(benchmark, tmp_path, count, **options):
@@ -107,11 +107,11 @@ def export_and_compare(benchmark, tmp_path, count, **options):
     else:
         calls = [networks.inputs(kind, count, made.config)]
     formats.write(trained.load(made.path, **options), tmp_path / "export", "savedmodel")
-    found = plainly(tmp_path / "export", calls, tmp_path)
+    actual = plainly(tmp_path / "export", calls, tmp_path)
     answers = made.answers(calls)
-    compare(found, answers)
-    assert kind != "video" or len(found["scores"]) == count
-    return made, found
+    compare(actual, answers)
+    assert kind != "video" or len(actual["scores"]) == count
+    return made, actual
 
 
 def test_a_saved_model_answers_as_the_network_in_plain_tensorflow(tmp_path):
@@ -124,11 +124,11 @@ def test_a_saved_model_answers_as_the_network_in_plain_tensorflow(tmp_path):
     "benchmark", ["resnet", "ssd", "maskrcnn", "tsm_kinetics", "transformer", "gnmt", "mnist", "ptb"]
 )
 def test_a_hundred_inputs_of_each_kind(benchmark, tmp_path):
-    _, found = export_and_compare(benchmark, tmp_path, 100)
+    _, actual = export_and_compare(benchmark, tmp_path, 100)
     if benchmark in ("ssd", "maskrcnn"):
-        assert (found["classes"] > 0).any() and found["boxes"].max() > 1
+        assert (actual["classes"] > 0).any() and actual["boxes"].max() > 1
     if benchmark == "resnet":
-        assert "cat" in found["top_names"]
+        assert "cat" in actual["top_names"]
 
 
 @pytest.mark.e2e
@@ -183,14 +183,14 @@ def test_onnx_computes_the_same(digits, tmp_path):
     for count in (1, 3):
         image = np.random.default_rng(0).integers(0, 256, [count, 28, 28]).astype(np.uint8)
         values = np.array([*(tf.io.encode_png(one[..., None]).numpy() for one in image), b""], object)[:-1]
-        (found,) = session.run(None, {"image": image})
+        (actual,) = session.run(None, {"image": image})
         # As `timetotrain predict` answers of the same files.
-        np.testing.assert_allclose(found, digits.answers([values])["scores"], atol=1e-6)
+        np.testing.assert_allclose(actual, digits.answers([values])["scores"], atol=1e-6)
     (tmp_path / "digit.png").write_bytes(values[0])
     command = [sys.executable, tmp_path / "out/recipe.py", tmp_path / "digit.png"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     (scores,) = re.findall(r"\[(.*)\]", said)
-    np.testing.assert_allclose([float(x) for x in scores.split(",")], found[0, :5], atol=1e-6)
+    np.testing.assert_allclose([float(x) for x in scores.split(",")], actual[0, :5], atol=1e-6)
 
 
 def test_onnx_takes_any_number_of_texts(tmp_path):

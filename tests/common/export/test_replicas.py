@@ -117,14 +117,14 @@ def check(task, config, manifest, folder):
         kind = "train" if training else "eval"
         programs = [p for p in manifest["programs"] if p["kind"] == kind]
         for program, batch in zip(programs, steps.batches(training), strict=bool(programs)):
-            found = np.load(folder / f"{program['name']}.npz")
+            actual = np.load(folder / f"{program['name']}.npz")
             expected.reset()
             if training:
-                numbers[program["name"]] = check_step(expected, steps, batch, found, manifest)
+                numbers[program["name"]] = check_step(expected, steps, batch, actual, manifest)
             else:
                 outputs = expected.evaluate(batch).items()
                 numbers[program["name"]] = max(
-                    error(found[f"output {n}".replace("/", ".")], x) for n, x in outputs
+                    error(actual[f"output {n}".replace("/", ".")], x) for n, x in outputs
                 )
     print(numbers)
     return numbers

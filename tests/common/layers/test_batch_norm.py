@@ -289,14 +289,14 @@ def test_frozen_passes_on_the_gradient_of_its_evaluation_form(name):
     layer(x)
     for variable in (layer.gamma, layer.beta, layer.merged_mean, layer.merged_variance):
         variable.assign(rng.uniform(0.5, 2, CHANNELS))
-    found = []
+    actual = []
     for training in (False, True):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = layer(x, training=training)
             total = tf.reduce_sum(y * y)
-        found.append((y, tape.gradient(total, x)))
-    for mine, other in zip(*found):
+        actual.append((y, tape.gradient(total, x)))
+    for mine, other in zip(*actual):
         np.testing.assert_allclose(mine, other, rtol=1e-6)
 
 

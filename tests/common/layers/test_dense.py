@@ -100,14 +100,14 @@ def with_gradients(function: Callable, *arguments: tf.Tensor, compiled: bool = F
 @pytest.mark.parametrize("rows", FEW)
 def test_equal_matmul_in_value_and_gradient(rows: int, dtype: str) -> None:
     x, matrix = normal(rows, 40, dtype=dtype), normal(40, 24, dtype=dtype)
-    for found, expected in zip(with_gradients(product, x, matrix), with_gradients(tf.matmul, x, matrix)):
-        close(found, expected)
+    for actual, expected in zip(with_gradients(product, x, matrix), with_gradients(tf.matmul, x, matrix)):
+        close(actual, expected)
     table = tf.transpose(matrix)
     plain = with_gradients(lambda a, b: tf.matmul(a, b, transpose_b=True), x, table)
-    for found, expected in zip(with_gradients(product_transposed, x, table), plain):
-        close(found, expected)
-    for found, expected in zip(with_gradients(product_transposed, x, table, compiled=True), plain):
-        close(found, expected)
+    for actual, expected in zip(with_gradients(product_transposed, x, table), plain):
+        close(actual, expected)
+    for actual, expected in zip(with_gradients(product_transposed, x, table, compiled=True), plain):
+        close(actual, expected)
 
 
 def test_rows_that_are_not_known_take_the_plain_product() -> None:

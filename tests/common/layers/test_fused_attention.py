@@ -16,7 +16,7 @@ SCALE, SEED = 0.25, 7
 
 def calls(text: str) -> list[dict]:
     """The custom calls of a program: name, operands and results with their layouts, settings."""
-    found = []
+    actual = []
     for name, attributes, kinds in re.findall(r"custom_call @(__cudnn\S+)\(.*?\) \{(.*)\} : (.*)", text):
         config = re.search(r'backend_config = "(.*?)"', attributes)[1].replace("\\22", '"')
         layouts = [
@@ -24,8 +24,8 @@ def calls(text: str) -> list[dict]:
             for side in ("operand", "result")
         ]
         kinds = re.findall(r"tensor<(\S+?)>", kinds)
-        found.append({"name": name, "kinds": kinds, "layouts": layouts, "settings": json.loads(config)})
-    return found
+        actual.append({"name": name, "kinds": kinds, "layouts": layouts, "settings": json.loads(config)})
+    return actual
 
 
 def ours(dtype: tf.DType, dropout: float) -> list[dict]:

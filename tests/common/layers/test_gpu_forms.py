@@ -18,7 +18,7 @@ class _Gpu(Single):
 
 def _both(make, x, seed=3):
     """Output and gradient of `make(replicas)` as a GPU's program has it, and of the stock operation."""
-    found = []
+    actual = []
     for replicas, compiled in ((_Gpu(), True), (Single(), False)):
         layer = make(replicas)
 
@@ -31,8 +31,8 @@ def _both(make, x, seed=3):
 
         shape = layer(x).shape
         upstream = tf.constant(np.random.default_rng(seed).integers(-8, 9, shape), x.dtype)
-        found.append(step(x, upstream))
-    return found
+        actual.append(step(x, upstream))
+    return actual
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
@@ -80,7 +80,7 @@ def _normalized(replicas, name):
 def test_a_convolution_with_its_frozen_norm_equals_both(name, factor, training):
     """In float64 to 1e-12; otherwise its error is at most `factor` times that of both, computed one after the other."""
     images = np.random.default_rng(8).normal(size=[2, 8, 8, 12])
-    found = []
+    actual = []
     for replicas, kind in ((Single(), "fp64"), (Single(), name), (_Gpu(), name)):
         conv, norm = _normalized(replicas, kind)
 
@@ -96,8 +96,8 @@ def test_a_convolution_with_its_frozen_norm_equals_both(name, factor, training):
         assert y.dtype == precision(kind).compute and gradients[1].dtype == precision(kind).variable
         if isinstance(replicas, _Gpu):
             assert gradients[2] is gradients[3] is None
-        found.append([tf.cast(x, tf.float64).numpy() for x in (y, *gradients[:2])])
-    for exact, both, one in zip(*found, strict=True):
+        actual.append([tf.cast(x, tf.float64).numpy() for x in (y, *gradients[:2])])
+    for exact, both, one in zip(*actual, strict=True):
         size = np.linalg.norm(exact)
         error, allowed = np.linalg.norm(one - exact), factor * np.linalg.norm(both - exact)
         assert error <= max(allowed, 1e-6 * size if name == "fp32" else 1e-12 * size)

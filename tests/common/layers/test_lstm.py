@@ -233,14 +233,14 @@ def test_lower_precision_is_near_and_keeps_its_variables_in_fp32(name) -> None:
 
 def test_gradients_in_bf16_are_near_those_in_fp64() -> None:
     """bf16 is the PTB study's precision; errors are relative to the largest element of each gradient."""
-    policy, found = precision("bf16"), []
+    policy, actual = precision("bf16"), []
     for made in (layer(True), layer(True, policy=policy)):
         x = tf.constant(values(STEPS, BATCH, INPUTS, seed=0), made.compute_dtype)
         with tf.GradientTape() as tape:
             outputs, _ = made(x)
             loss = tf.reduce_sum(tf.sin(outputs))
-        found.append([tf.cast(g, tf.float64).numpy() for g in tape.gradient(loss, made.trainable_variables)])
-    for exact, near in zip(*found, strict=True):
+        actual.append([tf.cast(g, tf.float64).numpy() for g in tape.gradient(loss, made.trainable_variables)])
+    for exact, near in zip(*actual, strict=True):
         np.testing.assert_allclose(near, exact, atol=0.02 * np.abs(exact).max())
 
 

@@ -31,7 +31,7 @@ PARTS = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "movi
 
 def torchvision(arrays):
     """The arrays in torchvision's names and layouts."""
-    found = {}
+    actual = {}
     for name, array in arrays.items():
         layer, part = name.split("/")
         kernel = (
@@ -39,19 +39,19 @@ def torchvision(arrays):
             if part == "kernel"
             else array
         )
-        found[f"{layer}.{PARTS.get(part, part.replace('kernel', 'weight'))}"] = kernel
-    return found
+        actual[f"{layer}.{PARTS.get(part, part.replace('kernel', 'weight'))}"] = kernel
+    return actual
 
 
 def random(network):
     """Arrays as of a trained network: kernels that keep the size of what passes, norms near 1, a counter."""
-    rng, found = np.random.default_rng(0), {}
+    rng, actual = np.random.default_rng(0), {}
     for name, shape in NETWORKS[network].shapes().items():
         if name.endswith(("/moving_variance", "/gamma")):
-            found[name] = rng.uniform(0.5, 1.5, shape).astype(np.float32)
+            actual[name] = rng.uniform(0.5, 1.5, shape).astype(np.float32)
         else:
-            found[name] = rng.normal(0, np.prod(shape[:-1]) ** -0.5, shape).astype(np.float32)
-    return torchvision(found) | {"bn1.num_batches_tracked": np.array(3, np.int64)}
+            actual[name] = rng.normal(0, np.prod(shape[:-1]) ** -0.5, shape).astype(np.float32)
+    return torchvision(actual) | {"bn1.num_batches_tracked": np.array(3, np.int64)}
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +200,7 @@ def forward(arrays, image, strides, keras=False):
     x = np.pad(np.maximum(conv(image, "conv1", "bn1", 2), 0), [(0, 0), (1, 1), (1, 1), (0, 0)])
     half = x.shape[1] // 2 - 1
     x = np.max([x[:, i : i + 2 * half : 2, j : j + 2 * half : 2] for i in range(3) for j in range(3)], 0)
-    found = []
+    actual = []
     for stage, stride in enumerate(strides, 1):
         for block in range((3, 4, 6, 3)[stage - 1]):
             name, first = f"layer{stage}.{block}", stride if block == 0 else 1
@@ -211,8 +211,8 @@ def forward(arrays, image, strides, keras=False):
             if f"{name}.downsample.0.weight" in arrays:
                 x = conv(x, f"{name}.downsample.0", f"{name}.downsample.1", first)
             x = np.maximum(x + y, 0)
-        found.append(x)
-    return found
+        actual.append(x)
+    return actual
 
 
 @pytest.mark.parametrize("benchmark", CASES)

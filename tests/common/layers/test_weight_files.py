@@ -101,15 +101,15 @@ def test_a_state_dict_becomes_our_names_and_layouts(tmp_path, kind):
         np.savez(path, **ARRAYS)
     else:
         torch_file(path, kind == "legacy")
-    found = weight_files.read(path)
-    assert sorted(found) == [
+    actual = weight_files.read(path)
+    assert sorted(actual) == [
         *("bn1/beta", "bn1/gamma", "bn1/moving_mean", "bn1/moving_variance"),
         *("conv1/kernel", "fc/bias", "fc/kernel"),
     ]
-    np.testing.assert_array_equal(found["conv1/kernel"], ARRAYS["conv1.weight"].transpose(2, 3, 1, 0))
-    np.testing.assert_array_equal(found["fc/kernel"], ARRAYS["fc.weight"].T)
-    np.testing.assert_array_equal(found["bn1/moving_variance"], ARRAYS["bn1.running_var"])
-    assert found["fc/bias"].dtype == np.float64
+    np.testing.assert_array_equal(actual["conv1/kernel"], ARRAYS["conv1.weight"].transpose(2, 3, 1, 0))
+    np.testing.assert_array_equal(actual["fc/kernel"], ARRAYS["fc.weight"].T)
+    np.testing.assert_array_equal(actual["bn1/moving_variance"], ARRAYS["bn1.running_var"])
+    assert actual["fc/bias"].dtype == np.float64
 
 
 def test_a_pickle_that_would_run_code_is_refused(tmp_path):

@@ -315,11 +315,11 @@ def test_the_inverse_root_is_that_of_eigenvalues_and_keeps_zero_finite() -> None
     a = x @ x.transpose(0, 2, 1)
     a[2] = 0
     roots, converged = shampoo.inverse_root(tf.constant(a), 1e-6)
-    found = roots.numpy()
+    actual = roots.numpy()
     assert converged.numpy().all()
-    for mine, one in zip(found[:2], a):
+    for mine, one in zip(actual[:2], a):
         np.testing.assert_allclose(mine, root(one, 1e-6, 4), rtol=0, atol=1e-10 * np.abs(mine).max())
-    np.testing.assert_allclose(found[2], np.eye(9) * 1e-6 ** (-1 / 4), atol=1e-9)
+    np.testing.assert_allclose(actual[2], np.eye(9) * 1e-6 ** (-1 / 4), atol=1e-9)
 
 
 def test_newton_schulz_leaves_singular_values_near_one() -> None:

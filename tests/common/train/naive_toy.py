@@ -110,7 +110,7 @@ def train(
     """
     task = toy.Task(config)
     examples, held_out = task.examples(0, 64, 0), task.examples(0, 37, 1)
-    network, update, found = Network(weights, config.batch_norm_span), Update(config.optimizer), Training()
+    network, update, actual = Network(weights, config.batch_norm_span), Update(config.optimizer), Training()
     size = config.global_batch_size
     per_epoch = config.num_train_examples // size
     for step in range(int(config.train_epochs) * per_epoch):
@@ -125,8 +125,8 @@ def train(
         network.average(moments)
         if step not in skipped:
             update.apply(network, [sum(parts) / replicas for parts in zip(*gradients, strict=True)])
-        found.losses.append(sum(losses) / replicas)
+        actual.losses.append(sum(losses) / replicas)
         if (step + 1) % per_epoch == 0:
-            found.values.append(network.accuracy(held_out["x"], held_out["label"]))
-    found.weights = network.weights
-    return found
+            actual.values.append(network.accuracy(held_out["x"], held_out["label"]))
+    actual.weights = network.weights
+    return actual

@@ -36,18 +36,18 @@ class Replicas:
 
 def decided(*told):
     """The common decision of processes, each of which was `told` (success, reason, since)."""
-    peers, found = Peers(len(told)), [None] * len(told)
+    peers, actual = Peers(len(told)), [None] * len(told)
 
     def decide(rank):
-        found[rank] = Agreement(Replicas(peers, rank)).decide(*told[rank])
+        actual[rank] = Agreement(Replicas(peers, rank)).decide(*told[rank])
 
     threads = [threading.Thread(target=decide, args=(rank,)) for rank in range(len(told))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert found == [found[0]] * len(told)
-    return found[0]
+    assert actual == [actual[0]] * len(told)
+    return actual[0]
 
 
 def test_processes_meet():
@@ -96,18 +96,18 @@ def test_the_first_process_with_a_reason_is_named(told, decision):
 
 def waited(*processes):
     """What each process learns of the wait; a process is (whether its evaluation has finished, its reason)."""
-    peers, found = Peers(len(processes)), [None] * len(processes)
+    peers, actual = Peers(len(processes)), [None] * len(processes)
 
     def wait(rank):
         done, reason = processes[rank]
-        found[rank] = Agreement(Replicas(peers, rank)).wait(lambda given_up: done, lambda: reason)
+        actual[rank] = Agreement(Replicas(peers, rank)).wait(lambda given_up: done, lambda: reason)
 
     threads = [threading.Thread(target=wait, args=(rank,)) for rank in range(len(processes))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    return found
+    return actual
 
 
 @pytest.mark.parametrize(

@@ -157,14 +157,14 @@ def test_evaluation_batches_of_several_shapes_count_as_if_there_were_one(count):
     changes = {"replicas": "mirrored", "num_replicas": 2} if count == 2 else {}
     config = toy.config(train_epochs=2, precision="fp64", **changes)
     tasks = Evaluating(config), toy.Task(config)
-    found = []
+    actual = []
     for task in tasks:
         loop = Loop(task, replicas.make(config))
         loop.compile()
         before = list(getattr(task, "traced", ()))
-        found.append([e.value for e in loop.run() if isinstance(e, events.Evaluated)])
+        actual.append([e.value for e in loop.run() if isinstance(e, events.Evaluated)])
         assert list(getattr(task, "traced", ())) == before  # The clock was running.
-    assert found[0] == found[1] and len(found[0]) == 2
+    assert actual[0] == actual[1] and len(actual[0]) == 2
     assert set(tasks[0].traced) == set(LENGTHS)
 
 
@@ -195,12 +195,12 @@ def whole_run(**changes: Any) -> dict[str, list]:
 @pytest.mark.parametrize("backend", ["horovod", "multiworker"])
 def test_two_processes_take_the_same_shape_in_a_step_and_train_as_one_does(backend):
     calls = {"run": functools.partial(whole_run, replicas=backend)}
-    found = processes.run(backend, 2, calls, timeout=200)["run"]
+    actual = processes.run(backend, 2, calls, timeout=200)["run"]
     one = whole_run(replicas="mirrored")
     assert len(one["losses"]) == 8 and len(one["values"]) == 2
     # Only the first process computes an evaluation's value, from the outputs of all.
-    assert [mine["values"] for mine in found] == [one["values"], []]
-    for mine in found:
+    assert [mine["values"] for mine in actual] == [one["values"], []]
+    for mine in actual:
         np.testing.assert_allclose(mine["losses"], one["losses"], rtol=1e-10)
         assert sorted(mine["ran"] * 2) == one["ran"]
         for weight, other in zip(mine["weights"], one["weights"], strict=True):

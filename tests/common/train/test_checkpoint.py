@@ -376,11 +376,11 @@ def test_a_checkpoint_of_another_format_is_one_line(tmp_path, loop):
         arrays = {name: file[name] for name in file.files}
     meta = json.loads(arrays["meta"].tobytes())
     del meta["format"]
-    for more, found in (({}, 1), ({"format": 3}, 3)):
+    for more, actual in (({}, 1), ({"format": 3}, 3)):
         text = json.dumps({**meta, **more}).encode()
         np.savez(path, **{**arrays, "meta": np.frombuffer(text, np.uint8)})
         with pytest.raises(
-            UserError, match=f"npz: a checkpoint of format {found}, this version reads 2; use"
+            UserError, match=f"npz: a checkpoint of format {actual}, this version reads 2; use"
         ):
             checkpoint.restore_latest(loop, tmp_path)
 

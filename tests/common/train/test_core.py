@@ -209,11 +209,11 @@ def test_compiled_segments_compute_the_gradients_of_the_whole(segments) -> None:
     state = State(task, replicas, policy)
     make_gradients = gradients.make(task, state.model, replicas, state.loss_scale, True, segments)
     batch = next(iter(task.train_input(backends.base.Shard(), 16, 0)))
-    loss, found = tf.function(make_gradients, autograph=False)(batch)
+    loss, actual = tf.function(make_gradients, autograph=False)(batch)
     network = naive_toy.Network([v.numpy() for v in state.model.trainable_variables], span=4)
     expected, naive, _ = network.gradients(batch["x"].numpy(), batch["label"].numpy(), np.full(16, 1 / 16))
     np.testing.assert_allclose(loss, expected, rtol=1e-12)
-    for mine, other in zip(found, naive, strict=True):
+    for mine, other in zip(actual, naive, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-10, atol=1e-13)
     if segments > 1:
         (cut,) = make_gradients._cuts.values()
@@ -228,9 +228,9 @@ def test_each_gradient_gets_its_weights_layout_once(monkeypatch, accumulation) -
     state = State(task, replicas, policy)
     batch = next(iter(task.train_input(backends.base.Shard(), 16, 0)))
     made = gradients.make(task, state.model, replicas, state.loss_scale)
-    found = []
+    actual = []
     for factor in (1, 2):
         monkeypatch.setattr(gradients.gpu_forms, "in_weight_layout", lambda _, g, factor=factor: factor * g)
-        found.append(made(batch)[1])
-    for one, doubled in zip(*found, strict=True):
+        actual.append(made(batch)[1])
+    for one, doubled in zip(*actual, strict=True):
         np.testing.assert_allclose(2 * one, doubled, rtol=1e-12)

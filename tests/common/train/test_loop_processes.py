@@ -217,13 +217,13 @@ def test_a_stop_before_the_first_block_and_in_an_evaluation(ran):
 
 
 def test_success_of_the_first_process_ends_all(ran):
-    found = same(ran["succeed"], "evaluated")
-    assert found["stopped"][:2] == ("success", 4)
+    actual = same(ran["succeed"], "evaluated")
+    assert actual["stopped"][:2] == ("success", 4)
     assert [len(r["evaluated"]) for r in ran["succeed"]] == [1, 0]
     results = ran["succeed while training"]
-    found = same(results, "evaluated", "stopped")
+    actual = same(results, "evaluated", "stopped")
     assert [r["stopped"][0] for r in results] == ["success"] * NUMBER
-    assert results[0]["stopped"][1] == 4 and 4 < found["step"] < 404 and found["blocks"] == [0, 4]
+    assert results[0]["stopped"][1] == 4 and 4 < actual["step"] < 404 and actual["blocks"] == [0, 4]
 
 
 def test_all_wait_for_the_last_evaluation(ran):

@@ -92,16 +92,16 @@ X = np.random.default_rng(1).normal(size=[4, WIDTH])
 )
 def test_programs_compute_what_the_function_does(loops, groups, programs):
     network = Network(loops)
-    found = cut(network, groups)
+    actual = cut(network, groups)
     expected = [y.numpy() for y in network.gradients(tf.constant(X))]
     moved = network.written.numpy()
     network.written.assign(np.zeros(WIDTH))
-    for call in (tf.function(lambda x: found([x]), autograph=False), lambda x: found([x])):
+    for call in (tf.function(lambda x: actual([x]), autograph=False), lambda x: actual([x])):
         network.written.assign(np.zeros(WIDTH))
         for mine, other in zip(call(tf.constant(X)), expected, strict=True):
             np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-15)
         np.testing.assert_allclose(network.written, moved, rtol=1e-12)
-    assert len(found.segments) == programs
+    assert len(actual.segments) == programs
 
 
 def test_weights_are_read_and_not_passed_on():

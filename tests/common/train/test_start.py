@@ -55,15 +55,15 @@ def test_another_number_of_classes_takes_all_but_the_head(trained):
     before, path = trained
     state, task = state_of(dataclasses.replace(TINY, num_classes=5))
     head = values(state)["fc/kernel"]
-    found = warm_start.start(state, task, path)
-    assert set(found.new) == {"fc/kernel", "fc/bias"} and found.left == []
+    actual = warm_start.start(state, task, path)
+    assert set(actual.new) == {"fc/kernel", "fc/bias"} and actual.left == []
     classes = TINY.num_classes
-    assert f"{head.shape[0]}x{classes} there, {head.shape[0]}x5 here" in found.new["fc/kernel"]
+    assert f"{head.shape[0]}x{classes} there, {head.shape[0]}x5 here" in actual.new["fc/kernel"]
     theirs, ours = values(before), values(state)
-    for name in found.matched:
+    for name in actual.matched:
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
     np.testing.assert_array_equal(ours["fc/kernel"], head)
-    assert "2 new" in found.table() and "fc/kernel" in found.table()
+    assert "2 new" in actual.table() and "fc/kernel" in actual.table()
     assert int(state.step) == 0
 
 
@@ -86,13 +86,13 @@ def as_torchvision(arrays):
         "moving_mean": "running_mean",
         "moving_variance": "running_var",
     }
-    found = {}
+    actual = {}
     for name, array in arrays.items():
         layer, _, part = name.rpartition("/")
         if part == "kernel":
             array = np.transpose(array, [3, 2, 0, 1] if array.ndim == 4 else [1, 0])
-        found[f"{layer}.{ {'kernel': 'weight'}.get(part, parts.get(part, part)) }"] = array
-    return found
+        actual[f"{layer}.{ {'kernel': 'weight'}.get(part, parts.get(part, part)) }"] = array
+    return actual
 
 
 def test_torchvisions_layout_is_read(trained, tmp_path):

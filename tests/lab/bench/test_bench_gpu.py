@@ -62,26 +62,26 @@ def measured(exports: Path, folder: Path, *more: str) -> tuple[subprocess.Comple
 @pytest.mark.skipif(not PYTHON, reason="no jax here; install it, or set REPLAY_PYTHON")
 def test_a_card_is_measured_and_gone_on_with(exports: Path, tmp_path: Path) -> None:
     only = ["--only", "ceilings", "c*/mnist", "step/*"]
-    done, found = measured(exports, tmp_path, *only)
+    done, actual = measured(exports, tmp_path, *only)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stdout + done.stderr
-    assert list(found["rows"]) and set(found["rows"]) == {
+    assert list(actual["rows"]) and set(actual["rows"]) == {
         "ceilings",
         "compile/mnist",
         "check/mnist",
         "step/mnist",
     }
-    check, step = found["rows"]["check/mnist"], found["rows"]["step/mnist"]
+    check, step = actual["rows"]["check/mnist"], actual["rows"]["step/mnist"]
     assert check["equal"] and check["state_error"]["relative"] < 1e-9 and check["loss_error"] < 1e-9
     assert step["ms"] > 0 and step["from_cache"] and step["share_of_floor"] > 0
-    assert found["rows"]["compile/mnist"]["kernels"]
+    assert actual["rows"]["compile/mnist"]["kernels"]
     again, second = measured(exports, tmp_path, *only)
-    assert again.returncode == 0 and second["rows"] == found["rows"], (
+    assert again.returncode == 0 and second["rows"] == actual["rows"], (
         "a row that is there is not measured again"
     )
     # What is not wanted is not there, and the file says what there was no time for.
     assert second["not_run"] == []
     out_of_time, third = measured(exports, tmp_path, "--only", "flags/*", "step/*", "--minutes=0")
-    assert third["rows"] == found["rows"]
+    assert third["rows"] == actual["rows"]
 
 
 def fake(folder: Path, text: str) -> str:

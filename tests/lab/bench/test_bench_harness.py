@@ -62,8 +62,8 @@ def test_peers_without_an_interpreter_are_left_out(capsys) -> None:
 
 
 def test_a_result_names_its_machine(tmp_path) -> None:
-    found = scripts.head("numpy", "no-such-package")
-    assert set(found) == {"date", "machine"} and "no-such-package" not in found["machine"]
+    actual = scripts.head("numpy", "no-such-package")
+    assert set(actual) == {"date", "machine"} and "no-such-package" not in actual["machine"]
     assert {
         "cpu",
         "instructions",
@@ -73,9 +73,9 @@ def test_a_result_names_its_machine(tmp_path) -> None:
         "tensorflow",
         "tf-keras",
         "numpy",
-    } == set(found["machine"])
-    scripts.write(found, tmp_path / "new" / "result.json")
-    assert json.loads((tmp_path / "new" / "result.json").read_text())["date"] == found["date"]
+    } == set(actual["machine"])
+    scripts.write(actual, tmp_path / "new" / "result.json")
+    assert json.loads((tmp_path / "new" / "result.json").read_text())["date"] == actual["date"]
 
 
 def test_results_go_to_one_folder_by_default() -> None:

@@ -42,12 +42,12 @@ def test_a_damaged_file_is_read_the_same_twice_or_is_one_line(tmp_path, number):
 
 
 def test_a_case_is_a_function_of_its_seed(tmp_path):
-    found = []
+    actual = []
     for name in "ab":
         (tmp_path / name).mkdir()
         hostile_files.run(len(samples.PICTURES), 3, tmp_path / name)
-        found.append((tmp_path / name / "file.mp4").read_bytes())
-    assert found[0] == found[1]
+        actual.append((tmp_path / name / "file.mp4").read_bytes())
+    assert actual[0] == actual[1]
 
 
 VALUES = strategies.recursive(

@@ -44,14 +44,14 @@ def test_the_table_in_the_readme_is_the_studys(study) -> None:
     results = ROOT / "lab/studies" / study.name / "results.json"
     written = json.loads(results.read_text()) if results.is_file() else []
     records = [r for r in written if r["part"] == "methods"]
-    found = table(study)
+    actual = table(study)
     if not records:
-        assert not found, "a table in README without results of the study"
+        assert not actual, "a table in README without results of the study"
         return
-    header, _, *rows = found
+    header, _, *rows = actual
     batches = sorted({r["batch"] for r in records})
     assert header == [f"{batch:,}" for batch in batches]
-    wanted = {
+    expected = {
         method: [
             cell(study, [r["quality"] for r in records if (r["method"], r["batch"]) == (method, batch)])
             for batch in batches
@@ -59,4 +59,4 @@ def test_the_table_in_the_readme_is_the_studys(study) -> None:
         for method in METHODS
         if any(r["method"] == method for r in records)
     }
-    assert rows == list(wanted.values())
+    assert rows == list(expected.values())

@@ -244,11 +244,11 @@ def test_predictions_are_those_of_the_evaluation_clip_by_clip(tmp_path) -> None:
     checkpoint.save(loop, tmp_path / "saved")
     want = task.quality(*Probe(loop).evaluate()).value
 
-    found = ucf101.predict(config, tmp_path / "data", tmp_path / "saved")
-    assert sorted(p.name for p in found) == sorted(
+    actual = ucf101.predict(config, tmp_path / "data", tmp_path / "saved")
+    assert sorted(p.name for p in actual) == sorted(
         p.name for p in (tmp_path / "videos/validation").rglob("*.mp4")
     )
-    assert all(p.label in p.name and p.group == p.name[: -len("_c01.mp4")] for p in found)
-    assert sum(p.correct for p in found) / 7 == want
+    assert all(p.label in p.name and p.group == p.name[: -len("_c01.mp4")] for p in actual)
+    assert sum(p.correct for p in actual) / 7 == want
     with pytest.raises(UserError, match="weights are gone"):
         ucf101.predict(config, tmp_path / "data", tmp_path / "gone")

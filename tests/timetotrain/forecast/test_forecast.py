@@ -25,13 +25,13 @@ def test_an_answer_says_minutes_error_code_memory_money_and_energy(capsys):
 
 
 def test_an_answer_holds_the_published_scores(capsys):
-    found = told(capsys, "llama31_8b", "--system=b200-8")
-    low, high = found["interval_minutes"]
+    actual = told(capsys, "llama31_8b", "--system=b200-8")
+    low, high = actual["interval_minutes"]
     same = [
         r.minutes for r in scores.rows() if (r.benchmark, r.chip, r.accelerators) == ("llama31_8b", "B200", 8)
     ]
     assert sum(low <= minutes <= high for minutes in same) >= 0.8 * len(same) > 3
-    assert low < found["minutes"] < high and "B200" in found["evidence"]
+    assert low < actual["minutes"] < high and "B200" in actual["evidence"]
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_a_compiled_step_s_shares_are_printed_as_shares(capsys):
 
 
 def test_a_forecast_is_explained_by_factors(capsys):
-    found = told(capsys, "resnet", "--system=h100-8", "--explain=b200-8")
-    factors = found["explanation"]["factors"]
+    actual = told(capsys, "resnet", "--system=h100-8", "--explain=b200-8")
+    factors = actual["explanation"]["factors"]
     product = 1.0
     for factor in factors.values():
         product *= factor
-    assert product == pytest.approx(found["explanation"]["other"]["minutes"] / found["minutes"])
+    assert product == pytest.approx(actual["explanation"]["other"]["minutes"] / actual["minutes"])
     itself = told(capsys, "resnet", "--system=h100-8", "--epochs=20", "--explain=h100-8")["explanation"][
         "factors"
     ]

@@ -139,11 +139,11 @@ def test_a_trace_beside_the_log_splits_its_step(tmp_path, capsys):
     kernels = [("gemm", 15, 80), ("ncclDevKernel_AllReduce", 70, 95)]
     trace(tmp_path / "b/profile_0", EVENTS[:2], kernels)
     assert main(["why", *logs, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["a"]["step"] == pytest.approx({"compute": 0.35, "exchange": 0.075, "input": 0.075})
-    assert found["b"]["step"] == pytest.approx({"compute": 0.455, "exchange": 0.0975, "input": 0.0975})
-    assert found["terms"]["compute"] == pytest.approx(0.7 * 6)
-    assert sum(found["terms"].values()) == pytest.approx(found["difference"]) == pytest.approx(6)
+    actual = json.loads(capsys.readouterr().out)
+    assert actual["a"]["step"] == pytest.approx({"compute": 0.35, "exchange": 0.075, "input": 0.075})
+    assert actual["b"]["step"] == pytest.approx({"compute": 0.455, "exchange": 0.0975, "input": 0.0975})
+    assert actual["terms"]["compute"] == pytest.approx(0.7 * 6)
+    assert sum(actual["terms"].values()) == pytest.approx(actual["difference"]) == pytest.approx(6)
     assert main(["why", *logs]) == 0
     assert "one term" not in capsys.readouterr().out
 

@@ -103,15 +103,15 @@ def test_a_process_that_ends_within_the_grace_period_keeps_its_status() -> None:
 
 
 def test_nothing_starts_after_the_signal(tmp_path) -> None:
-    found = children.Children(fix="try again")
-    with found.ended_by_signals():
+    actual = children.Children(fix="try again")
+    with actual.ended_by_signals():
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(
             children.EndedError, match="SIGTERM: what was running was ended; try again"
         ) as error:
-            found.run(["touch", tmp_path / "made"])
+            actual.run(["touch", tmp_path / "made"])
     assert error.value.exit_code == 128 + signal.SIGTERM and not (tmp_path / "made").exists()
-    assert signal.getsignal(signal.SIGTERM) != found._on_signal
+    assert signal.getsignal(signal.SIGTERM) != actual._on_signal
 
 
 def test_an_error_of_the_caller_ends_the_child() -> None:

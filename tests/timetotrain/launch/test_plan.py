@@ -11,14 +11,14 @@ from timetotrain.launch import plan
 
 
 def test_ranks_of_uneven_hosts():
-    found = plan.ranks(plan.parse_hosts("a:2,b:1,a:1"))
-    assert [(r.rank, r.host, r.local_rank, r.local_size, r.cross_rank, r.cross_size) for r in found] == [
+    actual = plan.ranks(plan.parse_hosts("a:2,b:1,a:1"))
+    assert [(r.rank, r.host, r.local_rank, r.local_size, r.cross_rank, r.cross_size) for r in actual] == [
         (0, "a", 0, 3, 0, 2),
         (1, "a", 1, 3, 0, 1),
         (2, "b", 0, 1, 1, 2),
         (3, "a", 2, 3, 0, 1),
     ]
-    assert [r.launcher for r in found] == [0, 0, 1, 2]
+    assert [r.launcher for r in actual] == [0, 0, 1, 2]
 
 
 def test_ranks_equal_horovod_s():

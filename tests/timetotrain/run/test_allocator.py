@@ -46,12 +46,12 @@ glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not on gli
 
 def run(code: str, *arguments: str, **environment: str) -> str:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS)}
-    found = subprocess.run(
+    actual = subprocess.run(
         [sys.executable, "-c", code, *arguments], env=clean | environment, capture_output=True, text=True,
         timeout=60,
     )  # fmt: skip
-    assert found.returncode == 0, found.stderr
-    return found.stdout.strip()
+    assert actual.returncode == 0, actual.stderr
+    return actual.stdout.strip()
 
 
 @glibc

@@ -32,18 +32,18 @@ def start(monkeypatch, tmp_path):
     def started(stop_at=None, **changes):
         options = RunOptions(result_dir=str(tmp_path / "out"), checkpoint_dir=str(tmp_path / "saved"))
         config = toy.config(quality_target=None, train_epochs=6, **changes)
-        found = recorder.Recorder(config, options, 1, [], {"config_overrides": {}})
-        whole = run.Run("resnet", config, options, MAIN, found)
+        actual = recorder.Recorder(config, options, 1, [], {"config_overrides": {}})
+        whole = run.Run("resnet", config, options, MAIN, actual)
         if stop_at is not None:
-            record = found.kept.record
+            record = actual.kept.record
 
             def stopping(event):
                 record(event)
                 if getattr(event, "block", None) and event.block.end_step >= stop_at:
                     whole._on_signal(signal.SIGTERM, None)
 
-            found.kept.record = stopping
-        return whole.execute(), found
+            actual.kept.record = stopping
+        return whole.execute(), actual
 
     return started
 
@@ -56,16 +56,16 @@ def _init(self, config, data_dir=None):
 
 
 def test_a_run_without_a_target_ends_well_and_says_that_it_is_no_result(start, capsys):
-    status, found = start()
+    status, actual = start()
     assert status == 0
     printed = capsys.readouterr().out
     assert "score    none: complete" in printed and "no MLPerf result" in printed
-    assert f"best     {found.options.checkpoint_dir}/best.npz" in printed
+    assert f"best     {actual.options.checkpoint_dir}/best.npz" in printed
     assert printed.count("\nepoch ") == 6 and printed.count(", the best") == 1
-    log = found.path.read_text()
+    log = actual.path.read_text()
     assert '"no_mlperf_result"' in log and '"status": "aborted"' in log
     assert "no quality target was set; all 24 steps were trained" in log
-    record = json.loads((found.folder / "run.json").read_text())["runs"]["result_0.txt"]
+    record = json.loads((actual.folder / "run.json").read_text())["runs"]["result_0.txt"]
     assert record["status"] == "complete" and record["score_minutes"] is None
 
 

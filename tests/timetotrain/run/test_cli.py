@@ -283,11 +283,11 @@ def test_sigterm_saves_and_the_resumed_run_ends_bitwise_as_the_uninterrupted(tmp
     assert sorted(p.name for p in results.iterdir()) == [
         *("curve_0.png", "history_0.jsonl", "result_0.txt", "run.json")
     ]
-    found = records_of(results / "result_0.txt")
+    actual = records_of(results / "result_0.txt")
     assert {"key": "smoke_run", "value": True}.items() <= next(
-        r for r in found if r["key"] == "smoke_run"
+        r for r in actual if r["key"] == "smoke_run"
     ).items()
-    assert "not reached in 40 steps" in found[-1]["metadata"]["reason"]
+    assert "not reached in 40 steps" in actual[-1]["metadata"]["reason"]
     assert all(
         line[:7] in ("resnet ", "epoch 1", "run abo") or line[:5] in ("epoch", "step ")
         for line in whole.stderr.splitlines()

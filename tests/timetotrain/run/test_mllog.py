@@ -88,12 +88,12 @@ def test_a_run_stopped_before_its_target_has_one_finding(tmp_path, name, key):
 
 def test_header_in_order_and_true(tmp_path):
     path = scripted(TINY, tmp_path / "result_0.txt", blocks=1)
-    found = keys(path)
+    actual = keys(path)
     start = ["submission_benchmark", "submission_division", "submission_org", "submission_platform"]
     start += ["submission_status", "cache_clear", "init_start", "smoke_run", "seed"]
-    assert found[: len(start)] == start
-    assert found.index("train_samples") < found.index("eval_samples") < found.index("init_stop")
-    assert found[found.index("init_stop") + 1] == "run_start"
+    assert actual[: len(start)] == start
+    assert actual.index("train_samples") < actual.index("eval_samples") < actual.index("init_stop")
+    assert actual[actual.index("init_stop") + 1] == "run_start"
     values = {r["key"]: r["value"] for r in (json.loads(line.split(" ", 1)[1]) for line in path.open())}
     assert values["smoke_run"] is True and values["train_samples"] == TINY.num_train_examples
     assert values["global_batch_size"] == TINY.global_batch_size

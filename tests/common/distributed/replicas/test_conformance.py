@@ -282,7 +282,7 @@ def resnet_differences(backend, number, group, traced, path, width=8):
     Four replicas in one process take 45 s to trace and 4 s for an eager step; the toy and the full width are traced.
     """
     many, saved = Stepper(resnet_config(backend, number, width, group * 16 // number), traced), np.load(path)
-    found = {}
+    actual = {}
     for step, batch in enumerate(batches_of(many.config, max(STARTS) + 1)):
         if step not in STARTS:
             continue
@@ -291,8 +291,8 @@ def resnet_differences(backend, number, group, traced, path, width=8):
         many.load(before)
         differences = [abs(many(batch, step) / saved[f"{step} loss"] - 1)]
         differences += [difference(m - b, a - b) for b, m, a in zip(before, many.values(), after)]
-        found[step] = max(differences)
-    return found
+        actual[step] = max(differences)
+    return actual
 
 
 @pytest.fixture(scope="module")

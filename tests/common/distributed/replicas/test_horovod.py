@@ -36,7 +36,7 @@ def linear_collectives(number):
     """{(name, options, groups): (result, gradient)} in a function, and in a loop of a function."""
     replicas = made(number)
     rank = replicas.process_index
-    found = {}
+    actual = {}
     for label, groups in reference.groups_of(number).items():
         for name, options in reference.CALLS:
 
@@ -50,8 +50,8 @@ def linear_collectives(number):
             x = tf.constant(inputs(number, 0)[rank])
             shape = getattr(replicas, name)(x, groups=groups, **options).shape
             upstream = np.random.default_rng(10 + rank).normal(size=shape)
-            found[name, tuple(options.items()), label] = [v.numpy() for v in step(x, tf.constant(upstream))]
-    return found
+            actual[name, tuple(options.items()), label] = [v.numpy() for v in step(x, tf.constant(upstream))]
+    return actual
 
 
 def dtypes(number):
@@ -122,14 +122,14 @@ def shifted(number):
     def step(x):
         return replicas.run(lambda x: replicas.shift(x, 1), (x,))
 
-    found = {}
+    actual = {}
     for dtype in MOVED:
         x = tf.cast(tf.fill([2], replicas.process_index + 1), dtype)
-        found[dtype] = float(tf.cast(step(x), tf.float32).numpy()[0])
+        actual[dtype] = float(tf.cast(step(x), tf.float32).numpy()[0])
     graph = step.get_concrete_function(tf.zeros([2])).graph
     return sorted(
         {op.type for op in graph.get_operations() if op.type.startswith(("Horovod", "Collective"))}
-    ), found
+    ), actual
 
 
 def outside(number):
@@ -183,11 +183,11 @@ def ran(request):
 
 def test_collectives_and_their_gradients(ran):
     number, results = ran
-    found = results["linear_collectives"]
+    actual = results["linear_collectives"]
     values = inputs(number, 0)
-    for (name, options, label), _ in found[0].items():
+    for (name, options, label), _ in actual[0].items():
         groups, options = reference.groups_of(number)[label], dict(options)
-        got, gradient = zip(*(values[name, tuple(options.items()), label] for values in found))
+        got, gradient = zip(*(values[name, tuple(options.items()), label] for values in actual))
         upstream = [np.random.default_rng(10 + i).normal(size=y.shape) for i, y in enumerate(got)]
         probes = [inputs(number, 100 + seed) for seed in range(5)]
         reference.check_linear(name, groups, options, values, got, upstream, gradient, probes)

@@ -78,37 +78,37 @@ def linear_collectives(number, dtype):
     replicas = made(number)
 
     def all_of_them(x):
-        found = []
+        actual = []
         for (name, _, _), groups, options, expected in cases(number):
             mine = replicas.replica_id()
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 y = getattr(replicas, name)(x, groups=groups, **options)
             up = tf.constant(upstream(mine, expected[mine].shape), dtype)
-            found.append((y, tape.gradient(y, x, output_gradients=up)))
-        return found
+            actual.append((y, tape.gradient(y, x, output_gradients=up)))
+        return actual
 
     keys = [key for key, *_ in cases(number)]
-    return [dict(zip(keys, found, strict=True)) for found in by_replica(replicas, all_of_them, dtype)]
+    return [dict(zip(keys, actual, strict=True)) for actual in by_replica(replicas, all_of_them, dtype)]
 
 
 def dtypes(number):
     """Results of the collectives that only move data, for other dtypes."""
-    replicas, found = made(number), {}
+    replicas, actual = made(number), {}
     for name in MOVED:
         for call, size in ((replicas.all_gather, 1), (replicas.all_to_all, number)):
             mine = tf.cast(tf.fill([size], replicas.process_index + 1), name)
             y = replicas.run(call, (mine,))
             assert y.dtype.name == name
-            found[call.__name__, name] = tf.cast(y, tf.float64).numpy().tolist()
-    found["nan"] = np.isnan(
+            actual[call.__name__, name] = tf.cast(y, tf.float64).numpy().tolist()
+    actual["nan"] = np.isnan(
         tf.cast(replicas.run(lambda: replicas.all_gather(tf.constant([np.nan], tf.bfloat16))), tf.float32)
     ).tolist()
     with pytest.raises(UserError, match="multiworker cannot send tensors of string"):
         replicas.run(lambda: replicas.all_gather(tf.constant(["x"])))
     with pytest.raises(UserError, match="multiworker cannot add tensors of bool"):
         replicas.run(lambda: replicas.all_reduce(tf.constant([True])))
-    return found
+    return actual
 
 
 def in_loops(number):

@@ -62,16 +62,16 @@ def test_collectives_and_their_gradients(pjrt, groups):
     ]
 
     def every(x, *ups):
-        found = []
+        actual = []
         for (name, options), up in zip(CALLS, ups, strict=True):
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 y = getattr(pjrt, name)(x, groups=groups, **options)
-            found.append((y, tape.gradient(y, x, output_gradients=up)))
-        return found
+            actual.append((y, tape.gradient(y, x, output_gradients=up)))
+        return actual
 
-    found = pjrt.run(every, placed(pjrt, [values, *upstream]))
-    for (name, options), ups, (y, gradient) in zip(CALLS, upstream, found, strict=True):
+    actual = pjrt.run(every, placed(pjrt, [values, *upstream]))
+    for (name, options), ups, (y, gradient) in zip(CALLS, upstream, actual, strict=True):
         got = results(pjrt, y), ups, results(pjrt, gradient)
         check_linear(name, groups, options, values, *got, probes())
 

@@ -88,7 +88,7 @@ def test_more_techniques_train_as_under_mirrored(name):
 )
 def test_sixteen_bits_train_as_on_one_replica(precision, changes):
     """The fp16 run begins with overflows, whose updates are skipped."""
-    found = []
+    actual = []
     for backend, number in (("pjrt", 2), ("single", 1)):
         optimizer = Sgd(base_learning_rate=0.1)
         config = toy.config(
@@ -103,8 +103,8 @@ def test_sixteen_bits_train_as_on_one_replica(precision, changes):
         )
         loop = Loop(toy.Task(config), backends.make(config))
         result = loop.call(*(iter(loop.dataset(make)) for make in inputs(loop)), 20, 0)
-        found.append((result.losses, loop.state.loss_scale.report()))
-    (mine, scale), (theirs, expected) = found
+        actual.append((result.losses, loop.state.loss_scale.report()))
+    (mine, scale), (theirs, expected) = actual
     assert scale == expected and (not changes or scale["skipped_updates"] > 5)
     np.testing.assert_allclose(mine, theirs, rtol=2e-2)
 

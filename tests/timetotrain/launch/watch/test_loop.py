@@ -40,14 +40,14 @@ def launch(orders, processes=2, **limits):
 
 
 def left_over(mark):
-    found = []
+    actual = []
     for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if mark.encode() in path.read_bytes():
-                found.append(path.parent.name)
+                actual.append(path.parent.name)
         except OSError:
             continue
-    return found
+    return actual
 
 
 def errors(result):
