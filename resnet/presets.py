@@ -114,10 +114,14 @@ PRESETS: dict[str, Config] = named(
 )
 
 
-def _example_bytes(config: Config) -> float:
-    """Estimates the memory per training image, in bytes (lab/bench/batch_memory.py: cpu-photos in bf16)."""
+def _example_bytes(config: Config, image: float = 1.25e6, classes: float = 30) -> float:
+    """Estimates the memory per image, in bytes (lab/bench/batch_memory.py: cpu-photos in bf16)."""
     area = (config.image_size / 48) ** 2 * config.width / 32
-    return 1.3e6 * area * (1 if config.precision == "bf16" else 2)
+    return image * area * (1 if config.precision == "bf16" else 2) + classes * config.num_classes
+
+
+def _eval_bytes(config: Config) -> float:
+    return _example_bytes(config, image=0.18e6, classes=0)
 
 
 def _reading(config: Config, machine: Machine, size: int) -> dict[str, tuple[Any, str]]:
@@ -135,6 +139,7 @@ def _reading(config: Config, machine: Machine, size: int) -> dict[str, tuple[Any
 HERE = Rule(
     own="cpu-photos",
     example_bytes=_example_bytes,
+    eval_bytes=_eval_bytes,
     gpu_batch=256,
     choices=_reading,
     weights={"model": "resnet50", "width": 64},

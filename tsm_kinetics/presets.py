@@ -137,15 +137,20 @@ PRESETS: dict[str, Config] = named(
 )
 
 
-def _example_bytes(config: Config) -> float:
-    """Estimates the memory per training clip, in bytes (lab/bench/batch_memory.py: cpu-ucf101 in bf16)."""
+def _example_bytes(config: Config, clip: float = 5.2e6) -> float:
+    """Estimates the memory per clip, in bytes (lab/bench/batch_memory.py: cpu-ucf101 in bf16)."""
     area = config.frames / 8 * (config.image_size / 64) ** 2 * config.width / 16 * sum(config.blocks) / 4
-    return 6e6 * area * (1 if config.precision == "bf16" else 2)
+    return clip * area * (1 if config.precision == "bf16" else 2)
+
+
+def _eval_bytes(config: Config) -> float:
+    return _example_bytes(config, clip=7e6)
 
 
 HERE = Rule(
     own="cpu-ucf101",
     example_bytes=_example_bytes,
+    eval_bytes=_eval_bytes,
     gpu_batch=64,
     weights={"width": 64, "blocks": (3, 4, 6, 3)},
     enough=(25, 500),
