@@ -76,7 +76,7 @@ e2e-jax: $(VENV)/.dev ## a program of four replicas by each minor release of jax
 study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
 	@$(PY) -m lab.studies $(STUDY) $(ARGS)
 
-bench: $(VENV)/.dev ## measured comparisons with named peers, into lab/bench/results/
+bench: $(VENV)/.dev ## measurements, most next to a named peer, into lab/bench/results/
 	@failed=; for script in lab/bench/[a-z]*.py; do module=lab.bench.$$(basename $$script .py); \
 	  $(PY) -m $$module $(ARGS) || failed="$$failed $$module"; done; \
 	  [ -z "$$failed" ] || { echo "error: these ended with an error, see above:$$failed" >&2; exit 1; }

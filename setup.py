@@ -32,13 +32,13 @@ _LEFT_OUT = ("setup.sh", "*.py", "*.pyc", ".*", "*~")
 
 def packages() -> dict[str, str]:
     """Returns {name in the wheel: folder}; every folder with an __init__.py is a package."""
-    found = {}
+    folders = {}
     for part in (NAME, *PARTS):
         for path in sorted((ROOT / part).rglob("__init__.py")):
             folder = path.parent.relative_to(ROOT).as_posix()
             name = folder.replace("/", ".")
-            found[name if part == NAME else f"{NAME}.{name}"] = folder
-    return found
+            folders[name if part == NAME else f"{NAME}.{name}"] = folder
+    return folders
 
 
 def data() -> dict[str, list[str]]:

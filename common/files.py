@@ -97,15 +97,15 @@ def try_to_write(folder: pathlib.Path, flag: str) -> list[pathlib.Path]:
 
     Raises UserError if it cannot be written; the message names `flag`. No folder is left behind.
     """
-    made = [place for place in (*reversed(folder.parents), folder) if not os.path.exists(place)]
+    absent = [place for place in (*reversed(folder.parents), folder) if not os.path.exists(place)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        remove_empty(made)
+        remove_empty(absent)
         raise UserError(f"{flag}={folder}: cannot write: {error.strerror}; {write_fix(error)}") from error
-    return made
+    return absent
 
 
 def remove_empty(folders: Sequence[pathlib.Path]) -> None:

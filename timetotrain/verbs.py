@@ -55,7 +55,7 @@ VERBS = {
         "two submissions, or one sent again: what changed, and what may", "compliance.changes.difference"
     ),
     "settings": Verb(
-        "the logs' settings beside the configuration files that they name", "compliance.code.settings"
+        "settings in logs next to the configuration files that the logs name", "compliance.code.settings"
     ),
     "power": Verb("the energy of runs, by the rules and by the stock tool", "compliance.power.command"),
     "review": Verb("a round: uploads merged, all verdicts, scores and points", "compliance.review.command"),

@@ -50,14 +50,14 @@ def exchanges(text: str) -> list[dict[str, int | str]]:
       For each kind: operation, number of groups and group size (for a permutation, number of pairs and 2), count, and
       the total bytes that a replica contributes. Collectives in loops count once.
     """
-    found: dict[tuple, list[int]] = {}
+    counts: dict[tuple, list[int]] = {}
     for one in stablehlo_text.exchanges(text):
-        totals = found.setdefault((one.operation, one.groups, one.size), [0, 0])
+        totals = counts.setdefault((one.operation, one.groups, one.size), [0, 0])
         totals[0] += 1
         totals[1] += sum(map(_bytes, one.operands))
     return [
         {"operation": operation, "groups": groups, "size": size, "count": count, "bytes": moved}
-        for (operation, groups, size), (count, moved) in sorted(found.items())
+        for (operation, groups, size), (count, moved) in sorted(counts.items())
     ]
 
 

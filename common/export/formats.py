@@ -129,13 +129,13 @@ def onnx(trained: Trained, folder: pathlib.Path) -> None:
     ]
     function = tf.function(serving.features, input_signature=specs, autograph=False)
     try:
-        made, _ = library.convert.from_function(function, input_signature=specs, opset=OPSET)
+        model, _ = library.convert.from_function(function, input_signature=specs, opset=OPSET)
     except (ValueError, TypeError, NotImplementedError, RuntimeError, KeyError) as error:
         raise UserError(
             f"--format=onnx: tf2onnx cannot express this network ({str(error).partition(chr(10))[0][:200]}); "
             "use --format=stablehlo or savedmodel"
         ) from error
-    write_atomically(folder / "model.onnx", made.SerializeToString())
+    write_atomically(folder / "model.onnx", model.SerializeToString())
     write_atomically(folder / ABOUT, json.dumps(trained.about(), indent=1, ensure_ascii=False).encode())
     _add_recipe(trained, folder)
 

@@ -65,12 +65,12 @@ class Network:
         """
         start = time.perf_counter()
         with one_line(f"{self.path}: cannot answer", "get a sound copy, or give fewer files", passing):
-            found = {name: np.asarray(value) for name, value in self.call(values).items()}
+            outputs = {name: np.asarray(value) for name, value in self.call(values).items()}
         # The first call of a shape also traces or compiles.
         if values.shape in self._seen:
             self.seconds.append((time.perf_counter() - start, len(values)))
         self._seen.add(values.shape)
-        return found
+        return outputs
 
     def classes(self, encoded: Sequence[bytes]) -> list[list[dict[str, Any]]]:
         """Returns the best classes, [{name, score}], of each file or text; of a video's frames, of all together."""
@@ -215,15 +215,15 @@ def files_in(network: Network, names: Sequence[str]) -> tuple[list[str], list[st
     """
     if network.kind in ("translation", "words"):
         return list(names), []
-    found: list[str] = []
+    paths: list[str] = []
     others: list[str] = []
     for name in names:
         if not os.path.isdir(name):
-            found.append(name)
+            paths.append(name)
             continue
         for path in folder_conversion.files(pathlib.Path(name)):
-            (found if _fits(network, path) else others).append(os.fspath(path))
-    return found, others
+            (paths if _fits(network, path) else others).append(os.fspath(path))
+    return paths, others
 
 
 def _fits(network: Network, path: pathlib.Path) -> bool:
@@ -275,7 +275,7 @@ def _name(name: bytes) -> str:
 
 
 def _objects(one: Mapping[str, np.ndarray], least: float) -> dict[str, Any]:
-    found = []
+    objects = []
     for i in np.flatnonzero((one["classes"] > 0) & (one["scores"] >= least)):
         entry = {
             "name": _name(one["names"][i]),
@@ -284,8 +284,8 @@ def _objects(one: Mapping[str, np.ndarray], least: float) -> dict[str, Any]:
         }
         if "masks" in one:
             entry["mask"] = one["masks"][i].astype(np.float32)
-        found.append(entry)
-    return {"objects": found}
+        objects.append(entry)
+    return {"objects": objects}
 
 
 def _texts(network: Network, files: Sequence[str], batch: int) -> Iterator[dict]:

@@ -61,11 +61,11 @@ def outlines(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     picture = reader.read(reader.contents(answer["file"]), png=True)
     width, height = picture.width, picture.height
-    found = []
+    outlined = []
     for entry in answer["objects"]:
         pasted = masks.paste(entry["mask"][None], np.array([entry["box"]]), height, width)
-        found.append({**entry, "mask": masks.encode(pasted)[0]})
-    return found
+        outlined.append({**entry, "mask": masks.encode(pasted)[0]})
+    return outlined
 
 
 def _drawn(picture: Image.Image, answer: Mapping[str, Any], given: Mapping[str, str]) -> Image.Image:
@@ -74,27 +74,25 @@ def _drawn(picture: Image.Image, answer: Mapping[str, Any], given: Mapping[str, 
     font = ImageFont.load_default(max(14, max(picture.size) // 40))
     if "classes" in answer:
         return _with_strip(picture, answer["classes"], font)
-    names = sorted({found["name"] for found in answer["objects"]})
+    names = sorted({one["name"] for one in answer["objects"]})
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)} | dict(given)
     objects = list(reversed(answer["objects"]))  # The best object is drawn last, over the others.
-    for found in objects:
-        if "mask" in found:
-            picture = _with_mask(picture, found, scale, colours[found["name"]])
+    for one in objects:
+        if "mask" in one:
+            picture = _with_mask(picture, one, scale, colours[one["name"]])
     pen = ImageDraw.Draw(picture)
-    for found in objects:
-        top, left, bottom, right = (value * scale for value in found["box"])
-        pen.rectangle(
-            (left, top, right, bottom), outline=colours[found["name"]], width=max(2, font.size // 7)
-        )
-    boxes = [[value * scale for value in found["box"]] for found in answer["objects"]]
+    for one in objects:
+        top, left, bottom, right = (value * scale for value in one["box"])
+        pen.rectangle((left, top, right, bottom), outline=colours[one["name"]], width=max(2, font.size // 7))
+    boxes = [[value * scale for value in one["box"]] for one in answer["objects"]]
     taken: list[tuple[float, ...]] = []
-    for number, found in enumerate(answer["objects"]):
+    for number, one in enumerate(answer["objects"]):
         others = boxes[:number] + boxes[number + 1 :]
-        tag = _tag(pen, found, boxes[number], font, picture.size)
+        tag = _tag(pen, one, boxes[number], font, picture.size)
         if not _hides(tag.place, taken, others):
             taken.append(tag.place)
             top, left, bottom, right = tag.place
-            pen.rectangle((left, top, right, bottom), fill=colours[found["name"]])
+            pen.rectangle((left, top, right, bottom), fill=colours[one["name"]])
             pen.text(tag.begin, tag.text, fill="black", font=font)
     return picture
 

@@ -94,20 +94,20 @@ class OfSeveral:
         return {name: value.numpy() for name, value in found}
 
     def values(self) -> dict[str, np.ndarray]:
-        found = {}
+        by_name = {}
         for name, variable in self._variables.items():
             copies = [copy.numpy() for copy in self._replicas.local_results(variable)]
-            found[name] = np.stack(copies) if self._steps.state[name].per_replica else copies[0]
-        return found
+            by_name[name] = np.stack(copies) if self._steps.state[name].per_replica else copies[0]
+        return by_name
 
     def _batches(self, batch: Batch) -> Iterator[Any]:
         """Yields each replica's batch once; the replicas of a group share one batch."""
         count, partitions = self._replicas.num_replicas, self._steps.task.config.partitions
-        parts = {
+        splits = {
             key: np.stack([argument.of_group(r // partitions) for r in range(count)])
             for key, argument in batch.items()
         }
-        return iter(self._replicas.dataset(lambda _: tf.data.Dataset.from_tensor_slices(parts)))
+        return iter(self._replicas.dataset(lambda _: tf.data.Dataset.from_tensor_slices(splits)))
 
 
 def prepared(num_replicas: int, kind: str, say: Callable[[str], None]) -> Mirrored | None:
@@ -144,19 +144,19 @@ def describe(
     For training: the first losses, and digests of the state after the first step. For an evaluation: digests of its
     outputs.
     """
-    found: dict[str, Any] = {"computed_by": reference.computed_by}
+    description: dict[str, Any] = {"computed_by": reference.computed_by}
     reference.reset()
     if not training:
         outputs = reference.evaluate(batch)
-        return {**found, "outputs": {n: rules.digest(x, rules.key_of(n)) for n, x in outputs.items()}}
+        return {**description, "outputs": {n: rules.digest(x, rules.key_of(n)) for n, x in outputs.items()}}
     losses = []
     for i in range(STEPS):
         losses.append(reference.train(batch))
         say(f"step {i + 1}: loss {losses[-1]!r}")
         if i == 0:
-            found["state"] = {n: _change(x, steps.state[n]) for n, x in reference.values().items()}
+            description["state"] = {n: _change(x, steps.state[n]) for n, x in reference.values().items()}
     reference.reset()
-    return {**found, "losses": losses}
+    return {**description, "losses": losses}
 
 
 def _change(after: np.ndarray, about: Argument) -> dict[str, Any]:

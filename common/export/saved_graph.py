@@ -118,13 +118,13 @@ def _reached(folder: pathlib.Path, functions: Mapping[str, Any], roots: Iterable
 
 
 def _called(functions: Mapping[str, Any], name: str) -> set[str]:
-    found = set()
+    names = set()
     for node in functions[name].node_def:
         if node.op in functions:
-            found.add(node.op)
+            names.add(node.op)
         for value in node.attr.values():
-            found |= {f.name for f in (value.func, *value.list.func) if f.name}
-    return found
+            names |= {f.name for f in (value.func, *value.list.func) if f.name}
+    return names
 
 
 def _check_objects(folder: pathlib.Path, nodes: Iterable[Any]) -> None:

@@ -98,12 +98,12 @@ def find(path: str | os.PathLike) -> pathlib.Path:
       UserError: there is no checkpoint.
     """
     path = pathlib.Path(path)
-    found = checkpoint_file.checkpoints(path) if os.path.isdir(path) else [path]
+    paths = checkpoint_file.checkpoints(path) if os.path.isdir(path) else [path]
     if os.path.isdir(path) and (path / checkpoint_file.BEST).is_file():
-        found = [path / checkpoint_file.BEST]
-    if not found or not os.path.isfile(found[-1]):
+        paths = [path / checkpoint_file.BEST]
+    if not paths or not os.path.isfile(paths[-1]):
         raise UserError(f"{path}: no checkpoint there; name a checkpoint_*.npz, or its folder")
-    return found[-1]
+    return paths[-1]
 
 
 def load(

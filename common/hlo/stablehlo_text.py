@@ -89,13 +89,13 @@ def _operations(body: str) -> Iterator[Operation]:
         indentation = len(line) - len(line.lstrip())
         if loop >= 0 and indentation <= loop and not line.lstrip().startswith(("}", "cond {")):
             loop = -1
-        called, found = _CALL.search(line), _OPERATION.search(line)
+        called, operation = _CALL.search(line), _OPERATION.search(line)
         if called:
             yield Operation("", called[1], line, loop >= 0)
-        elif found:
-            if found[1] == "while" and loop < 0:
+        elif operation:
+            if operation[1] == "while" and loop < 0:
                 loop = indentation
-            yield Operation(found[1], "", line, loop >= 0)
+            yield Operation(operation[1], "", line, loop >= 0)
 
 
 def types(text: str) -> list[Type]:
@@ -105,11 +105,11 @@ def types(text: str) -> list[Type]:
 
 def exchanges(text: str) -> list[Exchange]:
     """Returns the collectives of all functions, in order."""
-    found = []
+    all_exchanges = []
     for operation, attributes, operands in _EXCHANGE.findall(text):
         groups, size = map(int, _GROUPS.search(attributes).groups())
-        found.append(Exchange(operation, groups, size, tuple(types(operands))))
-    return found
+        all_exchanges.append(Exchange(operation, groups, size, tuple(types(operands))))
+    return all_exchanges
 
 
 def signature(text: str) -> tuple[list[Type], list[Type]]:

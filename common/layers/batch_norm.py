@@ -174,20 +174,20 @@ class SpanBatchNorm(tf_keras.layers.Layer):
 
     def _grouping(self, batch: int | None) -> tuple[int, Groups | None]:
         """Returns (virtual groups in a replica, groups of replicas or None) for `batch` images on a replica."""
-        parts = self.spatial.partitions
-        sharing = None if parts == 1 else self.spatial.groups
+        partitions = self.spatial.partitions
+        sharing = None if partitions == 1 else self.spatial.groups
         if self.span == 0 or self.span == batch:
             return 1, sharing
         if batch is None:
             raise UserError(
                 f"config.batch_norm_span={self.span}: needs a fixed batch size; build the model with one"
             )
-        total = self.replicas.num_replicas // parts
+        total = self.replicas.num_replicas // partitions
         virtual, size = span_groups(self.span, batch, total, self.tile_rows, self.grid_columns)
         if size == 1:
             return virtual, sharing
         joined = replica_groups(total, size, self.tile_rows, self.grid_columns)
-        return 1, [[place * parts + i for place in group for i in range(parts)] for group in joined]
+        return 1, [[place * partitions + i for place in group for i in range(partitions)] for group in joined]
 
     def _scale_offset(self, channels: int) -> tuple[tf.Tensor, tf.Tensor]:
         if self.affine:

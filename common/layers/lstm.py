@@ -166,12 +166,12 @@ def hoisted(
         z = inputs_part(x, kernel, precision)
         return _make_core(mask, precision)(*_biased(z, bias, precision), recurrent, h, c)
 
-    parts = _chains(x.shape[1], recurrent.shape[0])
-    if parts == 1:
+    chains = _chains(x.shape[1], recurrent.shape[0])
+    if chains == 1:
         outputs, h, c = chain(x, *state, mask)
         return outputs, (h, c)
-    masks = [None] * parts if mask is None else tf.split(mask, parts, axis=1)
-    cut = zip(tf.split(x, parts, axis=1), *(tf.split(s, parts) for s in state), masks)
+    masks = [None] * chains if mask is None else tf.split(mask, chains, axis=1)
+    cut = zip(tf.split(x, chains, axis=1), *(tf.split(s, chains) for s in state), masks)
     outputs, h, c = zip(*(chain(*part) for part in cut))
     return tf.concat(outputs, 1), (tf.concat(h, 0), tf.concat(c, 0))
 

@@ -314,12 +314,10 @@ class StreamChecker:
             if count < rule.times:
                 findings.append(reports.few(key, rule, count, unknown))
             for other, value in rule.spec.get("once_if", {}).items():
-                wanted = 1 if self._values.get(other) == value else 0
-                if count != wanted:
+                times = 1 if self._values.get(other) == value else 0
+                if count != times:
                     names = {"wording": "occurs.with", "key": key, "other": other, "value": value}
-                    findings.append(
-                        self._make(f"{key}.occurs", ERROR, None, str(wanted), str(count), **names)
-                    )
+                    findings.append(self._make(f"{key}.occurs", ERROR, None, str(times), str(count), **names))
         for keys in self._common.get("one_of", ()):
             if not any(key in self._seen for key in keys):
                 findings.append(reports.absent(" or ".join(keys), "at least one", unknown))

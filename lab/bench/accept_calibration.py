@@ -160,8 +160,10 @@ def main() -> None:
     options = scripts.with_folder(parser, "the folder with training_results_v1.0 ... v6.0")
     with ProcessPoolExecutor(options.processes) as pool:
         orgs = trees(options.folder)
-        found = [one for group in tqdm(pool.map(read, orgs), total=len(orgs), unit=" trees") for one in group]
-        asked = [case for one in found for case in cases(one)]
+        folders = [
+            one for group in tqdm(pool.map(read, orgs), total=len(orgs), unit=" trees") for one in group
+        ]
+        asked = [case for one in folders for case in cases(one)]
         done = pool.map(estimate, [case.asked for case in asked], chunksize=32)
         made = list(tqdm(done, total=len(asked), unit=" cases", mininterval=10))
     parts = {
@@ -171,7 +173,7 @@ def main() -> None:
     }
     result = {
         **head(),
-        "folders": len(found),
+        "folders": len(folders),
         "calibration": {
             event: {
                 part: calibration([asked[at] for at in chosen], [made[at] for at in chosen], how)

@@ -126,14 +126,14 @@ def four_commands(case: Case, folder: Path, flags: Sequence[str] = ()) -> Answer
         "export": [places["checkpoints"], places["model"]],
         "predict": [places["model"], new, "--json", answers],
     }
-    kept = folder / "commands.json"
-    done = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    record = folder / "commands.json"
+    done = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
     for verb, words in commands.items():
         line = [str(word) for word in words]
         if verb not in done or done[verb]["words"] != line:
             load = os.getloadavg()
             done[verb] = {"words": line, "load": load, "seconds": timetotrain(verb, *line)}
-            kept.write_text(json.dumps(done, indent=1), encoding="utf-8")
+            record.write_text(json.dumps(done, indent=1), encoding="utf-8")
     seconds = {verb: done[verb]["seconds"] for verb in commands}
     ending = log_ending.read(places["results"] / "here" / case.benchmark / "result_0.txt")
     if ending is None:
@@ -167,12 +167,12 @@ def measure(kind: str, folder: Path, whole: bool = False) -> dict[str, Any]:
       UserError: the data are missing, or a command failed.
     """
     case = REAL[kind]
-    found = four_commands(case, folder, [] if whole else shortened(case))
+    steps = four_commands(case, folder, [] if whole else shortened(case))
     about = json.loads(Path(folder, "records", "description.json").read_text(encoding="utf-8"))
     ran = json.loads(next(Path(folder, "results").rglob("run.json")).read_text(encoding="utf-8"))
-    if not found.answers or case.answer not in found.answers[0]:
-        raise UserError(f"{kind}: the answer has no {case.answer}: {found.answers[:1]}")
-    quality = best(case, found.ending)
+    if not steps.answers or case.answer not in steps.answers[0]:
+        raise UserError(f"{kind}: the answer has no {case.answer}: {steps.answers[:1]}")
+    quality = best(case, steps.ending)
     return {
         "kind": kind,
         "benchmark": case.benchmark,
@@ -181,14 +181,14 @@ def measure(kind: str, folder: Path, whole: bool = False) -> dict[str, Any]:
         "eval": about["split"]["eval"],
         "epochs": _find(ran, "train_epochs"),
         "shortened": not whole,
-        "seconds": {verb: round(value, 1) for verb, value in found.seconds.items()},
-        "minutes": round(found.ending.minutes, 2),
+        "seconds": {verb: round(value, 1) for verb, value in steps.seconds.items()},
+        "minutes": round(steps.ending.minutes, 2),
         "quality": quality,
         "least": case.least,
         "shown": _measure(case).shown(quality),
         "baseline": about["baseline"],
         "outlook": _find(ran, "outlook"),
-        "load": found.load,
+        "load": steps.load,
     }
 
 

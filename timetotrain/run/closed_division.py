@@ -125,21 +125,21 @@ def initial_weights(config: RunConfig) -> Any:
     if "://" in path:
         return {"file": path}
     try:
-        found = files.sha256(*_files(pathlib.Path(path)))
+        digest = files.sha256(*_files(pathlib.Path(path)))
     except OSError as error:
         field = "init" if config.init else config.weights_field
         raise UserError(f"config.{field}={path}: {error.strerror}; name a file that exists") from error
-    return {"file": name, "sha256": found}
+    return {"file": name, "sha256": digest}
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
     """Returns a file, a folder's files, or a TensorFlow checkpoint's files (PATH.index and PATH.data-*)."""
     if path.is_dir():
-        found = [p for p in path.iterdir() if p.is_file()]
+        paths = [p for p in path.iterdir() if p.is_file()]
     else:
         parts = path.parent.glob("*") if path.parent.is_dir() else ()
         stems = (path.name + ".index", path.name + ".data-")
-        found = [p for p in parts if p.name == path.name or p.name.startswith(stems)]
-    if not found:
+        paths = [p for p in parts if p.name == path.name or p.name.startswith(stems)]
+    if not paths:
         raise FileNotFoundError(2, os.strerror(2), str(path))
-    return sorted(found)
+    return sorted(paths)

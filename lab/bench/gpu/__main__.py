@@ -45,12 +45,10 @@ def stages(plan: Plan, report: Report) -> Iterator[Stage]:
 
 def measured(stage: Stage, report: Report, only: list[str]) -> list[Row]:
     """Returns the wanted rows of the stage that have no figures yet; rows that failed before come last."""
-    wanted = [
+    jobs = [
         row for row in stage.rows if not only or any(fnmatch.fnmatch(row.name, pattern) for pattern in only)
     ]
-    return sorted(
-        (row for row in wanted if not report.done(row.name)), key=lambda row: row.name in report.rows
-    )
+    return sorted((row for row in jobs if not report.done(row.name)), key=lambda row: row.name in report.rows)
 
 
 def measure(plan: Plan, report: Report, deadline: float, only: list[str]) -> None:

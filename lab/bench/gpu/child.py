@@ -167,12 +167,12 @@ class Child:
 
     def found(self) -> dict[str, Any]:
         """Returns the row's figures and seconds, or {"error": ...}, or {"cut": True} if the time was over."""
-        found = self.result
-        if found is None:
+        result = self.result
+        if result is None:
             self._errors.seek(0)
-            found = {"error": _message(self._errors.read(), self._process.returncode)}
+            result = {"error": _message(self._errors.read(), self._process.returncode)}
         self._errors.close()
-        return {**found, "wall_seconds": round(time.monotonic() - self._began, 1)}
+        return {**result, "wall_seconds": round(time.monotonic() - self._began, 1)}
 
 
 def _message(errors: str, status: int) -> str:

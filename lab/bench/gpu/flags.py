@@ -70,12 +70,12 @@ SETS = {
 
 def gains(rows: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, float]:
     """Returns {network: step time without / with the set `name`} for the measured networks."""
-    found = {}
+    ratios = {}
     for network in NETWORKS:
         base, tried = rows.get(f"step/{network}", {}), rows.get(f"flags/{name}/{network}", {})
         if base.get("ms") and tried.get("ms"):
-            found[network] = base["ms"] / tried["ms"]
-    return found
+            ratios[network] = base["ms"] / tried["ms"]
+    return ratios
 
 
 def helps(found: Mapping[str, float]) -> bool:
@@ -101,14 +101,14 @@ def union(rows: Mapping[str, Mapping[str, Any]]) -> str:
 def settings(report: Mapping[str, Any], source: str) -> list[dict[str, str]]:
     """Returns the entries of a launch file; none if all sets together, measured on every network, do not pay."""
     rows = report["rows"]
-    found = gains(rows, "together")
-    tried = {rows[f"flags/together/{network}"]["flags"] for network in found}
-    if len(tried) != 1 or set(found) != set(NETWORKS) or not helps(found):
+    ratios = gains(rows, "together")
+    tried = {rows[f"flags/together/{network}"]["flags"] for network in ratios}
+    if len(tried) != 1 or set(ratios) != set(NETWORKS) or not helps(ratios):
         return []
     (flags,) = tried
     device = report.get("device") or "the card"
-    least, most = (pick(found.values()) - 1 for pick in (min, max))
-    why = f"{_mean(found) - 1:.1%} faster steps on {device}, {least:+.1%} to {most:+.1%} by network"
+    least, most = (pick(ratios.values()) - 1 for pick in (min, max))
+    why = f"{_mean(ratios) - 1:.1%} faster steps on {device}, {least:+.1%} to {most:+.1%} by network"
     return [{"variable": "XLA_FLAGS", "value": flags, "why": why, "source": source}]
 
 

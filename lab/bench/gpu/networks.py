@@ -122,13 +122,13 @@ def compile(job: dict, turn: Turn) -> dict[str, Any]:  # noqa: A001, the job's n
     """Compiles a step into jax's cache, possibly beside other compiling jobs; returns what it launches and moves."""
     jax_of(job)
     folder, manifest, (program, *_) = _programs(job)
-    made, hits = Prepared(folder, manifest, program, values=False), Hits()
+    prepared, hits = Prepared(folder, manifest, program, values=False), Hits()
     with turn.together():
-        made.compile()
+        prepared.compile()
     return {
-        "compile_seconds": made.compile_seconds,
+        "compile_seconds": prepared.compile_seconds,
         "from_cache": hits.count > 0,
-        **launches.launches(hlo.Program(made.compiled.as_text())),
+        **launches.launches(hlo.Program(prepared.compiled.as_text())),
     }
 
 
@@ -136,40 +136,40 @@ def check(job: dict, turn: Turn) -> dict[str, Any]:
     """Compares three steps' losses and the state after the first with the export's, judged as in lab.bench.replay."""
     jax_of(job)
     folder, manifest, programs = _programs(job)
-    found: dict[str, Any] = {"precision": manifest["precision"], "programs": []}
+    row: dict[str, Any] = {"precision": manifest["precision"], "programs": []}
     for program in programs:
-        made = Prepared(folder, manifest, program)
+        prepared = Prepared(folder, manifest, program)
         with turn.together():
-            made.compile()
-            made.place()
-            report = {"program": program["name"], "chooses": manifest["chooses"], **made.check()}
+            prepared.compile()
+            prepared.place()
+            report = {"program": program["name"], "chooses": manifest["chooses"], **prepared.check()}
         report["differs"] = figures.verdict(report, manifest["precision"], False, None)
-        found["programs"].append(report)
-    found["equal"] = not any(report["differs"] for report in found["programs"])
+        row["programs"].append(report)
+    row["equal"] = not any(report["differs"] for report in row["programs"])
     for what in ("state_error", "change_error"):
-        found[what] = max((r[what] for r in found["programs"]), key=lambda error: error["relative"])
-    found["loss_error"] = max(max(report["loss_errors"]) for report in found["programs"])
-    return found
+        row[what] = max((r[what] for r in row["programs"]), key=lambda error: error["relative"])
+    row["loss_error"] = max(max(report["loss_errors"]) for report in row["programs"])
+    return row
 
 
 def step(job: dict, turn: Turn) -> dict[str, Any]:
     """Measures the milliseconds of a step, memory and bytes of its compiled program, losses of the first steps."""
     jax = jax_of(job)
     folder, manifest, (program, *_) = _programs(job)
-    made, hits = Prepared(folder, manifest, program), Hits()
+    prepared, hits = Prepared(folder, manifest, program), Hits()
     with turn.together():
-        made.compile()
+        prepared.compile()
     with turn.alone():
-        made.place()
-        losses = [float(pjrt_program.first(made.step()[0])) for _ in range(3)]
-        seconds = _timed(made, job)
-        found = figures.speed(made, seconds, figures.peak_of(jax.devices()[0], manifest["precision"]))
+        prepared.place()
+        losses = [float(pjrt_program.first(prepared.step()[0])) for _ in range(3)]
+        seconds = _timed(prepared, job)
+        row = figures.speed(prepared, seconds, figures.peak_of(jax.devices()[0], manifest["precision"]))
     return {
         "network": manifest["benchmark"],
         "batch": manifest["batch"]["train"],
         "precision": manifest["precision"],
         "losses": losses,
-        **found,
+        **row,
         "from_cache": hits.count > 0,
         "spread": (max(seconds) - min(seconds)) / statistics.median(seconds),
     }

@@ -60,14 +60,14 @@ class Flax:
 
 def flax(job: dict, turn: Turn) -> dict[str, Any]:
     """Measures the milliseconds of a contender's step."""
-    made, hits = Flax(job), Hits()
-    made.make()
+    network, hits = Flax(job), Hits()
+    network.make()
     with turn.together():
-        compile_seconds = made.compile()
+        compile_seconds = network.compile()
     with turn.alone():
-        seconds, loss = made.time(job.get("rounds", 3), job.get("steps", 20))
-        memory = (made.jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
-    analysis = made.compiled.cost_analysis() or {}
+        seconds, loss = network.time(job.get("rounds", 3), job.get("steps", 20))
+        memory = (network.jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
+    analysis = network.compiled.cost_analysis() or {}
     return {
         **_times(seconds, job["keywords"]["batch"]),
         "keywords": job["keywords"],

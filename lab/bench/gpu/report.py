@@ -23,15 +23,15 @@ _PACKAGES = (
 
 def described() -> dict[str, Any]:
     """Returns card and driver from nvidia-smi, the host's processors, and versions, without starting jax."""
-    found: dict[str, Any] = {}
+    description: dict[str, Any] = {}
     if shutil.which("nvidia-smi"):
         command = ["nvidia-smi", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
         with_gpu = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
         rows = [line.split(", ") for line in with_gpu.stdout.strip().splitlines()]
         if with_gpu.returncode == 0 and rows:
-            found = dict(zip(_ASKED, rows[0])) | {"count": len(rows)}
+            description = dict(zip(_ASKED, rows[0])) | {"count": len(rows)}
     versions = {"python": platform.python_version(), **machine_tools.versions(*_PACKAGES)}
-    return {"nvidia_smi": found, "cores": os.cpu_count(), "versions": versions}
+    return {"nvidia_smi": description, "cores": os.cpu_count(), "versions": versions}
 
 
 class Report:

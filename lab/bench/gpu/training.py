@@ -19,11 +19,11 @@ _BLOCKS = 2
 def train(job: dict, turn: Turn) -> dict[str, Any]:
     """Trains a tiny preset through pjrt to its target, beside others; returns accuracies and seconds."""
     name, folder = job["benchmark"], Path(job["scratch"]) / "train" / job["row"]
-    made = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-m", f"{name}.tiny", str(folder / "data")], cwd=ROOT, capture_output=True, text=True
     )
-    if made.returncode:
-        sys.exit(f"error: {name}.tiny: {(made.stderr.strip().splitlines() or ['no message'])[-1]}")
+    if run.returncode:
+        sys.exit(f"error: {name}.tiny: {(run.stderr.strip().splitlines() or ['no message'])[-1]}")
     flags = ["--system=cpu-tiny", f"--data_dir={folder / 'data'}", *job["arguments"]]
     with turn.together():
         log, seconds = _run(name, flags, folder / "results")

@@ -33,12 +33,12 @@ def _stop(*_):
 
 def keep_rules(replace: Callable[..., Any] = setattr) -> None:
     """Makes the stock checker read each rule file once per process, because most of its time goes into YAML."""
-    load, kept = mlp_compliance.yaml.load, {}
+    load, loaded = mlp_compliance.yaml.load, {}
 
     def cached(file, Loader):  # noqa: N803 (PyYAML's name)
-        if file.name not in kept:
-            kept[file.name] = load(file, Loader=Loader)
-        return kept[file.name]
+        if file.name not in loaded:
+            loaded[file.name] = load(file, Loader=Loader)
+        return loaded[file.name]
 
     # A namespace of its own: we read YAML, too.
     replace(mlp_compliance, "yaml", types.SimpleNamespace(**vars(mlp_compliance.yaml) | {"load": cached}))
