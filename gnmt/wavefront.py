@@ -188,7 +188,7 @@ class _Loop:
             return [tf.stack(products), d_bias, *d_given]
         queries, weights, _ = (part[:n] for part in saved[7:])
         d_queries, d_scores, d_contexts = (part[:n] for part in slopes[1 + self.stacked :])
-        outputs = saved[6] if self.layers == 1 else read[1 : n + 1, 0, :, self.reads :]
+        outputs = saved[6][:n] if self.layers == 1 else read[1 : n + 1, 0, :, self.reads :]
         d_kernel = self._times(rows(outputs), rows(d_queries), transpose_a=True)
         d_values = tf.einsum("nbm,nbu->bmu", tf.cast(weights, self.compute), d_contexts)
         d_scores, queries = (tf.transpose(part, [1, 0, 2]) for part in (d_scores, queries))

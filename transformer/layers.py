@@ -15,7 +15,7 @@ import tf_keras
 from common.distributed.replicas.base import Replicas
 from common.layers.dense import LastAxisDense, product, product_transposed, rows
 from common.layers.dropout import Dropout, drop
-from common.layers.fused_attention import fused_attention
+from common.layers.fused_attention import fused_attention, kernel_exists
 from common.layers.layer_norm import LayerNormalization
 from common.layers.precision import Precision
 from common.layers.xla import for_gpu, under_xla
@@ -128,7 +128,11 @@ class Attention(tf_keras.layers.Layer):
             parts.dense(self.width, use_bias=False) for _ in range(4)
         )
         self.dropout = parts.dropout(parts.config.attention_dropout)
-        self.in_one_kernel = parts.config.dropout_generator == "hardware" and self.precision.compute.size == 2
+        self.in_one_kernel = (
+            parts.config.dropout_generator == "hardware"
+            and self.precision.compute.size == 2
+            and kernel_exists(self.width // self.heads)
+        )
 
     def call(self, queries: tf.Tensor, memory: tf.Tensor, allowed: tf.Tensor, training: bool) -> tf.Tensor:
         """Attends: [b, q, width], [b, m, width] -> [b, q, width]; bool `allowed` broadcasts to [b, 1, q, m]."""

@@ -78,8 +78,8 @@ class RunConfig:
       first_block_steps: training steps before the first evaluation; 0 derives it from `first_block_epochs`.
       eval_epochs: epochs at which the first evaluations take place, if they are unevenly spaced; later ones follow
         every `epochs_per_block`. Their steps are in proportion to `steps_per_block`.
-      quality_target: the quality to reach, in the logged unit; None: the run has no target, trains to its end and is
-        not a result.
+      quality_target: the quality to reach, in the logged unit; None: the run has no target, trains to its end or
+        until `patience` ends it, and is not a result.
       patience: number of evaluations without gain (timetotrain/run/advice.py) that end a run of one process without
         a target (Keras's name); 0: never.
       checkpoint_blocks: blocks between checkpoints, if a checkpoint folder is given.

@@ -6,6 +6,7 @@
 
 prints what onnxruntime answers. For other programs, `prepared` returns the network's inputs. Decoders of JPEG differ by
 a few of 255 levels, so answers about a JPEG differ a little from those of `predict`, which decodes with TensorFlow.
+Pillow clips pictures of 16 bits a channel; scale these first.
 """
 
 from __future__ import annotations
@@ -100,6 +101,9 @@ def main() -> None:
     names = [output.name for output in session.get_outputs()]
     for path in sys.argv[1:]:
         picture = ImageOps.exif_transpose(Image.open(path))
+        if picture.has_transparency_data:  # On white, as `predict` has it.
+            white = Image.new("RGBA", picture.size, "white")
+            picture = Image.alpha_composite(white, picture.convert("RGBA"))
         pixels = np.asarray(picture.convert("L" if about["benchmark"] == "mnist" else "RGB"))
         found = dict(zip(names, session.run(None, prepared(pixels, about))))
         print(path, {name: value[0, :5].tolist() for name, value in found.items() if value.ndim < 4})

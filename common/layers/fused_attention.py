@@ -40,6 +40,11 @@ _BACKWARD = {
 _SIDES = ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")
 
 
+def kernel_exists(size: int) -> bool:
+    """Whether cuDNN has the kernel for heads of `size` (jax/_src/cudnn/fused_attention_stablehlo.py)."""
+    return size % 8 == 0 and size <= 128
+
+
 def fused_attention(
     query: tf.Tensor,
     key: tf.Tensor,

@@ -80,6 +80,7 @@ def test_gradients_are_those_of_the_transcription(wiring, hoisted):
     ("wiring", "lengths", "dropout", "platform"),
     [
         *((wiring, lengths, 0.2, "TPU") for wiring in WIRINGS for lengths in ((12, 10), (5, 7))),
+        (WIRINGS[1], (5, 19), 0.2, "TPU"),  # The loop has more steps than the target.
         (WIRINGS[1], (12, 16), 0.2, "NVIDIA"),
         (WIRINGS[1], (5, 7), 0.0, "NVIDIA"),
     ],

@@ -267,6 +267,23 @@ def test_a_full_disk_is_one_line_and_leaves_no_shard(tmp_path, capsys, monkeypat
     assert run(tmp_path, train, held, vocabulary=asked) == 0
 
 
+def test_two_workers_write_what_one_writes(tmp_path, monkeypatch):
+    monkeypatch.setattr(conversion, "CHUNK", 7)
+    train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
+    contents = []
+    for workers in ("1", "2"):
+        assert run(tmp_path, train, held, "--workers", workers) == 0
+        contents.append([p.read_bytes() for p in sorted((tmp_path / "out").glob("train-*"))])
+        shutil.rmtree(tmp_path / "out")
+    assert contents[0] == contents[1]
+
+
+def test_evaluation_text_is_never_cleaned(tmp_path, capsys):
+    train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"a\n\n", b"b\nc\n")
+    assert run(tmp_path, train, held, "--drop-bad") == 2
+    assert "e.src: line 2 is empty" in capsys.readouterr().err
+
+
 def test_bad_training_text_is_dropped_on_request_and_counted(tmp_path, capsys):
     train = texts(tmp_path, "t", SOURCE + b"\nx\n" + b"cat " * 90 + b"\n", TARGET + b"y\n\xff\nkatze\n")
     held = texts(tmp_path, "e", b"the cat\n", b"katze\n")
@@ -293,7 +310,7 @@ def test_bad_training_text_is_dropped_on_request_and_counted(tmp_path, capsys):
             "was cut to 128 tokens, config.packed_length is 256; give --config.packed_length=128",
         ),
         ({"num_eval_examples": 5}, "has 10 lines, config.num_eval_examples is 5"),
-        ({"vocabulary_size": 5}, "subwords, config.vocabulary_size is 5"),
+        ({"vocabulary_size": 5}, "tokens, config.vocabulary_size is 5"),
         (
             {"decode": Decode(source_length=5, extra_length=5)},
             r"eval.source: line 1 has \d+ tokens, more than",

@@ -94,6 +94,8 @@ def saturated(config: RunConfig, records: Sequence[history.Record]) -> str:
     if evaluations[-1]["step"] >= Clock.of(config).train_steps:
         return ""
     scores = [config.quality.score(r["value"]) for r in evaluations]
+    if not math.isfinite(max(scores)):
+        return ""  # Another message says so.
     losses = [history.loss_of(r) for r in evaluations]
     noise = statistics.median(abs(b - a) for a, b in zip(scores[-last - 1 :], scores[-last:]))
     if max(scores[-last:]) > max(scores[:-last]) + noise or min(losses[-last:]) < _GAIN * min(losses[:-last]):

@@ -54,6 +54,8 @@ def configure(
         # Each host has its own stored weights, and the processes must build the same network.
         several = processes.here().count > 1
         weights = _before(module, options.checkpoint_dir) or ({} if several else None)
+        if several:  # Only a run of one process ends early.
+            overrides = [("patience", "0"), *overrides]
         return automatic.configure(
             module, overrides, options.replicas, options.seed, options.data_dir, weights
         )

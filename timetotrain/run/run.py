@@ -193,14 +193,17 @@ class Run:
                 heartbeat.at_step(event.step)
                 if event.evaluating:
                     heartbeat.phase("evaluates")
-            if self._saver is not None:
-                self._saver.check()
             if self.recorder is not None:
                 self.recorder.record(event)
                 self.reporter.record(event)
-                evaluated = isinstance(event, events.Evaluated) and self._replicas.num_processes == 1
-                if evaluated and (why := advice.saturated(self.config, self.recorder.kept.records)):
+                alone = self._replicas.num_processes == 1
+                more = (
+                    isinstance(event, events.Evaluated) and self.loop.state.step < self.loop.clock.train_steps
+                )
+                if alone and more and (why := advice.saturated(self.config, self.recorder.kept.records)):
                     self.loop.stop(why)
+            if self._saver is not None and isinstance(event, events.Progress | events.BlockStarted):
+                self._saver.check()  # Not when a result has come, which a failed save cannot change.
         if self._profile is not None:
             self._profile.close()
         if self._saver is not None:

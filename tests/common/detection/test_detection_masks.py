@@ -202,7 +202,7 @@ def test_scores_are_exactly_those_of_plain_pycocotools(tmp_path):
             evaluation = COCOeval(truth, truth.loadRes(results), kind)
             evaluation.evaluate(), evaluation.accumulate(), evaluation.summarize()
         assert 0 < actual[kind]["AP"] < 1
-        assert list(actual[kind].values()) == evaluation.stats.tolist(), kind
+        assert list(actual[kind].values())[:12] == evaluation.stats.tolist(), kind
 
 
 def test_parts_hold_each_image_once_and_no_empty_columns(tmp_path):
