@@ -75,16 +75,13 @@ class Watch:
         return lines
 
     def _check(self, paths: Sequence[str], ruleset: str | None, division: str | None) -> list[LogResult]:
-        """Checks the logs whose size has changed. Half a line at the end waits for its other half for one poll."""
+        """Checks the logs whose size has changed. Half a line at the end is no error until the log stays as it is."""
         waiting = []
         for path in paths:
             size, known = _size(path), self._results.get(path)
             if known is None or known[:3] != (size, ruleset, True):
                 settled = _ends_a_line(path) or (known is not None and known[0] == size)
-                if settled or known is None or known[1] != ruleset:
-                    waiting.append((path, size, settled))
-                else:
-                    self._results[path] = (size, ruleset, False, known[3])
+                waiting.append((path, size, settled))
         for (path, size, settled), result in zip(
             waiting, check_logs([path for path, *_ in waiting], ruleset)
         ):

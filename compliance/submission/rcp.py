@@ -135,7 +135,7 @@ def judge(
       ruleset: the round, "1.0.0" or later.
       batch: `global_batch_size` of all runs; None if they have none.
       to_converge: epochs (or samples) of each run; None for a run that did not converge.
-      kept: the points to compare with, by batch size; None: `pruned`.
+      pruned_points: the points to compare with, by batch size; None: `pruned`.
     """
     pruned_points = pruned(benchmark, ruleset) if pruned_points is None else pruned_points
     drop = rounds.may_fail(benchmark)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from compliance.log.find_round import find as find_round
-from compliance.log.logs import BadLine, Record, number, read_log
+from compliance.log.logs import BadLine, Record, number, read_log, shown
 from compliance.log.rules import metric
 from compliance.log.whole_run import Target
 from compliance.submission.downsampling import Span, Spans, Thinned
@@ -120,8 +120,13 @@ _HEADER = frozenset(
         "resumed_from_step",
     )
 )  # fmt: skip
+_SPANS = ("block", "eval", "epoch")
+# The keys that count after run_start.
+_LATER = _HEADER | {f"{kind}_{end}" for kind in (*_SPANS, "init", "run") for end in ("start", "stop")}
+_LATER |= {"eval_accuracy", "eval_error", "eval_result"}
 _NO_SETTINGS = frozenset(("cache_clear", "submission_poc_name", "submission_poc_email", "submission_entry"))
-_MAX_SETTINGS = 200
+_MAX_SETTINGS = 1000
+_MAX_TEXT = 500  # characters of a setting
 _HELD = 1000  # evaluations before which a log has its whole header
 
 
@@ -137,7 +142,7 @@ class RunReader:
         self._header: dict[str, object] = {}
         self._settings: dict[str, object] = {}
         self._marks: dict[str, float] = {}
-        self._spans = {"block": Spans(), "eval": Spans(), "epoch": Spans()}
+        self._spans = {kind: Spans() for kind in _SPANS}
         self._judge = _Judge(ruleset)
         self._end: Record | None = None  # the first eval_result
         self._status, self._bad = "", 0
@@ -148,10 +153,13 @@ class RunReader:
             self._bad += 1
             self._facts.bad(record)
             return
-        self._facts.take(record)
         key, marks = record.key, self._marks
+        if key not in _LATER and "run_start" in marks:
+            self._bad += number(record.time_ms) is None
+            return
+        self._facts.take(record)
         if key in _HEADER:
-            self._header[key] = record.value
+            self._header[key] = _bounded(record.value)
         elif number(record.time_ms) is None:
             self._bad += 1
         elif key in ("init_start", "init_stop", "run_start", "run_stop"):
@@ -165,7 +173,7 @@ class RunReader:
         elif (kind := key.rpartition("_"))[0] in self._spans and kind[2] in ("start", "stop"):
             getattr(self._spans[kind[0]], kind[2])(_epoch(record), record.time_ms)
         elif "run_start" not in marks and key not in _NO_SETTINGS and len(self._settings) < _MAX_SETTINGS:
-            self._settings[key] = record.value
+            self._settings.setdefault(key, _bounded(record.value))
 
     def run(self) -> Run:
         """Returns the run, after the last record."""
@@ -183,6 +191,12 @@ class RunReader:
             facts.hyperparameters, tuple(facts.seeds), tuple(facts.bad_seeds), facts.to_converge, facts.unread,
             tuple(facts.results),
         )  # fmt: skip
+
+
+def _bounded(value: object) -> object:
+    """Returns a value, as text if it may be deep or long: another process gets it, and trees have many logs."""
+    deep = isinstance(value, (dict, list)) or (isinstance(value, str) and len(value) > _MAX_TEXT)
+    return shown(value) if deep else value
 
 
 def read_run(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from compliance.acceptance import probability
 from compliance.acceptance.answer import OPEN
 from compliance.acceptance.watch import Watch, follow
 from compliance.acceptance.whole import whole
+from compliance.log.check_log import check_log
 from compliance.submission.facts import Result
 from compliance.submission.runs import RunReader, read_run
 from compliance.verdict import GO, NO_GO
@@ -180,6 +182,35 @@ def test_watch_reads_what_is_new_and_says_what_changes(tmp_path):
     assert f"result_1.txt line {number}:" in said[wrong]
     ended = next(at for at, line in enumerate(said) if "2 of 10 runs" in line)
     assert wrong < ended and sum("lora_rank.value)" in line for line in said) == 1
+
+
+def test_a_deep_value_reaches_another_process_as_text(tmp_path):
+    org = tree(tmp_path, [llama_logs.log(0)])
+    path = org / "results/1xbox/llama2_70b_lora/result_0.txt"
+    lines = path.read_text().splitlines(keepends=True)
+    deep = re.sub(r'"value": [^,]+', f'"value": {"[" * 900}{"]" * 900}', lines[0]).replace(
+        '"key": "', '"key": "my_'
+    )
+    path.write_text(deep + "".join(lines))
+    settings = pickle.loads(pickle.dumps(check_log(str(path)).run)).settings
+    assert any("deep" in str(value) or str(value).startswith("[[[") for value in settings.values())
+
+
+def test_a_log_that_never_ends_with_a_line_is_checked_while_it_grows(tmp_path):
+    org = tree(tmp_path, [llama_logs.log(0)])
+    text = llama_logs.log(1).replace('"lora_rank", "value": 16', '"lora_rank", "value": 99')
+    path, watch, step = (
+        org / "results/1xbox/llama2_70b_lora/result_1.txt",
+        Watch(org, None, 60, lambda: NOW),
+        400,
+    )
+    said = {}
+    for end in range(step, len(text), step):  # As a buffered writer does.
+        path.write_text(text[: end + (text[end - 1] == "\n")])
+        said[end] = watch.poll()
+    wrong = min(end for end, lines in said.items() if any("lora_rank.value" in line for line in lines))
+    assert wrong < text.index("lora_rank") + 2 * step
+    assert not any("(line-" in line for lines in said.values() for line in lines)
 
 
 def test_watch_agrees_with_accept_and_ends_with_the_last_run(tmp_path):
