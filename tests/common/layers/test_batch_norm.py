@@ -140,10 +140,9 @@ def test_merged_moments_are_those_of_all_images(span):
 def test_tiles_of_partitioned_images_are_made_of_whole_groups():
     """Two replicas share each image: the four places of a 2 x 2 grid are the pairs of eight replicas."""
 
-    class Eight(Single):
-        num_replicas = 8
-
-    layer = _layer(Eight(), 4, tile_rows=2, grid_columns=2)
+    eight = Single()
+    eight.num_replicas = 8
+    layer = _layer(eight, 4, tile_rows=2, grid_columns=2)
     layer.spatial.partitions = 2
     assert layer._grouping(2) == (1, [[0, 1, 4, 5], [2, 3, 6, 7]])
 
