@@ -123,7 +123,8 @@ _HEADER = frozenset(
 _SPANS = ("block", "eval", "epoch")
 # The keys that count after run_start.
 _LATER = _HEADER | {f"{kind}_{end}" for kind in (*_SPANS, "init", "run") for end in ("start", "stop")}
-_LATER |= {"eval_accuracy", "eval_error", "eval_result"}
+_OF_FACTS = frozenset(("seed", "train_samples", "eval_accuracy", "eval_error", "run_start", "run_stop"))
+_LATER |= _OF_FACTS | {"eval_result"}
 _NO_SETTINGS = frozenset(("cache_clear", "submission_poc_name", "submission_poc_email", "submission_entry"))
 _MAX_SETTINGS = 1000
 _MAX_TEXT = 500  # characters of a setting
@@ -154,10 +155,12 @@ class RunReader:
             self._facts.bad(record)
             return
         key, marks = record.key, self._marks
-        if key not in _LATER and "run_start" in marks:
+        started = "run_start" in marks
+        if started and key not in _LATER:
             self._bad += number(record.time_ms) is None
             return
-        self._facts.take(record)
+        if not started or key in _OF_FACTS:
+            self._facts.take(record)
         if key in _HEADER:
             self._header[key] = _bounded(record.value)
         elif number(record.time_ms) is None:
@@ -172,7 +175,7 @@ class RunReader:
             self._end = self._end or record
         elif (kind := key.rpartition("_"))[0] in self._spans and kind[2] in ("start", "stop"):
             getattr(self._spans[kind[0]], kind[2])(_epoch(record), record.time_ms)
-        elif "run_start" not in marks and key not in _NO_SETTINGS and len(self._settings) < _MAX_SETTINGS:
+        elif not started and key not in _NO_SETTINGS and len(self._settings) < _MAX_SETTINGS:
             self._settings.setdefault(key, _bounded(record.value))
 
     def run(self) -> Run:

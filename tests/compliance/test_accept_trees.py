@@ -196,6 +196,13 @@ def test_a_deep_value_reaches_another_process_as_text(tmp_path):
     assert any("deep" in str(value) or str(value).startswith("[[[") for value in settings.values())
 
 
+@pytest.mark.parametrize("key", ["eval_accuracy", "eval_error"])
+def test_results_after_run_start_are_facts(tmp_path, key):
+    path = tmp_path / "result_0.txt"
+    path.write_text(llama_logs.log(0).replace("eval_accuracy", key))
+    assert read_run(path, "5.0.0").results and read_run(path, "5.0.0").to_converge
+
+
 def test_a_log_that_never_ends_with_a_line_is_checked_while_it_grows(tmp_path):
     org = tree(tmp_path, [llama_logs.log(0)])
     text = llama_logs.log(1).replace('"lora_rank", "value": 16', '"lora_rank", "value": 99')
