@@ -286,8 +286,9 @@ def _example_bytes(config: Config) -> float:
 
 
 def _eval_bytes(config: Config) -> float:
-    """Estimates the memory per image of an evaluation, in bytes (as `_example_bytes`)."""
-    return 1e7 * _area(config) + 9 * _anchor_classes(config)
+    """Estimates the memory per image of an evaluation, in bytes (as `_example_bytes`; 201 classes too)."""
+    suppressed = min(config.num_classes, 128)  # At once (CLASSES of common/detection/nms.py).
+    return 1e7 * _area(config) + 9 * _anchor_classes(config) + 3.4e5 * suppressed
 
 
 def _weight_bytes(config: Config) -> float:
