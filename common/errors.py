@@ -124,5 +124,5 @@ def near(name: str, known: Sequence[str]) -> str:
     """Returns " (did you mean x, y?)" with the entries of `known` that resemble `name`, or "" if none does."""
     import difflib  # Imported late: commands that must start fast import this module.
 
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
     return f" (did you mean {', '.join(close)}?)" if close else ""

@@ -53,7 +53,8 @@ def check(
         raise UserError("an empty path; name a log, a results folder or a tree ('.' is the current one)")
     places = [Path(path) for path in paths]
     singles = [_is_log(path) for path in places]
-    judged = iter(check_logs([str(p) for p, single in zip(places, singles) if single], ruleset, division))
+    logs = [str(path) for path, single in zip(places, singles) if single]
+    judged = iter(check_logs(logs, ruleset, division, with_runs=False))
     outcomes = [
         _one_path(path, next(judged) if single else None, ruleset, division, packaging)
         for path, single in zip(places, singles)

@@ -40,7 +40,7 @@ class LogResult(NamedTuple):
     org: object = None
     status: object = None
     family: str = ""  # MLPerf HPC or v0.5, for which there are no rules
-    run: Run | None = None  # None if the log cannot be read
+    run: Run | None = None  # None if the log cannot be read, or nobody asked for it
 
     @property
     def passes(self) -> bool:
@@ -50,8 +50,10 @@ class LogResult(NamedTuple):
         )
 
 
-def check_log(path: str, ruleset: str | None = None, division: str | None = None) -> LogResult:
-    """Checks one log against `ruleset` (None: `rounds.find` chooses).
+def check_log(
+    path: str, ruleset: str | None = None, division: str | None = None, with_run: bool = True
+) -> LogResult:
+    """Checks one log against `ruleset` (None: `rounds.find` chooses); `with_run`: the result has the run, too.
 
     Raises:
       UserError: the file cannot be read.
@@ -63,7 +65,8 @@ def check_log(path: str, ruleset: str | None = None, division: str | None = None
     reader = RunReader(path, ruleset)
     feed, add, read = checker.feed, groups.add, reader.add
     for record in read_log(path, ruleset):
-        read(record)
+        if with_run:
+            read(record)
         if found := feed(record):
             add(found)
     add(checker.finish())
@@ -82,7 +85,7 @@ def check_log(path: str, ruleset: str | None = None, division: str | None = None
     return LogResult(
         path, ruleset, findings, benchmark, named.get("submission_division"), checker.platform, story.seed,
         story.smoke, story.minutes(), story.best is not None, taken.reason, named.get("submission_org"),
-        status.value if status else None, family, reader.run(),
+        status.value if status else None, family, reader.run() if with_run else None,
     )  # fmt: skip
 
 
@@ -110,10 +113,10 @@ def _unknown_round(path: str, taken: Choice) -> Finding:
     return finding("not-checked", ERROR, path, wanted, taken.reason, **names)
 
 
-def _check_safely(task: tuple[str, str | None, str | None]) -> LogResult:
-    path, ruleset, division = task
+def _check_safely(task: tuple[str, str | None, str | None, bool]) -> LogResult:
+    path, ruleset, *_ = task
     try:
-        return check_log(path, ruleset, division)
+        return check_log(*task)
     except UserError as error:
         reason = str(error)
     except (
@@ -126,10 +129,10 @@ def _check_safely(task: tuple[str, str | None, str | None]) -> LogResult:
 
 
 def check_logs(
-    paths: Sequence[str], ruleset: str | None = None, division: str | None = None
+    paths: Sequence[str], ruleset: str | None = None, division: str | None = None, with_runs: bool = True
 ) -> list[LogResult]:
     """Checks many logs, in one process per core when that pays off."""
-    tasks = [(path, ruleset, division) for path in paths]
+    tasks = [(path, ruleset, division, with_runs) for path in paths]
     workers = min(len(tasks), os.cpu_count() or 1)
     if workers > 1 and sum(_size(path) for path in paths) > _POOL_BYTES:
         from concurrent.futures import ProcessPoolExecutor
