@@ -43,7 +43,7 @@ def test_files_are_judged_together_and_keep_their_order(tmp_path, monkeypatch):
     called = []
     together = api.check_logs
     monkeypatch.setattr(
-        api, "check_logs", lambda files, *rest: called.append(files) or together(files, *rest)
+        api, "check_logs", lambda files, *rest, **how: called.append(files) or together(files, *rest, **how)
     )
     outcome = check([paths[1], paths[2], paths[0]])
     assert called == [[str(paths[1]), str(paths[0])]]
