@@ -19,6 +19,8 @@ _SETTING = re.compile(
 )
 # The lines that say when a run converged.
 _ENDS = re.compile(r'"key": ?"(eval_accuracy|eval_error|run_stop|train_samples)"')
+# The keys that `FactsReader.take` uses after run_start.
+OF_FACTS = frozenset(("seed", "train_samples", "eval_accuracy", "eval_error", "run_start", "run_stop"))
 _MAX_SEEDS = 64
 _MAX_SETTINGS = 200
 _MAX_SCORED = 10_000  # evaluations of stable diffusion; no published run has a hundredth as many

@@ -9,7 +9,7 @@ from compliance.log.logs import BadLine, Record, number, read_log, shown
 from compliance.log.rules import metric
 from compliance.log.whole_run import Target
 from compliance.submission.downsampling import Span, Spans, Thinned
-from compliance.submission.facts import FactsReader, Result, counted
+from compliance.submission.facts import OF_FACTS, FactsReader, Result, counted
 
 # Other names of benchmarks in v0.6 logs: Google's Mask R-CNN entries say "mask".
 _OTHER_NAMES = {"mask": "maskrcnn"}
@@ -123,8 +123,7 @@ _HEADER = frozenset(
 _SPANS = ("block", "eval", "epoch")
 # The keys that count after run_start.
 _LATER = _HEADER | {f"{kind}_{end}" for kind in (*_SPANS, "init", "run") for end in ("start", "stop")}
-_OF_FACTS = frozenset(("seed", "train_samples", "eval_accuracy", "eval_error", "run_start", "run_stop"))
-_LATER |= _OF_FACTS | {"eval_result"}
+_LATER |= OF_FACTS | {"eval_result"}
 _NO_SETTINGS = frozenset(("cache_clear", "submission_poc_name", "submission_poc_email", "submission_entry"))
 _MAX_SETTINGS = 1000
 _MAX_TEXT = 500  # characters of a setting
@@ -159,7 +158,7 @@ class RunReader:
         if started and key not in _LATER:
             self._bad += number(record.time_ms) is None
             return
-        if not started or key in _OF_FACTS:
+        if not started or key in OF_FACTS:
             self._facts.take(record)
         if key in _HEADER:
             self._header[key] = _bounded(record.value)
