@@ -285,9 +285,13 @@ def _example_bytes(config: Config) -> float:
     return 5e7 * _area(config) + 13 * _anchor_classes(config)
 
 
+# CLASSES of common/detection/nms.py, which presets cannot import, as it needs TensorFlow; a test compares them.
+SUPPRESSED_AT_ONCE = 128
+
+
 def _eval_bytes(config: Config) -> float:
     """Estimates the memory per image of an evaluation, in bytes (as `_example_bytes`; 201 classes too)."""
-    suppressed = min(config.num_classes, 128)  # At once (CLASSES of common/detection/nms.py).
+    suppressed = min(config.num_classes, SUPPRESSED_AT_ONCE)
     return 1e7 * _area(config) + 9 * _anchor_classes(config) + 3.4e5 * suppressed
 
 

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from common.config.clock import Clock
-from ssd.presets import PRESETS
+from common.detection import nms
+from ssd.presets import PRESETS, SUPPRESSED_AT_ONCE
 from tests.benchmarks import assert_the_header_follows
 
 # Groups of replicas, replicas that share an image, peak rate, epochs, boundaries, batch-norm group, space-to-depth,
@@ -62,3 +63,7 @@ def test_header_follows_the_configuration() -> None:
         ("schedule.warmup_steps", "7", "opt_learning_rate_warmup_steps"),
         ("data.crop_attempts", "9", "max_samples"),
     )
+
+
+def test_memory_counts_the_classes_that_are_suppressed_at_once():
+    assert SUPPRESSED_AT_ONCE == nms.CLASSES
