@@ -40,7 +40,7 @@ BAD = {
         optimizer.name=lars config.optimizer.name='lars': Mask R-CNN is published with sgd only
         data.cache=ram config.data.cache='ram': unknown
         loss_divisors=sample config.loss_divisors='sample': unknown (did you mean sampled?); known: positives, sampled
-        batch_norm=sync config.batch_norm='sync': unknown (did you mean span?); known: frozen, span
+        batch_norm=sync config.batch_norm='sync': unknown; known: frozen, span
         num_classes=1 config.num_classes=1: the background and one class at least
         padded_size=832,1300 config.padded_size=(832, 1300) does not hold images of
         padded_size=840,1344 config.padded_size=(840, 1344): must be multiples of 64
