@@ -7,7 +7,6 @@ other metadata.
 
 from __future__ import annotations
 
-import ast
 import glob
 import re
 import shutil
@@ -22,10 +21,18 @@ NAME = "timetotrain"
 ROOT = Path(__file__).resolve().parent
 # Top-level packages beside timetotrain itself: the library, systems, the checker and every benchmark.
 PARTS = ("common", "compliance", "systems", *sorted(path.parent.name for path in ROOT.glob("*/task.py")))
-# The place of `timetotrain.` in `-m resnet`, in a docstring, a message, a page or a script.
-_COMMAND = re.compile(rf"(?<=-m )(?=(?:{'|'.join(PARTS)})\b)".encode())
-# A script's way to timetotrain/, beside its own folder in a checkout, around it in the wheel.
-_BESIDE = re.compile(rb"(?<=/\.\./)timetotrain/(?=\w+\.sh)")
+_PART = "(?:" + "|".join(PARTS) + ")"
+# Each on one line, as tests/test_wheel.py checks: how imports begin; commands in a docstring, a message, a page or a
+# script; a script's way to timetotrain/, beside its own folder in a checkout, around it in the wheel.
+_RENAMED = [
+    (re.compile(pattern.encode(), re.MULTILINE), replacement)
+    for pattern, replacement in (
+        (rf"^( *from )(?={_PART}(?:\.\w+)* import )", rb"\1timetotrain."),
+        (rf"^( *)(?=import {_PART}$)", rb"\1from timetotrain "),
+        (rf"(?<=-m )(?={_PART}\b)", b"timetotrain."),
+        (r"(?<=/\.\./)timetotrain/(?=\w+\.sh)", b""),
+    )
+]
 # Left out of the wheel's data: setup.sh (installs a checkout's lock file), modules (copied apart), other non-sources.
 _LEFT_OUT = ("setup.sh", "*.py", "*.pyc", ".*", "*~")
 
@@ -57,47 +64,11 @@ def data() -> dict[str, list[str]]:
     }
 
 
-def with_commands(text: bytes) -> bytes:
-    """Returns a text with its commands (`python -m resnet`) and paths of scripts changed to the wheel's."""
-    return _BESIDE.sub(b"", _COMMAND.sub(f"{NAME}.".encode(), text))
-
-
-def with_imports(source: bytes, path: str) -> bytes:
-    """Returns a module's source with its imports renamed to the wheel's packages; line numbers stay the same.
-
-    Raises:
-      SetupError: an import that cannot be renamed: `import resnet.task` without `as`, which binds the name of a package
-        that the wheel does not have; several names after one `import`; or a statement over several lines.
-    """
-    lines = source.splitlines(keepends=True)
-    nodes = [n for n in ast.walk(ast.parse(source, path)) if isinstance(n, (ast.Import, ast.ImportFrom))]
-    # From the end, so that the columns of earlier imports on the same line stay valid.
-    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset), reverse=True):
-        change = _change(node, path)
-        if change:
-            line, at = lines[node.lineno - 1], node.col_offset
-            old, new = (text.encode() for text in change)
-            if not line.startswith(old, at):
-                raise SetupError(f"{path}:{node.lineno}: write it as `{change[0]}`, on one line")
-            lines[node.lineno - 1] = line[:at] + new + line[at + len(old) :]
-    return b"".join(lines)
-
-
-def _change(node: ast.Import | ast.ImportFrom, path: str) -> tuple[str, str] | None:
-    """Returns how an import statement begins, and how it begins in the wheel; None where it stays the same."""
-    if isinstance(node, ast.ImportFrom):
-        ours = not node.level and (node.module or "").split(".")[0] in PARTS
-        return (f"from {node.module} import", f"from {NAME}.{node.module} import") if ours else None
-    if not any(alias.name.split(".")[0] in PARTS for alias in node.names):
-        return None
-    (first, *others) = node.names
-    if others or ("." in first.name and not first.asname):
-        raise SetupError(
-            f"{path}:{node.lineno}: write `from PACKAGE import NAME`, which the wheel can rename"
-        )
-    if first.asname:
-        return f"import {first.name} as", f"import {NAME}.{first.name} as"
-    return f"import {first.name}", f"from {NAME} import {first.name}"
+def renamed(text: bytes) -> bytes:
+    """Returns a file with its imports, commands (`python -m resnet`) and paths of scripts changed to the wheel's."""
+    for pattern, replacement in _RENAMED:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 class BuildPackages(build_py):
@@ -110,15 +81,14 @@ class BuildPackages(build_py):
 
     def build_module(self, module: str, module_file: str, package: str) -> tuple[str, bool]:
         target, copied = super().build_module(module, module_file, package)
-        source = Path(module_file).read_bytes()
-        Path(target).write_bytes(with_commands(with_imports(source, module_file)))
+        Path(target).write_bytes(renamed(Path(module_file).read_bytes()))
         return target, copied
 
     def build_package_data(self) -> None:
         super().build_package_data()
         for _, source, folder, names in self.data_files:
             for name in names:
-                Path(folder, name).write_bytes(with_commands(Path(source, name).read_bytes()))
+                Path(folder, name).write_bytes(renamed(Path(source, name).read_bytes()))
 
 
 class RefuseEditable(editable_wheel):

@@ -1,7 +1,6 @@
 """Tests the wheel: one import name, every file of the project's packages, and commands that run from any folder."""
 
 import ast
-import importlib.util
 import json
 import os
 import pathlib
@@ -93,15 +92,6 @@ def python(*arguments):
     return [sys.executable, "-m", *arguments]
 
 
-@pytest.fixture(scope="module")
-def builder():
-    """setup.py imported as a module, without a build."""
-    spec = importlib.util.spec_from_file_location("wheel_builder", ROOT / "setup.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_one_import_name(wheel):
     assert {name.split("/")[0] for name in wheel.namelist()} == {
         "timetotrain",
@@ -152,43 +142,6 @@ def test_a_command_line_asks_for_the_module_s_name(wheel):
                         assert known, f"{name}: {text}"
                         actual += 1
     assert actual
-
-
-def test_an_import_becomes_the_wheel_s(builder):
-    source = (
-        '"""Of ü: from common import x"""\n'
-        "import os, sys\n"
-        "import systems\n"
-        "import common.files as f\n"
-        "def late(): import systems as s; from common.a import (\n"
-        "    b,\n"
-        ")\n"
-        "x = 'ü'; from resnet import task\n"
-        "from commons import y\n"
-    )
-    assert builder.with_imports(source.encode(), "a.py").decode() == (
-        '"""Of ü: from common import x"""\n'
-        "import os, sys\n"
-        "from timetotrain import systems\n"
-        "import timetotrain.common.files as f\n"
-        "def late(): import timetotrain.systems as s; from timetotrain.common.a import (\n"
-        "    b,\n"
-        ")\n"
-        "x = 'ü'; from timetotrain.resnet import task\n"
-        "from commons import y\n"
-    )
-
-
-@pytest.mark.parametrize("line", ["import common.files", "import os, systems", "from  common import files"])
-def test_an_import_that_has_no_name_in_the_wheel_is_refused(builder, line):
-    with pytest.raises(builder.SetupError, match=r"a\.py:2: write "):
-        builder.with_imports(f"x = 1\n{line}\n".encode(), "a.py")
-
-
-def test_a_command_becomes_the_wheel_s(builder):
-    text = b"`python -m systems list`, -m common.files; python -m lab.studies, -m systems_of"
-    wanted = b"`python -m timetotrain.systems list`, -m timetotrain.common.files; python -m lab.studies, -m systems_of"
-    assert builder.with_commands(text) == wanted
 
 
 def test_an_editable_installation_is_refused(tmp_path):
