@@ -24,7 +24,7 @@ from common.errors import UserError
 from common.files import left_behind, whole
 from common.untrusted import NPZ_DAMAGE, is_plain_name, parsed
 
-BEST = "best.npz"  # Points to the checkpoint with the best quality (timetotrain/run/artifacts.py).
+BEST = "best.npz"  # Points to the checkpoint with the best quality (timetotrain/run/history.py).
 FORMAT = 2  # Format 1 numbered the variables; its files do not state their format.
 # ASSETS, WEIGHTS and SLOTS are prefixes of names in the file; moments and carried state have other prefixes.
 ABOUT = "timetotrain.json"  # An export's description of itself, stored with its assets.

@@ -12,8 +12,7 @@ import jinja2
 
 from common.config.quality import Measure
 from compliance.report.charts import Axis, axis
-from timetotrain.run.artifacts import best
-from timetotrain.run.history import Record
+from timetotrain.run.history import Record, best
 from timetotrain.run.progress import duration, number
 
 # The smoothing weight of past points halves over this fraction of the curve's points.

@@ -1,8 +1,8 @@
-"""Keeps a run's learning curve in a file, complete across resumes: all viewers read it (timetotrain/follow/).
+"""Keeps a run's learning curve in a file that all viewers read (timetotrain/follow/), and its best checkpoint.
 
 `history_<i>.jsonl` beside the log is the only store of the curve; the log repeats evaluations and some losses, as the
-rules ask. It has one JSON object per line, each with `kind`, `step` and `seconds`. `seconds` is
-the time on the clock so far, including earlier runs from the same checkpoints:
+rules ask. It has one JSON object per line, each with `kind`, `step` and `seconds`, the time on the clock
+so far, including earlier runs from the same checkpoints:
 
     run         what runs: benchmark, system, seed, the quality's name and unit, target, baseline (ending.baseline),
                 steps of the whole run
@@ -12,58 +12,97 @@ the time on the clock so far, including earlier runs from the same checkpoints:
                 else of the last steps before
     end         status and reason
 
-The checkpoint folder holds a copy. A resumed run starts with the copy's lines up to the step it resumes from.
-TensorFlow-free.
+The checkpoint folder holds a copy. A resumed run starts with the copy's lines up to the step it resumes from, so the
+best checkpoint stays known across resumes. `best.npz` there points to it: a symbolic link, replaced atomically; on a
+file system without links it is a copy.
 """
 
+import contextlib
 import json
 import math
+import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common import files
 from common.config.clock import Clock
+from common.config.quality import Measure
 from common.config.schema import RunConfig
 from common.errors import UserError
-from common.train import events
+from common.files import whole, write_fix
+from common.train import checkpoint_file, events
+from common.train.checkpoint_file import BEST
+from timetotrain.run.progress import POINTS, duration, number
 
 NAME = "history.jsonl"
-# Number of loss points kept per block (each a mean over its steps), and seconds between two progress lines.
-POINTS, PROGRESS_SECONDS = 50, 2.0
+# Seconds between two progress lines.
+PROGRESS_SECONDS = 2.0
 Record = dict[str, Any]
 
 
 class History:
-    """Turns a run's events into records and writes them."""
+    """Call `begin` once the first step is known, `record` for each event, `saved` after a checkpoint, then `close`.
+
+    Attributes:
+      records: the history so far; empty before `begin`.
+    """
 
     def __init__(
         self,
         config: RunConfig,
         path: pathlib.Path,
-        rate: Callable[[Sequence[int]], Sequence[float]] | None = None,
-        earlier: Sequence[Record] = (),
+        checkpoints: str | None = None,
         baseline: Mapping[str, Any] | None = None,
     ):
-        """`rate`: maps steps to learning rates; `earlier`: records of the runs that this one continues.
+        """`path`: of the history, beside the log; `baseline`: the data's (timetotrain.run.ending.baseline)."""
+        self._config, self._path, self._baseline = config, path, baseline or {}
+        self._checkpoints = pathlib.Path(checkpoints) if checkpoints else None
+        self.records: list[Record] = []
+        self._begun = False
+        self._offset = self._start = self._last = self._told = 0.0
 
-        `baseline` is the data's, as timetotrain.run.ending.baseline returns it. Raises UserError if the file cannot be
-        written.
+    def begin(self, start: int) -> None:
+        """Writes the records of the runs that this one continues from step `start`.
+
+        Raises UserError if the file cannot be written.
         """
-        self._config, self.path, self._rate, self._baseline = config, path, rate, baseline or {}
-        self.records = list(earlier)
+        if start and self._checkpoints:
+            records = read(self._checkpoints / NAME)  # The run repeats what came after `start`.
+            self.records = [r for r in records if r["step"] <= start and r["kind"] not in ("end", "progress")]
         self._offset = max((r["seconds"] for r in self.records), default=0.0)
-        self._start, self._last, self._told = 0.0, 0.0, 0.0
-        self.save(path.parent, path.name)
+        self._rates = _rates(self._config)
+        self._save(self._path)
+        self._begun = True
 
     @property
     def evaluations(self) -> list[Record]:
         """The evaluations so far, in order."""
         return [r for r in self.records if r["kind"] == "evaluation"]
 
-    def save(self, folder: pathlib.Path, name: str = NAME) -> None:
-        """Writes all records to a file, atomically."""
-        files.write_atomically(folder / name, b"".join(map(_line, self.records)))
+    def saved(self) -> None:
+        """Notes that a checkpoint was saved."""
+        if self._checkpoints:
+            self._save(self._checkpoints / NAME)
+            self._point()
+
+    def protected(self, step: int) -> set[int]:
+        """Returns the steps of the checkpoints that must stay when step `step` is saved."""
+        return protected(self._config.quality, self.evaluations, [*self._steps(), step])
+
+    def close(self) -> None:
+        """Writes what is still pending."""
+        if self._begun and self._steps():
+            self.saved()
+
+    def discard(self) -> None:
+        """Removes the history of a run that has not started."""
+        if self._begun:
+            self._path.unlink(missing_ok=True)
+
+    def _save(self, path: pathlib.Path) -> None:
+        files.write_atomically(path, b"".join(map(_line, self.records)))
 
     def record(self, event: events.Event) -> None:
         """Adds an event's records."""
@@ -85,6 +124,7 @@ class History:
             values |= {"by_class": dict(event.by_class)} if event.by_class else {}
             loss = event.details.get("loss", [None, *before][-1])
             self._add("evaluation", block.end_step, event.time, **values, loss=loss)
+            self._point()
         elif isinstance(event, events.RunStopped):
             self._add("end", event.step, event.time, status=event.status, reason=event.reason)
 
@@ -94,7 +134,7 @@ class History:
         ends = [min(first + size, len(event.times)) for first in firsts]
         steps = [event.block.first_step + end for end in ends]
         # One call for all points, since the next block waits for it.
-        rates = self._rate([step - 1 for step in steps]) if self._rate is not None and steps else []
+        rates = self._rates([step - 1 for step in steps]) if steps else []
         points = []
         for i, (first, end) in enumerate(zip(firsts, ends)):
             at = event.times[end - 1]
@@ -102,8 +142,7 @@ class History:
             point: Record = {"loss": sum(event.losses[first:end]) / (end - first)}
             if seconds > 0:
                 point["examples_per_second"] = (end - first) * self._config.global_batch_size / seconds
-            if i < len(rates):
-                point["learning_rate"] = float(rates[i])
+            point["learning_rate"] = float(rates[i])
             points.append(self._made("train", steps[i], at, point))
         self._write(points)
 
@@ -117,10 +156,42 @@ class History:
     def _write(self, records: Sequence[Record]) -> None:
         self.records += records
         try:
-            with open(self.path, "ab") as file:
+            with open(self._path, "ab") as file:
                 file.write(b"".join(map(_line, records)))
         except OSError as error:
-            raise UserError(f"{self.path}: cannot write: {error.strerror}; {files.FIX}") from error
+            raise UserError(f"{self._path}: cannot write: {error.strerror}; {files.FIX}") from error
+
+    def summary(self) -> list[str]:
+        """Returns the lines that end the run's output: the best checkpoint, and one line per evaluation."""
+        evaluations, lines = self.evaluations, []
+        chosen = best(self._config.quality, evaluations, self._steps())
+        if chosen and self._checkpoints:
+            quality = self._config.quality.shown(chosen["value"])
+            lines.append(f"best     {self._checkpoints / BEST} ({quality} after epoch {chosen['epoch']})")
+        losses = {r["step"]: r["loss"] for r in self.records if r["kind"] == "train"}
+        top = best(self._config.quality, evaluations, [e["step"] for e in evaluations])
+        for record in evaluations:
+            loss = f", loss {number(losses[record['step']])}" if record["step"] in losses else ""
+            mark = ", the best" if record is top else ""
+            lines.append(
+                f"epoch {record['epoch']:>4}  {self._config.quality.shown(record['value'])}{loss}, "
+                f"step {record['step']}, {duration(record['seconds'])}{mark}"
+            )
+        return lines
+
+    def _point(self) -> None:
+        chosen = best(self._config.quality, self.evaluations, self._steps())
+        if chosen and self._checkpoints:
+            try:
+                point(self._checkpoints, f"checkpoint_{chosen['step']:08d}.npz")
+            except OSError as error:
+                path = self._checkpoints / BEST
+                raise UserError(f"{path}: cannot write: {error.strerror}; {write_fix(error)}") from error
+
+    def _steps(self) -> list[int]:
+        if self._checkpoints is None:
+            return []
+        return [checkpoint_file.step_of(path) for path in checkpoint_file.checkpoints(self._checkpoints)]
 
 
 def _head(config: RunConfig) -> Record:
@@ -155,13 +226,13 @@ def read(path: pathlib.Path) -> list[Record]:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; name a file that can be read") from error
     records = []
-    for number, line in enumerate(lines, 1):
+    for place, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
             records.append({**record, "kind": str(record["kind"]), "seconds": float(record["seconds"])})
             int(record["step"])
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-            raise UserError(f"{path}:{number}: not a line of a history ({error}); delete the file") from error
+            raise UserError(f"{path}:{place}: not a line of a history ({error}); delete the file") from error
     return records
 
 
@@ -171,6 +242,59 @@ def loss_of(evaluation: Record) -> float:
     return loss if isinstance(loss, int | float) and math.isfinite(loss) else math.inf
 
 
-def until(records: Iterable[Record], step: int) -> list[Record]:
-    """Returns the past of a run at the checkpoint of `step`; the run repeats later records."""
-    return [r for r in records if r["step"] <= step and r["kind"] not in ("end", "progress")]
+def best(measure: Measure, evaluations: Sequence[Record], steps: Sequence[int]) -> Record | None:
+    """Returns the best evaluation after any of `steps`; None if there is none.
+
+    Of equals it is the one with the lowest loss, and of those the latest: scores saturate before the network does.
+    """
+    candidates = [
+        e for e in evaluations if e["step"] in set(steps) and measure.score(e["value"]) > float("-inf")
+    ]
+
+    def rank(evaluation: Record) -> tuple[float, float, int]:
+        return measure.score(evaluation["value"]), -loss_of(evaluation), evaluation["step"]
+
+    return max(candidates, key=rank, default=None)
+
+
+def protected(measure: Measure, evaluations: Sequence[Record], steps: Sequence[int]) -> set[int]:
+    """Returns the steps of checkpoints that must stay: the best one, and those still awaiting evaluation."""
+    last = max((e["step"] for e in evaluations), default=-1)
+    top = best(measure, evaluations, steps)
+    return {step for step in steps if step > last} | ({top["step"]} if top else set())
+
+
+def point(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Makes `folder`/best.npz point to the checkpoint `name` beside it; returns it.
+
+    Raises OSError if the folder cannot be written.
+    """
+    path, link = folder / BEST, folder / f".{BEST}.{os.getpid()}"
+    if path.is_symlink() and os.readlink(path) == name:
+        return path
+    with contextlib.suppress(OSError):
+        link.unlink()
+    try:
+        os.symlink(name, link)
+        os.replace(link, path)
+    except OSError:  # A file system without links.
+        with whole(path) as copy:
+            shutil.copyfile(folder / name, copy)
+    return path
+
+
+def _rates(config: RunConfig) -> Any:
+    """Returns a function from steps to their learning rates."""
+    import tensorflow as tf
+
+    from common.optim import schedules
+
+    clock = Clock.of(config)
+    rate = schedules.learning_rate(
+        config.schedule, config.optimizer.base_learning_rate, clock.steps_per_epoch, clock.train_steps
+    )
+
+    def rates(steps: Sequence[int]) -> Sequence[float]:
+        return rate(tf.constant(list(steps))).numpy().tolist()
+
+    return rates

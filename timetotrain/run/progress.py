@@ -9,8 +9,9 @@ from typing import Any, TextIO
 from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.train import events
-from timetotrain.run.history import POINTS
 
+# Number of loss points that a history keeps per block, each a mean over its steps.
+POINTS = 50
 # Minimum seconds between two plain lines.
 LINE_SECONDS = 10.0
 # A run that takes longer says so once its pace is known.

@@ -18,7 +18,7 @@ from common.train.timing import jump
 from timetotrain.launch.watch.unfinished_log import close_log
 from timetotrain.run import advice, closed_division, ending, results
 from timetotrain.run import mllog as logs
-from timetotrain.run.artifacts import Artifacts
+from timetotrain.run.history import History
 from timetotrain.run.locks import FolderLock
 from timetotrain.run.options import RunOptions
 
@@ -29,7 +29,7 @@ class Recorder:
     Attributes:
       options: the run's options; a run of `--system=here` gets a folder for checkpoints.
       folder, path: folder of the results; path of the log.
-      kept: the history and the best checkpoint.
+      history: the history and the best checkpoint.
       facts: what the log and run.json say about the configuration.
     """
 
@@ -63,7 +63,7 @@ class Recorder:
         rule = automatic.rule_of(benchmarks.module(config.benchmark, "presets"))
         self.facts["outlook"] = advice.outlook(config, self.baseline, rule)
         path = self.folder / f"history_{self.index}.jsonl"
-        self.kept = Artifacts(config, self.options, path, self.baseline)
+        self.history = History(config, path, self.options.checkpoint_dir, self.baseline)
         self._looker: Any = None
         self._log: Any = None
         self._resumed = 0  # The step at which the run resumed.
@@ -132,7 +132,7 @@ class Recorder:
     def begin(self, step: int) -> None:
         """Ends the initialisation; the run starts at `step`, which is above 0 if it resumes."""
         self._resumed = step
-        self.kept.begin(step)
+        self.history.begin(step)
         if self.options.power:
             from timetotrain.run.power import Monitor
 
@@ -147,7 +147,7 @@ class Recorder:
             self._started = event.time
         elif isinstance(event, events.RunStopped):
             self._stopped = event
-        self.kept.record(event)
+        self.history.record(event)
 
     def look(self, step: int) -> None:
         """Keeps evaluated examples, if the options ask for them."""
@@ -168,10 +168,10 @@ class Recorder:
             if self._stopped:
                 say(f"the run had ended, {self._stopped.status}, before the error: {self.path}")
         with contextlib.suppress(UserError):
-            self.kept.close()
+            self.history.close()
         self.release()
         if not self._log.started:
-            self.kept.discard()
+            self.history.discard()
             files.remove_empty(self._new_folders)
             self._log.discard()
 
@@ -193,14 +193,14 @@ class Recorder:
         profiled = [] if profile is None else [self._profiled(profile)]
         self._write_record(status, minutes)
         try:
-            self.kept.close()
+            self.history.close()
         except UserError as error:
             say(f"error: {error}")
         self.release()
         # The log and the record are written; the picture can be drawn later.
         try:
             picture = self.folder / f"curve_{self.index}.png"
-            curve: Any = results.draw_curve(self.kept.records, self.config, picture)
+            curve: Any = results.draw_curve(self.history.records, self.config, picture)
         except (OSError, UserError) as error:
             curve = f"none: {error}"
         print(f"result   {self.path}")
@@ -213,7 +213,7 @@ class Recorder:
             )
         if self._power is not None:
             print(self._power.line(self._started, self._stopped.time))
-        for line in [*profiled, *self.kept.summary(), *self._advice()]:
+        for line in [*profiled, *self.history.summary(), *self._advice()]:
             print(line)
 
     def _advice(self) -> list[str]:
@@ -226,7 +226,7 @@ class Recorder:
 
     def _records(self) -> list[Any]:
         """Returns the history since this process started."""
-        since = itertools.takewhile(lambda r: r["kind"] != "run", reversed(self.kept.records))
+        since = itertools.takewhile(lambda r: r["kind"] != "run", reversed(self.history.records))
         return list(since)[::-1]
 
     def _profiled(self, profile: Any) -> str:

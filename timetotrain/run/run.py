@@ -159,7 +159,7 @@ class Run:
         from common.train import checkpoint
 
         folder, recorder = self.options.checkpoint_dir, self.recorder
-        protected = (lambda step: ()) if recorder is None else recorder.kept.protected
+        protected = (lambda step: ()) if recorder is None else recorder.history.protected
         self._saver = checkpoint.Saver(folder, self.options.keep_checkpoints, protected)
         start = checkpoint.restore_latest(self.loop, folder, self.reporter.say) or 0
         if start:
@@ -178,7 +178,7 @@ class Run:
         if self._saver is not None:
             self._saver.save(self.loop, self.loop.pending)
             if recorder is not None:
-                recorder.kept.saved()
+                recorder.history.saved()
         if recorder is not None and any(step == block.end_step for block in self.loop.clock.blocks()):
             recorder.look(step)
 
@@ -200,7 +200,7 @@ class Run:
                 more = (
                     isinstance(event, events.Evaluated) and self.loop.state.step < self.loop.clock.train_steps
                 )
-                if alone and more and (why := advice.saturated(self.config, self.recorder.kept.records)):
+                if alone and more and (why := advice.saturated(self.config, self.recorder.history.records)):
                     self.loop.stop(why)
             if self._saver is not None and isinstance(event, events.Progress | events.BlockStarted):
                 self._saver.check()  # Not when a result has come, which a failed save cannot change.

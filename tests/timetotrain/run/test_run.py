@@ -184,7 +184,7 @@ def test_an_error_after_the_end_leaves_the_result_in_log_and_record(recording, m
     def fail(event: object) -> None:
         raise UserError("disk full")
 
-    monkeypatch.setattr(whole.kept, "record", fail)
+    monkeypatch.setattr(whole.history, "record", fail)
     with pytest.raises(UserError, match="disk full"):
         whole.record(ENDED)
     whole.failed("disk full", 61.0, print)

@@ -11,7 +11,7 @@ from common.config.quality import Measure
 from common.errors import UserError
 from common.train import checkpoint_file
 from tests.common.train import toy
-from timetotrain.run import artifacts, ending, history, recorder, run
+from timetotrain.run import ending, history, recorder, run
 from timetotrain.run.options import RunOptions
 
 MAIN = types.SimpleNamespace(main=True, count=1)
@@ -35,14 +35,14 @@ def start(monkeypatch, tmp_path):
         actual = recorder.Recorder(config, options, 1, [], {"config_overrides": {}})
         whole = run.Run("resnet", config, options, MAIN, actual)
         if stop_at is not None:
-            record = actual.kept.record
+            record = actual.history.record
 
             def stopping(event):
                 record(event)
                 if getattr(event, "block", None) and event.block.end_step >= stop_at:
                     whole._on_signal(signal.SIGTERM, None)
 
-            actual.kept.record = stopping
+            actual.history.record = stopping
         return whole.execute(), actual
 
     return started
@@ -87,7 +87,7 @@ def test_history_and_best_are_whole_across_a_resume(start, tmp_path):
     evaluated = [r["step"] for r in records if r["kind"] == "evaluation"]
     assert evaluated == [4, 8, 12, 16, 20, 24]
     assert history.read(tmp_path / "saved" / history.NAME) == records
-    top = artifacts.best(toy.config().quality, records and second.kept.history.evaluations, evaluated)
+    top = history.best(toy.config().quality, records and second.history.evaluations, evaluated)
     kept = {checkpoint_file.step_of(p) for p in checkpoint_file.checkpoints(tmp_path / "saved")}
     assert top["step"] in kept and kept >= {20, 24}
     assert os.readlink(tmp_path / "saved" / checkpoint_file.BEST) == f"checkpoint_{top['step']:08d}.npz"
@@ -96,21 +96,21 @@ def test_history_and_best_are_whole_across_a_resume(start, tmp_path):
 def test_the_best_of_equals_has_the_lowest_loss_and_is_then_the_latest():
     """The losses include one that is not finite, and a file of a version that wrote none."""
     tied = evaluations(0.5, 0.8, 0.8, 0.8)
-    assert artifacts.best(ACCURACY, tied, [4, 8, 12, 16])["step"] == 16
+    assert history.best(ACCURACY, tied, [4, 8, 12, 16])["step"] == 16
     for record, loss in zip(tied, (0.1, 0.5, 0.3, float("nan"))):
         record["loss"] = loss
-    assert artifacts.best(ACCURACY, tied, [4, 8, 12, 16])["step"] == 12
-    assert artifacts.best(ACCURACY, tied, [4, 8, 16])["step"] == 8
+    assert history.best(ACCURACY, tied, [4, 8, 12, 16])["step"] == 12
+    assert history.best(ACCURACY, tied, [4, 8, 16])["step"] == 8
 
 
 def test_the_best_has_the_highest_accuracy_or_the_lowest_perplexity():
-    assert artifacts.best(ACCURACY, evaluations(0.5, 0.8, 0.7), [4, 12])["step"] == 12
-    assert artifacts.best(PERPLEXITY, evaluations(200.0, 150.0, 170.0), [4, 8, 12])["step"] == 8
-    assert artifacts.best(ACCURACY, evaluations(float("nan")), [4]) is None
-    assert artifacts.best(ACCURACY, [], [4]) is None
+    assert history.best(ACCURACY, evaluations(0.5, 0.8, 0.7), [4, 12])["step"] == 12
+    assert history.best(PERPLEXITY, evaluations(200.0, 150.0, 170.0), [4, 8, 12])["step"] == 8
+    assert history.best(ACCURACY, evaluations(float("nan")), [4]) is None
+    assert history.best(ACCURACY, [], [4]) is None
     both = Measure("mAP")
     assert (
-        artifacts.best(both, evaluations({"BBOX": 0.2, "SEGM": 0.4}, {"BBOX": 0.4, "SEGM": 0.1}), [4, 8])[
+        history.best(both, evaluations({"BBOX": 0.2, "SEGM": 0.4}, {"BBOX": 0.4, "SEGM": 0.1}), [4, 8])[
             "step"
         ]
         == 4
@@ -118,17 +118,17 @@ def test_the_best_has_the_highest_accuracy_or_the_lowest_perplexity():
 
 
 def test_a_checkpoint_stays_until_its_evaluation_is_known():
-    assert artifacts.protected(ACCURACY, evaluations(0.8, 0.5), [4, 8, 12, 16]) == {4, 12, 16}
-    assert artifacts.protected(ACCURACY, [], [4, 8]) == {4, 8}
+    assert history.protected(ACCURACY, evaluations(0.8, 0.5), [4, 8, 12, 16]) == {4, 12, 16}
+    assert history.protected(ACCURACY, [], [4, 8]) == {4, 8}
 
 
 def test_the_pointer_is_replaced_and_copied_where_there_are_no_links(tmp_path, monkeypatch):
     for name in ("a.npz", "b.npz"):
         (tmp_path / name).write_text(name)
-        assert artifacts.point(tmp_path, name).read_text() == name
+        assert history.point(tmp_path, name).read_text() == name
     monkeypatch.setattr(os, "symlink", lambda *_: (_ for _ in ()).throw(OSError("no links")))
     (tmp_path / checkpoint_file.BEST).unlink()
-    assert artifacts.point(tmp_path, "a.npz").read_text() == "a.npz"
+    assert history.point(tmp_path, "a.npz").read_text() == "a.npz"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npz", "b.npz", "best.npz"]
 
 
@@ -149,5 +149,5 @@ def test_a_folder_stands_for_its_best_checkpoint_where_a_run_has_noted_one(tmp_p
     for step in (4, 8):
         (tmp_path / f"checkpoint_{step:08d}.npz").write_text("")
     assert trained.find(tmp_path).name == "checkpoint_00000008.npz"
-    artifacts.point(tmp_path, "checkpoint_00000004.npz")
+    history.point(tmp_path, "checkpoint_00000004.npz")
     assert trained.find(tmp_path).resolve().name == "checkpoint_00000004.npz"
