@@ -14,7 +14,7 @@ CUDA ?= 13
 LOCK := tools/requirements/dev.lock
 # What each target installs, as extras of pyproject.toml.
 TEXT := train text
-ALL := $(TEXT) xlsx docs dev
+ALL := $(TEXT) docs dev
 EXTRAS := $(ALL) aot gpu gpu-cuda12 gpu-tf
 # Files of long tests that have a target of their own; `make e2e` leaves them to it.
 OWN_TESTS := tests/timetotrain/test_own_end_to_end.py

@@ -1,4 +1,4 @@
-"""Formats the outcome of a check as text, JSON, HTML and JUnit XML; compliance/sarif.py has SARIF."""
+"""Formats the outcome of a check as text, JSON and JUnit XML; compliance/sarif.py has SARIF."""
 
 from collections.abc import Callable, Sequence
 from math import isfinite
@@ -149,42 +149,6 @@ def _log(log: LogResult) -> dict[str, object]:
     }  # fmt: skip
 
 
-_STYLE = """:root{color-scheme:light dark}
-body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}
-h2{font-size:1rem;overflow-wrap:anywhere}code,dd{overflow-wrap:anywhere}
-article{border-left:4px solid #888;padding:.2rem 1rem;margin:.8rem 0}
-article.error{border-color:#c62828}article.advice{border-color:#1565c0}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:.4rem 0}
-dt{opacity:.7}dd{margin:0}"""
-
-
-def as_html(outcome: Outcome) -> str:
-    """Formats the outcome as one self-contained page."""
-    from html import escape
-
-    def tag(text: str) -> str:
-        return escape(clean(text))
-
-    lines = [
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
-        f"<title>Compliance check</title><style>{_STYLE}</style><h1>Compliance check</h1>",
-        f"<p>{tag(verdict_line(outcome))}</p>",
-    ]
-    shown, alike = merged(outcome.findings)
-    for path, group in _by_path(shown):
-        lines.append(f"<h2>{tag(path)}</h2>")
-        for one in group:
-            others = alike[id(one)]
-            more = f" and in {plural(len(others), 'more log')}: {_names(others)}" if others else ""
-            line = f"<dt>line<dd><code>{tag(one.text)}</code>" if one.text else ""
-            lines.append(
-                f"<article class={one.severity}><b>{one.severity}</b> <code>{tag(one.rule)}</code> "
-                f"{tag(places(one) + more)}<p>{tag(one.message)}</p><dl><dt>expected<dd>{tag(one.expected)}"
-                f"<dt>found<dd>{tag(one.found)}{line}<dt>fix<dd>{tag(one.fix)}</dl></article>"
-            )
-    return "\n".join(lines)
-
-
 def as_junit(outcome: Outcome) -> str:
     """Formats the outcome as JUnit XML: a test case per file, a failure per error; advice is the case's output."""
     from xml.sax.saxutils import escape, quoteattr
@@ -210,5 +174,5 @@ def as_junit(outcome: Outcome) -> str:
 
 
 FORMATS: dict[str, Callable[[Outcome], str]] = {
-    "text": as_text, "json": as_json, "html": as_html, "junit": as_junit, "sarif": as_sarif,
+    "text": as_text, "json": as_json, "junit": as_junit, "sarif": as_sarif,
 }  # fmt: skip

@@ -17,7 +17,6 @@ EXTRAS = {
         "tensorboard",  # Comes with tensorflow.
     ),
     "export": ("google", "numpy", "onnx", "safetensors", "tf2onnx"),
-    "xlsx": ("openpyxl",),
     "text": (
         *("ai_edge_litert", "backports", "google", "numpy", "official", "sacrebleu", "sacremoses"),
         "subword_nmt",

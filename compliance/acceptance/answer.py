@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from compliance.acceptance import hull
-from compliance.acceptance.hull import Both
 from compliance.acceptance.probability import Estimate, Question, estimate, step_of
 from compliance.findings import Finding
 from compliance.submission import rcp
@@ -74,8 +72,7 @@ class Folder(NamedTuple):
 class Answer(NamedTuple):
     """The answer for one folder.
 
-    `probability` is None if no model gives one. `factor` is the (expected) factor of the score. `both` has the
-    convergence test with both prunings, None if there is no test or too few runs are in.
+    `probability` is None if no model gives one. `factor` is the (expected) factor of the score.
     """
 
     name: str
@@ -86,7 +83,6 @@ class Answer(NamedTuple):
     factor: float | None
     reasons: tuple[str, ...]
     advice: str
-    both: Both | None = None
     estimate: Estimate | None = None
 
 
@@ -142,7 +138,6 @@ def _complete(folder: Folder, runs: Sequence[Run], say: Callable[..., Answer]) -
         reasons = ["all runs are in, and the rules have no convergence test here"]
         return say(GO, 1.0, folder.scaling, reasons, "submit it")
     judged = rcp.of_runs(folder.benchmark, folder.ruleset, runs)
-    both = hull.both(folder.benchmark, folder.ruleset, judged, [one.to_converge for one in runs])
     if judged.verdict == rcp.PASS:
         reference = f"(reference {judged.reference:,.6g})"
         reasons = [f"the mean to converge, {judged.mean:,.6g}, is at least {judged.least:,.6g} {reference}"]
@@ -152,20 +147,18 @@ def _complete(folder: Folder, runs: Sequence[Run], say: Callable[..., Answer]) -
             faster = "because the runs converge faster than the reference"
             why = faster if scaling == judged.scaling else f"as {NAME} says"
             advice += f"; the score is multiplied by {scaling:.4f}, {why}"
-        return say(GO, 1.0, scaling, reasons, advice, both)
+        return say(GO, 1.0, scaling, reasons, advice)
     if judged.verdict == rcp.NO_REFERENCE:
         advice = (
             "send the working group reference runs at this batch size, or use a batch size that has a point"
         )
-        return say(OPEN, None, None, [judged.reason], advice, both)
+        return say(OPEN, None, None, [judged.reason], advice)
     advice = (
         "the reference's hyperparameters make the runs slower; or justify the result to the review committee"
     )
     if folder.bypass and judged.mean is not None:
-        return say(
-            OPEN, None, None, [_fails(judged), "rcp-bypass is set: the committee decides"], advice, both
-        )
-    return say(NO_GO, 0.0, None, [_fails(judged)], f"{advice}, with rcp-bypass", both)
+        return say(OPEN, None, None, [_fails(judged), "rcp-bypass is set: the committee decides"], advice)
+    return say(NO_GO, 0.0, None, [_fails(judged)], f"{advice}, with rcp-bypass")
 
 
 def _fails(judged: Convergence) -> str:
@@ -198,9 +191,7 @@ def _under_way(folder: Folder, runs: Sequence[Run], say: Callable[..., Answer]) 
     advice = _advise(chances, more)
     if kind == "smallest":
         advice += "; below the smallest batch size of the reference, a faster mean needs a point of its own"
-    return say(
-        OPEN, chances.passes, chances.factor, [_expected(folder, chances, point)], advice, None, chances
-    )
+    return say(OPEN, chances.passes, chances.factor, [_expected(folder, chances, point)], advice, chances)
 
 
 def _expected(folder: Folder, chances: Estimate, point: Point) -> str:

@@ -139,13 +139,10 @@ def as_text(tree: Whole) -> str:
 
 
 def folder_lines(one: Answer) -> list[str]:
-    """Returns the lines about one folder: answer, reasons, advice, the other pruning."""
+    """Returns the lines about one folder: answer, reasons, advice."""
     lines = [f"{one.name}: {short(one)}"]
     lines += [f"  because {reason}" for reason in one.reasons]
-    lines.append(f"  next: {one.advice}")
-    if one.both is not None and one.both.note:
-        lines.append(f"  prunings differ: {one.both.note}")
-    return lines
+    return [*lines, f"  next: {one.advice}"]
 
 
 def short(one: Answer) -> str:
@@ -164,15 +161,8 @@ def as_json(tree: Whole) -> str:
         "answer": tree.answer,
         "probability": tree.probability,
         "reasons": tree.reasons,
-        "folders": [_json(one) for one in tree.answers],
+        "folders": [
+            one._asdict() | {"estimate": one.estimate and one.estimate._asdict()} for one in tree.answers
+        ],
     }
     return json.dumps(content, indent=1)
-
-
-def _json(one: Answer) -> dict[str, object]:
-    content = one._asdict()
-    both, estimate = content.pop("both"), content.pop("estimate")
-    prunings = (
-        {"stock": both.stock._asdict(), "rule": both.rule._asdict(), "note": both.note} if both else None
-    )
-    return content | {"prunings": prunings, "estimate": estimate._asdict() if estimate else None}

@@ -1,4 +1,4 @@
-"""Implements `timetotrain scores`: the results table of a tree, as text, CSV or XLSX."""
+"""Implements `timetotrain scores`: the results table of a tree, as text or CSV."""
 
 import argparse
 import csv
@@ -20,7 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--csv", metavar="FILE", help="write the table; a second one, FILE_detailed, beside it"
     )
-    parser.add_argument("--xlsx", metavar="FILE", help="write the table as a workbook (needs the extra xlsx)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -42,8 +41,6 @@ def run(options: argparse.Namespace) -> int:
         for place, detailed in ((path, False), (path.with_stem(f"{path.stem}_detailed"), True)):
             # A description may hold half of a surrogate pair, which has no UTF-8 form.
             write_atomically(place, _csv(systems, used[0], detailed).encode(errors="backslashreplace"))
-    if options.xlsx:
-        write_atomically(Path(options.xlsx), _xlsx(systems, used[0]))
     print(_text(systems, used[0]))
     for remark in (remark for one in systems for remark in one.remarks):
         print(f"note: {remark}")
@@ -80,49 +77,3 @@ def _text(systems: list[System], ruleset: str) -> str:
     head = f"Round {ruleset}; minutes; weak scaling is not covered, power is in `timetotrain power`"
     table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
     return "\n".join((head, *table))
-
-
-def _xlsx(systems: list[System], ruleset: str) -> bytes:
-    """Returns a workbook with a sheet per division; each sheet numbers its systems, grouped by availability."""
-    try:
-        from openpyxl import Workbook
-        from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
-        from openpyxl.styles import Font
-    except ImportError:
-        raise UserError("--xlsx needs openpyxl; install it with: pip install 'timetotrain[xlsx]'") from None
-    book, number = Workbook(), 0
-    book.remove(book.active)
-    columns = summary.columns(ruleset)
-    for division in rules.DIVISIONS:
-        sheet = book.create_sheet(division)
-        sheet.append(["ID", *columns])
-        inside = [one for one in systems if one.description.get("division") == division]
-        others = sorted({summary.availability(one) for one in inside} - {*summary.AVAILABILITIES})
-        for heading in (*summary.AVAILABILITIES, *others):
-            section = [one for one in inside if summary.availability(one) == heading]
-            if not section:
-                continue
-            sheet.append([_cell(heading, ILLEGAL_CHARACTERS_RE)])
-            sheet.cell(sheet.max_row, 1).font = Font(bold=True)
-            for one in section:
-                cells = [_cell(value, ILLEGAL_CHARACTERS_RE) for value in summary.row(one).values()]
-                sheet.append([f"{ruleset[:3]}-{number:04}", *cells])
-                number += 1
-        for cell in sheet[1]:
-            cell.font = Font(bold=True)
-    content = io.BytesIO()
-    book.save(content)
-    return content.getvalue()
-
-
-def _cell(value: object, illegal) -> object:
-    """Converts a value to one that a workbook can hold.
-
-    Text that begins with = does not become a formula. Half of a surrogate pair is escaped; other code points that XML
-    lacks are dropped.
-    """
-    if value is None or isinstance(value, (int, float)):
-        return value
-    text = illegal.sub("", str(value)).translate({0xFFFE: None, 0xFFFF: None})
-    text = text.encode(errors="backslashreplace").decode()[:32_000]
-    return f"'{text}" if text.startswith("=") else text

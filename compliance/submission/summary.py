@@ -22,16 +22,6 @@ _BEFORE = (
 _AFTER = ("details_url", "code_url")
 # _get_strong_scaling_metric_schema. "Energy" stays empty.
 _METRICS = ("time_to_train", "Energy", "GBS", "samples_to_converge", "RCP", "rcp_scaling_factor")
-# result_summarizer/config.yaml: the words of `status`, in lower case -> their names in the published table.
-_ON_PREMISE, _CLOUD, _PREVIEW = "Available on-premise", "Available cloud", "Preview"
-_RDI = "Research, Development, or Internal (RDI)"
-AVAILABILITIES = (_ON_PREMISE, _CLOUD, _PREVIEW, _RDI)
-_AVAILABILITY = {
-    **dict.fromkeys(("onprem", "available", "available onprem", _ON_PREMISE.lower()), _ON_PREMISE),
-    **dict.fromkeys(("cloud", _CLOUD.lower()), _CLOUD),
-    **dict.fromkeys(("rdi", "research", "development", "internal", _RDI.lower()), _RDI),
-    "preview": _PREVIEW,
-}
 _SAME_SCORE = 1e-4  # tables have four decimals
 _URL = "https://github.com/mlcommons/training_results_v{round}/blob/{branch}/{submitter}/{rest}"
 
@@ -176,12 +166,6 @@ def row(system: System, detailed: bool = False) -> dict[str, object]:
         result = system.results.get(name)
         values |= _metrics(name, result) if detailed else {name: result.card.score if result else None}
     return {name: values.get(name) for name in columns(ruleset, detailed)}
-
-
-def availability(system: System) -> str:
-    """Returns a system's availability heading in the published table; an unknown word stays as it is."""
-    said = str(system.description.get("status", ""))
-    return _AVAILABILITY.get(said.lower(), said)
 
 
 def _metrics(name: str, result: Result | None) -> dict[str, object]:

@@ -1,12 +1,11 @@
-"""Tests what `accept` computes: the estimate, both prunings, scores of its benchmark."""
+"""Tests what `accept` computes: the estimate, scores of its benchmark."""
 
-import itertools
 import math
 import random
 
 import pytest
 
-from compliance.acceptance import hull, probability
+from compliance.acceptance import probability
 from compliance.acceptance.probability import Question
 from compliance.submission import rcp
 from lab.bench import accept_calibration
@@ -14,65 +13,6 @@ from lab.bench import accept_calibration
 ROUND = "5.0.0"
 # The reference of llama2_70b_lora at batch size 8.
 POINT, _ = rcp.find("llama2_70b_lora", ROUND, 8, rcp.pruned("llama2_70b_lora", ROUND))
-
-
-# ------------------------------------------------------------------------------------------------ both prunings
-
-
-def naive_hull(points):
-    """The points that no line between two others passes below."""
-    return [
-        point
-        for point in points
-        if not any(
-            low.batch < point.batch < high.batch
-            and point.mean
-            > low.mean + (high.mean - low.mean) * (point.batch - low.batch) / (high.batch - low.batch)
-            for low, high in itertools.combinations(points, 2)
-        )
-    ]
-
-
-def test_the_hull_is_what_the_written_rule_says():
-    draw = random.Random(0)
-    for _ in range(200):
-        batches = sorted(draw.sample(range(1, 100), draw.randint(1, 9)))
-        points = [rcp.Point(batch, draw.uniform(1, 2), 0.1, 1.0) for batch in batches]
-        assert list(hull.lower_hull(points)) == naive_hull(points)
-
-
-def test_the_prunings_differ_in_24_of_90_tables():
-    tables = [(name, ruleset) for name, entry in rcp.reference().items() for ruleset in entry["rounds"]]
-    tables = [table for table in tables if rcp.points(*table)]
-    different = [table for table in tables if hull.pruned_by_rule_alone(*table)]
-    assert (len(different), len(tables)) == (24, 90)
-
-
-@pytest.mark.parametrize(
-    ("benchmark", "ruleset", "batch", "stock", "rule"),
-    [
-        ("llama2_70b_lora", "4.0.0", 16, 3733, 3478),
-        ("llama31_405b", "5.0.0", 2304, 276_925.5, 317_444.4),
-        ("bert", "2.0.0", 3072, 2_643_732, 2_594_782),
-    ],
-)
-def test_three_tables_with_the_least_mean_by_both(benchmark, ruleset, batch, stock, rule):
-    extra = [point.batch for point in hull.pruned_by_rule_alone(benchmark, ruleset)]
-    assert batch in extra
-    for kept, least in ((rcp.pruned(benchmark, ruleset), stock), (hull.written(benchmark, ruleset), rule)):
-        point, _ = rcp.find(benchmark, ruleset, batch, kept)
-        assert point.least == pytest.approx(least, abs=0.5)
-
-
-def test_a_result_between_the_prunings_gets_two_factors():
-    values = [3900.0] * 10
-    judged = rcp.judge("llama2_70b_lora", ROUND, 16, values)
-    both = hull.both("llama2_70b_lora", ROUND, judged, values)
-    assert both.stock == judged and judged.scaling == pytest.approx(4032 / 3900)
-    assert both.rule.verdict == rcp.PASS and both.rule.scaling == 1.0
-    assert f"factor {judged.scaling:.4f}" in both.note and "factor 1.0000" in both.note
-    same = rcp.judge("llama2_70b_lora", ROUND, 8, [3000.0] * 10)
-    assert hull.both("llama2_70b_lora", ROUND, same, [3000.0] * 10).note == ""
 
 
 # ------------------------------------------------------------------------------------------------ estimate

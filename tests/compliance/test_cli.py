@@ -62,7 +62,7 @@ def test_from_the_shell(log):
     assert shell("--help").returncode == 0
 
 
-@pytest.mark.parametrize("form", ["text", "json", "html", "junit", "sarif"])
+@pytest.mark.parametrize("form", ["text", "json", "junit", "sarif"])
 def test_forms_and_output_file(log, tmp_path, capsys, form):
     log.write_text(result_logs.log("resnet", status="aborted"))
     target = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""Tests the results table of a submission: its columns and scores beside the stock summarizer's, CSV, XLSX, remarks."""
+"""Tests the results table of a submission: its columns and scores beside the stock summarizer's, CSV, remarks."""
 
 import csv
 import io
@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from common.errors import UserError
-from compliance.submission import cli_scores, scaling, summary
+from compliance.submission import scaling, summary
 from compliance.submission import tree as tree_module
 from compliance.submission.tree import judge_tree
 from tests.compliance import submission_trees as made
@@ -132,33 +131,8 @@ def test_places_without_a_table_are_one_line(tmp_path, capsys, place):
     assert "name" in capsys.readouterr().err
 
 
-def test_a_workbook_has_a_sheet_for_each_division(tmp_path):
-    openpyxl = pytest.importorskip("openpyxl")
-    org = made.tree(tmp_path, described=made.description(framework="=1+1\x01", status="cloud"))
-    path = tmp_path / "table.xlsx"
-    assert cli.main(["scores", str(org), "--xlsx", str(path)]) == 0
-    book = openpyxl.load_workbook(path)
-    assert book.sheetnames == ["closed", "open"]
-    head, section, row = book["closed"].iter_rows(values_only=True)
-    assert list(head) == ["ID", *summary.columns("5.0.0")] and section[0] == "Available cloud"
-    assert row[0] == "5.0-0000" and dict(zip(head, row))["framework"] == "'=1+1"
-
-
 def test_half_a_surrogate_pair_is_escaped(tmp_path):
-    openpyxl = pytest.importorskip("openpyxl")
     org = made.tree(tmp_path, described=made.description(framework="\ud800x\uffff", status="=\udc00"))
     path = tmp_path / "table.csv"
-    assert cli.main(["scores", str(org), "--csv", str(path), "--xlsx", str(path.with_suffix(".xlsx"))]) == 0
+    assert cli.main(["scores", str(org), "--csv", str(path)]) == 0
     assert "\\ud800x" in path.read_text() and "\\ud800x" in path.with_stem("table_detailed").read_text()
-    head, section, row = openpyxl.load_workbook(path.with_suffix(".xlsx"))["closed"].iter_rows(
-        values_only=True
-    )
-    assert section[0] == "'=\\udc00" and dict(zip(head, row))["framework"] == "\\ud800x"
-
-
-def test_a_missing_library_is_one_line_that_names_the_extra(tmp_path, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(UserError, match=r"timetotrain\[xlsx\]"):
-        cli_scores._xlsx(rows(tree(tmp_path)), "5.0.0")

@@ -50,7 +50,7 @@ def test_the_classifiers_name_the_interpreters():
     assert named == [str(minor) for minor in range(int(low), int(high))]
 
 
-EXTRAS = ["", "train", "text", "xlsx", "export"]
+EXTRAS = ["", "train", "text", "export"]
 
 
 def requirements():
@@ -84,7 +84,6 @@ def test_the_table_has_the_packages_of_pyproject(extra):
     [
         ("tensorflow.keras", "comes with extra `train`: pip install 'timetotrain[train]'"),
         ("sacrebleu", "comes with extra `text`: pip install 'timetotrain[text]'"),
-        ("openpyxl", "pip install 'timetotrain[xlsx]'"),
         ("yaml", "pip install --force-reinstall timetotrain"),
     ],
 )
