@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from compliance.log.check_log import check_log
 from compliance.log.engine import StreamChecker
 from compliance.log.logs import BadLine, parse_line
 from compliance.log.rules import compiled
@@ -262,6 +263,26 @@ def test_advice_about_schedule_samples_order_and_smoke_runs():
     records[9], records[10] = records[10], records[9]
     assert [(f.rule, f.line) for f in found(records)] == [("line.order", 11)]
     assert "smoke_run" in rules_of(found(entries(smoke=True)))
+
+
+@pytest.mark.parametrize("key", ["submission_division", "submission_benchmark", "opt_name"])
+@pytest.mark.parametrize(
+    "value", ["../" * 20 + "proc/self/cwd/evil", "nonsense/..", "", None, ["closed"], 7, "common"]
+)
+def test_a_value_that_selects_the_rules_is_one_that_they_name(key, value):
+    """The stock checker runs code of a file that such a value names, or enqueues its own rules for ever."""
+    assert errors(change(entries(), key, value=value))
+
+
+@pytest.mark.parametrize(
+    ("bad", "rule"),
+    [(':::MLLOG {"key": "eval_accuracy"', "line-json"), (":::MLLOG " + "[" * 100_000, "line-json"),
+     (text(change(entries()[-4:-3], "eval_accuracy", value="x")), "eval_accuracy.target")],
+)  # fmt: skip
+def test_a_log_on_which_the_stock_checker_ends_with_an_exception_is_reported(tmp_path, bad, rule):
+    (tmp_path / "log.txt").write_text(text(entries()) + bad)
+    assert stock_checker.verdict(tmp_path / "log.txt", "0.7.0")[0] in ("crash", "fail")
+    assert rule in {finding.rule for finding in check_log(str(tmp_path / "log.txt"), "0.7.0").findings}
 
 
 # ---------------------------------------------------------------------------------------- round v0.6
