@@ -16,7 +16,6 @@ from common.config.data_description import Description
 from common.data import dataset_page
 from common.data.folder_conversion import Card, Made
 from common.data.report import Report
-from compliance.report import compare
 from compliance.report import page as report_page
 from tests import browser
 from tests.compliance import llama_logs, result_logs
@@ -92,12 +91,9 @@ def _data_page(folder):
 def pages(tmp_path_factory):
     """{name: file} of every kind of page."""
     root = tmp_path_factory.mktemp("pages")
-    tree, out = _tree(root), {name: root / f"{name}.html" for name in ("report", "index", "runs", "systems")}
+    tree, out = _tree(root), {name: root / f"{name}.html" for name in ("report", "index")}
     _call(report_page, tree, "-o", out["index"])
     _call(report_page, tree / "results" / LONG / "resnet", "-o", out["report"])
-    folders = [tree / "results" / system / "resnet" for system in ("dgx-1", LONG)]
-    _call(compare, *folders, "--format=html", "-o", out["runs"])
-    _call(compare, "dgx-1", "tpu-v3-32", "--format=html", "-o", out["systems"])
     (root / "examples_0").mkdir()
     (root / "examples_0" / "000.jpg").write_bytes(_picture(240, 240))
     seen = [{"step": 20, "right": n > 0, "picture": "000.jpg", "text": LONG} for n in range(3)]
@@ -107,7 +103,7 @@ def pages(tmp_path_factory):
     return out | {"data": _data_page(root / "data")}
 
 
-NAMES = ("report", "index", "runs", "systems", "follow", "data")
+NAMES = ("report", "index", "follow", "data")
 # Cells and scrolling boxes that show less than they hold, and what ends beyond the window.
 CUT = """(() => {
   const shown = [...document.querySelectorAll("body *")].filter((e) => e.checkVisibility());
@@ -253,7 +249,7 @@ def test_the_index_works_by_keyboard_alone(chromium, pages, width):
     assert chromium.run("document.activeElement.closest('details.folder').open")
 
 
-@pytest.mark.parametrize("name", ["report", "runs", "systems", "data"])
+@pytest.mark.parametrize("name", ["report", "data"])
 def test_a_page_is_read_by_keyboard_alone(chromium, pages, name):
     """Tab reaches every link, summary and box that scrolls, in the page's order, and shows where it is."""
     chromium.look(420)

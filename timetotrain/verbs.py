@@ -49,7 +49,7 @@ VERBS = {
     "scores": Verb("compute scores from results", "compliance.submission.cli_scores"),
     "accept": Verb("will a submission be accepted? also while runs go on", "compliance.acceptance.command"),
     "report": Verb("timelines, curves and scores; --serve follows a run", "timetotrain.report"),
-    "compare": Verb("two runs or systems side by side", "compliance.report.compare"),
+    "compare": Verb("two runs side by side", "compliance.report.compare"),
     "borrow": Verb("which hyperparameters may be taken over after the deadline", "compliance.changes.borrow"),
     "diff": Verb(
         "two submissions, or one sent again: what changed, and what may", "compliance.changes.difference"

@@ -57,9 +57,12 @@ class Watch:
         self._first_sizes |= {path: sizes[path] for path in growing if self._first_sizes[path] == -1}
         lines: list[str] = []
         submissions, results = self._tree.submissions, self._tree.logs
-        for path, folder in folders_of(submissions, results, (self.clock(), self.stale), growing):
+        for name, folder, logs, *more in folders_of(
+            submissions, results, (self.clock(), self.stale), growing
+        ):
+            path = folder.path
             # Without a named round, the header of a log that has no run_start may suggest another one later.
-            logs = [log for log in folder.logs if self.ruleset or log.ended or log.run.started is not None]
+            logs = [log for log in logs if self.ruleset or log.ended or log.run.started is not None]
             state = [(log.name, log.ended, len(log.errors), log.run.started) for log in logs]
             if not logs or state == self._states.get(path):
                 continue
@@ -70,7 +73,7 @@ class Watch:
                         self._told[path].add(error.rule)
                         line = f" line {error.line}" if error.line else ""
                         lines.append(f"{path.name}/{log.name}{line}: {error.message} ({error.rule})")
-            self.answers[path] = answer(folder._replace(logs=tuple(logs)))
+            self.answers[path] = answer(name, folder, logs, *more)
             lines += folder_lines(self.answers[path])
         return lines
 

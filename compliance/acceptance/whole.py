@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from compliance.acceptance.answer import OPEN, Answer, Folder, Log, answer, ended
+from compliance.acceptance.answer import OPEN, Answer, Log, answer, ended
 from compliance.api import Outcome
 from compliance.findings import ERROR, Finding
 from compliance.log.check_log import LogResult
@@ -16,7 +16,7 @@ from compliance.sarif import clean
 from compliance.submission import tree_params
 from compliance.submission.runs import Run
 from compliance.submission.scaling import factor
-from compliance.submission.verdict import Submission
+from compliance.submission.verdict import ResultFolder, Submission
 from compliance.verdict import GO, NO_GO, Verdict
 
 STALE_MINUTES = 60.0  # a log without run_stop that nobody has written to for so long has ended
@@ -58,7 +58,7 @@ def whole(outcome: Outcome, now: float | None = None, stale_minutes: float = STA
         if one.severity == ERROR:
             errors[one.path].append(one)
     folders = folders_of(outcome.submissions, outcome.logs, clock)
-    return _together(outcome, [answer(folder) for _, folder in folders], errors)
+    return _together(outcome, [answer(*one) for one in folders], errors)
 
 
 def folders_of(
@@ -66,8 +66,8 @@ def folders_of(
     results: Sequence[LogResult],
     clock: tuple[float, float],
     growing: Collection[str] = (),
-) -> Iterator[tuple[Path, Folder]]:
-    """Yields (path, what `answer` asks about) for each folder of runs.
+) -> Iterator[tuple[str, ResultFolder, list[Log], bool, float]]:
+    """Yields the arguments of `answer` for each folder of runs.
 
     Args:
       submissions, results: of a checked tree.
@@ -78,13 +78,12 @@ def folders_of(
     for submission in submissions:
         org = f"{submission.path.name}/" if len(submissions) > 1 else ""
         for one in submission.folders:
-            yield one.path, Folder(
-                f"{org}{one.system}/{one.benchmark}", one.benchmark, one.ruleset, one.needed, one.may_fail,
-                one.convergence is not None,
-                tuple(_log(run, logs[path], clock, path in growing) for path, run in zip(one.paths, one.runs)),
-                tree_params.RCP_BYPASS in tree_params.flags(submission.path, one.path),
-                factor(one.path, one.convergence).value,
-            )  # fmt: skip
+            of_runs = [
+                _log(run, logs[path], clock, path in growing) for path, run in zip(one.paths, one.runs)
+            ]
+            bypass = tree_params.RCP_BYPASS in tree_params.flags(submission.path, one.path)
+            scaling = factor(one.path, one.convergence).value
+            yield f"{org}{one.system}/{one.benchmark}", one, of_runs, bypass, scaling
 
 
 def _log(run: Run, result: LogResult, clock: tuple[float, float], growing: bool) -> Log:

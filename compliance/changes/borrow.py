@@ -15,7 +15,7 @@ from compliance.changes import hyperparameters
 from compliance.changes.difference import rounds_of
 from compliance.changes.hyperparameters import BATCH, FIXED, GROUP, SYSTEM, Side
 from compliance.log import rules
-from compliance.report.output import value
+from compliance.report.output import aligned, value
 
 # What the rules say of each kind, in the order in which the kinds are shown.
 _SAYS = {
@@ -220,11 +220,9 @@ def _text(borrowing: Borrowing, again: bool) -> str:
             heads,
             *([r.name, *(text or "-" for text in (r.own, r.other, r.again)[: 2 + again])] for r in rows),
         ]
-        widths = [max(len(cell) for cell in column) for column in zip(*table)]
         lines.append(f"{says}:")
-        for line, row in zip(table, [None, *rows]):
-            end = f"  rules: {row.rule}" if row and row.rule else ""
-            lines.append("  " + "  ".join(map(str.ljust, line, widths)).rstrip() + end)
+        for line, row in zip(aligned(table), [None, *rows]):
+            lines.append(f"  {line}" + (f"  rules: {row.rule}" if row and row.rule else ""))
     lines.append(f"{borrowing.same} settings are the same on all sides")
     lines += [f"note: {note}" for note in borrowing.notes]
     lines += [f"not allowed: {reason}" for reason in borrowing.refused] or ["allowed"]

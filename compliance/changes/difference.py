@@ -10,6 +10,7 @@ from compliance.changes import answers
 from compliance.changes.answers import ASK, MAY, MAY_NOT, SAME, Change
 from compliance.log import rules
 from compliance.log.find_round import find, of_folder, of_submission
+from compliance.report.output import aligned
 from compliance.submission import scores
 from compliance.submission.scores import result_folders
 from compliance.submission.tree_files import place_of
@@ -168,9 +169,7 @@ def _text(changes: dict[str, list[Change]], one_submitter: bool, everything: boo
         lines.append(label)
         shown = group if everything or group[0].place != "code" else group[:_CODE_SHOWN]
         rows = [(_WORDS[c.answer], c.place, c.name, f"{c.a or '-'} -> {c.b or '-'}", c.why) for c in shown]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        for row in rows:
-            lines.append("  " + "  ".join([*map(str.ljust, row, widths), row[4]]).rstrip())
+        lines += [f"  {line}" for line in aligned(rows)]
         if len(shown) < len(group):
             lines.append(f"  and {len(group) - len(shown)} more files; --all shows them")
     return "\n".join([*lines, _summary(changes, one_submitter)])

@@ -9,6 +9,7 @@ from statistics import fmean
 from common.errors import UserError
 from compliance.log import rules
 from compliance.power import checks, power_logs
+from compliance.report.output import aligned
 from compliance.submission import scores, tree_system
 from compliance.submission.tree_files import place_of
 
@@ -118,9 +119,7 @@ def _text(folders: list[Energies]) -> str:
                 (name, _kilojoules(rule), _kilojoules(stock), "-" if watts is None else f"{watts:,.0f}")
             )
         table.append(("score", _kilojoules(row.score), _kilojoules(row.stock_score), ""))
-        widths = [max(len(cell) for cell in column) for column in zip(*table)]
-        for name, *cells in table:
-            lines.append(f"  {name:{widths[0]}}  " + "  ".join(map(str.rjust, cells, widths[1:])).rstrip())
+        lines += [f"  {line}" for line in aligned(table, right=True)]
         if row.scaling != 1:
             lines.append(f"  scores include the factor {row.scaling:.6g} of scaling.json")
         lines += [f"  note: {remark}" for remark in row.remarks]

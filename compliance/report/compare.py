@@ -1,4 +1,4 @@
-"""Implements `timetotrain compare A B`: compares two runs, two folders of runs or two systems."""
+"""Implements `timetotrain compare A B`: compares two runs or two folders of runs."""
 
 import argparse
 import json
@@ -6,39 +6,35 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-import systems
-from common.errors import UserError
 from compliance.report import charts
-from compliance.report.output import minutes, render, value, write
+from compliance.report.output import aligned, minutes, value, write
 from compliance.report.published import beside
 from compliance.submission.scores import ScoreCard, score_directory
-from systems.schema import NAMES
-
-FORMATS = ("text", "html", "json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    sides = "a log, a folder of result logs, a system description (JSON), or the name of a system"
-    parser.add_argument("a", metavar="A", help=sides)
-    parser.add_argument("b", metavar="B", help="the same kind of thing")
-    parser.add_argument("--format", choices=FORMATS, default="text")
+    parser.add_argument("a", metavar="A", type=Path, help="a log, or a folder of result logs")
+    parser.add_argument("b", metavar="B", type=Path, help="the same kind of thing")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="write here, not to standard output"
     )
-    parser.add_argument("--all", action="store_true", help="also what is equal (text; the others have all)")
+    parser.add_argument("--all", action="store_true", help="also what is equal (text; json has all)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints or writes the comparison; always returns 0, even if the two differ."""
-    comparison = compare(args.a, args.b)
-    if args.format == "html":
-        text = render("compare.html", comparison=comparison)
-    elif args.format == "json":
-        rows = [asdict(row) | {"differs": row.differs} for row in comparison.rows]
-        content = {"kind": comparison.kind, "a": comparison.a, "b": comparison.b, "rows": rows}
+    """Prints or writes the comparison; always returns 0, even if the two differ.
+
+    Raises:
+      UserError: a side does not exist, or holds no result log.
+    """
+    rows = compare(*(score_directory(side) for side in (args.a, args.b)))
+    if args.format == "json":
+        told = [asdict(row) | {"differs": row.differs} for row in rows]
+        content = {"kind": "runs", "a": str(args.a), "b": str(args.b), "rows": told}
         text = json.dumps(content, indent=2) + "\n"
     else:
-        text = _text(comparison, args.all)
+        text = _text(args.a, args.b, rows, args.all)
     if args.output is None:
         print(text, end="")
     else:
@@ -61,53 +57,8 @@ class Compared:
         return self.a != self.b
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """`kind` is "runs" or "systems"; `a` and `b` name the two sides."""
-
-    kind: str
-    a: str
-    b: str
-    rows: list[Compared]
-
-
-def compare(a: str, b: str) -> Comparison:
-    """Compares two results or two systems. Raises UserError if their kinds differ or one does not exist."""
-    sides = [_read(side) for side in (a, b)]
-    if isinstance(sides[0], ScoreCard) != isinstance(sides[1], ScoreCard):
-        raise UserError(f"{a} and {b}: one is a system, the other is runs; compare two of one kind")
-    if isinstance(sides[0], ScoreCard):
-        return Comparison("runs", a, b, _run_rows(*sides))
-    rows = [Compared(name, *(_field(side.get(name, "")) for side in sides)) for name in NAMES]
-    sizes = [systems.size(side)[1] for side in sides]
-    total = Compared(
-        "accelerators in all", *("" if size is None else str(size) for size in sizes), _ratio(*sizes)
-    )
-    return Comparison("systems", a, b, [total, *rows])
-
-
-def _field(content: object) -> str:
-    return content if isinstance(content, str) else json.dumps(content)
-
-
-def _read(side: str) -> ScoreCard | dict:
-    path = Path(side)
-    if path.suffix == ".json" and path.exists():
-        described = systems.read(path)
-        if not isinstance(described, dict):
-            raise UserError(f"{side}: not a JSON object; name a system description with the 33 fields")
-        return described
-    if path.exists():
-        return score_directory(path)
-    if side in systems.names():
-        return systems.load(side)
-    raise UserError(f"{side}: no such log, folder or system; `timetotrain systems list` shows the systems")
-
-
-# ------------------------------------------------------------------------------------------------ runs
-
-
-def _run_rows(a: ScoreCard, b: ScoreCard) -> list[Compared]:
+def compare(a: ScoreCard, b: ScoreCard) -> list[Compared]:
+    """Compares two folders of runs: header, times, quality, and every setting of either side."""
     rows = [
         Compared(name, value(get(a)), value(get(b)))
         for name, get in (
@@ -193,21 +144,12 @@ def _ratio(a: float | None, b: float | None) -> str:
         return ""
 
 
-# ------------------------------------------------------------------------------------------------ text
-
-
-def _text(comparison: Comparison, everything: bool) -> str:
-    rows = [row for row in comparison.rows if everything or row.differs]
-    equal = sum(not row.differs for row in comparison.rows)
-    lines = []
-    if rows:
-        table = [("", f"A {comparison.a}", f"B {comparison.b}", "B / A")]
-        table += [(row.name, row.a or "-", row.b or "-", row.note.removeprefix("x ")) for row in rows]
-        widths = [min(max(len(line[i]) for line in table), 60) for i in range(4)]
-        for line in table:
-            lines.append("  ".join(cell[:60].ljust(width) for cell, width in zip(line, widths)).rstrip())
-    if not everything:
-        lines.append(
-            f"{equal} of {len(comparison.rows)} are equal or not given; --all shows them." if equal else ""
-        )
-    return "\n".join(filter(None, lines)) + "\n"
+def _text(a: Path, b: Path, rows: list[Compared], everything: bool) -> str:
+    shown = [row for row in rows if everything or row.differs]
+    equal = sum(not row.differs for row in rows)
+    table = [("", f"A {a}", f"B {b}", "B / A")]
+    table += [(row.name, row.a or "-", row.b or "-", row.note.removeprefix("x ")) for row in shown]
+    lines = aligned([[cell[:60] for cell in row] for row in table]) if shown else []
+    if equal and not everything:
+        lines.append(f"{equal} of {len(rows)} are equal or not given; --all shows them.")
+    return "\n".join(lines) + "\n"

@@ -2,6 +2,7 @@
 
 import re
 from base64 import b64encode
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -73,6 +74,18 @@ def _code(sentence: object):
 def render(template: str, **values: object) -> str:
     """Fills the template; escapes everything that comes from a log or a file."""
     return _environment().get_template(template).render(**values)
+
+
+def aligned(rows: Sequence[Sequence[str]], right: bool = False) -> list[str]:
+    """Returns the rows of a table as lines with columns of one width; `right`: all but the first end on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return [
+        "  ".join(
+            cell.rjust(width) if right and at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def minutes(time: float | None) -> str:

@@ -6,7 +6,6 @@ import argparse
 import csv
 import io
 from collections import Counter
-from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from common.errors import UserError
 from compliance.log import rules
 from compliance.report.output import render, write
 from compliance.review import points
-from compliance.review.table import COLUMNS, Review, Row, review
+from compliance.review.table import COLUMNS, Review, review
 from compliance.sarif import clean
 from compliance.verdict import GO
 
@@ -59,10 +58,13 @@ def lines(whole: Review) -> list[str]:
     text += [f"{name}: {one.line}" for name, one in whole.verdicts.items() if one.answer != GO]
     text += whole.remarks
     late = Counter(
-        (row.benchmark, one) for row in whole.rows if row.in_time == "no" for one in row.points.split("; ")
+        (row["benchmark"], one)
+        for row in whole.rows
+        if row["in_time"] == "no"
+        for one in row["points"].split("; ")
     )
     text += [f"points not in time: {name}: {one}, for {count} folders" for (name, one), count in late.items()]
-    answers = Counter(row.verdict for row in whole.rows)
+    answers = Counter(row["verdict"] for row in whole.rows)
     told = ", ".join(f"{count} {answer}" for answer, count in sorted(answers.items()))
     text.append(
         f"round {whole.ruleset or 'unknown'}: {len(whole.verdicts)} organisations, {len(whole.rows)} folders of runs"
@@ -71,19 +73,14 @@ def lines(whole: Review) -> list[str]:
     return text
 
 
-def as_csv(rows: list[Row]) -> str:
+def as_csv(rows: list[dict[str, object]]) -> str:
     """Returns the table; text that a spreadsheet would compute gets an apostrophe in front."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        cells = asdict(row).items()
-        writer.writerow(
-            {
-                name: f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@") else cell
-                for name, cell in cells
-            }
-        )
+        odd = {name: f"'{cell}" for name, cell in row.items() if str(cell)[:1] in ("=", "+", "-", "@")}
+        writer.writerow(row | {name: cell for name, cell in odd.items() if isinstance(row[name], str)})
     return text.getvalue()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
@@ -25,44 +26,30 @@ from compliance.submission import scaling, summary, tree_runs
 from compliance.submission.summary import Result, System
 from compliance.verdict import Verdict
 
-
-@dataclass(frozen=True)
-class Row:
-    """One folder of runs; the fields are the columns of the CSV file, None is an empty cell.
-
-    `minutes` is the score, `raw_minutes` the score without its `factor`. `kilojoules` is the score of energy by the
-    rules, `stock_kilojoules` that of the stock summarizer; both with the factor. `margin` is how far the runs'
-    convergence is above the least that the test accepts, as a part of it. `points` are the points of that test, and
-    `in_time` whether all came in time. `flags` are the rules of advice that the folder meets, `errors` those of errors.
-    """
-
-    organisation: str
-    system: str
-    benchmark: str
-    division: str
-    accelerators: int | None
-    verdict: str
-    errors: str
-    flags: str
-    runs: int
-    needed: int
-    failed: int
-    raw_minutes: float | None
-    factor: float
-    factor_from: str
-    minutes: float | None
-    published_minutes: float | None
-    kilojoules: float | None
-    stock_kilojoules: float | None
-    batch: float | None
-    convergence: str
-    margin: float | None
-    points: str
-    in_time: str
-    uploaded_as: str
-
-
-COLUMNS = tuple(one.name for one in fields(Row))
+COLUMNS = (
+    *(
+        "organisation",
+        "system",
+        "benchmark",
+        "division",
+        "accelerators",
+        "verdict",
+        "errors",
+        "flags",
+        "runs",
+    ),
+    *(
+        "needed",
+        "failed",
+        "raw_minutes",
+        "factor",
+        "factor_from",
+        "minutes",
+        "published_minutes",
+        "kilojoules",
+    ),
+    *("stock_kilojoules", "batch", "convergence", "margin", "points", "in_time", "uploaded_as"),
+)
 
 
 @dataclass
@@ -71,7 +58,7 @@ class Review:
 
     ruleset: str = ""
     deadline: date | None = None
-    rows: list[Row] = field(default_factory=list)
+    rows: list[dict[str, object]] = field(default_factory=list)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -149,31 +136,35 @@ def _row(
     used: tuple[Origin, ...],
     deadline: date | None,
     source: str,
-) -> Row:
+) -> dict[str, object]:
+    """Returns one folder of runs by the columns of the CSV file; None is an empty cell.
+
+    `minutes` is the score, `raw_minutes` the score without its `factor`. `kilojoules` is the score of energy by the
+    rules, `stock_kilojoules` that of the stock summarizer; both with the factor. `margin` is how far the runs'
+    convergence is above the least that the test accepts, as a part of it. `points` are the points of that test, and
+    `in_time` whether all came in time. `flags` are the rules of advice that the folder meets, `errors` those of errors.
+    """
     folder, card = result.folder, result.card
     shown = index.row(card, findings, folder)
     judged, score = folder.convergence, card.score
     joules = stock = None
     if power_logs.kind(folder.path) == power_logs.MEASURED:
-        try:
+        with suppress(UserError):  # an unreadable power log is a finding
             energies = power.row_of(folder.path, folder.ruleset)
             joules, stock = energies.score, energies.stock_score
-        except UserError:  # an unreadable power log is a finding
-            pass
-    told = published_score(card.ruleset, name, card.system, card.benchmark)
-    errors = Counter(one.rule for one in findings if one.severity == ERROR)
-    flags = Counter(one.rule for one in findings if one.severity != ERROR)
-    return Row(
+    cells = (
         name, system.name, folder.benchmark, folder.division, system.accelerators, shown.verdict.answer,
-        _listed(errors), _listed(flags), len(folder.paths), folder.needed, shown.failed,
-        None if score is None else score / card.scaling, card.scaling,
-        scaling.factor(folder.path, judged).source, score, told,
+        _listed(one.rule for one in findings if one.severity == ERROR),
+        _listed(one.rule for one in findings if one.severity != ERROR), len(folder.paths), folder.needed, shown.failed,
+        None if score is None else score / card.scaling, card.scaling, scaling.factor(folder.path, judged).source,
+        score, published_score(card.ruleset, name, card.system, card.benchmark),
         None if joules is None else joules / 1000, None if stock is None else stock / 1000, folder.batch,
-        judged.verdict if judged else "", judged.margin if judged else None,
-        "; ".join(one.text for one in used),
+        judged.verdict if judged else "", judged.margin if judged else None, "; ".join(one.text for one in used),
         points.in_time(used, points.due(folder.benchmark, folder.ruleset, deadline)), source,
     )  # fmt: skip
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
-def _listed(rules: Counter[str]) -> str:
-    return " ".join(f"{rule}({count})" if count > 1 else rule for rule, count in sorted(rules.items()))
+def _listed(rules: Iterable[str]) -> str:
+    counted = sorted(Counter(rules).items())
+    return " ".join(f"{rule}({count})" if count > 1 else rule for rule, count in counted)

@@ -8,6 +8,7 @@ from pathlib import Path
 from common.errors import UserError
 from common.files import write_atomically
 from compliance.log import rules
+from compliance.report.output import aligned
 from compliance.submission import summary
 from compliance.submission.summary import System
 from compliance.submission.tree import judge_tree
@@ -73,7 +74,5 @@ def _text(systems: list[System], ruleset: str) -> str:
                     failed, str(len(result.card.left_out)), f"{result.scaling:.4f}", result.rcp or "-",
                 )
             )  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*lines)]
     head = f"Round {ruleset}; minutes; weak scaling is not covered, power is in `timetotrain power`"
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
-    return "\n".join((head, *table))
+    return "\n".join((head, *aligned(lines)))

@@ -121,13 +121,7 @@ def pruned(benchmark: str, ruleset: str) -> tuple[Point, ...]:
     return tuple(kept)
 
 
-def judge(
-    benchmark: str,
-    ruleset: str,
-    batch: object,
-    to_converge: Sequence[float | None],
-    pruned_points: tuple[Point, ...] | None = None,
-) -> Convergence:
+def judge(benchmark: str, ruleset: str, batch: object, to_converge: Sequence[float | None]) -> Convergence:
     """Judges the runs of one folder.
 
     Args:
@@ -135,9 +129,7 @@ def judge(
       ruleset: the round, "1.0.0" or later.
       batch: `global_batch_size` of all runs; None if they have none.
       to_converge: epochs (or samples) of each run; None for a run that did not converge.
-      pruned_points: the points to compare with, by batch size; None: `pruned`.
     """
-    pruned_points = pruned(benchmark, ruleset) if pruned_points is None else pruned_points
     drop = rounds.may_fail(benchmark)
     if isinstance(batch, bool) or not isinstance(batch, (int, float)) or not 0 < batch < 1e18:
         return Convergence(FAIL, "the logs give no global_batch_size")
@@ -149,11 +141,11 @@ def judge(
         runs = "1 run" if len(to_converge) == 1 else f"{len(to_converge)} runs"
         return Convergence(UNDECIDED, f"{runs}; {wanted}", batch)
     mean = olympic_mean([math.inf if value is None else value for value in to_converge], drop)
-    point, kind = find(benchmark, ruleset, batch, pruned_points)
+    point, kind = find(benchmark, ruleset, batch)
     if point is None:
-        largest = f"; the largest has {pruned_points[-1].batch:g}" if pruned_points else ""
-        without = f"no reference for batch size {batch:g}{largest}"
-        reason = without if pruned_points else f"the round has no convergence points of {benchmark}"
+        reason = f"the round has no convergence points of {benchmark}"
+        if kept := pruned(benchmark, ruleset):
+            reason = f"no reference for batch size {batch:g}; the largest has {kept[-1].batch:g}"
         return Convergence(NO_REFERENCE, reason, batch, mean)
     least = point.least
     scaling = max(1.0, point.mean / mean) if mean > 0 else 1.0
@@ -193,24 +185,21 @@ def olympic_mean(values: Sequence[float], drop: int) -> float:
     return fmean(sorted(values)[drop : len(values) - drop])
 
 
-def find(
-    benchmark: str, ruleset: str, batch: float, pruned_points: tuple[Point, ...]
-) -> tuple[Point | None, str]:
+def find(benchmark: str, ruleset: str, batch: float) -> tuple[Point | None, str]:
     """Returns (point to compare with, kind). A batch above all points has none, one below all gets the smallest."""
-    point, kind = _nearest(benchmark, ruleset, batch, pruned_points)
+    point, kind = _nearest(benchmark, ruleset, batch)
     if point is not None and rounds.number(ruleset) >= _EARLIER_FROM:
         point = point._replace(least=point.least - _EARLIER.get(benchmark, 0))
     return point, kind
 
 
-def _nearest(
-    benchmark: str, ruleset: str, batch: float, pruned_points: tuple[Point, ...]
-) -> tuple[Point | None, str]:
-    for point in pruned_points:
+def _nearest(benchmark: str, ruleset: str, batch: float) -> tuple[Point | None, str]:
+    kept = pruned(benchmark, ruleset)
+    for point in kept:
         if point.batch == batch:
             return point, "point"
-    below = [point for point in pruned_points if point.batch < batch]
-    above = [point for point in pruned_points if point.batch > batch]
+    below = [point for point in kept if point.batch < batch]
+    above = [point for point in kept if point.batch > batch]
     if not above:
         return None, ""
     if not below:

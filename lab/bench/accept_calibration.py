@@ -89,8 +89,7 @@ def cases(published: Published) -> list[Case]:
     folder, judged = published.folder, published.folder.convergence
     if judged.least is None or len(folder.runs) != folder.needed or published.other_unit:
         return []
-    kept = rcp.pruned(folder.benchmark, folder.ruleset)
-    point, _ = rcp.find(folder.benchmark, folder.ruleset, folder.batch, kept)
+    point, _ = rcp.find(folder.benchmark, folder.ruleset, folder.batch)
     draw = random.Random(f"{folder.ruleset} {published.place}")
     passed = judged.verdict == rcp.PASS
     found = []

@@ -12,7 +12,7 @@ from lab.bench import accept_calibration
 
 ROUND = "5.0.0"
 # The reference of llama2_70b_lora at batch size 8.
-POINT, _ = rcp.find("llama2_70b_lora", ROUND, 8, rcp.pruned("llama2_70b_lora", ROUND))
+POINT, _ = rcp.find("llama2_70b_lora", ROUND, 8)
 
 
 # ------------------------------------------------------------------------------------------------ estimate

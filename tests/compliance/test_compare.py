@@ -1,17 +1,14 @@
-"""Tests the comparison of two results or two systems, in three formats."""
+"""Tests the comparison of two folders of runs."""
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import systems
 from common.errors import UserError
 from compliance.report import compare
+from compliance.submission.scores import score_directory
 from tests.compliance import result_logs
 
 
@@ -41,7 +38,7 @@ def call(*arguments):
 
 
 def rows(*sides):
-    return {row.name: row for row in compare.compare(*sides).rows}
+    return {row.name: row for row in compare.compare(*map(score_directory, sides))}
 
 
 def test_runs(folders):
@@ -66,51 +63,12 @@ def test_a_thing_equals_itself(folders, capsys):
     assert "are equal" in capsys.readouterr().out
 
 
-def test_systems_by_name_and_by_file(tmp_path):
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps({**systems.load("dgx-2h"), "other_software_stack": {"nccl": "2.7"}}))
-    found = rows("dgx-1", str(path))
-    assert found["accelerators in all"].note == "x 2"
-    assert found["other_software_stack"].b == '{"nccl": "2.7"}'
-    assert found["accelerator_model_name"].differs and not found["number_of_nodes"].differs
-
-
-def test_json_and_html(folders, tmp_path, capsys):
-    assert call(*folders, "--format", "json") == 0
-    content = json.loads(capsys.readouterr().out)
+def test_json_and_what_is_no_folder_of_runs(folders, tmp_path, capsys):
+    assert call(*folders, "--format", "json", "-o", tmp_path / "both.json") == 0
+    content = json.loads((tmp_path / "both.json").read_text())
     assert content["kind"] == "runs" and {"name", "a", "b", "differs", "note"} == set(content["rows"][0])
-    path = tmp_path / "both.html"
-    assert call("dgx-1", "summit-8", "--format", "html", "-o", path) == 0
-    page = path.read_text().replace("<wbr>", "")
-    assert '<tr class="differs"><th scope="row">accelerator_model_name</th>' in page
-    assert "NVIDIA V100-SXM2-16GB (300 W)" in page and "http" not in page.replace("http-equiv", "")
-
-
-@pytest.mark.parametrize(
-    ("b", "words"),
-    [
-        ("nothing-like-it", "no such log"),
-        ("{runs}", "two of one kind"),
-        ("{bad}", "not JSON"),
-        ("{list}", "not a JSON object"),
-        ("{pipe}", "no plain file"),
-    ],
-)
-def test_sides_that_do_not_go_together(folders, tmp_path, b, words):
-    (tmp_path / "bad.json").write_text("{")
-    (tmp_path / "list.json").write_text("[]")
-    os.mkfifo(tmp_path / "pipe.json")
-    side = b.format(runs=folders[0], **{name: tmp_path / f"{name}.json" for name in ("bad", "list", "pipe")})
-    with pytest.raises(UserError, match=words):
-        call("dgx-1", side)
-
-
-def test_what_a_log_says_is_escaped(folders, tmp_path):
-    for path in Path(folders[0]).iterdir():
-        path.write_text(path.read_text().replace("lars_opt_momentum", "<script>_x"))
-    assert call(*folders, "--format", "html", "-o", tmp_path / "out.html") == 0
-    page = (tmp_path / "out.html").read_text()
-    assert "<script" not in page and "&lt;script&gt;" in page
+    with pytest.raises(UserError, match="name a results folder or a log"):
+        call(folders[0], "nothing-like-it")
 
 
 def test_an_integer_beyond_every_float_has_no_ratio(folders):
@@ -120,19 +78,3 @@ def test_an_integer_beyond_every_float_has_no_ratio(folders):
     )
     path.write_text(text)
     assert rows(folders[1], folders[0])["global_batch_size"].note == ""
-    path = Path(folders[0]).parent / "system.json"
-    path.write_text(json.dumps(systems.load("dgx-1") | {"number_of_nodes": "9" * 5000}))
-    assert rows(str(path), "dgx-1")["accelerators in all"].a == ""
-
-
-def test_a_terminal_of_few_characters_shows_escapes(tmp_path):
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps(systems.load("dgx-1") | {"submitter": "Ünï\ud800"}))
-    done = subprocess.run(
-        [sys.executable, "-m", "timetotrain", "compare", "dgx-1", str(path)],
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0 and "\\xdcn\\xef\\ud800" in done.stdout and not done.stderr
