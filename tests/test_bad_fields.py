@@ -8,7 +8,7 @@ import pytest
 from common.config import overrides as configs
 from common.errors import UserError
 
-# BENCHMARK/PRESET: lines of PATH=VALUE and a part of the message.
+# BENCHMARK/PRESET: lines of PATH=VALUE;PATH=VALUE and a part of the message.
 BAD = {
     "resnet/tpu-v4-512": """
         model=resnet5 config.model='resnet5': unknown (did you mean resnet50?); known: resnet50, alexnet_bn
@@ -19,6 +19,8 @@ BAD = {
         num_classes=0 config.num_classes=0: must be at least 1
         label_smoothing=1 config.label_smoothing=1.0: must be at least 0 and below 1
         image_size=225 config.space_to_depth=True needs an even config.image_size, not 225
+        model=alexnet_bn;image_size=66 config.image_size=66: alexnet_bn needs at least 67
+        data.area_range=1,0.5 config.data.area_range=(1.0, 0.5): must be two numbers
         batch_norm_span=24 config.batch_norm_span=24 does not group 512 replicas of 16 images
         batch_norm_span=3 use a divisor of 16, or 16 times a divisor of 512
         batch_norm_span=-16 config.batch_norm_span=-16 does not group
@@ -34,6 +36,7 @@ BAD = {
         valid_extras=1 config.anchor_scales has 7 values; 5 feature maps
         batch_norm_span=24 config.batch_norm_span=24 does not group 512 replicas of 4 images
         data.max_boxes=0 config.data.max_boxes=0: must be at least 1
+        data.hue=-0.1 config.data.hue=-0.1: must be from 0 to 1
     """,
     "maskrcnn/tpu-v4-512": """
         model=mask config.model='mask': unknown; known: mask_rcnn_resnet50_fpn
@@ -46,6 +49,7 @@ BAD = {
         padded_size=840,1344 config.padded_size=(840, 1344): must be multiples of 64
         padded_size=1344,832 config.padded_size=(1344, 832): must be two sides, the shorter one first
         min_level=6 config.min_level=6, max_level=6: the backbone gives levels 2 to 5
+        max_level=1099511627776 must be multiples of
         mask_size=27 config.mask_size=27: must be even
         roi_batch=0 config.roi_batch=0: must be at least 1
         mask_size=0 config.mask_size=0: must be at least 1
@@ -75,6 +79,9 @@ BAD = {
         data.scales=1.5 config.data.scales=(1.5,): give numbers
         num_classes=0 config.num_classes=0: must be at least 1
     """,
+    "gnmt/cpu-tiny": """
+        replicas=pjrt;steps_per_execution=2 shapes, and a call takes steps of one; use 1
+    """,
     "mnist/cpu-128": """
         model=cmn known: lstm, mlp, cnn
         activation=gelu known: sigmoid, tanh, relu
@@ -84,6 +91,7 @@ BAD = {
     """,
     "ptb/cpu-20": """
         units=0 must be at least 1
+        num_steps=0 config.num_steps=0: must be at least 1
         data.eval_split=train known: test, valid
         dropout=1.0 must be at least 0 and below 1
         global_batch_size=60000 streams shorter than config.num_steps=20; use fewer streams
@@ -103,5 +111,7 @@ def test_bad_fields_are_one_line(preset: str, field: str, message: str) -> None:
     benchmark, name = preset.split("/")
     config = importlib.import_module(f"{benchmark}.presets").PRESETS[name]
     with pytest.raises(UserError, match=re.escape(message)) as raised:
-        configs.override(config, *field.split("=", 1)).validate()
+        for one in field.split(";"):
+            config = configs.override(config, *one.split("=", 1))
+        config.validate()
     assert "\n" not in str(raised.value)

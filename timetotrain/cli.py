@@ -76,7 +76,7 @@ def parser(name: str) -> argparse.ArgumentParser:
     module = load(name, verb)
     if verb.words is not None:
         return module.parser(*verb.words)
-    made = Parser(prog=f"{PROG} {name}", description=_sentence(verb.about))
+    made = Parser(prog=f"{PROG} {name}", description=verb.about[0].upper() + verb.about[1:] + ".")
     _member(module, f"add_{name}_arguments", "add_arguments")(made)
     return made
 
@@ -116,7 +116,3 @@ def overview() -> str:
         f"configuration. {PROG} --version prints the version.",
     ]
     return "\n".join(lines)
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:] + "."

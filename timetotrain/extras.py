@@ -45,12 +45,9 @@ def line(error: ModuleNotFoundError, installed: bool) -> str | None:
 
 def explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """sys.excepthook of `python -m timetotrain.PART`: prints one line for a missing extra and exits with status 2."""
-    if isinstance(error, ModuleNotFoundError) and _started_here() and (text := line(error, True)):
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    started_here = spec is not None and spec.name.partition(".")[0] == __package__
+    if isinstance(error, ModuleNotFoundError) and started_here and (text := line(error, True)):
         print(f"error: {text}", file=sys.stderr, flush=True)
         sys.exit(2)
     sys.__excepthook__(kind, error, trace)
-
-
-def _started_here() -> bool:
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name.partition(".")[0] == __package__

@@ -69,7 +69,8 @@ class Clock:
             )
 
         def steps(epochs: float) -> int:
-            return _round(exact(epochs) * config.examples_per_epoch / config.global_batch_size, config)
+            rounded = math.floor if config.steps_per_epoch_rounding == "floor" else math.ceil
+            return rounded(exact(epochs) * config.examples_per_epoch / config.global_batch_size)
 
         per_block = config.steps_per_block or max(1, steps(config.epochs_per_block))
         train_steps = config.train_steps or steps(config.train_epochs)
@@ -155,7 +156,3 @@ def _first_evaluations(
 def exact(value: float) -> fractions.Fraction:
     """Returns the simple fraction that a configured number means: 1/10 for 0.1, 16/3 for 5.333333333333333."""
     return fractions.Fraction(value).limit_denominator(1 << 20)
-
-
-def _round(value: fractions.Fraction, config: Any) -> int:
-    return math.floor(value) if config.steps_per_epoch_rounding == "floor" else math.ceil(value)

@@ -42,7 +42,12 @@ def write(out: Path, made: Made, cards: Sequence[Card], seen: str, report: Repor
         ("left out", str(len(report.lines))),
     ]
     shown = [
-        {"title": c.title, "lines": c.lines, "width": _width(c.picture), "picture": _inline(c.picture)}
+        {
+            "title": c.title,
+            "lines": c.lines,
+            "width": _width(c.picture),
+            "picture": base64.b64encode(c.picture or b"").decode(),
+        }
         for c in cards
     ]
     text = template.render(
@@ -63,10 +68,6 @@ def write(out: Path, made: Made, cards: Sequence[Card], seen: str, report: Repor
     # A file name that is not UTF-8 becomes an escape.
     write_atomically(path, text.encode(errors="backslashreplace"))
     return path
-
-
-def _inline(picture: bytes | None) -> str:
-    return base64.b64encode(picture).decode() if picture else ""
 
 
 def _width(picture: bytes | None) -> int:

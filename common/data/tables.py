@@ -79,7 +79,10 @@ def read(path: str | os.PathLike) -> Table:
     path = Path(path)
     lines = text_files.read(path)
     if path.suffix.lower() in _JSON_LINES:
-        return _of_lines(path, lines)
+        filled = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+        return _of_objects(
+            path, ((number, _value(path, f"line {number}: ", line)) for number, line in filled)
+        )
     if path.suffix.lower() == ".json":
         return _of_list(path, "\n".join(lines))
     head, separator = _head(lines)
@@ -98,7 +101,8 @@ def read(path: str | os.PathLike) -> Table:
     if not rows:
         raise UserError(f"{path}: no rows; expected path,label and lines of them")
     columns = tuple(map(_column, rows[0]))
-    if _is_example(path, rows[0]):
+    first = rows[0][0]
+    if len(rows[0]) in (2, 3) and any(os.path.isfile(located(first, base)) for base in bases(path)):
         columns = ("path", "label", "split")[: len(rows[0])]
     else:
         rows, numbers = rows[1:], numbers[1:]
@@ -135,12 +139,6 @@ def _of_list(path: Path, text: str) -> Table:
     return _of_objects(path, enumerate(values, 1))
 
 
-def _of_lines(path: Path, lines: Sequence[str]) -> Table:
-    """Returns the table of a file with a JSON object a line, as Hugging Face's metadata.jsonl."""
-    filled = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-    return _of_objects(path, ((number, _value(path, f"line {number}: ", line)) for number, line in filled))
-
-
 def _value(path: Path, place: str, text: str) -> object:
     try:
         return parsed(text)
@@ -162,11 +160,6 @@ def _of_objects(path: Path, numbered: Iterable[tuple[int, object]]) -> Table:
         numbers.append(number)
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return Table(path, tuple(columns), [dict.fromkeys(columns, "") | row for row in rows], numbers)
-
-
-def _is_example(path: Path, cells: Sequence[str]) -> bool:
-    """Whether the first line is an example already: its first cell is a file."""
-    return len(cells) in (2, 3) and any(os.path.isfile(located(cells[0], base)) for base in bases(path))
 
 
 def _row(path: Path, columns: Sequence[str], cells: list[str], number: int) -> dict[str, str]:

@@ -148,13 +148,15 @@ def read(
             # What several threads make of a damaged file depends on chance; encoding the JPEGs takes longer anyway.
             stream.thread_type = "NONE"
             stream.codec_context.thread_count = 1
-            frames.span, frames.aspect = _span(stream, rate), _aspect(stream)
+            usual = rate or stream.average_rate or stream.guessed_rate
+            frames.span, frames.aspect = float(1 / Fraction(usual)) if usual else 1 / 25, _aspect(stream)
             for frame in _evenly(container.decode(stream), rate) if rate else container.decode(stream):
                 frames.add(frame, timed=not rate)
             said = _seconds(container, stream)
     except (av.error.FFmpegError, OSError, ValueError, MemoryError) as error:
         if not frames.encoded:
-            raise BadVideoError(f"cannot be decoded: {_reason(error)}") from error
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise BadVideoError(f"cannot be decoded: {reason}") from error
         remark = f"is damaged after {len(frames.encoded)} frames, which are kept"
     if not frames.encoded:
         raise BadVideoError("holds no frame")
@@ -219,16 +221,6 @@ def _seconds(container: Any, stream: Any) -> float:
         return float(stream.duration * stream.time_base)
     sound = len(container.streams) > len(container.streams.video)
     return 0.0 if sound or not container.duration else container.duration / av.time_base
-
-
-def _span(stream: Any, rate: float) -> float:
-    """Returns the usual time from one frame to the next in seconds."""
-    own = rate or stream.average_rate or stream.guessed_rate
-    return float(1 / Fraction(own)) if own else 1 / 25
-
-
-def _reason(error: BaseException) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _evenly(frames: Iterator[av.VideoFrame], rate: float) -> Iterator[av.VideoFrame]:

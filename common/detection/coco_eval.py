@@ -41,7 +41,9 @@ def ground_truth(annotations: str) -> COCO:
             content = json.load(file)
         images = {image["id"]: image for image in content["images"]}
         for image in images.values():
-            _check_image(image, annotations)
+            for side in ("height", "width"):
+                if not (_numbers([image.get(side)]) and image[side] > 0):
+                    raise ValueError(f"{annotations}: image {image['id']}: {side} is {_shown(image, side)}")
         categories = {category["id"] for category in content["categories"]}
         for item in content["annotations"]:
             _check(item, images, categories, annotations)
@@ -86,12 +88,6 @@ def check_masks(annotations: str) -> None:
             ) from error
         if isinstance(shape, list) and sound != shape:  # pycocotools reads the file's own polygons.
             raise ValueError(f"{name}: its segmentation is neither polygons within the image nor run lengths")
-
-
-def _check_image(image: Mapping, path: str) -> None:
-    for side in ("height", "width"):
-        if not (_numbers([image.get(side)]) and image[side] > 0):
-            raise ValueError(f"{path}: image {image['id']}: {side} is {_shown(image, side)}")
 
 
 def _check(item: Mapping, images: Mapping, categories: set, path: str) -> None:

@@ -44,14 +44,8 @@ def _check_entry(entry: Any, fields: Mapping[str, Callable[[Any], bool]], place:
     for field, holds in fields.items():
         if not holds(entry.get(field)):
             shown = repr(entry[field])[:40] if field in entry else "missing"
-            raise UserError(f"{place}{_known(entry)}: {field} is {shown}; get a sound copy")
-
-
-def _known(entry: Mapping[str, Any]) -> str:
-    """Returns " (image 7, annotation 9)" for an annotation, " (id 7)" for another entry with an id, or ""."""
-    if "image_id" in entry:
-        return f" ({_name(entry)})"
-    return f" (id {entry['id']})" if "id" in entry else ""
+            known = _name(entry) if "image_id" in entry else f"id {entry['id']}" if "id" in entry else ""
+            raise UserError(f"{place}{known and f' ({known})'}: {field} is {shown}; get a sound copy")
 
 
 def _name(item: Mapping) -> str:

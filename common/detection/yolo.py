@@ -47,7 +47,7 @@ def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | 
         raise UserError(
             f"{folder}: the list of classes has {twice[:80]!r} twice; give each class its own name"
         )
-    reader = _Reader(names, labels, _is_pose(settings), report)
+    reader = _Reader(names, labels, bool(settings.get("kpt_shape")), report)
     lists = yolo_splits.find(folder, settings, report)
     if lists:
         return reader.read(folder).divided(lists, report, "in no list of the split")
@@ -90,10 +90,6 @@ class Labels:
 
 def _key(path: Path) -> str:
     return plain(path.as_posix())
-
-
-def _is_pose(settings: Mapping[str, Any]) -> bool:
-    return bool(settings.get("kpt_shape"))
 
 
 def _names(folder: Path, settings: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,6 @@ all-gathers. They use the collectives of `common.distributed.replicas.base`, so 
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -169,28 +168,3 @@ def gather(replicas: Replicas, part: tf.Tensor, plan: Route) -> tf.Tensor:
     for groups in reversed(plan.stages):
         part = replicas.all_gather(part, groups=groups)
     return part
-
-
-class Moved(NamedTuple):
-    """Bytes a replica sends per step: `inside` its row or node; `across`, along its column or to other nodes."""
-
-    inside: float
-    across: float
-
-
-def bytes_moved(communication: Communication, plan: Route, elements: int, itemsize: int = 4) -> Moved:
-    """Returns the bytes a replica sends to sum `elements` gradients and, if sharded, to distribute the new weights.
-
-    A reduce-scatter or an all-gather of n bytes over k replicas sends n (k - 1) / k bytes from each. An all-reduce
-    sends twice that (as rings and pairwise exchanges do). A flat sum counts as `across`. Padding is not counted.
-    """
-    n = plan.num_replicas
-    wire = itemsize if communication.wire == "full" else 2
-    back = itemsize if communication.shard_weight_update else wire
-    if communication.shard_in_blocks:  # Two sums of the whole.
-        wire, back = 2 * wire, 2 * back
-    if plan.columns is None:
-        return Moved(0.0, elements * (wire + back) * (n - 1) / n)
-    rows = n // plan.row
-    inside = elements * (wire + back) * (plan.row - 1) / plan.row
-    return Moved(inside, elements / plan.row * (wire + back) * (rows - 1) / rows)

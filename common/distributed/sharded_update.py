@@ -159,7 +159,9 @@ class ShardedUpdate(WeightUpdate):
         whole = tf.concat(rows, 1) if len(rows) > 1 else rows[0]
         wire = self._config.communication.wire
         own_part = gradient_sum.scatter(self._replicas, tf.reshape(whole, [-1]), self._route, wire)
-        return _split(own_part, [piece.shape for piece in bucket])
+        sizes = [math.prod(piece.shape) for piece in bucket]
+        parts = tf.split(own_part, sizes) if len(sizes) > 1 else [own_part]
+        return [tf.reshape(part, piece.shape) for part, piece in zip(parts, bucket, strict=True)]
 
     def _own_weights(self) -> list[tf.Tensor]:
         part = self._part(self._replicas.replica_id())
@@ -234,8 +236,3 @@ class ShardedUpdate(WeightUpdate):
                 parts = piece.slot_parts([values[i][name] for i in piece.members], initial[name].numpy())
                 for j, copy in enumerate(self._replicas.local_results(slot)):
                     copy.assign(parts[self._part(first + j)])
-
-
-def _split(flat: tf.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[tf.Tensor]:
-    parts = tf.split(flat, [math.prod(s) for s in shapes]) if len(shapes) > 1 else [flat]
-    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]

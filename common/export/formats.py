@@ -19,7 +19,6 @@ import pathlib
 import shutil
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -102,12 +101,10 @@ def stablehlo(trained: Trained, folder: pathlib.Path) -> None:
     for place, captured in enumerate(lowered.captured):
         name = by_handle.get(id(captured), f"constant.{place}")
         arguments.append(name)
-        value = (
-            tf.raw_ops.ReadVariableOp(resource=captured, dtype=_dtype_of(captured))
-            if _is_handle(captured)
-            else captured
-        )
-        arrays[name] = np.asarray(value)
+        if captured.dtype == tf.resource:
+            dtype = tf.as_dtype(captured._handle_data.shape_and_type[0].dtype)
+            captured = tf.raw_ops.ReadVariableOp(resource=captured, dtype=dtype)
+        arrays[name] = np.asarray(captured)
     write_atomically(folder / "model.stablehlo", lowered.artifact())
     with open(folder / "weights.npz", "wb") as file:
         np.savez(file, **arrays)
@@ -161,11 +158,3 @@ def _library(name: str, extra: str) -> ModuleType:
         raise UserError(
             f"--format={extra}: {name.partition('.')[0]} is not installed; pip install timetotrain[export]"
         ) from error
-
-
-def _is_handle(tensor: Any) -> bool:
-    return tensor.dtype == tf.resource
-
-
-def _dtype_of(handle: Any) -> tf.DType:
-    return tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)

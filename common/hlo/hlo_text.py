@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterator, Sequence
 
 from common.hlo.sizes import element_bytes, sides
 
@@ -149,12 +148,3 @@ class Program:
         done = [i for i in condition if i.opcode not in ("constant", "parameter", "get-tuple-element")]
         counts = len(done) == 1 and done[0].opcode == "compare" and "direction=LT" in done[0].rest
         return int(bounds[0]) if counts and len(bounds) == 1 and bounds[0] else 0
-
-
-def alive(body: Sequence[Instruction]) -> Iterator[Instruction]:
-    """Yields the instructions on which the result depends, in order; XLA never computes the others."""
-    needed = {one.name for one in body if one.root}
-    for one in reversed(body):
-        if one.name in needed:
-            needed.update(one.operands)
-    return (one for one in body if one.name in needed)

@@ -63,7 +63,8 @@ def _rule(config: Shampoo, preconditioned: bool) -> Rule:
             own |= _roots(config, own, slots, step)
             after |= own
             other = exact(exact(own["left_root"], gradient), own["right_root"])
-            scale = _safe_ratio(_norm(direction), _norm(other))
+            length = _norm(other)
+            scale = _norm(direction) / tf.where(length > 0, length, tf.ones_like(length))
             direction = tf.where(step < config.root_start, direction, scale * other)
         direction = with_decay(config, state, direction)
         if config.momentum:
@@ -163,7 +164,3 @@ def _grafted(config: Shampoo, gradient: tf.Tensor, slots: Slots, step: tf.Tensor
 
 def _norm(x: tf.Tensor) -> tf.Tensor:
     return tf.norm(x, axis=[-2, -1], keepdims=True)
-
-
-def _safe_ratio(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    return a / tf.where(b > 0, b, tf.ones_like(b))

@@ -56,8 +56,8 @@ class Agreement:
         if vote == _NOTHING:
             return Decision()
         rank = self._first(round(since * 1e6) if reason else _NEVER)
-        own_number = _signal_number(reason) if rank == self._replicas.process_index else _UNKNOWN
-        number = self._replicas.agree(own_number)
+        own = signal.Signals.__members__.get(reason) if rank == self._replicas.process_index else None
+        number = self._replicas.agree(getattr(own, "value", _UNKNOWN))
         cause = signal.Signals(number).name if number else "told to stop"
         return Decision(reason=f"{cause} on rank {rank}")
 
@@ -112,7 +112,3 @@ class Agreement:
 
 def _vote(success: bool, reason: str) -> int:
     return _SUCCESS if success else _REASON if reason else _NOTHING
-
-
-def _signal_number(reason: str) -> int:
-    return getattr(signal.Signals.__members__.get(reason), "value", _UNKNOWN)

@@ -152,7 +152,8 @@ class _InSegments(_InParts):
     ):
         super().__init__(task, model, replicas, scale, compiled=False)
         buckets = gradient_sum.buckets(model.trainable_variables, task.config.communication.bucket_bytes)
-        self._groups = divided(buckets, [_bytes(v) for v in model.trainable_variables], segments)
+        sizes = [v.shape.num_elements() * v.dtype.size for v in model.trainable_variables]
+        self._groups = divided(buckets, sizes, segments)
         self._cuts: dict[Any, Cut] = {}  # Keyed by the batch's dtypes and shapes.
         self._parts = self._cut
 
@@ -189,7 +190,3 @@ def divided(buckets: Sequence[Sequence[int]], sizes: Sequence[int], count: int) 
             last = place
         groups[-1] += bucket
     return groups
-
-
-def _bytes(variable: tf.Variable) -> int:
-    return variable.shape.num_elements() * variable.dtype.size

@@ -31,11 +31,6 @@ _NOTES = ("records.json", "convert.json", "description.json", "tiny.json")
 Spread = Callable[[Callable, Iterable], Iterable]
 
 
-def _is_note(name: str) -> bool:
-    """Whether a file in a data folder is our note of the data, which a run may add."""
-    return name in _NOTES or name.endswith(".index.npz")
-
-
 class Over(enum.Enum):
     """The divisor of a loss term's total."""
 
@@ -172,7 +167,8 @@ class Task(abc.ABC):
             return {}
         with os.scandir(self.data_dir) as entries:
             shown = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
-        files = {e.name: e.stat().st_size for e in shown if e.is_file() and not _is_note(e.name)}
+        shown = [e for e in shown if e.name not in _NOTES and not e.name.endswith(".index.npz")]
+        files = {e.name: e.stat().st_size for e in shown if e.is_file()}
         return files | {
             f"{e.name}/": sum(len(names) for *_, names in os.walk(e.path)) for e in shown if e.is_dir()
         }

@@ -11,7 +11,6 @@ import os
 import pathlib
 import re
 import time
-from typing import Any
 
 from common import files
 from common.errors import UserError, one_line
@@ -90,11 +89,8 @@ def number(path: pathlib.Path) -> str:
 
 def drawn(path: pathlib.Path, records: list[history.Record]) -> bytes:
     """Returns the page of a history, which may come from a stranger."""
-    with one_line(f"{path}: its records cannot be drawn", _SOUND):
-        return page.render(records, _examples(path), f"examples_{number(path)}/").encode()
-
-
-def _examples(path: pathlib.Path) -> list[dict[str, Any]]:
     from timetotrain.run import examples
 
-    return examples.read(path.with_name(f"examples_{number(path)}"))
+    folder = f"examples_{number(path)}"
+    with one_line(f"{path}: its records cannot be drawn", _SOUND):
+        return page.render(records, examples.read(path.with_name(folder)), f"{folder}/").encode()

@@ -9,12 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import UserError
-from timetotrain.forecast import flags
 
 if TYPE_CHECKING:
     from timetotrain.forecast.answer import Answer
 
 _NUMBERS = ("runs", "trials", "deadline", "budget")
+# Flag of a simulated fault: its value's name, and its meaning.
+_FAULTS = {
+    "jitter": ("SIGMA", "of a worker's step, relative, e.g. 0.02"),
+    "stragglers": ("PART", "part of workers that are slow"),
+    "slowdown": ("FACTOR", "of a straggler (default 1.3)"),
+    "mtbf": ("HOURS", "mean time between failures of one worker"),
+    "restart": ("S", "from a failure to the next step (120)"),
+    "checkpoint": ("S", "between checkpoints (0: the best)"),
+    "save": ("S", "seconds that a checkpoint takes (5)"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--explain", metavar="OTHER", help="why another system takes longer, factor by factor"
     )
     money = parser.add_argument_group("money and other sizes")
-    flags.add_prices(money)
+    money.add_argument("--price", type=float, metavar="USD", help="an accelerator's, per hour")
+    money.add_argument("--prices", type=Path, metavar="FILE", help="a table in place of the sellers'")
     money.add_argument("--runs", type=int, metavar="N", help="of a submission (default: the round's rule)")
     money.add_argument("--trials", type=int, metavar="N", help="of a search: what N whole runs cost")
     money.add_argument(
@@ -55,7 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--own", type=Path, metavar="FOLDER", help="runs of yours with `run --power`: what their sensors say"
     )
     money.add_argument("--plot", type=Path, metavar="FILE", help="the sizes as a picture")
-    flags.add_faults(parser)
+    faults = parser.add_argument_group("simulated faults (any of these simulates the run, step by step)")
+    faults.add_argument("--simulate", action="store_true", help="simulate the run, even without faults")
+    for name, (metavar, meaning) in _FAULTS.items():
+        faults.add_argument(f"--{name}", type=float, metavar=metavar, help=meaning)
+    faults.add_argument(
+        "--group", type=int, metavar="N", help="workers that wait for each other within a step"
+    )
+    faults.add_argument("--seed", type=int, default=0, help="of the simulation")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -113,12 +130,15 @@ def _sizes(one: Answer, options: argparse.Namespace) -> tuple[dict, list[str]]:
 
 
 def _faults(one: Answer, options: argparse.Namespace) -> tuple[dict, list[str]]:
-    faults = flags.faults(options)
-    if not faults:
+    given = {n: getattr(options, n) for n in (*_FAULTS, "group") if getattr(options, n) is not None}
+    if options.seed < 0:
+        raise UserError(f"--seed={options.seed}: must not be negative")
+    if not given and not options.simulate:
         return {}, []
-    if one.reason:
-        raise UserError(f"--simulate: the forecast cannot say: {one.reason}")
     from systems.forecast import simulate
 
+    faults = simulate.Faults(**given)
+    if one.reason:
+        raise UserError(f"--simulate: the forecast cannot say: {one.reason}")
     result = simulate.simulate(60 * one.minutes, one.steps, one.machine.accelerators, faults, options.seed)
     return {"simulation": dataclasses.asdict(result)}, [result.table()]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import importlib.util
 import os
 import pathlib
+import shutil
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -16,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from common.distributed.heartbeat import GRACE_VARIABLE
 from common.distributed.listening import own_address
 from common.errors import UserError
-from timetotrain.launch import binding, plan, temporary
+from timetotrain.launch import binding, plan, procfs
 from timetotrain.launch.children import adopt_orphans
 from timetotrain.launch.watch import unfinished_log
 from timetotrain.launch.watch.failure_cause import Cause
@@ -25,6 +28,7 @@ from timetotrain.launch.watch.worker import Worker
 
 # The longest wait before a restart; the first from a checkpoint is of 1 s, each further one twice as long.
 LONGEST_WAIT_SECONDS = 60.0
+_TEMPORARY = "timetotrain-launch-"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +73,9 @@ def launch(job: Job) -> int:
             break
         if cause.start > newest:
             newest, in_vain = cause.start, 0
-        if in_vain >= job.max_restarts or not _helps(cause):
+        # A restart helps if nobody stopped the run, and it has trained or its input is not bad.
+        helps = not cause.stopped and (cause.trained or cause.code != UserError("").exit_code)
+        if in_vain >= job.max_restarts or not helps:
             break
         again = _again(job, cause, failures)
         failures.append(cause.rank)
@@ -85,12 +91,6 @@ def launch(job: Job) -> int:
             "what failures lost; a resumed run has no score"
         )
     return status
-
-
-def _helps(cause: Cause) -> bool:
-    """Whether a restart may help: nobody stopped the run, and it has trained or its input is not bad."""
-
-    return not cause.stopped and (cause.trained or cause.code != UserError("").exit_code)
 
 
 def _again(job: Job, cause: Cause, failures: Sequence[int]) -> Job:
@@ -112,7 +112,7 @@ def _attempt(job: Job) -> tuple[int, Cause | None]:
     own_ranks = [rank for rank in ranks if rank.launcher == job.launcher]
     # Several launchers may share a host: a process uses the GPU of its rank on the host.
     bound = binding.prefixes(max(rank.local_rank for rank in own_ranks) + 1) if job.bind else []
-    with environments(job, ranks) as by_rank, temporary.folder() as scratch:
+    with environments(job, ranks) as by_rank, temporary_folder() as scratch:
         common = {"PYTHONUNBUFFERED": "1", "TMPDIR": scratch, GRACE_VARIABLE: str(job.limits.grace)}
         workers: list[Worker] = []
         try:
@@ -199,3 +199,32 @@ def _rendezvous(job: Job, ranks: Sequence[plan.Rank], loopback: str) -> Iterator
     finally:
         server.shutdown()
         server.server_close()
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """Yields a folder for TMPDIR; removes it at the end, and those of launchers that were killed."""
+    for path in pathlib.Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
+        owner, _, began = path.name.removeprefix(_TEMPORARY).partition("-")
+        if owner.isdecimal() and procfs.began(int(owner)) != began.partition("-")[0]:
+            # In another container the owner has another number here; its lock says that it lives.
+            with contextlib.suppress(OSError), _locked(path):
+                shutil.rmtree(path, ignore_errors=True)
+    mark = f"{_TEMPORARY}{os.getpid()}-{procfs.began(os.getpid())}-"
+    path = tempfile.mkdtemp(prefix=mark)
+    try:
+        with _locked(path):
+            yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(path: str | os.PathLike) -> Iterator[None]:
+    """Locks a folder; raises OSError if another process has."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)

@@ -197,11 +197,10 @@ def _is_practice(options: RunFlags) -> bool:
         return False
     if options.generate is not None:
         return options.generate
-    return not options.data_dir or _generated(Path(options.data_dir))
-
-
-def _generated(folder: Path) -> bool:
-    """Whether generated data may go into a folder: it is new or empty, or already holds generated data."""
+    if not options.data_dir:
+        return True
+    # Generated data may go into a folder that is new or empty, or already holds generated data.
+    folder = Path(options.data_dir)
     return not folder.is_dir() or (folder / automatic.TINY_NOTE).exists() or not any(folder.iterdir())
 
 

@@ -34,7 +34,8 @@ class Ending:
     @property
     def diverged(self) -> bool:
         """Whether the loss, or any part of the last evaluation, is not finite."""
-        return self.reason.startswith(events.NOT_FINITE) or not all(map(_finite, self.evaluations[-1:]))
+        last = [part for quality in self.evaluations[-1:] for part in parts(quality).values()]
+        return self.reason.startswith(events.NOT_FINITE) or not all(map(math.isfinite, last))
 
     @property
     def quality(self) -> Value | None:
@@ -79,7 +80,3 @@ def _number(value: object) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
-
-
-def _finite(quality: Value) -> bool:
-    return all(map(math.isfinite, parts(quality).values()))

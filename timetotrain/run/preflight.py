@@ -75,7 +75,8 @@ def _check(backend: str, folders: dict[str, str]) -> bool:
     replicas.agree(0)  # All read their clocks at one time.
     first, last = spread(time.time_ns() // 1000)
     say("clocks", last - first < _CLOCK_SECONDS * 1e6, f"{(last - first) / 1000:.0f} ms apart at most")
-    same, versions = _same(spread, _versions())
+    packages = {"Python": platform.python_version(), **machine_tools.versions(*_PACKAGES)}
+    same, versions = _same(spread, ", ".join(f"{name} {version}" for name, version in packages.items()))
     say("versions", same, versions if same else f"differ between processes; process 0 has {versions}")
     for name in ("result_dir", "checkpoint_dir"):
         path = pathlib.Path(folders.get(name) or ".").resolve()
@@ -107,11 +108,6 @@ def _same(spread: Callable[[int], tuple[int, int]], text: str) -> tuple[bool, st
     """Returns whether all processes have the same text, and this process's."""
     first, last = spread(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big"))
     return first == last, text
-
-
-def _versions() -> str:
-    packages = {"Python": platform.python_version(), **machine_tools.versions(*_PACKAGES)}
-    return ", ".join(f"{name} {version}" for name, version in packages.items())
 
 
 def _listing(folder: pathlib.Path) -> str:

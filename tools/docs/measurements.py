@@ -55,22 +55,15 @@ def load(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / name).read_text(encoding="utf-8"))
 
 
-def _peers(
-    case: str, ours: str, contenders: dict[str, Any], file: str, goals: dict[str, float | None]
-) -> Iterator[Comparison]:
-    """Yields a row for each contender in PEERS."""
-    for key, row in contenders.items():
-        if key in PEERS:
-            goal = goals.get(key, row.get("bar"))
-            yield Comparison(case, ours, PEERS[key], row["ratio_to_ours"], goal, file)
-
-
 def steps(table: str) -> Iterator[Comparison]:
     """Yields rows of lab/bench/steps.py: its training steps, or its small networks."""
     file = "steps.json"
     for case in load(file)["cases"].values():
         if case["table"] == table:
-            yield from _peers(case["title"], _figure(case), case["contenders"], file, {})
+            for key, row in case["contenders"].items():
+                if key in PEERS:
+                    figures = PEERS[key], row["ratio_to_ours"], row.get("bar")
+                    yield Comparison(case["title"], _figure(case), *figures, file)
 
 
 def _figure(case: dict[str, Any]) -> str:

@@ -259,9 +259,10 @@ class Pjrt(Xla):
     def peer_lost(self, error: BaseException) -> bool:
         if self.num_processes == 1:
             return False
-        return super().peer_lost(error) or (
-            isinstance(error, _jax_errors()) and bool(_LOST.search(str(error)))
-        )
+        import jax
+
+        lost = isinstance(error, jax.errors.JaxRuntimeError) and _LOST.search(str(error)) is not None
+        return lost or super().peer_lost(error)
 
     def close(self) -> None:
         if self.num_processes > 1:
@@ -381,9 +382,3 @@ def _of_all_processes(value: Any) -> np.ndarray:
     from jax.experimental import multihost_utils
 
     return np.asarray(multihost_utils.process_allgather(np.asarray(value)))
-
-
-def _jax_errors() -> tuple[type[BaseException], ...]:
-    import jax
-
-    return (jax.errors.JaxRuntimeError,)

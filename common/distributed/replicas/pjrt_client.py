@@ -40,10 +40,14 @@ def start(count: int, cluster: Cluster) -> list[Any]:
             f"config.num_replicas={count}: {workers} processes do not divide them; use a multiple of {workers}"
         )
     jax.config.update("jax_enable_x64", True)
-    _make_cpus(jax, count // workers, workers > 1)
+    # jax uses GPUs and TPUs before CPUs.
+    if jax.config.jax_num_cpu_devices < count // workers or workers > 1:
+        with contextlib.suppress(RuntimeError):  # jax has started; its devices are counted later.
+            jax.config.update("jax_num_cpu_devices", count // workers)
     if workers > 1:
         _join(jax, cluster)
-    _keep_programs(jax)
+    if not jax.config.jax_compilation_cache_dir and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(_CACHE.expanduser()))
     try:
         devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
     except RuntimeError as error:
@@ -59,13 +63,6 @@ def start(count: int, cluster: Cluster) -> list[Any]:
             f"config.num_replicas={count}: jax has {len(devices)} {devices[0].platform.upper()} devices here; {fix}"
         )
     return devices[:count]
-
-
-def _make_cpus(jax: Any, count: int, exactly: bool) -> None:
-    """Makes jax create at least (or exactly) `count` CPU devices here; jax uses GPUs and TPUs before CPUs."""
-    if jax.config.jax_num_cpu_devices < count or exactly:
-        with contextlib.suppress(RuntimeError):  # jax has started; its devices are counted later.
-            jax.config.update("jax_num_cpu_devices", count)
 
 
 def _join(jax: Any, cluster: Cluster) -> None:
@@ -99,9 +96,3 @@ def _bind_gloo(address: str) -> None:
         make = _jax.make_gloo_tcp_collectives
         if not isinstance(make, functools.partial):
             _jax.make_gloo_tcp_collectives = functools.partial(make, hostname=address)
-
-
-def _keep_programs(jax: Any) -> None:
-    """Makes jax keep compiled programs between runs, unless a folder for them has been chosen already."""
-    if not jax.config.jax_compilation_cache_dir and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", str(_CACHE.expanduser()))

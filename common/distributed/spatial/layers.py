@@ -50,13 +50,6 @@ class MaxPool(Enter):
         return self.spatial.max_pool(x, *self.window)
 
 
-class AveragePool(MaxPool):
-    """Mean over windows of `size`; "same" counts only elements inside the image."""
-
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        return self.spatial.avg_pool(x, *self.window)
-
-
 class Upsample(Enter):
     """Scales a coarse map to a fine map's size by nearest neighbours; the input is [coarse, fine]."""
 

@@ -142,20 +142,6 @@ class Spatial:
         # Windows outside the image hold the dtype's smallest number, which must not enter other operations.
         return self._real(y)
 
-    def avg_pool(self, x: tf.Tensor, size: int, stride: int, padding: Padding) -> tf.Tensor:
-        """Takes each window's mean: "same" counts only elements inside the image, explicit padding also its zeros."""
-        if self.partitions == 1 and isinstance(padding, str):
-            return tf.nn.avg_pool2d(x, size, stride, padding.upper())
-        y = tf.nn.avg_pool2d(self.window(x, size, stride, padding), size, stride, "VALID")
-        if padding != "same" or self.partitions == 1:
-            return y
-        height, width = self.height(x), x.shape[2]
-        (top, _), (left, _) = resolve(padding, height, width, size, stride)
-        rows = _inside(self.partitions * y.shape[1], height, size, stride, top).reshape([self.partitions, -1])
-        columns = _inside(y.shape[2], width, size, stride, left)
-        counts = tf.gather(tf.constant(size * size / (rows[:, :, None] * columns), y.dtype), self.position())
-        return y * counts[None, :, :, None]
-
     def upsample(self, x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
         """Repeats every cell of `x` in both directions, cuts it to the size of `like`; returns this replica's rows.
 
@@ -331,12 +317,6 @@ def _pad(x: tf.Tensor, rows: tuple[int, int], columns: tuple[int, int], fill: fl
     if not any(rows + columns):
         return x
     return tf.pad(x, [(0, 0), rows, columns, (0, 0)], constant_values=tf.cast(fill, x.dtype))
-
-
-def _inside(positions: int, size: int, kernel: int, stride: int, before: int) -> np.ndarray:
-    """Number of elements of each window inside [0, size); 1 for windows entirely outside."""
-    first = np.arange(positions) * stride - before
-    return np.maximum(np.minimum(first + kernel, size) - np.maximum(first, 0), 1)
 
 
 def _clip(x: int | tf.Tensor, low: int, high: int) -> int | tf.Tensor:

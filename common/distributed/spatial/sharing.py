@@ -34,14 +34,11 @@ def shared_input(make: MakeDataset, partitions: int, replicas: Replicas) -> Make
         data = make(Shard(shard.index // processes, shard.count // processes))
         if copies == 1:
             return data
-        return data.flat_map(lambda *batch: _repeated(batch, copies))
+        # A batch arrives as one argument, or as several if its structure is a tuple.
+        once = tf.data.Dataset.from_tensors
+        return data.flat_map(lambda *batch: once(batch[0] if len(batch) == 1 else batch).repeat(copies))
 
     return shared
-
-
-def _repeated(batch: tuple, copies: int) -> tf.data.Dataset:
-    """Repeats a batch; it arrives as one argument, or as several if its structure is a tuple."""
-    return tf.data.Dataset.from_tensors(batch[0] if len(batch) == 1 else batch).repeat(copies)
 
 
 def counted_once(

@@ -156,34 +156,6 @@ def test_what_a_later_stage_refuses_is_refused_in_its_words(changes, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "changes", "message"),
-    [
-        (
-            "resnet",
-            {"model": "alexnet_bn", "image_size": 66},
-            "config.image_size=66: alexnet_bn needs at least 67",
-        ),
-        ("resnet", {"data.area_range": (1.0, 0.5)}, "config.data.area_range=(1.0, 0.5): must be two numbers"),
-        (
-            "gnmt",
-            {"replicas": "pjrt", "steps_per_execution": 2},
-            "shapes, and a call takes steps of one; use 1",
-        ),
-        ("ptb", {"num_steps": 0}, "config.num_steps=0: must be at least 1"),
-        ("maskrcnn", {"max_level": 2**40}, "must be multiples of"),
-        ("ssd", {"data.hue": -0.1}, "config.data.hue=-0.1: must be from 0 to 1"),
-    ],
-)
-def test_a_benchmark_refuses_its_own(benchmark, changes, message):
-    config = benchmarks.module(benchmark, "presets").PRESETS["cpu-tiny"]
-    for path, value in changes.items():
-        config = with_field(config, path, value)
-    with pytest.raises(UserError) as error:
-        config.validate()
-    assert message in str(error.value)
-
-
 def test_replicas_that_do_not_tile_are_refused():
     config = benchmarks.module("resnet", "presets").PRESETS["tpu-v3-32"]
     span = 4 * config.micro_batch_size

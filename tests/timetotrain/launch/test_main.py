@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.timetotrain.launch.test_plan import SRUN
-from timetotrain.launch import local, plan, temporary
+from timetotrain.launch import local, plan
 from timetotrain.launch.__main__ import main
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -70,13 +70,13 @@ def test_the_result_is_the_status_of_every_launcher(launcher, result):
 
 
 def test_temporary_files_of_killed_launchers_go_and_those_in_use_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr(temporary.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(local.tempfile, "tempdir", str(tmp_path))
     left = tmp_path / "timetotrain-launch-999999999-1-x"
     left.mkdir()
-    with temporary.folder() as used:
+    with local.temporary_folder() as used:
         # As a launcher in another container sees it.
-        monkeypatch.setattr(temporary.procfs, "began", lambda number: "other")
-        with temporary.folder() as other:
+        monkeypatch.setattr(local.procfs, "began", lambda number: "other")
+        with local.temporary_folder() as other:
             assert sorted(map(str, tmp_path.iterdir())) == sorted([used, other])
     assert not list(tmp_path.iterdir())
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from timetotrain.launch.children import kill_children
-from timetotrain.launch.watch import progress, slow_worker
+from timetotrain.launch.watch import progress
 from timetotrain.launch.watch.failure_cause import Cause, find
 from timetotrain.launch.watch.worker import Worker
 
@@ -67,7 +67,7 @@ class Watch:
         self._failed_at: float | None = None
         self._signal_at: float | None = None
         self._withheld: list[tuple[Worker, bytes]] = []
-        self._slow = slow_worker.Detector(limits.slow)
+        self._slow = progress.SlowDetector(limits.slow)
         self._progress = progress.Detector(limits.progress, limits.phase)
         self._stuck: tuple[float, Worker, str] | None = None  # When the run got stuck, by whom and how.
 

@@ -115,8 +115,9 @@ class Worker:
             return False
         self.listen()
         self.code, self.ended_at = self.process.returncode, time.monotonic()
-        # A shell exits with 128 + the number of the signal that killed its command.
-        if "result" not in self.told and _is_signal(self.code - 128):
+        # A shell exits with 128 + the number of the signal that killed its command; 255, from ssh or `sys.exit(-1)`,
+        # names no signal.
+        if "result" not in self.told and self.code - 128 in {int(each) for each in signal.Signals}:
             self.code = 128 - self.code
         return True
 
@@ -159,8 +160,3 @@ def _memory_kills() -> int:
         text = (pathlib.Path("/sys/fs/cgroup") / group / "memory.events").read_text()
         return int(dict(line.split() for line in text.splitlines())["oom_kill"])
     return 0
-
-
-def _is_signal(number: int) -> bool:
-    """Whether a signal has this number; 127 (exit status 255 from ssh or `sys.exit(-1)`) is not one."""
-    return number in {int(each) for each in signal.Signals}

@@ -9,7 +9,7 @@ from common.distributed import replicas as backends
 from common.distributed.replicas.base import Shard
 from common.distributed.replicas.single import Single
 from common.distributed.spatial import Spatial, shared_input
-from common.distributed.spatial.layers import AveragePool, Enter, GlobalAverage, Leave, MaxPool
+from common.distributed.spatial.layers import Enter, GlobalAverage, Leave, MaxPool
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.convolution import PaddedConv2D
 from common.train import events
@@ -22,7 +22,7 @@ from tests.common.train import toy
 
 
 class ImageTask(toy.Task):
-    """The toy task on images of 5 rows and 2 columns: a convolution, batch norm, both poolings, two heads."""
+    """The toy task on images of 5 rows and 2 columns: a convolution, batch norm, a pooling, two heads."""
 
     def build(self, replicas, precision):
         spatial = Spatial(replicas, self.config.partitions)
@@ -34,7 +34,6 @@ class ImageTask(toy.Task):
         x = SpanBatchNorm(replicas, self.config.batch_norm_span, precision, spatial=spatial)(x)
         x = tf_keras.layers.Activation("tanh", dtype=precision.full)(x)
         x = MaxPool(spatial, 2, 1, "same", dtype=precision.full)(x)
-        x = AveragePool(spatial, 3, 1, "same", dtype=precision.full)(x)
         x = PaddedConv2D(4, 1, pad=0, spatial=spatial, dtype=precision.full)(x)
         mean = GlobalAverage(spatial, dtype=precision.full)(x)
         flat = tf_keras.layers.Flatten(dtype=precision.full)(Leave(spatial, dtype=precision.full)(x))

@@ -173,7 +173,7 @@ def operations_in_a_process(backend, number):
 
         def network(spatial, x, weights, size=size, stride=stride, padding=padding):
             y = spatial.conv2d(x, weights[0], stride, padding)
-            z = spatial.avg_pool(spatial.max_pool(y, 3, 1, "same"), 3, 2, "same")
+            z = spatial.max_pool(spatial.max_pool(y, 3, 1, "same"), 3, 2, "same")
             return [spatial.leave(y), spatial.leave(z), spatial.global_average(z)]
 
         kernel = normal([size, size, CHANNELS, FILTERS], 1)
