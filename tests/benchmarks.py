@@ -11,6 +11,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -26,6 +27,14 @@ from timetotrain.run import mllog
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Keys that may differ between the logs of equal runs, or of runs that differ only in their seed.
 SEED_KEYS = ("seed", "config_digest", "config_overrides")
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    """Returns once `condition` holds; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager

@@ -4,10 +4,10 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
+from tests.benchmarks import wait_for
 from timetotrain.launch import procfs
 from tools import journal, run_tests, slice_tests, slow_tests
 
@@ -195,9 +195,7 @@ def test_first():
     process = subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    deadline = time.monotonic() + 60
-    while not (project / "pids").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for((project / "pids").exists)
     pids = [int(pid) for pid in (project / "pids").read_text().split()]
     assert all(procfs.state(pid) for pid in pids)
     process.send_signal(number)
@@ -215,15 +213,11 @@ def test_processes_of_a_test_that_is_killed_end_with_it(tmp_path):
         f"processes.run('multiworker', 2, {{'call': functools.partial(exec, {call!r})}})"
     )
     killed = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
-    deadline = time.monotonic() + 60
-    while len(pids := [int(path.name) for path in tmp_path.iterdir()]) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
     killed.kill()
     killed.wait()
-    deadline = time.monotonic() + 10
-    while any(procfs.state(pid) not in ("", "Z") for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert len(pids) == 2 and all(procfs.state(pid) in ("", "Z") for pid in pids)
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    wait_for(lambda: all(procfs.state(pid) in ("", "Z") for pid in pids), 10)
 
 
 def test_a_part_that_runs_out_of_time_is_ended(project, capfd):

@@ -19,7 +19,7 @@ from common.distributed.replicas.single import Single
 from common.distributed.weight_update import WholeUpdate
 from common.optim import optimizers, schedules
 from tests import sources
-from tests.benchmarks import decay_end
+from tests.benchmarks import decay_end, preset_of
 
 PUBLISHED = json.loads((pathlib.Path(__file__).parent / "pinned" / "published_headers.json").read_text())
 BOUND = 1e-6  # Of the weights' whole movement; rates are float32.
@@ -35,11 +35,6 @@ DIFFERENT = {
     ),
     "resnet/dgx-2h-32": (0.1, "as dgx-1"),
 }
-
-
-def _preset(name: str) -> RunConfig:
-    benchmark, _, system = name.partition("/")
-    return importlib.import_module(f"{benchmark}.presets").PRESETS[system]
 
 
 def _sources() -> dict[str, sources.Source]:
@@ -84,7 +79,7 @@ def _gradients(step: int) -> dict[str, np.ndarray]:
 
 def worst(name: str) -> dict[str, float]:
     """Returns the largest difference of each group, relative to the group's movement in the window."""
-    config, source, replicas = _preset(name), _sources()[name], Single()
+    config, source, replicas = preset_of(name), _sources()[name], Single()
     clock = Clock.of(config)
     rate = schedules.learning_rate(
         config.schedule, config.optimizer.base_learning_rate, clock.steps_per_epoch, clock.train_steps

@@ -1,12 +1,10 @@
 """Tests `timetotrain data`: folders of one's own become records that a run reads without a repeated flag."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 
 from common.config import benchmarks, data_description
 from common.data import folder_conversion, tfrecords
@@ -57,29 +55,6 @@ def test_labels_in_the_records_are_the_description_s(tmp_path):
             found = tf.train.Example.FromString(record).features.feature
             name = found["image/filename"].bytes_list.value[0].decode()
             assert name.startswith(labels[found["image/class/label"].int64_list.value[0] - 1])
-
-
-def test_a_photograph_is_turned_upright(tmp_path):
-    source, out = custom_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
-    exif = Image.Exif()
-    exif[0x0112] = 6  # Turned by a quarter.
-    Image.new("RGB", (40, 20), "red").save(source / "red" / "turned.jpg", exif=exif)
-    assert convert("resnet", source, out, "--no-page") == 0
-    sizes = {}
-    for path in out.glob("*-of-*"):
-        for record in tfrecords.read(path):
-            found = tf.train.Example.FromString(record).features.feature
-            shape = tf.io.decode_jpeg(found["image/encoded"].bytes_list.value[0]).shape
-            sizes[found["image/filename"].bytes_list.value[0].decode()] = tuple(shape[:2])
-    assert sizes["turned.jpg"] == (40, 20)
-
-
-def test_a_given_split_is_kept(tmp_path):
-    custom_sources.photographs(tmp_path / "photos" / "train", 5)
-    custom_sources.photographs(tmp_path / "photos" / "val", 3)
-    assert convert("resnet", tmp_path / "photos", tmp_path / "out", "--no-page") == 0
-    config, _ = checked("resnet", tmp_path / "out")
-    assert (config.num_train_examples, config.num_eval_examples) == (10, 6)
 
 
 @pytest.mark.parametrize("benchmark", ["ssd", "maskrcnn"])
@@ -328,14 +303,8 @@ def test_too_many_broken_files_end_the_conversion(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_finished_data_are_not_overwritten(tmp_path, capsys):
+def test_a_folder_of_other_files_is_left_as_it_is(tmp_path):
     source, out = custom_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
-    assert convert("resnet", source, out, "--no-page") == 0
-    before = (out / data_description.NAME).read_bytes()
-    assert convert("resnet", source, out, "--no-page") == 2
-    assert "holds converted data already" in capsys.readouterr().err
-    assert (out / data_description.NAME).read_bytes() == before
-    shutil.rmtree(out)
     out.mkdir()
     (out / "letter.txt").write_text("dear")
     assert convert("resnet", source, out, "--no-page") == 2

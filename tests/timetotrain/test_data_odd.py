@@ -326,6 +326,7 @@ def test_a_test_folder_beside_the_split_and_loose_pictures_are_said(tmp_path, ca
     for part, count in (("train", 4), ("val", 2), ("test", 3)):
         custom_sources.photographs(photos / part, count)
     assert convert("resnet", photos, tmp_path / "out") == 0
+    assert data_description.read(tmp_path / "out").split == {"train": 8, "eval": 4}
     assert (
         f"skipped: beside train/ and val/, which are read: 6, such as {photos}/test/"
         in capsys.readouterr().err

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config import benchmarks
+from common.config.overrides import preset
 from common.errors import UserError, near
 from systems.compile import document, launches, run, series
 from systems.compile.targets import NAMES, kind_of_preset, target
@@ -64,7 +65,7 @@ def _run(args: argparse.Namespace) -> int:
         raise UserError("--system: goes with one benchmark; leave it out to compile every preset of all")
     with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
         folder = args.export or Path(scratch) / "export"
-        kind = args.target or kind_of_preset(_config(args.benchmark, args.system))
+        kind = args.target or kind_of_preset(preset(presets.of(args.benchmark), args.system))
         if args.export:
             manifest = _manifest(folder)
         else:
@@ -108,13 +109,6 @@ def _run_all(args: argparse.Namespace) -> int:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _config(benchmark: str, system: str) -> Any:
-    known = presets.of(benchmark)
-    if system not in known:
-        raise UserError(f"--system={system}: unknown{near(system, known)}; known: {', '.join(known)}")
-    return known[system]
 
 
 def _manifest(folder: Path) -> dict:

@@ -21,13 +21,14 @@ from common.errors import UserError
 from common.train import events
 from common.train.evaluation_pool import END_SECONDS, Evaluation, Evaluator
 from common.train.loop import Loop
+from tests.benchmarks import wait_for
 from tests.common.train import toy
 
 STEPS = 4  # Steps of a block.
 PATIENCE = 120.0  # Seconds after which a worker gives up: only a loop that waits for it needs them.
 
 
-def wait_for(path: str) -> int:
+def arrived(path: str) -> int:
     """Waits until the file exists, and returns the number of the waiting process."""
     end = time.monotonic() + PATIENCE
     while not os.path.exists(path):
@@ -64,7 +65,7 @@ class Pooled(toy.Task):
         self.blocks += 1
         # No step follows the last evaluation.
         step = min(self.blocks * STEPS + 2, self.config.train_steps)
-        workers = set(spread(wait_for, [str(self.folder / str(step))] * 8))
+        workers = set(spread(arrived, [str(self.folder / str(step))] * 8))
         return toy.Quality(result.value, False, {"main": os.getpid() in workers, "workers": len(workers)})
 
 
@@ -124,7 +125,7 @@ def tell_and_wait(folder: pathlib.Path, sums: dict, arrays: dict) -> toy.Quality
     """A quality that writes its process number to `folder`/pid and waits for the file that `sums` names."""
     (folder / "new").write_text(str(os.getpid()))
     (folder / "new").rename(folder / "pid")
-    wait_for(str(folder / sums["until"]))
+    arrived(str(folder / sums["until"]))
     return toy.Quality(1.0, False)
 
 
@@ -136,7 +137,7 @@ def wait_or_die(folder: pathlib.Path, number: int) -> None:
     """Call 0 waits for ever, 1 until 0 has begun; 2 dies. A pool starts new workers only when a result arrives."""
     if number == 0:
         tell_and_wait(folder, {"until": "never"}, {})
-    wait_for(str(folder / "pid"))
+    arrived(str(folder / "pid"))
     if number == 2:
         os._exit(9)
 
@@ -147,17 +148,9 @@ def evaluator_of(quality: Callable, folder: pathlib.Path, workers: int = 0) -> E
     return Evaluator(task)
 
 
-def soon(condition: Callable[[], bool]) -> None:
-    """Returns once `condition` is true."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def busy(folder: pathlib.Path) -> int:
     """The number of the process that evaluates, once it does."""
-    soon((folder / "pid").exists)
+    wait_for((folder / "pid").exists)
     return int((folder / "pid").read_text())
 
 
@@ -219,4 +212,4 @@ def test_a_worker_ends_with_a_main_process_that_was_killed(tmp_path):
     assert alive(worker)
     main.kill()
     main.wait()
-    soon(lambda: not alive(worker))
+    wait_for(lambda: not alive(worker))

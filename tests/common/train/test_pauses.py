@@ -13,10 +13,10 @@ from common.distributed import replicas as backends
 from common.errors import PeerLostError, UserError
 from common.train import checkpoint, checkpoint_file, events, timing
 from common.train.loop import Loop
+from tests.benchmarks import wait_for
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
 from tests.common.train.loops import bits, losses
-from tests.common.train.test_evaluation_pool import soon
 
 NEVER = 2.0
 
@@ -70,7 +70,7 @@ class InWorker(toy.Task):
         self.folder = InWorker.folder
 
     def quality(self, sums, arrays):
-        soon((self.folder / "go").exists)
+        wait_for((self.folder / "go").exists)
         return super().quality(sums, arrays)
 
 

@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
+from tests.benchmarks import wait_for
 from timetotrain.launch import children, procfs
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -31,13 +31,6 @@ except UserError as error:
 """
 
 
-def soon(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def gone(pid: int) -> bool:
     return procfs.state(pid) in ("", "Z")
 
@@ -52,7 +45,7 @@ def test_a_program_that_is_ended_leaves_nothing_running(number: int) -> None:
     status = program.wait(60)
     if number != signal.SIGKILL:
         assert status == 128 + number and said.startswith(signal.Signals(number).name)
-    soon(lambda: gone(sleeper))
+    wait_for(lambda: gone(sleeper))
 
 
 def test_the_exit_status_is_the_commands() -> None:
@@ -91,7 +84,7 @@ def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(deaf) -
     guard.terminate()
     assert children.exit_status(guard.wait(30)) == 128 + signal.SIGKILL
     assert time.monotonic() - began > 0.9
-    soon(lambda: gone(sleeper))
+    wait_for(lambda: gone(sleeper))
 
 
 def test_a_process_that_ends_within_the_grace_period_keeps_its_status() -> None:
@@ -136,7 +129,7 @@ def test_a_session_is_killed_as_a_whole() -> None:
     assert procfs.session_members(leader.pid) and procfs.children_of(leader.pid) == [sleeper]
     assert children.kill_session(leader.pid) == 2
     assert children.exit_status(leader.wait(30)) == 128 + signal.SIGKILL
-    soon(lambda: gone(sleeper))
+    wait_for(lambda: gone(sleeper))
     assert children.kill_session(leader.pid) == 0
 
 

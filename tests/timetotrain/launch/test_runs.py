@@ -1,6 +1,5 @@
 """Tests whole runs under the launcher: killed runs resume or start again, to the right weights."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -17,6 +16,7 @@ import pytest
 from common.train import checkpoint_file
 from lab.bench import listening
 from lab.bench.harness import faulty, launched
+from tests.common.distributed.replicas import processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 STEPS, EPOCH = 420, 84
@@ -89,16 +89,9 @@ def alone(data, tmp_path_factory):
     return weights(folder)
 
 
-def need(backend):
-    if backend == "horovod" and importlib.util.find_spec("horovod") is None:
-        pytest.skip("Horovod is not installed (make horovod)")
-    if backend == "pjrt" and importlib.util.find_spec("jax") is None:
-        pytest.skip("jax is not installed (make setup)")
-
-
 @pytest.mark.parametrize("backend, rank", [("horovod", 0), ("multiworker", 1), ("pjrt", 0), ("pjrt", 1)])
 def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(data, tmp_path, backend, rank, alone):
-    need(backend)
+    processes.require(backend)
     whole = tmp_path / "whole"
     assert run(data, whole, backend, 2).returncode == 1
     broken = tmp_path / "broken"
@@ -114,7 +107,7 @@ def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(data, tmp_p
 
 @pytest.mark.parametrize("backend, rank", [("horovod", 1), ("multiworker", 0), ("pjrt", 0)])
 def test_a_failed_run_starts_again_by_itself_and_ends_with_the_same_weights(data, tmp_path, backend, rank):
-    need(backend)
+    processes.require(backend)
     assert run(data, tmp_path / "whole", backend, 2).returncode == 1
     code, text = run_and_kill(data, tmp_path / "broken", backend, 2, rank, "--max_restarts=1")
     assert code == 1, text  # The target is out of reach: a result, not a failure.
@@ -186,7 +179,7 @@ def test_a_disk_that_fills_in_mid_run_ends_it_with_the_reason_and_a_whole_checkp
 
 @pytest.mark.parametrize("backend", ["multiworker", "pjrt", "horovod"])
 def test_the_processes_of_one_host_listen_on_the_loopback_alone(data, backend):
-    need(backend)
+    processes.require(backend)
     shown = listening.one_host(backend, data, 200)
     assert shown and shown <= {"127.0.0.1", "::1"}
 
@@ -200,7 +193,7 @@ def slurm_runs():
 @pytest.mark.skipif(not slurm_runs(), reason="no SLURM is running here (docs/reliability.md starts one)")
 @pytest.mark.parametrize("backend", ["horovod", "multiworker", "pjrt"])
 def test_the_sbatch_file_runs_two_tasks(data, tmp_path, backend):
-    need(backend)
+    processes.require(backend)
     output = tmp_path / "out"
     run_line = command(data, tmp_path, backend, 2)
     flags = run_line[run_line.index("--") + 1 :]
@@ -231,7 +224,7 @@ def start_preset(data, folder, backend, launcher, *options, **variables):
 @pytest.mark.skipif(not slurm_runs(), reason="no SLURM is running here (docs/reliability.md starts one)")
 def test_slurm_runs_a_preset_with_its_options_behind_a_container_s_words(data, tmp_path):
     """`env` stands for a container's command: the words go to srun, and Python is found on the PATH."""
-    need("horovod")
+    processes.require("horovod")
     output = tmp_path / "out"
     tool = tmp_path / "apptainer"
     tool.write_text(
@@ -249,7 +242,7 @@ def test_slurm_runs_a_preset_with_its_options_behind_a_container_s_words(data, t
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun here (apt-get install openmpi-bin)")
 @pytest.mark.parametrize("backend", ["horovod", "multiworker"])
 def test_mpirun_runs_a_preset(data, tmp_path, backend, alone):
-    need(backend)
+    processes.require(backend)
     done = start_preset(data, tmp_path, backend, "mpirun")
     assert done.returncode == 1, done.stdout + done.stderr
     for name, value in weights(tmp_path).items():
@@ -259,7 +252,7 @@ def test_mpirun_runs_a_preset(data, tmp_path, backend, alone):
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun here (apt-get install openmpi-bin)")
 def test_two_launchers_of_mpirun_meet(data, tmp_path):
     """Each of mpirun's processes is a launcher of one host; here both names are this machine's."""
-    need("horovod")
+    processes.require("horovod")
     line = command(data, tmp_path, "horovod", 2, f"--hosts=localhost:1,{socket.gethostname()}:1")
     line.remove("--processes=2")
     # Open MPI takes nothing of the environment to other hosts but what -x names.
@@ -275,7 +268,7 @@ def test_two_launchers_of_mpirun_meet(data, tmp_path):
 
 @pytest.mark.parametrize("backend", ["multiworker", "pjrt", "horovod"])
 def test_the_check_says_a_line_of_each_thing_that_a_run_needs(data, tmp_path, backend):
-    need(backend)
+    processes.require(backend)
     line = [
         sys.executable, "-m", "timetotrain", "launch", f"--replicas={backend}", "--processes=2", "--check",
     ]  # fmt: skip

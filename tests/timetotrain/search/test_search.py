@@ -8,12 +8,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import optuna
 import pytest
 
 from mnist.presets import PRESETS
+from tests.benchmarks import wait_for
 from tests.timetotrain.search.searches import (
     DECAY,
     GRID,
@@ -107,13 +108,6 @@ def test_the_runs_of_a_killed_search_end_by_themselves(bowl, monkeypatch) -> Non
     killed.kill()
     killed.wait()
     wait_for(lambda: not procfs.session_members(guard))
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_grid_is_every_point_once(bowl) -> None:

@@ -279,7 +279,7 @@ def wrong_number(backend, number):
         "horovod": f"the launcher started {number} processes",
         "multiworker": f"TF_CONFIG names {number}",
     }
-    with pytest.raises(UserError, match=rf"num_replicas=7: {found[backend]} .*={number}"):
+    with pytest.raises(UserError, match=rf"num_replicas=7: {found[backend]}.*={number}"):
         backends.make(RunConfig(replicas=backend, num_replicas=7))
     made(backend, number).close()
 

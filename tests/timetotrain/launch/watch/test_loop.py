@@ -13,6 +13,7 @@ import types
 import pytest
 
 from compliance.api import check
+from tests.benchmarks import wait_for
 from timetotrain.launch.watch import progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
@@ -324,13 +325,6 @@ def test_without_their_launcher_the_processes_stop():
     launcher.kill()
     launcher.wait()
     wait_for(lambda: not left_over(mark))
-
-
-def wait_for(condition, seconds=30):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("part, does", [("input", "waits for its input"), ("step", "computes")])
