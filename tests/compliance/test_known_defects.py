@@ -8,21 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.compliance import llama_logs, result_logs
+from tests.compliance import llama_logs
 from timetotrain.cli import main
 
 ROOT = Path(__file__).parents[2]
 BENCHMARK = "llama2_70b_lora"
-HUGE = {"5,000 digits": "9" * 5000, "1e999": "1e999"}
 
 
-def submission(folder, failed=()):
-    """A submitter's folder of round 5.0 whose ten logs obey all rules; the first run is the fastest."""
-    logs = (
-        llama_logs.log(index, status="aborted" if index in failed else "success")
-        for index in range(llama_logs.RUNS)
-    )
-    org = llama_logs.tree(folder / "training_results_v5.0" / "Other_Lab", logs, code="box")
+def submission(folder):
+    """A submitter's folder of round 5.0 whose ten logs obey all rules."""
+    org = llama_logs.tree(folder / "training_results_v5.0" / "Other_Lab", code="box")
     (org / "benchmarks" / BENCHMARK / "box" / "box_torch.json").write_text("{}")
     return org
 
@@ -65,58 +60,6 @@ def test_the_submission_of_these_tests_has_no_fault(tmp_path, capsys):
     assert main(package(tmp_path, org / "systems/box.json")) == 0, capsys.readouterr()
 
 
-# ------------------------------------------------------------------------------------------ huge numbers
-
-
-@pytest.mark.parametrize("number", HUGE.values(), ids=HUGE)
-@pytest.mark.parametrize("field", ["number_of_nodes", "accelerators_per_node", "cooling", "framework"])
-def test_a_huge_number_in_a_description_is_no_traceback(tmp_path, capsys, number, field):
-    org = submission(tmp_path)
-    path = org / "systems" / "box.json"
-    text = json.dumps({**llama_logs.description(), field: "HERE"})
-    path.write_text(text.replace('"HERE"', number))
-    # 5,000 digits are more than Python reads; 1e999 is infinity, which is refused where a table shows the field.
-    refused = "e" not in number or field in ("accelerators_per_node", "framework")
-    for name, words in commands(org, tmp_path).items():
-        status = main(words)
-        said = capsys.readouterr()
-        assert status == (refused if name == "check" else 0), (name, said)
-        if name == "check":
-            assert ("box.json" in said.out) == (refused or field == "number_of_nodes")
-            assert len(said.out) < 5000
-            assert said.out.splitlines()[-1].startswith("no-go" if refused else "go")
-    status = main(package(tmp_path, path))
-    said = capsys.readouterr()
-    assert status in (0, 1, 2) and len(said.err) < 5000
-    assert (status == 0) == (tmp_path / "packaged").exists()
-
-
-@pytest.mark.parametrize("number", HUGE.values(), ids=HUGE)
-@pytest.mark.parametrize(
-    "place",
-    ["time_ms", "seed", "global_batch_size", "eval_accuracy", "samples_count", "epoch_num", "train_samples"],
-)
-def test_a_huge_number_in_a_log_is_no_traceback(tmp_path, capsys, number, place):
-    org = submission(tmp_path)
-    path = org / "results" / "box" / BENCHMARK / "result_0.txt"
-    lines = path.read_text().splitlines()
-    marks = {"time_ms": "init_stop", "samples_count": "eval_accuracy", "epoch_num": "eval_accuracy"}
-    key = f'"key": "{marks.get(place, place)}"'
-    at = max(index for index, line in enumerate(lines) if key in line)
-    record = json.loads(lines[at].removeprefix(":::MLLOG "))
-    where = {"time_ms": record, "samples_count": record["metadata"], "epoch_num": record["metadata"]}
-    where.get(place, record)["value" if place not in marks else place] = "HERE"
-    lines[at] = ":::MLLOG " + json.dumps(record).replace('"HERE"', number)
-    path.write_text("\n".join(lines) + "\n")
-    for words in (*commands(org, tmp_path).values(), ["check", str(path), "--ruleset", "5.0.0"]):
-        status = main(words)
-        said = capsys.readouterr()
-        assert status in (0, 1) and len(said.out) < 20_000
-        if "e" not in number and words[0] == "check":
-            assert "result_0.txt\n" in said.out and f"line {at + 1}\n" in said.out
-    assert status == 1 or number == "1e999"
-
-
 # ------------------------------------------------------------------------------------- no plain files
 
 
@@ -154,49 +97,6 @@ def test_what_is_no_plain_file_is_neither_waited_for_nor_followed(tmp_path, kind
     if what == "description":
         status, said = run(package(tmp_path, path))
         assert status == 2 and "box.json" in said and not (tmp_path / "packaged").exists()
-
-
-# --------------------------------------------------------------------------------- verdicts and scores
-
-
-def test_an_epoch_reported_again_after_run_stop_does_not_meet_the_target(tmp_path, capsys):
-    path = tmp_path / "result_0.txt"
-    lines = result_logs.log("resnet").splitlines()
-    at = max(index for index, line in enumerate(lines) if '"eval_accuracy"' in line)
-    again = json.loads(lines[at].removeprefix(":::MLLOG "))
-    stop = json.loads(lines[-1].removeprefix(":::MLLOG "))
-    again["time_ms"] = stop["time_ms"] + 1000
-    lines[at] = lines[at].replace(f'"value": {again["value"]}', '"value": 0.75')
-    path.write_text("\n".join([*lines, ":::MLLOG " + json.dumps(again)]) + "\n")
-    assert main(["check", str(path)]) == 1
-    assert "run_stop.target-after" in capsys.readouterr().out
-
-
-def test_a_fastest_run_without_global_batch_size_counts_as_in_the_stock_summarizer(tmp_path, capsys):
-    org = submission(tmp_path)
-    path = org / "results" / "box" / BENCHMARK / "result_0.txt"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(line for line in lines if '"global_batch_size"' not in line))
-    summarizer = pytest.importorskip("mlperf_logging.result_summarizer.result_summarizer")
-    score = summarizer._compute_strong_score_standalone(
-        BENCHMARK, "box", False, str(path.parent), "training", "5.0.0"
-    )[0]
-    capsys.readouterr()
-    table = tmp_path / "table.csv"
-    assert main(["scores", str(org), "--csv", str(table)]) == 0
-    assert f"{score}" in table.read_text()
-    assert main(["check", str(org)]) == 1  # the runs are of two batch sizes, or of none that is known
-    path.write_text("".join(lines))
-    assert main(["scores", str(org), "--csv", str(table)]) == 0
-    assert f"{score}" not in table.read_text(), "the dropped run is the fastest"
-
-
-def test_a_folder_with_a_run_that_legally_did_not_converge_is_packaged(tmp_path, capsys):
-    org = submission(tmp_path, failed=[4])
-    assert main(["check", str(org)]) == 0
-    assert main(package(tmp_path, org / "systems/box.json")) == 0, capsys.readouterr()
-    assert main(["check", str(tmp_path / "packaged"), "--ruleset", "5.0.0"]) == 0
-    assert main(["scores", str(tmp_path / "packaged" / "Other_Lab"), "--ruleset", "5.0.0"]) == 0
 
 
 # ------------------------------------------------------------------------------------------- memory
@@ -240,32 +140,16 @@ def long_log(path, text, evaluations):
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "evaluations", [60_000, pytest.param(1_000_000, marks=pytest.mark.e2e)], ids=["60000", "million"]
-)
-def test_a_log_of_very_many_evaluations_takes_little_memory(tmp_path, evaluations):
-    path, page = tmp_path / "result_0.txt", tmp_path / "page.html"
-    short = {}
-    for count in (10, evaluations):
-        long_log(path, result_logs.log("resnet"), count)
-        for name, words in {"check": [], "report": ["-o", str(page)]}.items():
-            status, megabytes = peak([name, str(path), "--ruleset", "0.7.0", *words])
-            assert status == 0
-            rise = megabytes - short.setdefault(name, megabytes)
-            assert rise < _RISE_MB and megabytes < 200, (name, megabytes, short)
-    assert f"{evaluations + 10} evaluations" in page.read_text()
-
-
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
     "evaluations", [30_000, pytest.param(1_000_000, marks=pytest.mark.e2e)], ids=["30000", "million"]
 )
 def test_a_submission_with_a_log_of_very_many_evaluations_takes_little_memory(tmp_path, evaluations):
     org = submission(tmp_path)
     path = org / "results" / "box" / BENCHMARK / "result_0.txt"
-    text, short = path.read_text(), {}
+    text, short, here = path.read_text(), {}, path.read_text().count('"eval_accuracy"')
     for count in (10, evaluations):
         long_log(path, text, count)
         for name, words in commands(org, tmp_path).items():
             _, megabytes = peak(words)
             rise = megabytes - short.setdefault(name, megabytes)
             assert rise < _RISE_MB and megabytes < 200, (name, megabytes, short)
+    assert f"{evaluations + here} evaluations" in (tmp_path / "page.html").read_text()

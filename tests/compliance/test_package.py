@@ -156,17 +156,13 @@ def test_twice_gives_the_same_bytes(tmp_path, results, source):
     assert {m.mode for m in members if m.name.endswith(".sh")} == {0o755}
 
 
-def test_the_manifest_is_that_of_sha256sum(tmp_path, results, source):
+def test_the_manifest_is_that_of_sha256sum_and_the_scripts_call_the_code_that_ran(tmp_path, results, source):
     assert call(results("resnet"), tmp_path / "out", source) == 0
     lines = (tmp_path / "out" / "SHA256SUMS").read_text().splitlines()
     named = dict(reversed(line.split("  ", 1)) for line in lines)
     assert set(named) == files(tmp_path / "out") - {"SHA256SUMS"}
     for name, digest in named.items():
         assert hashlib.sha256((tmp_path / "out" / name).read_bytes()).hexdigest() == digest
-
-
-def test_the_scripts_call_the_code_that_ran(tmp_path, results, source):
-    assert call(results("resnet"), tmp_path / "out", source) == 0
     script = tmp_path / "out" / f"Example/benchmarks/resnet/{SYSTEM}/run_and_time.sh"
     done = subprocess.run([script, "--seed=3"], capture_output=True, text=True, check=True)
     assert done.stdout == f"{SYSTEM} --seed=3\n"
@@ -183,14 +179,11 @@ def refused(results, output, source, *more, match):
     assert not output.exists() and not list(output.parent.glob(".*"))
 
 
-def test_smoke_runs_are_refused(tmp_path, results, source):
-    given = results("resnet", smoke=True, count=1)
-    refused(given, tmp_path / "out", source, match="smoke run")
-
-
-def test_a_smoke_run_hidden_from_run_json_is_refused(tmp_path, results, source):
-    given = results("resnet", smoke=True, count=5, change=lambda record: record.update(smoke_run=False))
-    refused(given, tmp_path / "out", source, match="smoke run")
+@pytest.mark.parametrize("change", [None, lambda record: record.update(smoke_run=False)])
+def test_smoke_runs_are_refused_though_run_json_hides_them(tmp_path, results, source, change):
+    refused(
+        results("resnet", smoke=True, count=5, change=change), tmp_path / "out", source, match="smoke run"
+    )
 
 
 def test_a_practice_tree_says_so_in_every_path(tmp_path, results, source, capsys):
@@ -203,23 +196,19 @@ def test_a_practice_tree_says_so_in_every_path(tmp_path, results, source, capsys
 
 
 @pytest.mark.parametrize(
-    ("change", "word"),
+    "change",
     [
-        (('"status": "success"', '"status": "aborted"'), "Refused"),
-        (
-            ('"lars_opt_end_learning_rate", "value": 0.0001', '"lars_opt_end_learning_rate", "value": 0.1'),
-            "Refused",
-        ),
-        (('"train_samples", "value": 1281167', '"train_samples", "value": 64'), "Refused"),
+        ('"lars_opt_end_learning_rate", "value": 0.0001', '"lars_opt_end_learning_rate", "value": 0.1'),
+        ('"train_samples", "value": 1281167', '"train_samples", "value": 64'),
     ],
 )
-def test_any_finding_refuses_and_leaves_nothing(tmp_path, results, source, capsys, change, word):
+def test_any_finding_refuses_and_leaves_nothing(tmp_path, results, source, capsys, change):
     given = results("resnet")
     for path in given.rglob("result_*.txt"):
         rewrite(path, path.read_text().replace(*change))
     assert call(given, tmp_path / "out", source) == 1
     errors = capsys.readouterr().err
-    assert word in errors and f"Example/results/{SYSTEM}/resnet" in errors and ".partial" not in errors
+    assert "Refused" in errors and f"Example/results/{SYSTEM}/resnet" in errors and ".partial" not in errors
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
 
 
@@ -332,12 +321,6 @@ def test_a_damaged_run_json_is_one_clear_line(tmp_path, results, source, text):
 @pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "", "a b", "x" * 200])
 def test_names_cannot_leave_the_tree(tmp_path, results, source, option, name):
     refused(results("resnet"), tmp_path / "out", source, option, name, match="use letters")
-
-
-def test_another_organisation_than_the_logs_say_is_refused(tmp_path, results, source):
-    refused(
-        results("resnet"), tmp_path / "out", source, "--org", "Other", match="submission_org is 'Example'"
-    )
 
 
 # ------------------------------------------------------------------------------------------------ output

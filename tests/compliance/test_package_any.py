@@ -108,11 +108,6 @@ def refused(words, output, *more, match):
     assert not output.exists()
 
 
-def test_two_runs_that_did_not_converge_are_refused(lab, tmp_path, capsys):
-    assert call(lab("5.0.0", failed=(1, 2)), tmp_path / "out") == 1
-    assert "Refused" in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
 def test_logs_of_hpc_are_refused(lab, tmp_path, capsys):
     words = lab("5.1.0", benchmark="cosmoflow")
     (tmp_path / "code/llama2_70b_lora").rename(tmp_path / "code/cosmoflow")
@@ -121,15 +116,15 @@ def test_logs_of_hpc_are_refused(lab, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_too_few_runs_are_refused(lab, tmp_path, capsys):
-    words = lab("5.0.0")
-    (tmp_path / "runs/box/attempt/4.log").unlink()
+@pytest.mark.parametrize(
+    "how", [{"failed": (1, 2)}, {"seed": 1}, {}], ids=["failed", "equal seeds", "too few"]
+)
+def test_two_failed_runs_equal_seeds_and_too_few_runs_are_refused(lab, tmp_path, capsys, how):
+    words = lab("5.0.0", **how)
+    if not how:
+        (tmp_path / "runs/box/attempt/4.log").unlink()
     assert call(words, tmp_path / "out") == 1
     assert "Refused" in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
-def test_equal_seeds_are_refused(lab, tmp_path):
-    assert call(lab("5.0.0", seed=1), tmp_path / "out") == 1
 
 
 def test_smoke_runs_stay_refused(lab, tmp_path):
@@ -137,10 +132,6 @@ def test_smoke_runs_stay_refused(lab, tmp_path):
     refused(words, tmp_path / "out", match="is a smoke run, which is no result")
     assert call(words, tmp_path / "out", "--smoke") == 0
     assert (tmp_path / "out" / "SMOKE-Other_Lab").is_dir()
-
-
-def test_another_organisation_is_refused(lab, tmp_path):
-    refused(lab("5.0.0", org="Someone"), tmp_path / "out", match="submission_org is 'Someone'")
 
 
 def test_an_unnamed_benchmark_is_refused(lab, tmp_path):

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import UserError
 from compliance import check
 from compliance.report import charts, output, published
 from compliance.report import page as report_page
@@ -99,7 +98,20 @@ def test_the_findings_of_check_are_shown(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "value", ["null", "NaN", "-1e308", '"x"', "[1, 2]", "{}", "9" * 40, '{"BBOX": 1}', '"\\ud800"']
+    "value",
+    [
+        "null",
+        "NaN",
+        "-1e308",
+        '"x"',
+        "[1, 2]",
+        "{}",
+        "9" * 40,
+        "9" * 5000,
+        "1e999",
+        '{"BBOX": 1}',
+        '"\\ud800"',
+    ],
 )
 def test_any_value_anywhere_still_gives_a_page(tmp_path, value):
     text = result_logs.log("resnet")
@@ -250,15 +262,6 @@ def test_a_log_without_times_is_still_reported(tmp_path):
         path.write_text(path.read_text().replace("time_ms", "time_s"))
     page = Page(report_page.page([scores.score_directory(place)]))
     assert "No score" in page.text and page.text.count("No drawing") == 5
-
-
-def test_output_is_whole_or_not_there(tmp_path):
-    place = folder(tmp_path)
-    with pytest.raises(UserError, match="cannot write"):
-        run(place, "-o", tmp_path / "absent" / "report.html")
-    with pytest.raises(UserError, match="cannot write"):
-        run(place, "-o", tmp_path)
-    assert not list(tmp_path.rglob(".*"))
 
 
 def test_the_lanes_add_up(tmp_path):

@@ -11,7 +11,6 @@ from compliance.submission import runs
 from compliance.submission.downsampling import Span, Spans, Thinned
 from compliance.submission.runs import read_run
 from tests.compliance import result_logs
-from tests.compliance.test_known_defects import peak
 
 
 @given(st.integers(0, 300), st.integers(2, 40))
@@ -89,20 +88,3 @@ def test_a_long_run_is_judged_by_all_its_evaluations(tmp_path, monkeypatch, best
     assert part.complies == (best is not None) and len(part.evals) <= 50
     curve = charts.curve(part, "", charts.axis([0, 1]), charts.axis([0, 1]), 60_000)
     assert curve.count == 2000 and len(curve.points) <= 51
-
-
-@pytest.mark.e2e
-def test_a_report_of_a_million_evaluations_takes_under_200_mb(tmp_path):
-    path = tmp_path / "result_0.txt"
-    with path.open("w") as file:
-        lines = result_logs.log("resnet").splitlines(keepends=True)
-        at = next(index for index, line in enumerate(lines) if '"eval_accuracy"' in line)
-        record = json.loads(lines[at].removeprefix(":::MLLOG "))
-        file.writelines(lines[:at])
-        for number in range(1_000_000):
-            record["value"], record["metadata"]["epoch_num"] = number / 2e6, number
-            file.write(f":::MLLOG {json.dumps(record)}\n")
-        file.writelines(lines[at:])
-    status, megabytes = peak(["report", str(path), "-o", str(tmp_path / "report.html")])
-    assert status == 0 and megabytes < 200
-    assert "1000010 evaluations" in (tmp_path / "report.html").read_text()
