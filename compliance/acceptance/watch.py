@@ -11,7 +11,7 @@ from pathlib import Path
 from compliance.acceptance.answer import Answer, answer
 from compliance.acceptance.whole import as_text, folder_lines, folders_of, whole
 from compliance.api import check
-from compliance.log.check_log import LogResult, check_logs
+from compliance.log.check_log import LogResult, check_logs, size_of
 from compliance.log.find_round import of_folder
 from compliance.sarif import clean
 from compliance.submission.tree import judge_tree
@@ -46,7 +46,7 @@ class Watch:
     def poll(self) -> list[str]:
         """Checks the logs that have grown; returns lines to print, [] if nothing changed."""
         logs = [path for path in self.root.rglob("result_*.txt") if kind_of(path) == "file"]
-        sizes = {str(path): _size(path) for path in logs}
+        sizes = {str(path): size_of(path) for path in logs}
         if sizes != self._sizes or not all(settled for *_, settled, _ in self._results.values()):
             self._sizes = sizes
             self._tree = judge_tree(self.root, self.ruleset, None, self._check)
@@ -81,7 +81,7 @@ class Watch:
         """Checks the logs whose size has changed. Half a line at the end is no error until the log stays as it is."""
         waiting = []
         for path in paths:
-            size, known = _size(path), self._results.get(path)
+            size, known = size_of(path), self._results.get(path)
             if known is None or known[:3] != (size, ruleset, True):
                 settled = _ends_a_line(path) or (known is not None and known[0] == size)
                 waiting.append((path, size, settled))
@@ -96,13 +96,6 @@ class Watch:
     def done(self) -> bool:
         """Whether every folder has all its runs."""
         return bool(self.answers) and all(one.runs >= one.needed for one in self.answers.values())
-
-
-def _size(path: str | Path) -> int:
-    try:
-        return Path(path).stat().st_size
-    except OSError:
-        return -1
 
 
 def _ends_a_line(path: str) -> bool:

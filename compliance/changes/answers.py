@@ -8,6 +8,7 @@ Resubmission".
 import filecmp
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from compliance.changes import hyperparameters
 from compliance.changes.hyperparameters import BATCH, FIXED, GROUP, Side
 from compliance.report.output import minutes, value
 from compliance.submission import scores, tree_system
-from compliance.submission.tree_files import kind_of
+from compliance.submission.tree_files import kind_of, walk
 
 MAY, MAY_NOT, ASK, SAME = "may", "may not", "ask", ""
 # Fields of a description that say which hardware ran; a correction of the others changes no result.
@@ -156,26 +157,18 @@ def of_code(a: Path, b: Path) -> Iterator[Change]:
     files = [_files(path) for path in (a, b)]
     for name in sorted({*files[0], *files[1]}):
         first, second = (side.get(name) for side in files)
-        if first and second and _equal(first, second):
+        kinds = [kind_of(path) for path in (first, second) if path]
+        alike = len(kinds) == 2 and kinds[0] == kinds[1]
+        if alike and (kinds[0] != "file" or filecmp.cmp(first, second, shallow=False)):
             continue
         sizes = ("" if path is None else f"{os.lstat(path).st_size} bytes" for path in (first, second))
         why = "to fix an objection, before the final code is due; the runs must be of it"
         yield Change("code", name, *sizes, MAY, why)
 
 
-def _equal(a: Path, b: Path) -> bool:
-    if kind_of(a) != "file" or kind_of(b) != "file":
-        return kind_of(a) == kind_of(b)
-    return filecmp.cmp(a, b, shallow=False)
-
-
 def _files(root: Path) -> dict[str, Path]:
-    paths: dict[str, Path] = {}
-    for directory, names, files in os.walk(root):
-        names[:] = sorted(name for name in names if name not in (".git", "__pycache__"))
-        for name in files:
-            path = Path(directory, name)
-            paths[path.relative_to(root).as_posix()] = path
-            if len(paths) > _MAX_FILES:
-                raise UserError(f"{root}: more than {_MAX_FILES:,} files; name a submitter's folder")
-    return paths
+    paths = (Path(place, name) for place, names in walk(root) for name in names)
+    files = {path.relative_to(root).as_posix(): path for path in islice(paths, _MAX_FILES + 1)}
+    if len(files) > _MAX_FILES:
+        raise UserError(f"{root}: more than {_MAX_FILES:,} files; name a submitter's folder")
+    return files

@@ -55,9 +55,9 @@ class Borrowing:
 
     benchmark: str
     ruleset: str
+    refused: tuple[str, ...]
     rows: list[Setting]
     same: int
-    refused: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -88,7 +88,15 @@ def run(options: argparse.Namespace) -> int:
     if guessed and options.format == "text":
         print(guessed)
     borrowing = compare(*sides, again)
-    print(_json(borrowing) if options.format == "json" else _text(borrowing, again is not None))
+    if options.format == "json":
+        head = {
+            "benchmark": borrowing.benchmark,
+            "ruleset": borrowing.ruleset,
+            "allowed": not borrowing.refused,
+        }
+        print(json.dumps(head | asdict(borrowing), indent=2))
+    else:
+        print(_text(borrowing, again is not None))
     return int(bool(borrowing.refused))
 
 
@@ -99,14 +107,16 @@ def compare(own: Side, other: Side, again: Side | None = None) -> Borrowing:
     rows = [_row(name, own, other, again) for name in names]
     shown = [row for row in rows if row.own != row.other or row.wrong or row.again not in (None, row.own)]
     shown.sort(key=lambda row: list(_SAYS).index(row.kind))
-    refused = [*_refused(own, other), *(_refused_again(own, again) if again else ())]
+    refused = _refused(own, other)
+    if again and again.benchmark != own.benchmark:
+        refused.append(f"sent again are runs of {again.benchmark or 'no benchmark'}")
+    if again and again.org != own.org:
+        refused.append(f"sent again by {again.org}, submitted by {own.org}")
     refused += [f"{row.name}: {row.wrong}" for row in shown if row.wrong]
     if not any(row.kind in (GROUP, BATCH) and row.own != row.other != "" for row in shown):
         refused.append("no hyperparameter differs that may be borrowed")
-    return Borrowing(
-        own.benchmark, own.ruleset, shown, len(rows) - len(shown), tuple(refused),
-        tuple(_notes(own, other, again)),
-    )  # fmt: skip
+    notes = tuple(_notes(own, other, again))
+    return Borrowing(own.benchmark, own.ruleset, tuple(refused), shown, len(rows) - len(shown), notes)
 
 
 def _row(name: str, own: Side, other: Side, again: Side | None) -> Setting:
@@ -159,44 +169,27 @@ def _refused(own: Side, other: Side) -> list[str]:
     return reasons
 
 
-def _refused_again(own: Side, again: Side) -> list[str]:
-    reasons = []
-    if again.benchmark != own.benchmark:
-        reasons.append(f"sent again are runs of {again.benchmark or 'no benchmark'}")
-    if again.org != own.org:
-        reasons.append(f"sent again by {again.org}, submitted by {own.org}")
-    return reasons
-
-
 def _notes(own: Side, other: Side, again: Side | None) -> list[str]:
-    notes = (
-        []
-        if own.division == "closed"
-        else ["the open division restricts no hyperparameter: nothing to borrow"]
-    )
+    notes = []
+    if own.division != "closed":
+        notes.append("the open division restricts no hyperparameter: nothing to borrow")
     batches = [side.settings.get("global_batch_size") for side in (own, other)]
     means = [_mean(side) for side in (own, other)]
     if batches[0] == batches[1] and None not in means:
         notes.append(
             f"at batch {batches[0]} OWN converges after {value(means[0])}, OTHER after {value(means[1])}"
         )
-    moved = [
-        name
-        for name in sorted(_EXPLAINED)
-        if again and hyperparameters.shown(again, name) != hyperparameters.shown(own, name)
+    if again is None:
+        return [*notes, *_ONCE]
+    texts = [
+        {name: hyperparameters.shown(side, name) for name in sorted(_EXPLAINED)} for side in (own, again)
     ]
-    if moved:
+    if moved := [name for name, text in texts[1].items() if text != texts[0][name]]:
         notes.append(
             f"sent again with another {', '.join(moved)}: say why, the system's configuration has to stay"
         )
-    new = _mean(again) if again else None
-    if (
-        again
-        and again.settings.get("global_batch_size") == batches[1]
-        and new
-        and means[1]
-        and new < means[1]
-    ):
+    new = _mean(again)
+    if again.settings.get("global_batch_size") == batches[1] and new and means[1] and new < means[1]:
         notes.append(
             f"sent again, it converges after {value(new)}, OTHER after {value(means[1])}: comparable is allowed, "
             "better is not, if anything but the group and the batch changed"
@@ -227,17 +220,3 @@ def _text(borrowing: Borrowing, again: bool) -> str:
     lines += [f"note: {note}" for note in borrowing.notes]
     lines += [f"not allowed: {reason}" for reason in borrowing.refused] or ["allowed"]
     return "\n".join(lines)
-
-
-def _json(borrowing: Borrowing) -> str:
-    rows = [asdict(row) for row in borrowing.rows]
-    content = {
-        "benchmark": borrowing.benchmark,
-        "ruleset": borrowing.ruleset,
-        "allowed": not borrowing.refused,
-    }
-    return json.dumps(
-        content
-        | {"refused": borrowing.refused, "rows": rows, "same": borrowing.same, "notes": borrowing.notes},
-        indent=2,
-    )

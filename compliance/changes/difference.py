@@ -13,7 +13,7 @@ from compliance.log.find_round import find, of_folder, of_submission
 from compliance.report.output import aligned
 from compliance.submission import scores
 from compliance.submission.scores import result_folders
-from compliance.submission.tree_files import place_of
+from compliance.submission.tree_files import places_of
 from compliance.submission.verdict import no_folders
 
 _WORDS = {MAY: "may", MAY_NOT: "MAY NOT", ASK: "ask", SAME: ""}
@@ -39,7 +39,11 @@ def run(options: argparse.Namespace) -> int:
     changes, one_submitter = compare(options.a, options.b, rounds)
     if guessed and options.format == "text":
         print(guessed)
-    print(_json(changes) if options.format == "json" else _text(changes, one_submitter, options.all))
+    if options.format == "json":
+        content = {label: [change._asdict() for change in group] for label, group in changes.items()}
+        print(json.dumps(content, indent=2))
+    else:
+        print(_text(changes, one_submitter, options.all))
     return int(any(change.answer == MAY_NOT for group in changes.values() for change in group))
 
 
@@ -51,7 +55,7 @@ def rounds_of(a: Path, b: Path, ruleset: str | None = None) -> tuple[tuple[str, 
     """
     if ruleset:
         return (ruleset, ruleset), ""
-    named = [_round(path) for path in (a, b)]
+    named = [found and found.ruleset for found in map(of_folder, (a, b))]
     if all(named):
         return tuple(named), ""
     if any(named):
@@ -84,14 +88,11 @@ def compare(a: Path, b: Path, rounds: tuple[str, str] | None = None) -> tuple[di
     orgs = [{org for org, _, _ in tree} for tree in trees]
     alone = all(len(one) == 1 for one in orgs)
     names = [
-        {(org.name, system, benchmark): path for (org, system, benchmark), path in tree.items()}
-        for tree in trees
+        {("" if alone else org.name, *rest): path for (org, *rest), path in tree.items()} for tree in trees
     ]
     one_submitter = (
         not alone or {org.name for org in orgs[0]} == {org.name for org in orgs[1]} or _same_org(trees)
     )
-    if alone:
-        names = [{("", *key[1:]): path for key, path in tree.items()} for tree in names]
     rounds = rounds or rounds_of(a, b)[0]
     later = bool(rounds[0] and rounds[1] and rounds[0] != rounds[1])
     changes: dict[str, list[Change]] = {}
@@ -117,19 +118,9 @@ def _same_org(trees: list[dict]) -> bool:
 
 
 def _folders(root: Path) -> dict[tuple[Path, str, str], Path]:
-    folders = {}
-    for path in result_folders(root):
-        place = place_of(path.resolve())
-        if place is not None and place[2]:
-            folders[place] = path
-    if not folders:
-        raise no_folders(root)
-    return folders
-
-
-def _round(root: Path) -> str:
-    named = of_folder(root)
-    return named.ruleset if named else ""
+    if folders := places_of(result_folders(root)):
+        return folders
+    raise no_folders(root)
 
 
 def _pair(a: Path | None, b: Path | None, rounds: tuple[str, str], later: bool) -> Iterable[Change]:
@@ -155,7 +146,7 @@ def _described(label: str, a: Path, b: Path, again: bool) -> dict[str, list[Chan
     systems = sorted({path.name for org in (a, b) for path in (org / "systems").glob("*.json")})
     changes = {
         f"{label}systems/{name}": list(
-            answers.of_descriptions(a / "systems" / name, b / "systems" / name, again)
+            answers.of_descriptions(*(org / "systems" / name for org in (a, b)), again)
         )
         for name in systems
     }
@@ -182,8 +173,3 @@ def _summary(changes: dict[str, list[Change]], one_submitter: bool) -> str:
         return f"{answers.total()} differences {whose}" if changes else "no difference"
     words = ((MAY, "may"), (ASK, "to ask the review committee about"), (MAY_NOT, "may not"))
     return "sent again: " + ", ".join(f"{answers[one]} {says}" for one, says in words if answers[one])
-
-
-def _json(changes: dict[str, list[Change]]) -> str:
-    content = {label: [change._asdict() for change in group] for label, group in changes.items()}
-    return json.dumps(content, indent=2)

@@ -7,12 +7,14 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from compliance.code import config_files
 from compliance.code.config_files import Values
 from compliance.log.logs import numeral
 from compliance.submission.runs import Run
+from compliance.submission.tree_files import walk
 
 SAME, DIFFERENT, NOT_FOUND = "same", "different", "not found"
 
@@ -77,17 +79,10 @@ class Agreement:
 def files(code: Path) -> dict[str, list[Path]]:
     """Returns {name: paths} of every configuration file below a folder of code; none of a link to a folder."""
     paths: dict[str, list[Path]] = {}
-    if code.is_symlink():
-        return paths
-    count = 0
-    for directory, names, members in os.walk(code):
-        names[:] = sorted(name for name in names if name not in (".git", "__pycache__"))
-        for name in sorted(members):
-            count += 1
-            if count > _MAX_FILES:
-                return paths
-            if config_files.kind(Path(name)) or name.endswith(".py"):
-                paths.setdefault(name, []).append(Path(directory, name))
+    every = () if code.is_symlink() else ((place, name) for place, names in walk(code) for name in names)
+    for place, name in islice(every, _MAX_FILES):
+        if config_files.kind(Path(name)) or name.endswith(".py"):
+            paths.setdefault(name, []).append(Path(place, name))
     return paths
 
 
@@ -114,12 +109,13 @@ def compare(
     best = None
     for path in own:  # the same name may be in several folders: the one that agrees best is taken
         one = _one(path, named, said, code, elsewhere)
-        if best is None or _wrong(one) < _wrong(best):
+        if best is None or wrong(one) < wrong(best):
             best = one
     return best
 
 
-def _wrong(one: Agreement) -> int:
+def wrong(one: Agreement) -> int:
+    """Returns how far a file is from its log: 0 if no setting differs and it could be read."""
     return sum(setting.answer == DIFFERENT for setting in one.settings) + 1000 * bool(one.problem)
 
 
@@ -190,6 +186,6 @@ def of_tree(org: Path, folders: Mapping[Path, Sequence[Run]]) -> Iterator[tuple[
             agreements = (
                 compare(run.header | run.settings, folder.name, folder.parent.name, code) for run in group
             )
-            worst = max((one for one in agreements if one), key=_wrong, default=None)
+            worst = max((one for one in agreements if one), key=wrong, default=None)
             if worst is not None:
                 yield folder, [run.path for run in group], worst

@@ -10,7 +10,7 @@ from compliance.code.agreement import DIFFERENT, Agreement
 from compliance.report.output import value
 from compliance.submission.runs import read_or_empty
 from compliance.submission.scores import result_folders
-from compliance.submission.tree_files import place_of, plain_files
+from compliance.submission.tree_files import places_of, plain_files
 from compliance.submission.verdict import no_folders
 
 
@@ -33,16 +33,16 @@ def run(options: argparse.Namespace) -> int:
         if options.format == "json"
         else _text(agreements)
     )
-    return int(any(one is not None and _bad(one) for _, _, one in agreements))
+    return int(
+        any(one is not None and (one.file is None or agreement.wrong(one)) for _, _, one in agreements)
+    )
 
 
 def compare(root: Path) -> list[tuple[Path, list[Path], Agreement | None]]:
     """Returns (folder of runs, its logs, the agreement) of each folder; None for logs that name no configuration."""
     orgs: dict[Path, list[Path]] = {}
-    for folder in result_folders(root):
-        place = place_of(folder.resolve())
-        if place is not None and place[2]:
-            orgs.setdefault(place[0], []).append(folder)
+    for (org, *_), folder in places_of(result_folders(root)).items():
+        orgs.setdefault(org, []).append(folder)
     if not orgs:
         raise no_folders(root)
     agreements: list[tuple[Path, list[Path], Agreement | None]] = []
@@ -57,12 +57,6 @@ def compare(root: Path) -> list[tuple[Path, list[Path], Agreement | None]]:
             (one, logs[one], None) for one in folders if one not in {folder for folder, _, _ in named}
         ]
     return sorted(agreements, key=lambda one: str(one[0]))
-
-
-def _bad(one: Agreement) -> bool:
-    return (
-        one.file is None or bool(one.problem) or any(setting.answer == DIFFERENT for setting in one.settings)
-    )
 
 
 def _says(one: Agreement | None) -> str:

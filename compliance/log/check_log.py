@@ -134,11 +134,11 @@ def check_logs(
     """Checks many logs, in one process per core when that pays off."""
     tasks = [(path, ruleset, division, with_runs) for path in paths]
     workers = min(len(tasks), os.cpu_count() or 1)
-    if workers > 1 and sum(_size(path) for path in paths) > _POOL_BYTES:
+    if workers > 1 and sum(size_of(path) for path in paths) > _POOL_BYTES:
         from concurrent.futures import ProcessPoolExecutor
 
         # The largest first, so that no long log runs alone at the end; the results keep the order of `paths`.
-        order = sorted(range(len(tasks)), key=lambda index: -_size(paths[index]))
+        order = sorted(range(len(tasks)), key=lambda index: -size_of(paths[index]))
         with ProcessPoolExecutor(workers) as pool:
             done = pool.map(_check_safely, (tasks[index] for index in order), chunksize=1 + len(tasks) // 64)
             results = dict(zip(order, done))
@@ -146,8 +146,9 @@ def check_logs(
     return [_check_safely(task) for task in tasks]
 
 
-def _size(path: str) -> int:
+def size_of(path: str | os.PathLike) -> int:
+    """Returns a file's bytes; -1 if it is not there."""
     try:
         return os.stat(path).st_size
     except OSError:
-        return 0
+        return -1

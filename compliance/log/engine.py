@@ -80,7 +80,9 @@ class StreamChecker:
     def feed(self, record: Record | BadLine) -> list[Finding]:
         """Returns the findings about this record and about any held records that it releases."""
         if record.__class__ is BadLine:
-            return self._bad_line(record)
+            self._foreign += record.rule == "line-other-form"
+            self._unread += record.rule != "line-other-form" and record.severity == ERROR
+            return [self._reports.bad_line(record)]
         self.records += 1
         if record.time_ms < self._latest:
             # Two in three real logs have such lines, some almost nothing else: `finish` makes one finding of them.
@@ -93,13 +95,6 @@ class StreamChecker:
             return self._apply(record)
         self._held.append(record)
         return self._select(record)
-
-    def _bad_line(self, bad: BadLine) -> list[Finding]:
-        if bad.rule == "line-other-form":
-            self._foreign += 1
-        elif bad.severity == ERROR:
-            self._unread += 1
-        return [self._reports.bad_line(bad)]
 
     def _select(self, record: Record) -> list[Finding]:
         """Loads the benchmark's rules once the log has named benchmark and division; replays the held records."""
@@ -200,12 +195,16 @@ class StreamChecker:
                 if not test(record, self._seen, state, times):
                     expected = expected if isinstance(expected, str) else expected(record, state)
                     findings.append(self._reports.broken(rule, aspect, record, expected, say, times))
-            if key in self._asked and not findings:
-                findings.extend(self._contradicts(record))
+            if not findings and self._asked.get(key) not in (None, record.value):
+                asked = self._asked[key]
+                findings.append(
+                    self._make(f"{key}.asked", ERROR, record, asked, shown(record.value), wording="asked")
+                )
             elif key == "submission_platform":
                 self.platform = record.value
-            if rule.keeps:
-                findings.extend(self._collect(rule, record))
+            if rule.keeps and (lacking := self._kept.remember(rule, record)):
+                wanted = f"a number that gives {lacking}"
+                findings.append(self._reports.broken(rule, "value", record, wanted, ""))
         if rule.sets:
             self._kept.set(rule.sets, record)
         self._seen[key] = before + 1
@@ -217,22 +216,10 @@ class StreamChecker:
             findings.extend(self._bring_in(rule, record))
         return findings
 
-    def _collect(self, rule: rules.KeyRule, record: Record) -> list[Finding]:
-        lacking = self._kept.remember(rule, record)
-        if not lacking:
-            return _NONE
-        return [self._reports.broken(rule, "value", record, f"a number that gives {lacking}", "")]
-
     @property
     def declared(self) -> dict[str, object]:
         """Returns the first value of each logged key, including benchmark and division."""
         return self._values
-
-    def _contradicts(self, record: Record) -> list[Finding]:
-        asked = self._asked[record.key]
-        if asked is None or record.value == asked:
-            return _NONE
-        return [self._make(f"{record.key}.asked", ERROR, record, asked, shown(record.value), wording="asked")]
 
     def _accuracy(self, record: Record) -> list[Finding]:
         if self.target is None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from common.errors import UserError
 from compliance.log.formulas import compile_condition, compile_formula, explained, uses_metadata
 from compliance.log.logs import Record
-from compliance.log.predicates import Test, compile_predicate, describe
+from compliance.log.predicates import compile_predicate, describe
 
 RULESETS = (
     *("0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0"),
@@ -141,70 +141,58 @@ class KeyRule:
     def _compile(spec: dict):
         if "value" in spec:
             test = compile_predicate(spec["value"])
-            yield (
-                "value",
-                lambda record, seen, state, times, test=test: test(record.value),
-                describe(spec["value"]),
-                "",
-            )
+            yield "value", lambda record, *_, test=test: test(record.value), describe(spec["value"]), ""
         for name, predicate in spec.get("metadata", {}).items():
-            expected = f"metadata {name}" + (f": {describe(predicate)}" if predicate else "")
-            yield "metadata", _on_metadata(name, compile_predicate(predicate)), expected, ""
+            yield "metadata", *_on_metadata(name, predicate), ""
         for other in spec.get("after", ()):
-            yield "order", lambda record, seen, state, times, other=other: other in seen, f"after {other}", ""
+            yield "order", lambda record, seen, *_, other=other: other in seen, f"after {other}", ""
         for other in spec.get("not_after", ()):
-            yield (
-                "order",
-                lambda record, seen, state, times, other=other: other not in seen,
-                f"before {other}",
-                "",
-            )
+            yield "order", lambda record, seen, *_, other=other: other not in seen, f"before {other}", ""
         for some in spec.get("metadata_any", ()):
-            yield "metadata", _on_any_metadata(some), f"metadata {' or '.join(some)}", ""
+            test = lambda record, *_, some=some: any(name in record.metadata for name in some)  # noqa: E731
+            yield "metadata", test, f"metadata {' or '.join(some)}", ""
         for having, wanted in spec.get("metadata_if", {}).items():
             for name, predicate in wanted.items():
-                expected = f"metadata {name}" + (f": {describe(predicate)}" if predicate else "")
-                test = _on_metadata(name, compile_predicate(predicate))
-                yield "metadata", _where_metadata(having, test), f"{expected}, with {having}", ""
-        for word in ("formula", "first_formula"):
+                test, expected = _on_metadata(name, predicate, having)
+                yield "metadata", test, f"{expected}, with {having}", ""
+        for word, when in (("formula", ""), ("first_formula", " at the first one")):
             for formula in spec.get(word, ()):
                 aspect = "metadata" if uses_metadata(formula) else "value"
-                expected = partial(_explained, formula, " at the first one" if word != "formula" else "")
-                test = _on_formula(compile_condition(formula))
-                yield aspect, _at_first(test) if word != "formula" else test, expected, ""
+                yield aspect, _on_formula(formula, once=bool(when)), partial(_explained, formula, when), ""
         if "within" in spec:
             yield _within_minutes(**spec["within"])
         for condition in spec.get("when", ()):
-            test = _on_formula(compile_condition(condition["formula"]))
-            yield "order", test, "the order of events of the rules", condition["say"]
+            yield (
+                "order",
+                _on_formula(condition["formula"]),
+                "the order of events of the rules",
+                condition["say"],
+            )
 
 
-def _on_metadata(name: str, test: Test):
+def _on_metadata(name: str, predicate: dict, having: str = ""):
+    """Returns (test, expected) of an entry of the metadata; with `having`, of records that have that entry, too."""
+    test = compile_predicate(predicate)
+
     def holds(record, seen, state, times) -> bool:
         value = record.metadata.get(name, _UNSET)
-        return value is not _UNSET and test(value)
+        return (bool(having) and having not in record.metadata) or (value is not _UNSET and test(value))
+
+    return holds, f"metadata {name}" + (f": {describe(predicate)}" if predicate else "")
+
+
+def _on_formula(formula: object, once: bool = False):
+    """Returns the test of a condition; `once`: for the first record of the key alone."""
+    condition = compile_condition(formula)
+
+    def holds(record, seen, state, times) -> bool:
+        return (once and record.key in seen) or condition(record.value, record.metadata, state)
 
     return holds
 
 
-def _on_any_metadata(names: list[str]):
-    return lambda record, seen, state, times: any(name in record.metadata for name in names)
-
-
-def _where_metadata(having: str, test):
-    return lambda record, *facts: having not in record.metadata or test(record, *facts)
-
-
-def _on_formula(condition):
-    return lambda record, seen, state, times: condition(record.value, record.metadata, state)
-
-
 def _explained(formula: object, suffix: str, record: Record, state: dict) -> str:
     return explained(formula, record.metadata, state) + suffix
-
-
-def _at_first(test):
-    return lambda record, seen, *facts: record.key in seen or test(record, seen, *facts)
 
 
 def _within_minutes(key: str, minutes: float | dict) -> tuple[str, Callable[..., bool], str, str]:

@@ -20,6 +20,21 @@ _SECONDS = (1e9, 4e9)
 _YEAR_2100 = 4.1e12  # in ms
 _MAX_EPOCHS = 10_000  # evaluated epochs kept for the schedule; no published run has a tenth as many
 
+# Key -> (rule, whether a value of it is advice, expected, found).
+_OF_VALUES: dict[str, tuple[str, Callable[[object], bool], str, str]] = {
+    "cache_clear": ("cache_clear.false", lambda value: value is False, "true", "false"),
+    # The stock seed checker reads a seed with int(), which takes 1309.5 and "1309".
+    "seed": ("seed.whole", lambda value: isinstance(value, float), "a whole number", "{}"),
+    "smoke_run": ("smoke_run", lambda value: value is not False, "no smoke_run in a submission", "{}"),
+    "no_mlperf_result": ("no_mlperf_result", lambda value: True, "a run to a quality target", "{}"),
+    "resumed_from_step": (
+        "resumed_from_step",
+        bool,
+        "a run from its start to its end",
+        "resumed from step {}",
+    ),
+}
+
 
 class Story:
     """Follows one log: call `tell(record)` for each record of `KEYS`, then `end()` once.
@@ -50,12 +65,11 @@ class Story:
         count = self.evaluations.count
         self.handlers = {
             **dict.fromkeys(("epoch_stop", "block_stop", "eval_stop"), count),
-            "eval_accuracy": self.evaluations.accuracy, "cache_clear": self._cache,
+            **dict.fromkeys(_OF_VALUES, self._told_by_value), "eval_accuracy": self.evaluations.accuracy,
             "submission_benchmark": self.runs.tell, "submission_division": self.runs.tell,
             "submission_org": self._name, "submission_platform": self._name, "submission_status": self._keep,
             "config_digest": self._keep, "init_start": self._time, "init_stop": self._time,
-            "run_start": self._time, "run_stop": self._stop, "smoke_run": self._smoke,
-            "no_mlperf_result": self._no_target, "resumed_from_step": self._resumed, "seed": self._seed,
+            "run_start": self._time, "run_stop": self._stop,
             "train_samples": self._keep, "eval_samples": self._keep, "block_start": self._work,
             "epoch_start": self._work, "eval_start": self._evaluation,
         }  # fmt: skip
@@ -74,18 +88,19 @@ class Story:
         # The first one counts, as in the stock summarizer: the score ignores what comes after it.
         self.stop = record if self.stop is None else self.stop
 
-    def _seed(self, record: Record) -> Finding | None:
-        self.seed = record.value if self.seed is None else self.seed
-        # The stock seed checker reads a seed with int(), which takes 1309.5 and "1309".
-        if isinstance(record.value, float):
-            return self._make("seed.whole", ADVICE, record, "a whole number", shown(record.value))
-        return None
-
-    def _cache(self, record: Record) -> Finding | None:
-        self.runs.tell(record)
-        if record.value is not False:
-            return None
-        return self._make("cache_clear.false", ADVICE, record, "true", "false")
+    def _told_by_value(self, record: Record) -> Finding | None:
+        """Takes a record whose value alone may be advice."""
+        key, value = record.key, record.value
+        if key == "cache_clear":
+            self.runs.tell(record)
+        elif key == "seed":
+            self.seed = value if self.seed is None else self.seed
+        elif key == "smoke_run":
+            self.smoke |= value is not False
+        elif key == "no_mlperf_result":
+            self._keep(record)
+        rule, odd, expected, found = _OF_VALUES[key]
+        return self._make(rule, ADVICE, record, expected, found.format(shown(value))) if odd(value) else None
 
     def _name(self, record: Record) -> Finding | None:
         if record.key == "submission_org":
@@ -100,16 +115,6 @@ class Story:
     def _keep(self, record: Record) -> None:
         self.last[record.key] = record
 
-    def _smoke(self, record: Record) -> Finding | None:
-        if record.value is False:
-            return None
-        self.smoke = True
-        return self._make("smoke_run", ADVICE, record, "no smoke_run in a submission", shown(record.value))
-
-    def _no_target(self, record: Record) -> Finding:
-        self._keep(record)
-        return self._make(record.key, ADVICE, record, "a run to a quality target", shown(record.value))
-
     @property
     def aimless(self) -> bool:
         """Whether this project wrote the log of a run without a quality target, which so has none to miss.
@@ -118,14 +123,6 @@ class Story:
         """
         success = self.stop is not None and self.stop.metadata.get("status") == "success"
         return {"no_mlperf_result", "config_digest"} <= self.last.keys() and not success
-
-    def _resumed(self, record: Record) -> Finding | None:
-        if not record.value:
-            return None
-        wanted = "a run from its start to its end"
-        return self._make(
-            "resumed_from_step", ADVICE, record, wanted, f"resumed from step {shown(record.value)}"
-        )
 
     def _work(self, record: Record) -> None:
         self.evaluations.count(record)

@@ -154,9 +154,7 @@ def _sizes(path: Path, runs: Sequence[Run], description: dict | None) -> Iterato
 
 def _fast(path: Path, runs: Sequence[Run], description: dict | None, benchmark: str) -> Iterator[Finding]:
     """Runs that need a small part of the accelerator-minutes of every published result on the same accelerator."""
-    from compliance.report.published import (
-        best_of_accelerator,  # reads the tables only where there is a folder
-    )
+    from compliance.report.published import best_of_accelerator  # reads the tables only for a folder
 
     used, took = accelerators(description), _times(runs)
     best = best_of_accelerator(benchmark, str((description or {}).get("accelerator_model_name", "")))

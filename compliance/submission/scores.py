@@ -108,9 +108,13 @@ def score_directory(
         results = check_logs([str(file) for file in files], ruleset)
     checked = {os.path.abspath(one.path): one for one in results}
     of_files = [checked.get(os.path.abspath(file)) for file in files]
+    rounds = [ruleset or (one and one.ruleset) or None for one in of_files]
     runs = tuple(
-        _with_own_target(_run(file, ruleset or (one and one.ruleset) or None, one), records.get(file.name))
-        for file, one in zip(files, of_files)
+        _with_own_target(
+            one.run if one and one.run and one.run.ruleset == name else read_run(file, name),
+            records.get(file.name),
+        )
+        for file, one, name in zip(files, of_files, rounds)
     )
     counts = tuple(_counts(run, one) for run, one in zip(runs, of_files))
     benchmarks = {run.benchmark for run in runs if run.benchmark}
@@ -122,11 +126,6 @@ def score_directory(
         path, benchmark, org, system, runs[0].ruleset, runs, _accelerators(folder),
         None if score is None else score * scaling, why, left_out, counts, scaling,
     )  # fmt: skip
-
-
-def _run(file: Path, ruleset: str | None, result: LogResult | None) -> Run:
-    known = result.run if result is not None else None
-    return known if known is not None and ruleset == known.ruleset else read_run(file, ruleset)
 
 
 def _counts(run: Run, result: LogResult | None) -> bool:
@@ -180,11 +179,8 @@ def _olympic(
         return (), None, "the logs are of different benchmarks"
     needed, drop = required_runs(benchmark, runs[0].ruleset), may_fail(benchmark)
     if len(runs) != needed:
-        return (
-            (),
-            None,
-            f"a {benchmark} score takes {needed} runs, here {'is' if len(runs) == 1 else 'are'} {len(runs)}",
-        )
+        here = "is" if len(runs) == 1 else "are"
+        return (), None, f"a {benchmark} score takes {needed} runs, here {here} {len(runs)}"
     untimed = sum(run.minutes is None for run in runs)
     if untimed > drop:
         return (), None, f"{untimed} runs have no time from run_start to run_stop that can be read"
@@ -206,13 +202,12 @@ def _olympic(
 def _accelerators(folder: Path) -> int | None:
     """Returns the count in <org>/systems/<system>.json of a submission tree, or in the run.json beside the logs."""
     folder = folder.resolve()
-    described = (
-        _json(folder.parents[2] / "systems" / f"{folder.parent.name}.json") if len(folder.parents) > 2 else {}
-    )
-    if not described:
-        first = next(iter(_records(folder).values()), {})
-        described = first.get("system_description", {}) if isinstance(first, dict) else {}
-    return accelerators(described)
+    if len(folder.parents) > 2 and (
+        described := _json(folder.parents[2] / "systems" / f"{folder.parent.name}.json")
+    ):
+        return accelerators(described)
+    first = next(iter(_records(folder).values()), {})
+    return accelerators(first.get("system_description") if isinstance(first, dict) else {})
 
 
 def _records(folder: Path) -> dict:

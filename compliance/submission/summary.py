@@ -32,7 +32,10 @@ class Result:
 
     folder: ResultFolder
     card: ScoreCard
-    scaling: float
+
+    @property
+    def scaling(self) -> float:
+        return self.card.scaling
 
     @property
     def rcp(self) -> str:
@@ -115,7 +118,7 @@ def _result(folder: ResultFolder, logs: dict[str, LogResult]) -> Result:
     card = score_directory(folder.path, folder.ruleset, [logs[path] for path in folder.paths], scaling)
     if folder.convergence is not None and folder.convergence.kind == rcp.UNREAD:
         card = replace(card, score=None, why=folder.convergence.reason)  # without its factor
-    return Result(folder, card, card.scaling)
+    return Result(folder, card)
 
 
 def columns(ruleset: str, detailed: bool = False) -> list[str]:

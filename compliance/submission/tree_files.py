@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from compliance.findings import ADVICE, ERROR, Finding, finding
@@ -160,6 +160,13 @@ def plain_files(folder: Path, pattern: str) -> list[Path]:
     return [path for path in sorted(folder.glob(pattern)) if kind_of(path) == "file"]
 
 
+def walk(root: Path, skipped: Callable[[str], bool] = lambda name: False) -> Iterator[tuple[str, list[str]]]:
+    """Yields (folder, its files, sorted) below a folder of code: no .git, no __pycache__, no folder `skipped`."""
+    for directory, names, files in os.walk(root):
+        names[:] = sorted(name for name in names if name not in (".git", "__pycache__") and not skipped(name))
+        yield directory, sorted(files)
+
+
 def by_number(path: Path) -> list[int | str]:
     """Sorts result_2.txt before result_10.txt."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.name)]
@@ -183,6 +190,12 @@ def place_of(directory: Path) -> tuple[Path, str, str | None] | None:
     if not 1 <= len(below) <= 2:
         return None
     return Path(*names[:index]) if index else Path("."), below[0], below[1] if len(below) == 2 else None
+
+
+def places_of(folders: Iterable[Path]) -> dict[tuple[Path, str, str], Path]:
+    """Returns {(org, system, benchmark): folder} of the folders of runs that are in a submitter's folder."""
+    places = ((place_of(path.resolve()), path) for path in folders)
+    return {place: path for place, path in places if place is not None and place[2]}
 
 
 def is_below(path: str, folder: Path) -> bool:
