@@ -1,43 +1,36 @@
 """Groups the findings of a check by folder of runs, and builds the rows of the report's index."""
 
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
 from compliance.api import Outcome
 from compliance.findings import Finding
 from compliance.formats import counts
-from compliance.submission.rcp import Convergence
 from compliance.submission.scores import ScoreCard
 from compliance.submission.verdict import ResultFolder
-from compliance.verdict import Verdict, of_findings
+from compliance.verdict import of_findings
 
 
-@dataclass(frozen=True)
-class FolderRow:
-    """One folder of runs in the index: `failed` runs count for no score, the score leaves out the `dropped` ones."""
+def row(
+    card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | None = None
+) -> dict[str, object]:
+    """Builds a folder's row: `failed` runs count for no score, the score leaves out the `dropped` ones.
 
-    verdict: Verdict | None  # None if `check` did not run
-    errors: int
-    advice: int
-    runs: int
-    needed: int
-    failed: int
-    dropped: int
-    convergence: Convergence | None  # None if the test does not apply
-    # The olympic mean of the test, as in `scores`; without a test the mean of the runs.
-    to_converge: float | None
-
-
-def row(card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | None = None) -> FolderRow:
-    """Builds a folder's row; `findings` are its findings from `by_folder`, `folder` is the judgment of `check`."""
-    mean = folder.convergence.mean if folder and folder.convergence else None
-    return FolderRow(
-        None if findings is None else of_findings(findings, card.smoke), *counts(findings or ()),
-        len(card.runs), folder.needed if folder else card.needed,
-        max(len(card.runs) - card.converged, len(folder.failed) if folder else 0), len(card.left_out),
-        folder.convergence if folder else None, card.epochs if mean is None or not isfinite(mean) else mean,
-    )  # fmt: skip
+    Args:
+      card: its score.
+      findings: its findings from `by_folder`; None if `check` did not run, which leaves no verdict.
+      folder: the judgment of `check`; without a convergence test `to_converge` is the mean of the runs.
+    """
+    tested = folder.convergence if folder else None
+    mean = tested.mean if tested else None
+    errors, advice = counts(findings or ())
+    return {
+        "verdict": None if findings is None else of_findings(findings, card.smoke), "errors": errors, "advice": advice,
+        "runs": len(card.runs), "needed": folder.needed if folder else card.needed,
+        "failed": max(len(card.runs) - card.converged, len(folder.failed) if folder else 0),
+        "dropped": len(card.left_out), "convergence": tested,
+        "to_converge": card.epochs if mean is None or not isfinite(mean) else mean,
+    }  # fmt: skip
 
 
 def judged(outcome: Outcome) -> dict[Path, ResultFolder]:

@@ -62,7 +62,7 @@ def page(cards: list[ScoreCard], outcome: Outcome | None = None) -> str:
         for number, (card, own) in enumerate(zip(cards, of_folders), 1)
     ]
     return render(
-        "report.html", folders=folders, with_convergence=any(folder["row"].convergence for folder in folders),
+        "report.html", folders=folders, with_convergence=any(folder["row"]["convergence"] for folder in folders),
         verdict=outcome.verdict if outcome else None, verdict_line=verdict_line(outcome) if outcome else "",
         rest=_findings(rest),
     )  # fmt: skip
@@ -80,10 +80,7 @@ def _folder(
         "runs": [_run(card, index, longest) for index in range(len(card.runs))],
         "overlays": [_overlay(card, metric) for metric in charts.metrics(card.runs)],
         "findings": None if findings is None else _findings(findings), "accelerators": count,
-        "published": _around(_places(card, rows)),
-        "published_count": len(rows) + bool(rows and _comparable(card)),
-        "published_at": rows[0].accelerators if rows else None, "published_rounds": _rounds(rows),
-        "place": _place(card, rows), "unit": card.runs[0].unit,
+        "unit": card.runs[0].unit, **_published(card, rows, count),
         "differs": differs_from_published(place.parents[2].name, card) if len(place.parents) > 2 else [],
         "energy": _energy(card),
         "scaled_by": factor(_folder_of(card.path), judged.convergence if judged else None).source,
@@ -141,12 +138,9 @@ def _run(card: ScoreCard, index: int, longest: float) -> dict:
     return {
         "run": run, "name": run.path.stem, "fate": fate(card, index),
         "share": round(100 * run.minutes / longest, 2) if run.minutes and longest else 0,
-        "quality": _quality(run), "timeline": timeline, "plots": _plots(run, timeline) if timeline else [],
+        "quality": [f"{name} {value:.5g}".strip() for name, value in run.quality.items()] or ["–"],
+        "timeline": timeline, "plots": _plots(run, timeline) if timeline else [],
     }  # fmt: skip
-
-
-def _quality(run: Run) -> list[str]:
-    return [f"{name} {value:.5g}".strip() for name, value in run.quality.items()] or ["–"]
 
 
 def _plots(run: Run, timeline: charts.Timeline) -> list[dict]:
@@ -161,7 +155,8 @@ def _plots(run: Run, timeline: charts.Timeline) -> list[dict]:
 def _plot(metric: str, y: charts.Axis, run: Run, curves: list[charts.Curve]) -> dict:
     target = run.target.get(metric)
     height = None if target is None else round(100 - y(target), 3)
-    return {"metric": _metric(run, metric), "y": y, "target": target, "target_y": height, "curves": curves}
+    name = metric or _METRICS.get(run.benchmark, "Quality")
+    return {"metric": name, "y": y, "target": target, "target_y": height, "curves": curves}
 
 
 # The metric that eval_accuracy logs, for benchmarks whose rules name one.
@@ -173,10 +168,6 @@ _METRICS = {
     "gpt_oss_20b": "Log perplexity", "deepseekv3_671b": "Log perplexity", "dlrmv4": "AUC", "maskrcnn": "AP",
     "qwen35_397b_grpo": "Validation accuracy",
 }  # fmt: skip
-
-
-def _metric(run: Run, metric: str) -> str:
-    return metric or _METRICS.get(run.benchmark, "Quality")
 
 
 def _overlay(card: ScoreCard, metric: str) -> dict:
@@ -203,21 +194,6 @@ def _overlay(card: ScoreCard, metric: str) -> dict:
 # ------------------------------------------------------------------------------------------- published scores
 
 
-def _comparable(card: ScoreCard) -> bool:
-    return card.score is not None and not card.smoke
-
-
-def _place(card: ScoreCard, rows: list[Published]) -> int | None:
-    """Returns the rank among the published scores at the same count; 1 is the fastest."""
-    same = rows and rows[0].accelerators == (beside(card)[0])
-    return 1 + sum(row.minutes < card.score for row in rows) if same and _comparable(card) else None
-
-
-def _rounds(rows: list[Published]) -> str:
-    names = sorted({row.round for row in rows})
-    return " to ".join(dict.fromkeys((names[0], names[-1]))) if names else ""
-
-
 _AROUND = 12  # how many published scores to show on each side of the card's own
 
 
@@ -230,16 +206,23 @@ def _around(table: list[dict]) -> list[dict]:
     return near if first == 0 else [placed[0], *near]
 
 
-def _places(card: ScoreCard, rows: list[Published]) -> list[dict]:
-    """Returns the published scores, fastest first, with the card's own among them if it is comparable."""
+def _published(card: ScoreCard, rows: list[Published], count: int | None) -> dict[str, object]:
+    """Returns the published scores, fastest first, with the card's own among them if it is comparable, and its rank."""
+    comparable = bool(rows) and card.score is not None and not card.smoke
     table = [
         {"own": False, "round": row.round, "org": row.org, "system": row.system, "minutes": row.minutes}
         for row in rows
     ]
-    if table and _comparable(card):
-        number = card.ruleset.removesuffix(".0")
-        own = {"own": True, "round": f"v{number}", "org": card.org, "system": card.system}
-        table.append({**own, "minutes": card.score})
+    if comparable:
+        own = {"own": True, "round": f"v{card.ruleset.removesuffix('.0')}", "org": card.org}
+        table.append({**own, "system": card.system, "minutes": card.score})
         table.sort(key=lambda row: (row["minutes"], not row["own"]))
     longest = max((row["minutes"] for row in table), default=1.0)
-    return [{**row, "share": round(100 * row["minutes"] / longest, 2)} for row in table]
+    names = sorted({row.round for row in rows})
+    ranked = comparable and rows[0].accelerators == count
+    return {
+        "published": _around([{**row, "share": round(100 * row["minutes"] / longest, 2)} for row in table]),
+        "published_count": len(table), "published_at": rows[0].accelerators if rows else None,
+        "published_rounds": " to ".join(dict.fromkeys((names[0], names[-1]))) if names else "",
+        "place": 1 + sum(row.minutes < card.score for row in rows) if ranked else None,
+    }  # fmt: skip

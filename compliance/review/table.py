@@ -153,9 +153,10 @@ def _row(
             energies = power.row_of(folder.path, folder.ruleset)
             joules, stock = energies.score, energies.stock_score
     cells = (
-        name, system.name, folder.benchmark, folder.division, system.accelerators, shown.verdict.answer,
+        name, system.name, folder.benchmark, folder.division, system.accelerators, shown["verdict"].answer,
         _listed(one.rule for one in findings if one.severity == ERROR),
-        _listed(one.rule for one in findings if one.severity != ERROR), len(folder.paths), folder.needed, shown.failed,
+        _listed(one.rule for one in findings if one.severity != ERROR), len(folder.paths), folder.needed,
+        shown["failed"],
         None if score is None else score / card.scaling, card.scaling, scaling.factor(folder.path, judged).source,
         score, published_score(card.ruleset, name, card.system, card.benchmark),
         None if joules is None else joules / 1000, None if stock is None else stock / 1000, folder.batch,

@@ -17,7 +17,7 @@ from compliance.submission import plausibility, rcp, rounds, scaling, tree_param
 from compliance.submission.runs import Run, read_or_empty
 from compliance.submission.scaling import factor
 from compliance.submission.tree_files import reason_of, unchecked
-from compliance.submission.verdict import ResultFolder, droppable
+from compliance.submission.verdict import ResultFolder
 
 # package_checker.py runs the seed checker on closed submissions since 1.0; the rules require seeds since 4.1
 # (training_rules.adoc, "Random numbers"). Most published submissions in between log no seeds for some benchmark.
@@ -55,32 +55,31 @@ def one_folder(
     flags = tree_params.flags(org, path)
     runs = [_run(one, ruleset, tree_params.BERT_SAMPLES in flags) for one in group]
     division = _division(description, group)
-    findings = [*_names(path, benchmark, group, ruleset), *_settings(path, runs)]
-    failed = tuple(one.path for one in group if _fails(one))
-    needed, most = rounds.required_runs(benchmark, ruleset), rounds.may_fail(benchmark)
-    findings += _power(path, group, runs, failed, most, bad, description)
     known = benchmark in (*rounds.benchmarks(ruleset), *rules.benchmarks(ruleset))
-    if known:
-        findings += _count(path, benchmark, len(group), needed, failed, bad)
+    judged = None
+    if known and rcp.applies(ruleset, benchmark, division):
+        judged = rcp.of_runs(benchmark, ruleset, runs)
+    folder = ResultFolder(
+        path, system, benchmark, division, ruleset, tuple(one.path for one in group),
+        rounds.required_runs(benchmark, ruleset), tuple(one.path for one in group if _fails(one)),
+        rounds.may_fail(benchmark), judged, runs[0].batch if len({one.batch for one in runs}) == 1 else None,
+        tuple(runs),
+    )  # fmt: skip
+    findings = [*_names(path, benchmark, group, ruleset), *_settings(path, runs)]
+    findings += _power(folder, bad, description)
+    findings += _count(folder, bad) if known else ()
     seeds = rounds.number(ruleset) >= _SEEDS_FROM and division == "closed"
     if seeds and known and tree_params.SEED_BYPASS not in flags:
         findings += _seeds(path, runs, bad if rounds.number(ruleset) >= _SEEDS_NEEDED_FROM else ADVICE)
     else:
         findings += same_seed(path, group)
-    judged = None
-    if known and rcp.applies(ruleset, benchmark, division):
-        judged = rcp.of_runs(benchmark, ruleset, runs)
+    if judged is not None:
         findings += _about_convergence(path, judged, bad, tree_params.RCP_BYPASS in flags, ruleset)
     if problem := factor(path, judged).problem:
         expected = "a scaling_factor of at least the convergence test's own"
         findings.append(finding("tree.scaling", ERROR, path / scaling.NAME, expected, problem))
     if rounds.number(ruleset) >= _SEEDS_FROM:
         findings += plausibility.remarks(path, runs, description, benchmark)
-    batch = runs[0].batch if len({one.batch for one in runs}) == 1 else None
-    folder = ResultFolder(
-        path, system, benchmark, division, ruleset, tuple(one.path for one in group),
-        needed, failed, most, judged, batch, tuple(runs),
-    )  # fmt: skip
     return folder, findings
 
 
@@ -91,42 +90,32 @@ def _run(result: LogResult, ruleset: str, bert_samples: bool) -> Run:
     return read_or_empty(result.path, ruleset, bert_samples=bert_samples)
 
 
-def _power(
-    path: Path,
-    group: list[LogResult],
-    runs: list[Run],
-    failed: tuple[str, ...],
-    most: int,
-    severity: str,
-    description: dict | None,
-) -> Iterator[Finding]:
+def _power(folder: ResultFolder, severity: str, description: dict | None) -> Iterator[Finding]:
     """Checks power logs. The stock checker counts runs whose power logs have wrong names among the failed ones."""
-    if not (path / "power").is_dir():
+    place = folder.path / "power"
+    if not place.is_dir():
         return
-    logs = [one.path for one in group]
-    names = power_checks.bad_names(path, logs)
-    if names:
-        refused = len({*names, *failed}) > most
-        found = f"{len(names)} of {len(group)} runs: {', '.join(Path(name).stem for name in names[:4])}"
+    if names := power_checks.bad_names(folder.path, list(folder.paths)):
+        refused = len({*names, *folder.failed}) > folder.may_fail
+        found = (
+            f"{len(names)} of {len(folder.paths)} runs: {', '.join(Path(name).stem for name in names[:4])}"
+        )
         wanted = "power/<log>/node_<j>.txt, j from 0"
-        yield finding("power.files", severity if refused else ADVICE, path / "power", wanted, found[:200])
-    yield from power_checks.check(path, runs, description)
+        yield finding("power.files", severity if refused else ADVICE, place, wanted, found[:200])
+    yield from power_checks.check(folder.path, folder.runs, description)
 
 
-def _count(
-    path: Path, benchmark: str, runs: int, needed: int, failed: tuple[str, ...], severity: str
-) -> Iterator[Finding]:
+def _count(folder: ResultFolder, severity: str) -> Iterator[Finding]:
     """Checks how many runs there are, and how many of them have no valid result."""
-    if runs != needed:
-        names = {"benchmark": benchmark, "runs": needed}
-        yield finding("tree.run-count", severity, path, f"{needed} runs", str(runs), **names)
+    runs, failed, most = len(folder.paths), folder.failed, folder.may_fail
+    if runs != folder.needed:
+        names = {"benchmark": folder.benchmark, "runs": folder.needed}
+        yield finding("tree.run-count", severity, folder.path, f"{folder.needed} runs", str(runs), **names)
     if failed:
-        most = rounds.may_fail(benchmark)
-        dropped = droppable(len(failed), runs, most)
         wanted = f"at most {most} without a valid result"
         found = f"{len(failed)} of {runs}: {', '.join(Path(one).name for one in failed[:5])}"
-        about = {"wording": "tree.score.dropped"} if dropped else {}
-        yield finding("tree.score", ADVICE if dropped else severity, path, wanted, found, **about)
+        about = (ADVICE, "tree.score.dropped") if folder.dropped else (severity, "")
+        yield finding("tree.score", about[0], folder.path, wanted, found, wording=about[1])
 
 
 def _fails(result: LogResult) -> bool:

@@ -13,11 +13,6 @@ from compliance.submission.runs import Run
 from compliance.verdict import GO, NO_GO, NOT_CHECKED, PRACTICE, Verdict
 
 
-def droppable(failed: int, runs: int, may_fail: int) -> bool:
-    """Whether `failed` of `runs` runs may legally be dropped: no more than may fail, and not all of them."""
-    return failed <= may_fail and failed < runs
-
-
 @dataclass(frozen=True)
 class ResultFolder:
     """`results/<system>/<benchmark>/`: `paths` are its logs, `needed` is the number of runs that the round requires.
@@ -42,7 +37,8 @@ class ResultFolder:
     @property
     def dropped(self) -> tuple[str, ...]:
         """Returns the failed runs that are legally dropped; () if there are too many, or no other run."""
-        return self.failed if droppable(len(self.failed), len(self.paths), self.may_fail) else ()
+        failed = len(self.failed)
+        return self.failed if failed <= self.may_fail and failed < len(self.paths) else ()
 
 
 @dataclass(frozen=True)

@@ -107,8 +107,8 @@ def test_report_and_scores_agree(tree, tmp_path, capsys):
     assert f"{card.score:.4f}" == score and card.scaling == 1.25
     judged = rows_of_index.judged(outcome)[place.resolve()]
     shown = rows_of_index.row(card, [], judged)
-    assert shown.to_converge == float(row["llama2_70b_lora:samples_to_converge"]) == 3456
-    assert (shown.runs, shown.needed, shown.failed) == (10, 10, 1)
+    assert shown["to_converge"] == float(row["llama2_70b_lora:samples_to_converge"]) == 3456
+    assert (shown["runs"], shown["needed"], shown["failed"]) == (10, 10, 1)
     text = page.page([card], outcome)
     assert "1.2500, the factor of scaling.json" in text and "10 of 10, 1 failed" in text
 
